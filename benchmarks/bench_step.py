@@ -1,6 +1,7 @@
 """Training steps side by side with PyTorch: eager, captured, in `dp_train`; its eager, fused and compiled.
 
-`same work` compares the loss after a fixed number of steps from the same initial weights.
+`same work` compares the loss after a fixed number of steps from the same initial weights.  With `--jax-python PYTHON`
+also JAX takes part, by `jax.jit` over a whole step, on the device that PyTorch has.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def peers(workload: str, args: Any) -> dict[str, list[str]]:
         against = [v for v in args.against.split(",") if v != "compiled" or workload in COMPILED]
         found |= {f"torch {v}": [args.torch_python, "step_torch.py", "--variant", v, "--device", args.torch_device,
                                  *more] for v in against}
+    if args.jax_python:
+        found["jax jit"] = [args.jax_python, "step_jax.py", "--variant", "jit", "--device", args.torch_device, *more]
     return found
 
 
@@ -34,17 +37,17 @@ def summary(workload: str, rows: list[Row]) -> list[Row]:
     found = {peer: us for (peer,), us in medians(rows, ["peer"], "us_per_step").items()}
     losses = {row["peer"]: row["loss_last"] for row in rows}
     middle = statistics.median(losses.values())
-    torch = [t for t in found if t.startswith("torch")]
+    others = [peer for peer in found if not peer.startswith("ag ")]
     result = []
     for peer in sorted(found, key=lambda p: found[p]):
         same = abs(losses[peer] - middle) <= SAME_LOSS * max(abs(middle), 1e-3)
         result.append({"workload": workload, "peer": peer, "us_per_step": found[peer],
-                       **{f"x_{t.replace(' ', '_')}": found[t] / found[peer] for t in torch},
+                       **{f"x_{o.replace(' ', '_')}": found[o] / found[peer] for o in others},
                        "rounds": [r["us_per_step"] for r in rows if r["peer"] == peer],
                        "loss_last": losses[peer], "same_work": same})
     print(f"\n{workload}: {WORKLOADS[workload].title}")
-    table(["peer", "us/step", *(f"speed against {t}" for t in torch), "loss", "same work"],
-          [[r["peer"], r["us_per_step"], *(f"{r['x_' + t.replace(' ', '_')]:.2f}x" for t in torch),
+    table(["peer", "us/step", *(f"speed against {o}" for o in others), "loss", "same work"],
+          [[r["peer"], r["us_per_step"], *(f"{r['x_' + o.replace(' ', '_')]:.2f}x" for o in others),
             f"{r['loss_last']:.5f}", "yes" if r["same_work"] else "NO"] for r in result])
     return result
 
@@ -54,6 +57,8 @@ def main() -> None:
     command_line.add_argument("--workloads", default="W1,W1b,W2,W3,W4")
     command_line.add_argument("--against", default="eager,fused,compiled", help="variants of PyTorch")
     args = parsed(command_line)
+    if not args.jax_python:
+        print("JAX takes no part: --jax-python names an interpreter that has it")
     results = []
     for workload in args.workloads.split(","):
         results += summary(workload, in_turn(peers(workload, args), args.rounds, args.keep))

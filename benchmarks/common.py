@@ -102,6 +102,7 @@ def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     found.add_argument("--quick", action="store_true", help="smallest sizes, one round, without PyTorch")
     found.add_argument("--torch-device", default="cpu", help="such as cuda")
     found.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch")
+    found.add_argument("--jax-python", help="an interpreter that has JAX, for bench_step.py; default: none")
     found.add_argument("--out", type=Path, help="default: benchmarks/results/NAME_DEVICE.json")
     found.set_defaults(**defaults)
     return found
@@ -118,6 +119,10 @@ def parsed(found: argparse.ArgumentParser) -> argparse.Namespace:
         args.rounds, args.seconds = 1, min(args.seconds, 0.02)
     args.torch = not args.quick and subprocess.run(
         [args.torch_python, "-c", "import torch"], capture_output=True, check=False).returncode == 0
+    if args.jax_python:
+        tried = subprocess.run([args.jax_python, "-c", "import jax"], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            raise SystemExit(f"--jax-python {args.jax_python}: it has no JAX.\n{tried.stderr}")
     args.machine = None
     return args
 
@@ -155,6 +160,8 @@ def machine(args: argparse.Namespace) -> Row:
     if args.torch:
         describe = "import torch; print(torch.__version__, torch.cuda.get_device_name() if {} else '')"
         found["torch"] = output(args.torch_python, "-c", describe.format(args.torch_device.startswith("cuda")))
+    if args.jax_python:
+        found["jax"] = output(args.jax_python, "-c", "import jax; print(jax.__version__)")
     return found
 
 

@@ -35,12 +35,13 @@ text { fill: #e6e8eb } .small { fill: #a5adb6 } .grid { stroke: #3d444d } .axis 
 }
 </style>"""
 
+JAX_STYLE = "<style>.f4 { fill: #4b8b3b } @media (prefers-color-scheme: dark) { .f4 { fill: #86c977 } }</style>"
 WORKLOADS = {
     "W1": "perceptron 4-32-3, 32 samples", "W1b": "perceptron 4-32-3, 1 sample",
     "W2": "perceptron 784-512-256-10, 128", "W3": "GPT of 4 layers, 16 x 64", "W4": "ResNet-8, 32 images",
 }
 PEERS = {"ag captured": "f0", "ag dp_train": "f0", "ag eager": "f1", "torch graph": "f2", "torch compiled": "f2",
-         "torch fused": "f3"}
+         "torch fused": "f3", "jax jit": "f4"}
 
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
@@ -84,6 +85,7 @@ def bars(name: str) -> str:
     def place(ratio: float) -> float:
         return left + (right - left) * (min(max(log2(ratio), least), most) - least) / (most - least)
 
+    styles = [JAX_STYLE] if any("jax jit" in peers for peers in found.values()) else []
     parts, y = [text(12, 22, "Steps in the time of one eager step of PyTorch", "head"),
                 text(12, 42, machine(name), "small")], 56.0
     begin = y
@@ -102,12 +104,12 @@ def bars(name: str) -> str:
     grid = [line(place(2.0**k), begin - 6, place(2.0**k), y - 8, "axis" if k == 0 else "grid")
             for k in range(least, most + 1)]
     marks = [text(place(2.0**k), y + 8, f"{2.0**k:g}x", "small", "middle") for k in range(least, most + 1)]
-    return svg(540, int(y + 20), f"Steps against PyTorch, {name}", [*grid, *parts, *marks])
+    return svg(540, int(y + 20), f"Steps against PyTorch, {name}", [*styles, *grid, *parts, *marks])
 
 
 def step_table(name: str) -> list[str]:
     peers = [peer for peer in ("ag captured", "ag eager", "ag dp_train", "torch eager", "torch fused", "torch compiled",
-                              "torch graph")
+                              "torch graph", "jax jit")
              if any(peer in found for found in steps(name).values())]
     rows = [["a step takes, in µs", *peers], ["---", *["---:"] * len(peers)]]
     for workload, found in steps(name).items():
@@ -183,20 +185,24 @@ def where(name: str) -> str:
     driver = re.search(r"driver='([^']+)'", about["device"])
     kind = "" if result["device"] == "cpu" else "driver "
     versions = [f"ag at commit {about['commit']}" + (f" ({kind}{driver[1]})" if driver else ""),
-                *([f"PyTorch {about['torch'].split()[0]}"] if about.get("torch") else [])]
-    said = f"`benchmarks/results/{name}`: {machine(name)}, {' and '.join(versions)}."
+                *([f"PyTorch {about['torch'].split()[0]}"] if about.get("torch") else []),
+                *([f"JAX {about['jax']}"] if about.get("jax") else [])]
+    *before, last = versions
+    of = f"{', '.join(before)} and {last}" if before else last
+    said = f"`benchmarks/results/{name}`: {machine(name)}, {of}."
     if result["device"] == "cpu" and "kernels for" not in about["device"]:
         said += " These figures are older than the kernels in C, which CPU devices have had since."
     return said
 
 
 def step_words(name: str) -> list[str]:
-    """How fast captured steps are beside each of PyTorch's, and on which workloads they are slower."""
+    """How fast captured steps are beside each of PyTorch's and JAX's, and on which workloads they are slower."""
     captured = {workload: peers["ag captured"] for workload, peers in steps(name).items()}
     lines = [where(name)]
-    for peer, words in (("eager", "its eager step"), ("fused", "that with the fused optimizer"),
-                        ("compiled", "what `torch.compile` makes"), ("graph", "its CUDA graph")):
-        ratios = {workload: row[f"x_torch_{peer}"] for workload, row in captured.items() if f"x_torch_{peer}" in row}
+    for peer, words in (("torch_eager", "its eager step"), ("torch_fused", "that with the fused optimizer"),
+                        ("torch_compiled", "what `torch.compile` makes"), ("torch_graph", "its CUDA graph"),
+                        ("jax_jit", "what `jax.jit` makes of a whole step")):
+        ratios = {workload: row[f"x_{peer}"] for workload, row in captured.items() if f"x_{peer}" in row}
         if not ratios:
             continue
         low, high = min(ratios.values()), max(ratios.values())

@@ -33,6 +33,30 @@ def test_a_file_that_changes_changes_the_page(tmp_path: Any, monkeypatch: pytest
     assert "| 2 | 1234.5 |" in MADE["with_tables"]("<!-- table: comm_cpu.json -->\n\n| old |\n")
 
 
+def test_jax_has_a_column_and_bars_where_a_file_has_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "step_cpu.json").read_text("utf-8"))
+    found["results"] = [row for row in found["results"] if row["peer"] != "jax jit"]
+    marks = "<!-- table: step_cpu.json -->\n\n<!-- words: step_cpu.json -->\nold\n<!-- end -->\n"
+    monkeypatch.setitem(MADE["comm_table"].__globals__, "RESULTS", tmp_path)
+    for row in found["results"]:
+        row.pop("x_jax_jit", None)
+    found["machine"].pop("jax", None)
+    (tmp_path / "step_cpu.json").write_text(json.dumps(found), "utf-8")
+    assert "jax" not in (MADE["with_tables"](marks) + MADE["bars"]("step_cpu.json")).lower()
+    for row in found["results"]:
+        row["x_jax_jit"] = 4.0 if row["workload"] == "W3" else 5.0
+    found["results"].append({**found["results"][0], "workload": "W3", "peer": "jax jit", "us_per_step": 4321.0,
+                             "x_torch_eager": 1.25, "x_jax_jit": 1.0})
+    found["machine"]["jax"] = "0.1.2"
+    (tmp_path / "step_cpu.json").write_text(json.dumps(found), "utf-8")
+    page, picture = MADE["with_tables"](marks), MADE["bars"]("step_cpu.json")
+    table = [line.split(" | ") for line in page.splitlines() if line.startswith("|")]
+    assert [row[-1] for row in table] == ["jax jit |", "---: |", "– |", "– |", "– |", "4,321 |", "– |"]
+    assert "* Against what `jax.jit` makes of a whole step, captured steps here are 4 to 5 times as fast." in page
+    assert ", PyTorch " in page and " and JAX 0.1.2." in page
+    assert ">jax jit 1.2x<" in picture and picture.count('class="f4"') == 1 and ".f4 {" in picture
+
+
 def test_sentences_follow_the_files(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads((ROOT / "benchmarks" / "results" / "step_cpu.json").read_text("utf-8"))
     for row in found["results"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ag.parallel.comm.mpi_settings import find_mpiexec
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
+JAX_PYTHON = os.environ.get("AG_TEST_JAX_PYTHON", sys.executable)
 SCRIPTS = sorted(p.name for p in BENCHMARKS.glob("bench_*.py"))
 
 
@@ -42,6 +44,31 @@ def test_steps(tmp_path: Path) -> None:
                            ("W4", "ag eager"), ("W4", "ag captured")}
     assert all(r["same_work"] and r["us_per_step"] > 0 and len(r["rounds"]) == 1 for r in rows.values())
     assert found["printed"].count("| ag captured |") == 2
+    assert found["printed"].startswith("JAX takes no part") and "jax" not in found["machine"]
+
+
+@pytest.mark.slow
+def test_steps_beside_jax(tmp_path: Path) -> None:
+    if subprocess.run([JAX_PYTHON, "-c", "import jax"], capture_output=True, check=False).returncode:
+        pytest.skip("JAX is not installed; AG_TEST_JAX_PYTHON may name an interpreter that has it")
+    found = run("bench_step.py", tmp_path, "--jax-python", JAX_PYTHON)
+    rows = {(r["workload"], r["peer"]): r for r in found["results"]}
+    for workload in ("W1", "W1b", "W2", "W3", "W4"):
+        jax, captured = rows[workload, "jax jit"], rows[workload, "ag captured"]
+        assert jax["same_work"] and captured["same_work"] and jax["x_jax_jit"] == 1
+        assert captured["loss_last"] == pytest.approx(jax["loss_last"], rel=2e-3)
+        assert captured["x_jax_jit"] == jax["us_per_step"] / captured["us_per_step"] > 0
+    assert found["printed"].count("| speed against jax jit |") == 5 and found["machine"]["jax"]
+
+
+def test_a_python_without_jax_is_refused(tmp_path: Path) -> None:
+    """It was named, so leaving JAX out would be a surprise."""
+    without = tmp_path / "python"
+    without.write_text("#!/bin/sh\necho no module >&2\nexit 1\n")
+    without.chmod(0o755)
+    done = subprocess.run([sys.executable, str(BENCHMARKS / "bench_step.py"), "--quick", "--jax-python", str(without)],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr == f"--jax-python {without}: it has no JAX.\nno module\n\n"
 
 
 def operations(tmp_path: Path, device: str) -> dict[str, Any]:
