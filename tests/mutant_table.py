@@ -143,6 +143,10 @@ shader("a shift of another axis", "walk.glsl", "8 * ((axis - 1) % 4)", "8 * (axi
        f"{KERNEL}[lavapipe-permute]")
 shader("norm statistics: length of the last piece", "norm_statistics.comp", "row_sum(1, mine) / float(end - first)",
        "row_sum(1, mine) / float(chunk)", ("norm_statistics",), "engine/kernels/test_norm.py::test_rows_in_pieces")
+shader("norm: a round reaches behind the end", "rows.glsl", "i + (some - 1) * 128 < end", "i < end",
+       ("norm_statistics", "norm_sums"), "engine/kernels/test_norm.py::test_rows_in_pieces")
+kernel("layer norm: what is behind the end counts", "layer_norm.comp", "within(f, i, end) ? some[i] : 0.0", "some[i]",
+       "layer_norm")
 shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE85u)",
        "uvec2(0xBB67AE85u, 0x9E3779B9u)", ("dropout",),
        "engine/test_random.py::test_the_mask_is_the_same_on_every_device[lavapipe-257]")
