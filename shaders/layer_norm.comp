@@ -4,6 +4,7 @@
 // turns: 3 * features / 16 of an invocation's loops
 // floats: relaxed
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
 
@@ -22,16 +23,30 @@ void main() {
     const uint column = column_of(samples), share = share_of(samples), end = column < samples ? features : 0;
     const uint x_0 = x_at + column, out_0 = out_at + column;
     float mine = 0.0;
-    for (uint f = share; f < end; f += shares) mine += x[x_0 + f * samples];
+    FOURS(f, share, end) {
+        float some[FOUR];
+        EACH(i) some[i] = x[x_0 + place(f, i, end) * samples];
+        EACH(i) mine += within(f, i, end) ? some[i] : 0.0;
+    }
     const float centre = column_sum(0, mine, samples) / float(features);
     mine = 0.0;
-    for (uint f = share; f < end; f += shares) {
-        const float apart = x[x_0 + f * samples] - centre;
-        mine += apart * apart;
+    FOURS(f, share, end) {
+        float some[FOUR];
+        EACH(i) some[i] = x[x_0 + place(f, i, end) * samples];
+        EACH(i) {
+            const float apart = within(f, i, end) ? some[i] - centre : 0.0;
+            mine += apart * apart;
+        }
     }
     const float spread = column_sum(1, mine, samples) / float(features), rate = 1.0 / sqrt(spread + eps);
-    for (uint f = share; f < end; f += shares)
-        out_[out_0 + f * samples] = (x[x_0 + f * samples] - centre) * rate * gamma[gamma_at + f] + beta[beta_at + f];
+    FOURS(k, share, end) {
+        float some[FOUR];
+        EACH(i) {
+            const uint f = place(k, i, end);
+            some[i] = (x[x_0 + f * samples] - centre) * rate * gamma[gamma_at + f] + beta[beta_at + f];
+        }
+        EACH(i) if (within(k, i, end)) out_[out_0 + (k + i * shares) * samples] = some[i];
+    }
     if (share != 0 || column >= samples) return;
     mean[mean_at + column] = centre;
     variance[variance_at + column] = spread;

@@ -4,6 +4,7 @@
 // turns: 2 * features / 16 of an invocation's loops
 // floats: relaxed
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
 
@@ -25,16 +26,31 @@ void main() {
     const float centre = valid ? mean[mean_at + column] : 0.0;
     const float rate = valid ? 1.0 / sqrt(variance[variance_at + column] + eps) : 0.0;
     float sum = 0.0, along = 0.0;
-    for (uint f = share; f < end; f += shares) {
-        precise float s = g[g_0 + f * samples] * gamma[gamma_at + f];
-        sum += s;
-        along += s * ((x[x_0 + f * samples] - centre) * rate);
+    FOURS(k, share, end) {
+        float slopes[FOUR], apart[FOUR];
+        EACH(i) {
+            const uint f = place(k, i, end);
+            precise float s = g[g_0 + f * samples] * gamma[gamma_at + f];
+            slopes[i] = s;
+            apart[i] = x[x_0 + f * samples];
+        }
+        EACH(i) {
+            const bool counts = within(k, i, end);
+            const float s = counts ? slopes[i] : 0.0, h = counts ? (apart[i] - centre) * rate : 0.0;
+            sum += s;
+            along += s * h;
+        }
     }
     sum = column_sum(0, sum, samples) / float(features);
     along = column_sum(1, along, samples) / float(features);
-    for (uint f = share; f < end; f += shares) {
-        const float h = (x[x_0 + f * samples] - centre) * rate;
-        precise float s = g[g_0 + f * samples] * gamma[gamma_at + f];  // the same as above: their difference is exact
-        dx[dx_at + column + f * samples] = (s - sum - h * along) * rate;
+    FOURS(k, share, end) {
+        float some[FOUR];
+        EACH(i) {
+            const uint f = place(k, i, end);
+            const float h = (x[x_0 + f * samples] - centre) * rate;
+            precise float s = g[g_0 + f * samples] * gamma[gamma_at + f];  // the same as above: an exact difference
+            some[i] = (s - sum - h * along) * rate;
+        }
+        EACH(i) if (within(k, i, end)) dx[dx_at + column + (k + i * shares) * samples] = some[i];
     }
 }

@@ -3,6 +3,7 @@
 // grid: rows * pieces workgroups
 // floats: relaxed
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"
 
@@ -11,15 +12,29 @@ layout(set = 0, binding = 0) buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 1) buffer Variance_ { float variance[]; };
 layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
 
+const uint SOME = 16;
+
 void main() {
     const uint row = workgroup() / pieces, first = workgroup() % pieces * chunk, end = min(first + chunk, length);
     if (row >= rows) return;
     const uint x_0 = x_at + row * length;
     float mine = 0.0;
-    for (uint i = first + me(); i < end; i += 128) mine += x[x_0 + i];
+    uint i = first + me();
+    ROUNDS(i, end, SOME) {
+        float some[SOME];
+        EACH(c, SOME) some[c] = x[x_0 + i + c * 128];
+        EACH(c, SOME) mine += some[c];
+    }
+    REST(i, end) mine += x[x_0 + i];
     const float centre = row_sum(0, mine) / float(end - first);
     mine = 0.0;
-    for (uint i = first + me(); i < end; i += 128) {
+    i = first + me();
+    ROUNDS(i, end, SOME) {
+        float some[SOME];
+        EACH(c, SOME) some[c] = x[x_0 + i + c * 128] - centre;
+        EACH(c, SOME) mine += some[c] * some[c];
+    }
+    REST(i, end) {
         const float apart = x[x_0 + i] - centre;
         mine += apart * apart;
     }

@@ -3,6 +3,7 @@
 // grid: rows * pieces workgroups
 // floats: relaxed
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"
 
@@ -17,14 +18,44 @@ layout(set = 0, binding = 3) readonly buffer G_ { float g[]; };
 layout(set = 0, binding = 4) readonly buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 
+const uint SOME = 8;
+
+float rate(uint s) { return 1.0 / sqrt(variance[variance_at + s] + eps); }
+
 void main() {
     const uint row = workgroup() / pieces, first = workgroup() % pieces * chunk, end = min(first + chunk, length);
     if (row >= rows) return;
-    float along = 0.0, sum = 0.0;
-    for (uint i = first + me(); i < end; i += 128) {
-        const uint s = row * row_step + i * column_step;
-        const float slope = g[g_at + row * length + i], rate = 1.0 / sqrt(variance[variance_at + s] + eps);
-        along += slope * ((x[x_at + row * length + i] - mean[mean_at + s]) * rate);
+    const uint x_0 = x_at + row * length, g_0 = g_at + row * length;
+    float along = 0.0, sum = 0.0, centre = 0.0, of_row = 0.0;
+    if (column_step == 0) {  // roots and divisions take a card longer than the loads
+        centre = mean[mean_at + row * row_step];
+        of_row = rate(row * row_step);
+    }
+    uint i = first + me();
+    ROUNDS(i, end, SOME) {
+        float values[SOME], slopes[SOME], centres[SOME], rates[SOME];
+        EACH(c, SOME) {
+            values[c] = x[x_0 + i + c * 128];
+            slopes[c] = g[g_0 + i + c * 128];
+            centres[c] = centre;
+            rates[c] = of_row;
+        }
+        if (column_step != 0) EACH(c, SOME) {
+            centres[c] = mean[mean_at + i + c * 128];
+            rates[c] = rate(i + c * 128);
+        }
+        EACH(c, SOME) {
+            along += slopes[c] * ((values[c] - centres[c]) * rates[c]);
+            sum += slopes[c];
+        }
+    }
+    REST(i, end) {
+        if (column_step != 0) {
+            centre = mean[mean_at + i];
+            of_row = rate(i);
+        }
+        const float slope = g[g_0 + i];
+        along += slope * ((x[x_0 + i] - centre) * of_row);
         sum += slope;
     }
     along = row_sum(0, along);

@@ -3,6 +3,12 @@
 #include "index.glsl"
 shared float shares[2][128];
 
+// An invocation goes through its part of a row in rounds, whose elements are all loaded before the first is used: there
+// may be too few workgroups to hide each other's waits.  What is left of the row it goes through one by one.
+#define ROUNDS(i, end, some) for (; i + (some - 1) * 128 < end; i += some * 128)
+#define REST(i, end) for (; i < end; i += 128)
+#define EACH(c, some) [[unroll]] for (uint c = 0; c < some; c++)
+
 uint me() { return gl_LocalInvocationID.x; }
 
 // The sum over all invocations; `slot` 0 and 1 in turn, so that a fast invocation does not overwrite what a slow one

@@ -1,10 +1,12 @@
 // scatter_columns: out[d, v] = sum of g[d, p] over the places p from first to last with ids[p] = v, in their order
-// out[dim, vocab], g[dim, places], ids[places].  A workgroup has 32 words, whose sums lie side by side, of 64 rows.
-// All its invocations look for these words, and mark their places in bits; then each adds up a row of half of the words
-// in shared memory, place after place.  So no sum needs atomics, and what is written are whole sectors.
-// grid: vocab / 32, dim / 64 workgroups
-// work: dim / 64 * places * vocab / 32 multiply-adds
+// out[dim, vocab], g[dim, places], ids[places].  A workgroup has some words, whose sums lie side by side, of some rows.
+// All its invocations look for these words, and mark their places in bits, from which a list of them is made.  What g
+// has there is loaded into shared memory, all at once; then each invocation adds up `each` rows of a word, place after
+// place.  So no sum needs atomics, nor waits for memory between its additions.
+// grid: vocab / words, dim / rows workgroups
+// work: dim / rows * places * vocab / words multiply-adds
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 
@@ -13,36 +15,91 @@ layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer G_ { float g[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
 
-const uint LANES = 128, ROWS = 64, WORDS = 32, HALF = WORDS / 2;
+// The layout of the primitive has the rule: few words and rows where there are few, so that there are many workgroups.
+layout(constant_id = 0) const uint words = 32;
+layout(constant_id = 1) const uint each = 16;
+const uint LANES = 128, ROWS = LANES / words * each;
 const uint PLACES = 32 * LANES;          // places are looked at in blocks, a bit for each
-const uint PITCH = WORDS + 1;            // so that neighbouring rows lie in different banks
+const uint STAGED = 2048, WINDOW = STAGED / ROWS;
+const uint FOUR = 4, SIXTEEN = 16;       // loads that are under way at once; additions, of several rows or places
+#define EACH(i, count) [[unroll]] for (uint i = 0; i < count; i++)
 shared uint found[LANES];                // the words' places in the block
-shared float totals[ROWS * PITCH];       // per row and word
+shared uint count;                       // how many these are
+shared uint listed[LANES];               // some of them, in their order: the place, and PLACES times the word
+shared float staged[STAGED];             // what g has there, by place and row
+
+void look(uint block, uint end, uint word_0) {
+    for (uint i = gl_LocalInvocationID.x; i < end; i += FOUR * LANES) {
+        uint some[FOUR];
+        EACH(c, FOUR) some[c] = ids[ids_at + block + min(i + c * LANES, end - 1)] - word_0;
+        EACH(c, FOUR) {
+            const uint at = i + c * LANES;
+            if (at < end && some[c] < words) atomicOr(found[at / 32], 1u << at % 32);
+        }
+    }
+}
+
+// Those places of an invocation's bits that are in the window; `at` is where the first would be.
+void list(uint bits, uint at, uint block, uint word_0) {
+    if (at >= WINDOW && at + bitCount(bits) - 1 >= WINDOW) return;  // what is before the window is a large number
+    for (; bits != 0; bits &= bits - 1) {
+        const uint place = 32 * gl_LocalInvocationID.x + findLSB(bits);
+        if (at < WINDOW) listed[at] = place + PLACES * (ids[ids_at + block + place] - word_0);
+        at++;
+    }
+}
+
+void stage(uint size, uint block, uint row_0) {
+    for (uint s = gl_LocalInvocationID.x; s < size; s += FOUR * LANES) {
+        float some[FOUR];
+        EACH(c, FOUR) {
+            const uint at = min(s + c * LANES, size - 1), row = min(row_0 + at % ROWS, dim - 1);
+            some[c] = g[g_at + row * places + block + listed[at / ROWS] % PLACES];
+        }
+        EACH(c, FOUR) if (s + c * LANES < size) staged[s + c * LANES] = some[c];
+    }
+}
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, blocks = (vocab + WORDS - 1) / WORDS;
-    const uint word_0 = workgroup() % blocks * WORDS, row_0 = workgroup() / blocks * ROWS;
-    const uint row = lane % ROWS, part = lane / ROWS, total_0 = row * PITCH;
-    const uint g_0 = g_at + min(row_0 + row, dim - 1) * places;
-    for (uint w = 0; w < HALF; w++) totals[total_0 + part * HALF + w] = 0.0;
+    const uint lane = gl_LocalInvocationID.x, blocks = (vocab + words - 1) / words;
+    const uint word_0 = workgroup() % blocks * words, row_0 = workgroup() / blocks * ROWS;
+    const uint word = lane % words, row = lane / words * each;
+    float totals[SIXTEEN];
+    EACH(r, SIXTEEN) totals[r] = 0.0;
     for (uint block = first; block < last; block += PLACES) {
-        const uint end = min(PLACES, last - block);
         found[lane] = 0;
+        if (lane == 0) count = 0;
         barrier();
-        for (uint i = lane; i < end; i += LANES)
-            if (ids[ids_at + block + i] - word_0 < WORDS) atomicOr(found[i / 32], 1u << i % 32);
+        look(block, min(PLACES, last - block), word_0);
         barrier();
-        for (uint s = 0; 32 * s < end; s++) {
-            for (uint bits = found[s]; bits != 0; bits &= bits - 1) {
-                const uint p = block + 32 * s + findLSB(bits), w = ids[ids_at + p] - word_0;
-                if (w / HALF == part) totals[total_0 + w] += g[g_0 + p];
-            }
+        const uint bits = found[lane];
+        uint before = 0;
+        if (bits != 0) {
+            for (uint s = 0; s < lane; s++) before += bitCount(found[s]);
+            atomicAdd(count, bitCount(bits));
         }
         barrier();
+        const uint of_block = count;
+        for (uint window = 0; window < of_block; window += WINDOW) {
+            const uint size = min(WINDOW, of_block - window);
+            if (bits != 0) list(bits, before - window, block, word_0);
+            barrier();
+            stage(size * ROWS, block, row_0);
+            barrier();
+            for (uint p = 0; p < size; p += SIXTEEN / each) {
+                float some[SIXTEEN];
+                EACH(i, SIXTEEN) {
+                    const uint at = min(p + i / each, size - 1);
+                    const bool mine = p + i / each < size && listed[at] / PLACES == word;
+                    some[i] = mine ? staged[at * ROWS + row + i % each] : 0.0;
+                }
+                EACH(i, SIXTEEN) totals[i % each] += some[i];
+            }
+            barrier();
+        }
     }
-    barrier();
-    for (uint i = lane; i < ROWS * WORDS; i += LANES) {
-        const uint d = row_0 + i / WORDS, w = word_0 + i % WORDS;
-        if (d < dim && w < vocab) out_[out_at + d * vocab + w] = totals[i / WORDS * PITCH + i % WORDS];
+    EACH(r, SIXTEEN) {
+        const uint d = row_0 + row + r;
+        if (r < each && d < dim && word_0 + word < vocab) out_[out_at + d * vocab + word_0 + word] = totals[r];
     }
 }

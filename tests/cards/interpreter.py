@@ -317,6 +317,7 @@ _PLAIN: dict[int, Any] = {
     178: np.less_equal, 179: np.less_equal, 180: np.equal, 182: np.not_equal, 183: np.not_equal, 184: np.less,
     186: np.greater, 188: np.less_equal, 190: np.greater_equal, 194: np.right_shift,
     196: lambda x, s: x << s, 197: np.bitwise_or, 198: np.bitwise_xor, 199: np.bitwise_and, 200: np.invert,
+    205: lambda x: sum((x >> np.uint32(bit)) & np.uint32(1) for bit in range(32)),
 }
 
 

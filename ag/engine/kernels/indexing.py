@@ -13,6 +13,8 @@ from ag.engine.shape import Layout, Shape, axis_layout, permute_layout, permuted
 
 __all__ = ["insert", "part", "resized", "spread", "permute", "gather_columns", "scatter_columns"]
 
+_BUSY_GROUPS = 128  # workgroups that keep a large card busy
+
 
 def resized(shape: Shape, axis: int, n: int) -> Shape:
     return (*shape[:axis], n, *shape[axis + 1 :])
@@ -63,7 +65,11 @@ def gather_columns(out: Array, weight: Array, ids: Array) -> None:
 
 
 def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layout:
-    return {"dim": out[0], "places": ids[0]}
+    """With how many words and rows a workgroup has: many, so that ids are seldom read, or few where these are few."""
+    for words, rows in ((32, 64), (8, 64), (8, 16)):
+        if -(-out[1] // words) * -(-out[0] // rows) >= _BUSY_GROUPS:
+            break
+    return {"dim": out[0], "places": ids[0], "words": words, "rows": rows, "each": words * rows // 128}
 
 
 @primitive(lambda g, _ids, *, vocab, first, last: (g[0], vocab), layout=_scatter_layout)

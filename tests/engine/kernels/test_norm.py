@@ -13,6 +13,7 @@ import ag
 from ag.engine import target
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
+from ag.engine.kernels.norm import norm_statistics, norm_sums
 from ag.engine.target import Target
 
 
@@ -91,3 +92,35 @@ def test_launches(layer: Any, names: list[str]) -> None:
             loss = ag.ag_sum(layer(*operands))
         ag.backward(loss)
     assert [x.primitive.name for x in recording.launches if "norm" in x.primitive.name] == names
+
+
+def in_order(x: Array) -> Array:
+    """The sum of each row as a workgroup makes it: of every 128th element, then of every eighth invocation."""
+    lanes = np.zeros((len(x), 128), np.float32)
+    for i in range(0, x.shape[1], 128):
+        part = x[:, i : i + 128]
+        lanes[:, : part.shape[1]] += part
+    some, total = np.zeros((len(x), 8), np.float32), np.zeros(len(x), np.float32)
+    for i in range(0, 128, 8):
+        some += lanes[:, i : i + 8]
+    for i in range(8):
+        total += some[:, i]
+    return total
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 1023, 1025, 2047, 2048, 2049, 5000])
+def test_rows_are_added_up_in_one_order_however_many_loads_are_under_way(vulkan: str, length: int) -> None:
+    backend, rng = backend_of(vulkan), np.random.default_rng(length)
+    x, g = (rng.standard_normal((2, 3, length)) * 10.0 ** rng.integers(-3, 4, (2, 3, length))).astype(np.float32)
+    a, b = tensor(x, backend).buffer, tensor(g, backend).buffer
+    mean, variance = (backend.download(v)[:, 0] for v in backend.launch(norm_statistics, a, chunk=length))
+    np.testing.assert_allclose(mean, in_order(x) / np.float32(length), rtol=2 * EPS["f32"])
+    np.testing.assert_allclose(variance, x.astype(float).var(1), rtol=64 * EPS["f32"])
+    for shape in ((3, 1), (1, length)):  # statistics of rows, and of columns
+        centre, spread = rng.standard_normal(shape).astype(np.float32), rng.random(shape).astype(np.float32) + 0.1
+        given = tensor(centre, backend).buffer, tensor(spread, backend).buffer
+        dgamma, dbeta = (backend.download(v)[:, 0] for v in backend.launch(
+            norm_sums, a, b, *given, eps=1e-5, chunk=length))
+        assert dbeta.tobytes() == in_order(g).tobytes()
+        terms = g.astype(float) * (x - centre.astype(float)) / np.sqrt(spread.astype(float) + 1e-5)
+        np.testing.assert_allclose(dgamma, terms.sum(1), atol=64 * EPS["f32"] * np.abs(terms).sum(1).max())

@@ -20,19 +20,32 @@ def in_order(g: np.ndarray, ids: np.ndarray, vocab: int) -> np.ndarray:
     return out
 
 
+# In each layout, with edges; with more words than have a place, words that have all places, and others that have none.
 @pytest.mark.parametrize(("dim", "places", "vocab"), [
-    (1, 1, 1), (3, 200, 7), (129, 33, 50), (513, 4100, 3), (130, 9000, 40), (5, 0, 4),
+    (1, 1, 1), (3, 200, 7), (129, 33, 50), (513, 4100, 3), (130, 9000, 40), (5, 0, 4), (128, 1024, 65), (17, 700, 33),
+    (70, 300, 1), (65, 3000, 2100), (200, 700, 250),
     pytest.param(4, 64, 70_000, marks=pytest.mark.slow)])  # more workgroups than an axis has
 def test_sums_in_the_order_of_places(vulkan: str, dim: int, places: int, vocab: int) -> None:
     backend = backend_of(vulkan)
     g = RNG.standard_normal((dim, places)).astype(np.float32) * np.float32(10.0) ** RNG.integers(-3, 4, places)
     g = g.astype(np.float32)
-    for ids in (RNG.integers(0, vocab, places), np.full(places, vocab - 1)):
+    text = np.minimum(RNG.geometric(0.1, places), vocab) - 1
+    for ids in (RNG.integers(0, vocab, places), np.full(places, vocab - 1), text):
         buffers = backend.alloc(g.shape, F32), backend.alloc(ids.shape, I32)
         backend.upload(g, buffers[0])
         backend.upload(ids.astype(np.int32), buffers[1])
-        out = backend.launch(scatter_columns, *buffers, vocab=vocab, first=0, last=places)
-        assert backend.download(out).tobytes() == in_order(g, ids, vocab).tobytes()
-        first, last = places // 3, places - places // 4
-        out = backend.launch(scatter_columns, *buffers, vocab=vocab, first=first, last=last)
-        assert backend.download(out).tobytes() == in_order(g[:, first:last], ids[first:last], vocab).tobytes()
+        for first, last in ((0, places), (places // 3, places - places // 4), (places // 2, places // 2)):
+            out = backend.launch(scatter_columns, *buffers, vocab=vocab, first=first, last=last)
+            assert backend.download(out).tobytes() == in_order(g[:, first:last], ids[first:last], vocab).tobytes()
+
+
+def test_few_words_are_dealt_out_to_many_workgroups() -> None:
+    def groups(dim: int, vocab: int) -> tuple[int, int]:
+        layout = scatter_columns.layout((dim, vocab), (dim, 9), (9,), vocab=vocab, first=0, last=9)
+        assert layout["words"] * layout["rows"] == 128 * layout["each"]
+        return layout["words"], -(-vocab // layout["words"]) * -(-dim // layout["rows"])
+
+    assert groups(128, 65) == (8, 9 * 8)
+    assert groups(768, 256) == (8, 32 * 12)
+    assert groups(768, 50257) == (32, 1571 * 12)
+    assert groups(65, 2100) == (32, 66 * 2)
