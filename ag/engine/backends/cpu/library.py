@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,12 +29,14 @@ from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError, ShapeError
+from ag.version import DISTRIBUTION
 
-__all__ = ["PLANS_KEPT", "SHARED_FROM", "Kernel", "Library", "Plan", "Ready", "library", "load"]
-
-log = logging.getLogger("ag")
+__all__ = ["PLANS_KEPT", "SHARED_FROM", "Found", "Kernel", "Library", "Plan", "Ready", "found", "library", "load"]
 
 _BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
+_BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "tools" / "cpu_kernels.py").is_file() else
+          f"install again: `pip install --force-reinstall --no-cache-dir {DISTRIBUTION}`")
+_NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
                                         "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
@@ -242,32 +243,69 @@ def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str
         tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {}, {})
 
 
+class Found(NamedTuple):
+    """The kernels of a folder, and what is lacking of them.
+
+    Attributes
+    ----------
+    library : Library or None
+        None: the CPU computes with numpy.
+    lacks : str
+        Why it does, or does not compute as quickly as it could; empty if nothing is to be said.
+    remedy : str
+        What to do about that.
+    """
+
+    library: Library | None
+    lacks: str = ""
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """Both in a sentence, for whoever computes on the CPU; empty if nothing is to be said."""
+        return f"cpu: {self.lacks}; {self.remedy}." if self.lacks else ""
+
+
 @lru_cache(maxsize=1)
-def library() -> Library | None:
-    """The kernels of this installation; None if there are none, or `AG_CPU` is ``numpy``."""
+def found() -> Found:
+    """The kernels of this installation; none, and nothing to be said of that, if `AG_CPU` is ``numpy``."""
     wanted = os.environ.get("AG_CPU", "")
     if wanted == "numpy":
-        return None
+        return Found(None)
     if wanted:
         raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without "
                           f"kernels in C. Unset it to use them where they were built.")
     return load(_BUILT)
 
 
-def load(folder: Path) -> Library | None:
+def library() -> Library | None:
+    """The kernels of this installation; None if there are none, or `AG_CPU` is ``numpy``."""
+    return found().library
+
+
+def load(folder: Path) -> Found:
     """The kernels in a folder, if they were built, from what is in the sources now, and this processor can run them."""
     if not (folder / "manifest.json").is_file():
-        return None
+        return _none(f"no kernels in C are there ({_why_not_built(folder)})")
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
         if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
-            log.warning("cpu: %s changed after the kernels were built, so the CPU computes with numpy; run `python "
-                        "tools/cpu_kernels.py`.", changed[0])
-            return None
-        return Library(folder, manifest)
+            return _none(f"{changed[0]} changed after the kernels were built")
+        return Found(Library(folder, manifest))
     except OSError as error:  # such as a library of another kind of processor
-        log.warning("cpu: the compiled kernels cannot be loaded, so the CPU computes with numpy: %s", error)
-        return None
+        return _none(f"the compiled kernels cannot be loaded ({error})")
+
+
+def _none(why: str) -> Found:
+    return Found(None, f"{why}, so the CPU computes with numpy, more slowly", _BUILD)
+
+
+def _why_not_built(folder: Path) -> str:
+    """What native_build.py noted beside the folder."""
+    note = folder.parent / "not_built.txt"
+    lines = note.read_text("utf-8").splitlines() if note.is_file() else []
+    whys = [line.removeprefix(_NOTED) for line in lines if line.startswith(_NOTED)]
+    return whys[0] if whys else "they were not compiled"
 
 
 def _is_other(path: Path, digest: str) -> bool:

@@ -92,14 +92,14 @@ class Emulated(Library):
         self._process.communicate(timeout=60)
 
 
-MODULE = import_module("ag.engine.backends.cpu.library")  # its package has a function of this name
+MODULE = import_module("ag.engine.backends.cpu.library")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have the CPU's devices use these kernels and this memory."""
     Emulated.memory = Memory()
     import_module("ag.engine.backends.cpu.backend")._memory = Emulated.memory.take
-    MODULE.library.cache_clear()
+    MODULE.found.cache_clear()
     MODULE._BUILT, MODULE.Library = Path(os.environ[FOLDER]), Emulated
     assert isinstance(MODULE.library(), Emulated)
 

@@ -40,7 +40,7 @@ def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
 
 
 def main(folder: str, examples: str) -> None:
-    library = load(Path(folder))
+    library = load(Path(folder)).library
     assert library is not None, f"no kernels in {folder}"
     backend = NativeBackend(library)
     for name in sorted(library.kernels):

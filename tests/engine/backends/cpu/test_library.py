@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -46,27 +45,61 @@ def test_the_environment_may_ask_for_numpy() -> None:
     assert "AG_CPU is 'c'; the only value it may have is 'numpy'" in answer(program, AG_CPU="c")
 
 
-def test_no_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert load(tmp_path) is None and not caplog.records
+def without(tmp_path: Path) -> str:
+    """A program's first lines, by which it has no kernels in C, as the build could not compile them."""
+    note = "quick paths: no Python.h\nkernels: no C compiler; install with: apt install g\n"
+    (tmp_path / "not_built.txt").write_text(note)
+    return (f"from importlib import import_module; from pathlib import Path\n"
+            f"import_module('ag.engine.backends.cpu.library')._BUILT = Path({str(tmp_path / 'built')!r})\n")
+
+
+WHY = "no kernels in C are there (no C compiler; install with: apt install g), so the CPU computes with numpy"
+
+
+def test_no_library(tmp_path: Path) -> None:
+    assert load(tmp_path / "built").library is None
+    assert load(tmp_path / "built").lacks.startswith("no kernels in C are there (they were not compiled), so")
+    without(tmp_path)
+    found = load(tmp_path / "built")
+    assert found.lacks.startswith(WHY) and found.line.startswith(f"cpu: {WHY}") and "`" in found.remedy
+
+
+def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
+    """When a CPU device is first opened, and not when devices are listed."""
+    program = without(tmp_path) + "import ag, sys; from ag.engine.registry import list_devices\nlist_devices()\n"
+    opened = program + "print('listed', file=sys.stderr)\nfor d in 'cpu', 'cpu', 'cpu:1': ag.ag_tensor([1.0], device=d)"
+    done = subprocess.run([sys.executable, "-c", opened], env={**os.environ, "AG_CPU": ""}, capture_output=True,
+                          text=True, timeout=60, check=True)
+    first, line = done.stderr.splitlines()
+    assert first == "listed" and line.startswith(f"cpu: {WHY}")
+    assert answer(opened, AG_CPU="numpy") == "listed"
+
+
+@pytest.mark.parametrize("command", ["devices", "doctor"])
+def test_reports_say_that_there_are_none(tmp_path: Path, command: str) -> None:
+    """Once, in the report."""
+    program = without(tmp_path) + f"from ag.__main__ import main; main([{command!r}])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
+                          env={**os.environ, "AG_CPU": "", "VK_ICD_FILENAMES": "/none", "VK_DRIVER_FILES": "/none"})
+    assert done.stdout.count(WHY) == 1 and done.stderr == ""
+    assert "no kernels in C" not in answer(program, AG_CPU="numpy")
 
 
 @built
-def test_a_library_that_does_not_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_library_that_does_not_load(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text((BUILT / "manifest.json").read_text())
     (tmp_path / "kernels.so").write_text("none")
-    with caplog.at_level(logging.WARNING, "ag"):
-        assert load(tmp_path) is None
-    assert "cannot be loaded, so the CPU computes with numpy" in caplog.text
+    assert load(tmp_path).library is None
+    assert "cannot be loaded" in load(tmp_path).lacks and "so the CPU computes with numpy" in load(tmp_path).line
 
 
 @built
-def test_kernels_of_other_sources(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_kernels_of_other_sources(tmp_path: Path) -> None:
     manifest = json.loads((BUILT / "manifest.json").read_text())
     manifest["sources"]["ag/engine/backends/cpu/kernels/run.c"] = "0" * 64
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with caplog.at_level(logging.WARNING, "ag"):
-        assert load(tmp_path) is None
-    assert "run.c changed after the kernels were built" in caplog.text
+    assert load(tmp_path).library is None
+    assert "run.c changed after the kernels were built" in load(tmp_path).lacks
 
 
 class Counting(NativeBackend):
