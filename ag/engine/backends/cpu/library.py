@@ -36,6 +36,8 @@ __all__ = ["PLANS_KEPT", "SHARED_FROM", "Found", "Kernel", "Library", "Plan", "R
 _BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
 _BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "tools" / "cpu_kernels.py").is_file() else
           f"install again: `pip install --force-reinstall --no-cache-dir {DISTRIBUTION}`")
+# No file, or a library of another kind of processor; no JSON; not what a manifest says; a library without a kernel.
+_DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError
 _NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
                                         "void": (F32, I32, U32)}
@@ -192,6 +194,8 @@ class Library:
     ----------
     level : str
         For which processors they are; empty: for all.
+    lacks : str
+        Why they are not those for processors such as this one; empty if they are.
     kernels : dict of str to Kernel
     launch_briefly : callable
         Makes the launch of a row of words, in the calling thread.
@@ -200,11 +204,24 @@ class Library:
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        plain = ctypes.CDLL(str(folder / "kernels.so"))
+        plain = ctypes.CDLL(_whole(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
-        level = f".v{plain.ag_level()}"
-        self.level = level if level in manifest["levels"] else ""
-        path = str(folder / f"kernels{self.level}.so")
+        left_out, self.lacks = manifest.get("left_out", {}), ""
+        for level in [*(f".v{n}" for n in range(plain.ag_level(), 2, -1)), ""]:  # best first
+            if level in left_out:
+                self.lacks = self.lacks or f"kernels{level}.so was left out ({left_out[level]})"
+            elif level in manifest["levels"]:
+                try:
+                    self._open(folder, level, manifest)
+                    return
+                except (OSError, AttributeError) as error:
+                    if not level:
+                        raise
+                    self.lacks = self.lacks or f"kernels{level}.so cannot be loaded ({error})"
+        raise ValueError(f"the manifest has the levels {list(manifest['levels'])}; '' must be one of them.")
+
+    def _open(self, folder: Path, level: str, manifest: dict[str, Any]) -> None:
+        path = _whole(folder / f"kernels{level}.so")
         free, held = ctypes.CDLL(path), ctypes.PyDLL(path)  # without Python's lock, and with it
         self._run, self._run_briefly, self.launch_briefly = free.ag_run, held.ag_run, held.ag_launch
         for run in (self._run, self._run_briefly):
@@ -214,6 +231,7 @@ class Library:
         self.launch_at, self.run_at = _address(held.ag_launch), _address(held.ag_run)
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
+        self.level = level
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
@@ -225,6 +243,17 @@ class Library:
     def run_by(self, threads: int, words: bytes, launches: int) -> None:
         """Make launches, each by so many threads at most."""
         self._run(words, launches, threads)
+
+
+def _whole(path: Path) -> str:
+    """The path of a library; one whose end is missing would end the process when it is opened."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) == 64 and head[:5] == b"\x7fELF\x02":  # of 64 bits, as all are for which there are wheels
+        begins, *_, size, count = Struct("=40xQI5H").unpack_from(head)  # the table of sections, which is the end
+        if path.stat().st_size < begins + size * count:
+            raise OSError(f"{path}: its end is missing")
+    return str(path)
 
 
 def _address(function: object) -> int:
@@ -291,9 +320,12 @@ def load(folder: Path) -> Found:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
         if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
             return _none(f"{changed[0]} changed after the kernels were built")
-        return Found(Library(folder, manifest))
-    except OSError as error:  # such as a library of another kind of processor
-        return _none(f"the compiled kernels cannot be loaded ({error})")
+        kernels = Library(folder, manifest)
+    except _DAMAGE as error:
+        return _none(f"the compiled kernels cannot be loaded ({type(error).__name__}: {error})")
+    if not kernels.lacks:
+        return Found(kernels)
+    return Found(kernels, f"{kernels.lacks}, so the CPU computes with kernels{kernels.level}.so, more slowly", _BUILD)
 
 
 def _none(why: str) -> Found:

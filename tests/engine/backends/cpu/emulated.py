@@ -55,7 +55,7 @@ class Emulated(Library):
     memory: ClassVar[Memory]
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.level, self._lock = "", threading.Lock()
+        self.level, self.lacks, self._lock = "", "", threading.Lock()
         names = [f"ag_{name}" for name in manifest["kernels"]]
         program = [folder / "emulated", folder / "kernels.so", str(self.memory.file), hex(ADDRESS), hex(NBYTES), *names]
         self._process = subprocess.Popen([*shlex.split(os.environ[EMULATOR]), *program], stdin=subprocess.PIPE,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -85,12 +86,77 @@ def test_reports_say_that_there_are_none(tmp_path: Path, command: str) -> None:
     assert "no kernels in C" not in answer(program, AG_CPU="numpy")
 
 
+@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", '{"sources": {}}', "\udcff"])
+def test_a_damaged_manifest(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest, "utf-8", "surrogateescape")
+    found = load(tmp_path)
+    assert found.library is None
+    assert "the compiled kernels cannot be loaded (" in found.line and "so the CPU computes with numpy" in found.line
+
+
+def copy_of(tmp_path: Path, **changes: object) -> Path:
+    """A folder with the same libraries, and a manifest with changes."""
+    manifest = json.loads((BUILT / "manifest.json").read_text("utf-8"))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | changes))
+    for path in BUILT.glob("*.so"):
+        (tmp_path / path.name).symlink_to(path)
+    return tmp_path
+
+
 @built
-def test_a_library_that_does_not_load(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text((BUILT / "manifest.json").read_text())
-    (tmp_path / "kernels.so").write_text("none")
-    assert load(tmp_path).library is None
-    assert "cannot be loaded" in load(tmp_path).lacks and "so the CPU computes with numpy" in load(tmp_path).line
+@pytest.mark.parametrize("damage", ["no library", "empty", "cut off"])
+def test_a_library_that_does_not_load(tmp_path: Path, damage: str) -> None:
+    whole = (BUILT / "kernels.so").read_bytes()
+    path = copy_of(tmp_path) / "kernels.so"
+    path.unlink()
+    path.write_bytes({"no library": b"none", "empty": b"", "cut off": whole[: len(whole) // 2]}[damage])
+    found = load(tmp_path)
+    assert found.library is None
+    assert "kernels cannot be loaded (OSError: " in found.lacks and "so the CPU computes with numpy" in found.line
+
+
+@built
+def test_a_kernel_that_no_library_has(tmp_path: Path) -> None:
+    entry = {"none": {"operands": [], "numbers": [], "work": []}}
+    found = load(copy_of(tmp_path, kernels=entry))
+    assert found.library is None and "AttributeError" in found.lacks and "ag_none" in found.lacks
+
+
+def level() -> str:
+    """That of the processor, or the test is skipped."""
+    kernels = library()
+    assert kernels is not None
+    if not kernels.level:
+        pytest.skip("this processor uses the plain kernels anyway")
+    return kernels.level
+
+
+@built
+@pytest.mark.parametrize("damage", ["missing", "cut off", "no kernel in it"])
+def test_the_next_best_library_is_used(tmp_path: Path, damage: str) -> None:
+    best = level()
+    path = copy_of(tmp_path) / f"kernels{best}.so"
+    path.unlink()
+    if damage == "cut off":
+        path.write_bytes((BUILT / path.name).read_bytes()[:9999])
+    elif damage == "no kernel in it":
+        path.symlink_to(import_module("_ctypes").__file__ or "")
+    found = load(tmp_path)
+    lower = {".v4": ".v3", ".v3": ""}[best]
+    assert found.library is not None and found.library.level == lower and "exp" in found.library.kernels
+    assert found.lacks.startswith(f"kernels{best}.so cannot be loaded (")
+    assert found.lacks.endswith(f"so the CPU computes with kernels{lower}.so, more slowly")
+
+
+@built
+def test_a_library_that_was_left_out(tmp_path: Path) -> None:
+    """By the build, as the compiler does not know such processors."""
+    best, whole = level(), json.loads((BUILT / "manifest.json").read_text("utf-8"))["levels"]
+    found = load(copy_of(tmp_path, levels=[x for x in whole if x != best], left_out={best: "bad -march"}))
+    lower = {".v4": ".v3", ".v3": ""}[best]
+    assert found.library is not None and found.library.level == lower
+    said = f"cpu: kernels{best}.so was left out (bad -march), so the CPU computes with kernels{lower}.so, more slowly; "
+    assert found.line.startswith(said)
 
 
 @built
