@@ -12,10 +12,12 @@ from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend, device_info
 from ag.engine.backends.cpu.library import found
 from ag.engine.backends.cpu.native import NativeBackend
+from ag.engine.cpu_threads import threads
 from ag.engine.registry import register_backend, say_once
 
 
 def _open(index: int) -> Backend:
+    threads()  # refuses a wrong AG_THREADS here, and not in the middle of a step
     kernels = found()
     if kernels.lacks:  # not where devices are only listed: who trains on cards does not need them
         say_once(kernels.line)
