@@ -26,8 +26,8 @@ import numpy as np
 from ag.engine.primitive import Call
 from ag.errors import DeviceError
 
-__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cores", "cut", "in_blocks", "makes", "one_by_one",
-           "one_thread", "overwrite", "quota", "scratch", "shares", "threads", "together"]
+__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "callers", "cores", "cut", "in_blocks", "makes", "one_by_one",
+           "one_thread", "overwrite", "quota", "scratch", "share_cores", "shares", "threads", "together"]
 
 T = TypeVar("T")
 
@@ -219,22 +219,32 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.forked)
 
 
+def share_cores(callers: int) -> None:
+    """Let the calling thread compute as one of so many, from now on, each with its part of the cores; 1: with all."""
+    _here.callers = callers
+
+
 def one_thread(alone: bool = True) -> None:
     """Let the calling thread compute alone from now on, without helpers: other threads keep the other cores busy."""
-    _here.alone = alone
+    share_cores(threads() if alone else 1)
+
+
+def callers() -> int:
+    """How many share the cores with the calling thread, itself among them."""
+    return getattr(_here, "callers", 1)
 
 
 def available() -> int:
     """How many threads the calling one may have at work, itself among them."""
-    return 1 if getattr(_here, "alone", False) else threads()
+    return max(1, threads() // callers())
 
 
 def together(calls: Sequence[Call]) -> None:
     """Make calls that are independent of each other, several at once where cores are free."""
-    if len(calls) < 2 or getattr(_here, "alone", False):
+    if len(calls) < 2 or available() < 2:
         return one_by_one(calls)
     work = _Work(calls)
-    if not _helpers.start(work, len(calls) - 1):
+    if not _helpers.start(work, min(len(calls), available()) - 1):
         return one_by_one(calls)
     try:
         work.help()

@@ -23,7 +23,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
-from ag.engine.cpu_threads import available
+from ag.engine.cpu_threads import available, callers
 from ag.engine.dtype import F32, F64, I32, U32, DType
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
@@ -223,9 +223,9 @@ class Library:
     def _open(self, folder: Path, level: str, manifest: dict[str, Any]) -> None:
         path = _whole(folder / f"kernels{level}.so")
         free, held = ctypes.CDLL(path), ctypes.PyDLL(path)  # without Python's lock, and with it
-        self._run, self._run_briefly, self.launch_briefly = free.ag_run, held.ag_run, held.ag_launch
-        for run in (self._run, self._run_briefly):
-            run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
+        self._run, self._run_briefly, self.launch_briefly = free.ag_run_beside, held.ag_run, held.ag_launch
+        for run, numbers in ((self._run, 3), (self._run_briefly, 2)):
+            run.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * numbers]
             run.restype = None
         self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
         self.launch_at, self.run_at = _address(held.ag_launch), _address(held.ag_run)
@@ -238,11 +238,11 @@ class Library:
         if work < SHARED_FROM:
             self._run_briefly(words, launches, 1)
         else:
-            self._run(words, launches, available())
+            self._run(words, launches, available(), callers())
 
-    def run_by(self, threads: int, words: bytes, launches: int) -> None:
-        """Make launches, each by so many threads at most."""
-        self._run(words, launches, threads)
+    def run_by(self, threads: int, words: bytes, launches: int, callers: int = 1) -> None:
+        """Make launches, each by so many threads at most, beside so many callers at once, with this one."""
+        self._run(words, launches, threads, callers)
 
 
 def _whole(path: Path) -> str:

@@ -75,7 +75,7 @@ class Emulated(Library):
         assert len(found) == nbytes, f"the emulated process ended with {self._process.wait()}"
         return found
 
-    def _ask(self, words: bytes, launches: int, threads: int) -> None:
+    def _ask(self, words: bytes, launches: int, threads: int, callers: int = 1) -> None:
         assert self._process.stdin is not None
         with self._lock:
             self._process.stdin.write(np.int64([len(words), launches, threads]).tobytes() + words)
