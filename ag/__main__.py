@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ag import __version__
+from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices, preferred_devices
 from ag.errors import DeviceError
 from ag.tools.device_table import LEGEND, device_table
@@ -21,17 +25,34 @@ from ag.tools.launcher.arguments import add_arguments
 from ag.tools.probe import fault_of
 
 
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Log no warnings: a report says itself what devices lack, and would say it twice."""
+    log = logging.getLogger("ag")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def devices() -> int:
     """Print the table of devices; the number of those that do not work."""
-    infos = list_devices()
+    infos, cards = list_devices(), list_devices(accelerators_only=True)
     print(device_table(infos), LEGEND, sep="\n\n")
-    if not list_devices(accelerators_only=True):
+    if not cards:
         print("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
     try:
         print(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
     except DeviceError as error:  # of the environment variable that chooses
         print(f"\n{error}")
-    complaints = [f"{info.name} does not work: {fault}" for info in infos if (fault := fault_of(info.name))]
+    faults = {info.name: fault_of(info.name) for info in infos}
+    complaints = [f"{name} does not work: {fault}" for name, fault in faults.items() if fault]
+    working = [info.name for info in infos if info not in cards and not faults[info.name]]
+    for name in working:  # the processor only: examining a card takes seconds, and is the doctor's
+        for lacking in backend_of(name).examine():
+            print(f"\n{name}: {lacking.found}; {lacking.remedy}.")
     print("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
     return len(complaints)
 
@@ -70,9 +91,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.command == "launch":
         return start(options)
-    if options.command == "doctor":
-        return 0 if examine(options.json) else 1
-    return 1 if devices() else 0
+    with without_log():
+        if options.command == "doctor":
+            return 0 if examine(options.json) else 1
+        return 1 if devices() else 0
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from ag.engine.backends.vulkan.kp_types import Words
 from ag.engine.backends.vulkan.transfers import Transfers
 
 TESTS = Path(__file__).parent
+if not (TESTS.parent / "ag" / "engine" / "backends" / "cpu" / "built" / "manifest.json").is_file():
+    os.environ.setdefault("AG_CPU", "numpy")  # where no compiler is: a line in the log would say so in every process
 LONGEST_S = 5.0  # of a test that is not marked slow; the summary of a leg names its longest
 TOO_LONG = "ag/too_long"  # where the names of such tests are kept: tools/test.sh runs all of them again
 LIMIT_S = float(os.environ.get("AG_TEST_LIMIT_S", "inf"))  # at which one fails: the quick leg sets it

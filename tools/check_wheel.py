@@ -64,8 +64,10 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
         if f"{IN_C}manifest.json" not in names:
             yield "the manifest of the CPU's kernels is missing"
         else:
-            libraries = [f"{IN_C}kernels{x}.so" for x in json.loads(wheel.read(f"{IN_C}manifest.json"))["levels"]]
+            manifest = json.loads(wheel.read(f"{IN_C}manifest.json"))
+            libraries = [f"{IN_C}kernels{x}.so" for x in manifest["levels"]]
             yield from (f"{name} is missing" for name in libraries if name not in names)
+            yield from (f"kernels{x}.so was left out: {why}" for x, why in manifest.get("left_out", {}).items())
     yield from metadata_faults(wheel, names, info)
 
 

@@ -3,9 +3,10 @@
 
 Reads the C files in `ag/engine/backends/cpu/kernels` and shaders/functions.glsl, whose elementwise functions become C,
 too; writes ``kernels.so`` for any such processor, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and
-AVX-512, and ``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler
-(``CC``, or one of gcc, clang, cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a
-compiler it says so in one line, and the device computes with numpy.
+AVX-512, and ``manifest.json`` into `ag/engine/backends/cpu/built`.  Where an old compiler does not know such
+processors, the manifest says why their library is left out.  Needs the standard library and a C compiler (``CC``, or
+one of gcc, clang, cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it
+says so in one line, and the device computes with numpy.
 """
 
 from __future__ import annotations
@@ -132,7 +133,13 @@ def interface(text: str) -> dict[str, Any]:
 
 def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | None = None,
           more: Sequence[str] = ()) -> None:
-    """Compile every kernel for every level, and write the manifest last."""
+    """Compile every kernel for every level, and write the manifest last.
+
+    Raises
+    ------
+    KernelError
+        If they do not compile for any such processor; other levels are left out, and the manifest says why.
+    """
     levels = LEVELS.get(platform.machine(), {"": []}) if levels is None else levels
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
@@ -151,53 +158,73 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
             for path, text in sources.items():
                 made = Path(folder, f"{path.stem}{level}.o")
                 contract = ["-ffp-contract=fast"] if CONTRACT.search(text) else []
-                jobs.append(subprocess.Popen([*command, *FLAGS, *flags, *contract, *more, f"-I{folder}", f"-I{SOURCES}",
-                                              "-c", str(path), "-o", str(made)], stderr=subprocess.PIPE, text=True))
-        failed = [message for job in jobs for message in [job.communicate()[1]] if job.returncode]
-        if failed:
-            raise KernelError(failed[0])
+                jobs.append((level, subprocess.Popen(
+                    [*command, *FLAGS, *flags, *contract, *more, f"-I{folder}", f"-I{SOURCES}", "-c", str(path), "-o",
+                     str(made)], stderr=subprocess.PIPE, text=True)))
+        failed: dict[str, str] = {}
+        for level, job in jobs:
+            message = job.communicate()[1]
+            if job.returncode:
+                failed.setdefault(level, message)
         for level in levels:
             objects = [str(Path(folder, f"{path.stem}{level}.o")) for path in sources]
-            linked = subprocess.run([*command, "-shared", "-pthread", *more, *objects, "-lm", "-o",
-                                     str(out / f"kernels{level}.so")], capture_output=True, text=True, check=False)
-            if linked.returncode:
-                raise KernelError(linked.stderr)
-    manifest = {"format": FORMAT, "machine": platform.machine(), "levels": list(levels), "kernels": kernels,
+            library = out / f"kernels{level}.so"
+            library.unlink(missing_ok=True)  # not written over: a process may have it open
+            if level not in failed:
+                linked = subprocess.run([*command, "-shared", "-pthread", *more, *objects, "-lm", "-o", str(library)],
+                                        capture_output=True, text=True, check=False)
+                if linked.returncode:
+                    failed[level] = linked.stderr
+    if "" in failed:
+        raise KernelError(failed[""])
+    manifest = {"format": FORMAT, "machine": platform.machine(), "kernels": kernels,
+                "levels": [level for level in levels if level not in failed],
+                "left_out": {level: one_line(message) for level, message in failed.items()},
                 "functions": [f.name for f in functions((SHADERS / "functions.glsl").read_text("utf-8"))],
                 "sources": hashes()}
+    manifest["libraries"] = {level: digest(out / f"kernels{level}.so") for level in manifest["levels"]}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+
+
+def one_line(message: object) -> str:
+    """The beginning of what a compiler says."""
+    return " ".join(str(message).split())[:300]
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file; empty if it is not there."""
+    return sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def hashes() -> dict[str, str]:
     """SHA-256 of every file that the kernels come from."""
     shaders: set[Path] = set()
     in_c(SHADERS / "functions.glsl", shaders)
-    return {path.relative_to(ROOT).as_posix(): sha256(path.read_bytes()).hexdigest()
-            for path in sorted({*SOURCES.rglob("*.[ch]"), *shaders})}
+    return {path.relative_to(ROOT).as_posix(): digest(path) for path in sorted({*SOURCES.rglob("*.[ch]"), *shaders})}
 
 
-def is_built(out: Path = OUT) -> bool:
-    """Whether the kernels are there, for this kind of machine, and come from what is in the sources now."""
-    path = out / "manifest.json"
-    if not path.is_file():
+def is_built(out: Path) -> bool:
+    """Whether all kernels are there, whole, for this kind of machine, and come from what is in the sources now."""
+    try:
+        manifest = json.loads((out / "manifest.json").read_text("utf-8"))
+        whole = all(digest(out / f"kernels{level}.so") == known for level, known in manifest["libraries"].items())
+        made = [manifest[key] for key in ("format", "machine", "sources", "left_out")]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no manifest, a damaged or an older one
         return False
-    manifest = json.loads(path.read_text("utf-8"))
-    if not all((out / f"kernels{level}.so").is_file() for level in manifest["levels"]):
-        return False
-    return [manifest.get(key) for key in ("format", "machine", "sources")] == [FORMAT, platform.machine(), hashes()]
+    return whole and made == [FORMAT, platform.machine(), hashes(), {}]
 
 
 def update() -> str:
     """Compile what is not built; "" if all is there, or why not, in one line."""
-    if is_built():
+    if is_built(OUT):
         return ""
     command = compiler()
     if not command:
         return "no C compiler; install with: apt install gcc"
     try:
-        build(command)
-    except KernelError as error:
-        return f"the kernels in C do not compile ({' '.join(str(error).split())[:300]})"
+        build(command, OUT)
+    except (KernelError, OSError) as error:  # OSError: a compiler that cannot be started, a full disk
+        return f"the kernels in C do not compile ({one_line(error)})"
     return ""
 
 

@@ -10,11 +10,13 @@ calls and arrays, and must not know buffers or primitives.
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from itertools import accumulate, count, pairwise
-from math import prod
+from math import ceil, inf, prod
+from pathlib import Path
 from threading import Lock, Thread, get_ident, local
 from time import sleep
 from typing import Any, TypeVar
@@ -22,26 +24,80 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ag.engine.primitive import Call
+from ag.errors import DeviceError
 
-__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cores", "cut", "in_blocks", "makes", "one_by_one",
-           "one_thread", "overwrite", "scratch", "shares", "together"]
+__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "callers", "cores", "cut", "in_blocks", "makes", "one_by_one",
+           "one_thread", "overwrite", "quota", "scratch", "share_cores", "shares", "threads", "together"]
 
 T = TypeVar("T")
 
 BLOCK = 1 << 15  # elements: a handful of arrays of 128 KiB stay in the second-level cache
 WIDE = 1 << 17  # where several threads work: they take turns in Python, and a call must last longer than a turn
+_GROUP = re.compile(r"\d+:(|(?:[^:]*,)?cpu(?:,[^:]*)?):/(.*)")  # of Linux, which limits processor time
 
 
 def cores() -> int:
-    """How many cores the process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many cores the process may use: those that it may run on, and no more than its time is enough for.
+
+    Half a core counts as one: a thread more that has to wait at times does more than one less.
+    """
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, ceil(min(there, quota())))
+
+
+def quota(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> float:
+    """How many cores' time Linux gives the process at most, by the limits that containers have; infinite without one.
+
+    Parameters
+    ----------
+    root : Path
+        Where control groups are mounted, of either version.
+    groups : Path
+        Of which the process is, a line ``number:controllers:path`` each.  A container may see its own as the root, so
+        what lies above a path counts, and what is not there does not.
+    """
+    try:
+        lines = groups.read_text("utf-8", "surrogateescape").splitlines()
+    except (OSError, ValueError):
+        return inf
+    limits = [inf]
+    for line in filter(None, map(_GROUP.fullmatch, lines)):
+        for mounted in root.glob("cpu*") if line[1] else [root]:  # those of version 1 are apart, by several names
+            here = mounted / line[2]
+            inside = [folder for folder in (here, *here.parents) if folder.is_relative_to(mounted)]
+            limits += map(_limit, inside if ".." not in line[2].split("/") else [mounted])
+    return min(limits)
+
+
+def _limit(group: Path) -> float:
+    """Of a control group itself: its time in a period, by the period."""
+    try:
+        if (newer := group / "cpu.max").is_file():
+            time, period = newer.read_text("utf-8").split()
+        else:
+            time, period = [(group / f"cpu.cfs_{x}_us").read_text("utf-8") for x in ("quota", "period")]
+        return int(time) / int(period) if int(time) > 0 else inf
+    except (OSError, ValueError, ZeroDivisionError):  # not there, or "max"
+        return inf
 
 
 @lru_cache(maxsize=1)
 def threads() -> int:
-    """How many threads work at once: one per core, or what AG_THREADS says, or else OMP_NUM_THREADS."""
-    given = os.environ.get("AG_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores(), int(given)) if given.isdigit() and int(given) > 0 else cores()
+    """How many threads work at once: one per core, or fewer as AG_THREADS says, or else OMP_NUM_THREADS.
+
+    Raises
+    ------
+    DeviceError
+        If AG_THREADS is no positive whole number.  OMP_NUM_THREADS is for others, and may be a list.
+    """
+    given, others = os.environ.get("AG_THREADS", ""), os.environ.get("OMP_NUM_THREADS", "")
+    try:
+        wanted = int(given or (others if others.isdecimal() and int(others) else cores()))
+    except ValueError:
+        wanted = 0
+    if wanted < 1:
+        raise DeviceError(f"AG_THREADS is {given!r}; it must be a whole number of threads, such as 4, or not set.")
+    return min(cores(), wanted)
 
 
 class _Work:
@@ -163,22 +219,32 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.forked)
 
 
+def share_cores(callers: int) -> None:
+    """Let the calling thread compute as one of so many, from now on, each with its part of the cores; 1: with all."""
+    _here.callers = callers
+
+
 def one_thread(alone: bool = True) -> None:
     """Let the calling thread compute alone from now on, without helpers: other threads keep the other cores busy."""
-    _here.alone = alone
+    share_cores(threads() if alone else 1)
+
+
+def callers() -> int:
+    """How many share the cores with the calling thread, itself among them."""
+    return getattr(_here, "callers", 1)
 
 
 def available() -> int:
     """How many threads the calling one may have at work, itself among them."""
-    return 1 if getattr(_here, "alone", False) else threads()
+    return max(1, threads() // callers())
 
 
 def together(calls: Sequence[Call]) -> None:
     """Make calls that are independent of each other, several at once where cores are free."""
-    if len(calls) < 2 or getattr(_here, "alone", False):
+    if len(calls) < 2 or available() < 2:
         return one_by_one(calls)
     work = _Work(calls)
-    if not _helpers.start(work, len(calls) - 1):
+    if not _helpers.start(work, min(len(calls), available()) - 1):
         return one_by_one(calls)
     try:
         work.help()

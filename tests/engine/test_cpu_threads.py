@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from math import inf
+from pathlib import Path
 from time import sleep
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.errors import expect_error
 
 import ag
 from ag.engine import cpu_threads as blocks
@@ -29,6 +35,98 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
+
+
+# ---------------------------------------------------------------------------------------------- how many
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, cores: int = 8, **environment: str) -> int:
+    """Threads on a machine of so many cores, with these variables and none else."""
+    monkeypatch.setattr(blocks, "cores", lambda: cores)
+    for name in ("AG_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return blocks.threads.__wrapped__()
+
+
+def test_as_many_threads_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert counted(monkeypatch) == 8
+    assert counted(monkeypatch, AG_THREADS="") == 8
+    assert counted(monkeypatch, AG_THREADS="3", OMP_NUM_THREADS="2") == 3
+    assert counted(monkeypatch, AG_THREADS="64") == 8
+    assert counted(monkeypatch, OMP_NUM_THREADS="2") == 2
+    assert counted(monkeypatch, OMP_NUM_THREADS="4,2") == counted(monkeypatch, OMP_NUM_THREADS="0") == 8
+
+
+@pytest.mark.parametrize("text", ["two", "0", "-1", "1.5", "4,2"])
+def test_a_number_of_threads_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    with expect_error("AG_THREADS that is no number", ag.DeviceError, f"AG_THREADS is {text!r}", "such as 4"):
+        counted(monkeypatch, AG_THREADS=text)
+
+
+def in_a_process(program: str, **environment: str) -> str:
+    """The last line that a program says."""
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True,
+                          text=True, timeout=60, check=False)
+    return (done.stdout + done.stderr).splitlines()[-1]
+
+
+def test_it_is_refused_when_a_device_is_opened() -> None:
+    program = "import ag; ag.ag_tensor([1.0], device='cpu')"
+    assert in_a_process(program, AG_THREADS="two").startswith("ag.errors.DeviceError: AG_THREADS is 'two'; ")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_cores_that_the_process_may_not_run_on_do_not_count() -> None:
+    """Not even those that AG_THREADS asks for."""
+    program = ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import ag\n"
+               "from ag.engine.cpu_threads import cores, threads; print(cores(), threads())")
+    assert in_a_process(program, AG_THREADS="8") == "1 1"
+
+
+QUOTAS: dict[str, tuple[str, dict[str, str], float]] = {
+    "none": ("0::/", {}, inf),
+    "version 2, of a container": ("0::/", {"cpu.max": "200000 100000"}, 2),
+    "version 2, no limit": ("0::/", {"cpu.max": "max 100000"}, inf),
+    "version 2, of a service": ("0::/a.slice/b.service", {"a.slice/b.service/cpu.max": "150000 100000"}, 1.5),
+    "version 2, of what it is in": ("0::/a.slice/b.service", {"a.slice/b.service/cpu.max": "300000 100000",
+                                                              "a.slice/cpu.max": "50000 100000"}, 0.5),
+    "version 2, of another": ("0::/a.slice", {"b.slice/cpu.max": "100000 100000"}, inf),
+    "version 2, seen from beside": ("0::/../../a", {"cpu.max": "100000 100000", "../../a/cpu.max": "1 1"}, 1),
+    "version 1": ("9:cpuset:/\n4:cpu,cpuacct:/", {"cpu,cpuacct/cpu.cfs_quota_us": "250000",
+                                                  "cpu,cpuacct/cpu.cfs_period_us": "50000"}, 5),
+    "version 1, by a name of its own": ("4:cpu,cpuacct:/docker/8f", {"cpu/cpu.cfs_quota_us": "100000",
+                                                                     "cpu/cpu.cfs_period_us": "100000"}, 1),
+    "version 1, no limit": ("1:cpu:/\n0::/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, inf),
+    "version 1, of other controllers": ("3:memory:/", {"memory/cpu.cfs_quota_us": "1", "cpu/cpu.cfs_quota_us": "1",
+                                                       "cpu/cpu.cfs_period_us": "1"}, inf),
+    "nonsense": ("?\n0::/", {"cpu.max": "much"}, inf),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_limits_of_control_groups(tmp_path: Path, name: str) -> None:
+    groups, files, expected = QUOTAS[name]
+    root = tmp_path / "c" / "groups"
+    root.mkdir(parents=True)
+    for path, text in files.items():
+        (root / path).resolve().parent.mkdir(parents=True, exist_ok=True)
+        (root / path).resolve().write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{groups}\n")
+    assert blocks.quota(root, tmp_path / "own") == expected
+    assert blocks.quota(root, tmp_path / "not there") == inf
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity here")
+def test_a_container_has_no_more_threads_than_its_time_is_enough_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)))
+    for limit, expected in ((inf, 64), (2.0, 2), (1.5, 2), (0.25, 1)):
+        monkeypatch.setattr(blocks, "quota", lambda limit=limit: limit)
+        assert blocks.cores() == expected
+
+
+# ---------------------------------------------------------------------------------------------- calls
 
 
 def test_every_call_is_made_once(threads: int) -> None:

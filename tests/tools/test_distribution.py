@@ -117,6 +117,8 @@ DEFECTS: dict[str, tuple[Callable[[Files], Files], str]] = {
     "no kernels": (without(f"{SPV}manifest.json"), "the manifest of the kernels is missing"),
     "no libraries in C": (without(f"{check_wheel.IN_C}manifest.json"), "the manifest of the CPU's kernels is missing"),
     "a library missing": (without(f"{check_wheel.IN_C}kernels.v3.so"), "kernels.v3.so is missing"),
+    "a library left out": (changed(f"{check_wheel.IN_C}manifest.json", '}', ', "left_out": {".v4": "old compiler"}}'),
+                           "kernels.v4.so was left out: old compiler"),
     "a kernel missing": (without(f"{SPV}exp.spv"), "kernel exp is missing"),
     "a stray kernel": (lambda f: {**f, f"{SPV}gone.spv": ""}, f"{SPV}gone.spv is in no manifest"),
     "stale kernels": (changed(f"{SPV}manifest.json", '"exp": {"sha256": "', '"exp": {"sha256": "0'), "exp does not"),

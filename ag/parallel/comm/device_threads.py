@@ -16,7 +16,7 @@ from threading import TIMEOUT_MAX, Lock
 from time import monotonic
 from typing import NamedTuple
 
-from ag.engine.cpu_threads import WorkerThread, one_thread, threads
+from ag.engine.cpu_threads import WorkerThread, share_cores, threads
 from ag.errors import CommError
 from ag.parallel.comm.shared_cores import SharedCores
 
@@ -44,7 +44,7 @@ class DeviceThreads:
     devices : sequence of str
         May name a device more than once.
     alone : set of str
-        Devices that share the CPU, so each keeps to one core.
+        Devices that share the CPU, so each has its part of the cores.
     timeout : float
         Seconds that the calls of a thread may take together.
     direct : bool, optional
@@ -59,8 +59,9 @@ class DeviceThreads:
         apart = [[device] for device in dict.fromkeys(devices) if device not in beside]
         each = -(-len(beside) // threads()) or 1
         groups = [] if direct else [*(beside[i : i + each] for i in range(0, len(beside), each)), *apart]
-        self._threads = {device: thread for group in groups for thread in [_idle_thread(group[0] in alone)]
-                         for device in group}
+        sharing = sum([group[0] in alone for group in groups])
+        self._threads = {device: thread for group in groups
+                         for thread in [_idle_thread(sharing if group[0] in alone else 1)] for device in group}
         self._timeout = timeout
         self._direct = direct
         self._cores = SharedCores(alone)
@@ -126,7 +127,7 @@ class _DeviceThread:
     def __init__(self) -> None:
         self.now: Task | None = None  # the call that is made now, or next
         self.failed: list[tuple[Task, BaseException]] = []
-        self.alone = False
+        self.callers = 1  # that share the cores with it
         self._tasks: list[Task] = []
         self._context = copy_context()
         self._done, self._ending = Lock(), Lock()
@@ -145,7 +146,7 @@ class _DeviceThread:
         return self._done.acquire(timeout=min(max(0.0, seconds), TIMEOUT_MAX))
 
     def _work(self) -> None:
-        one_thread(self.alone)
+        share_cores(self.callers)
         self._make_calls()
         with self._ending:
             self.now = None
@@ -176,13 +177,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # which has none of the threads
 
 
-def _idle_thread(alone: bool) -> _DeviceThread:
+def _idle_thread(callers: int) -> _DeviceThread:
     """An idle thread, or a new one."""
     try:
         thread = _idle.pop()
     except IndexError:
         thread = _DeviceThread()
-    thread.alone = alone
+    thread.callers = callers
     return thread
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 
 from ag.autograd.tensor import Tensor
-from ag.engine.cpu_threads import one_thread
+from ag.engine.cpu_threads import share_cores
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.engine.program import recording_here
 from ag.errors import CaptureError, CommError
@@ -127,9 +128,9 @@ def _run_together(calls: Sequence[_Call]) -> None:
         finally:
             group.end()
 
-    initializer = one_thread if len(turns) > 1 else None
     busy = {call.device for call in calls if not backend_of(call.device).asynchronous}
-    with SharedCores(busy), ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
+    shared = partial(share_cores, len(turns))
+    with SharedCores(busy), ThreadPoolExecutor(len(calls), initializer=shared) as pool:
         futures = [pool.submit(copy_context().run, work, call, comm) for call, comm in zip(calls, comms, strict=True)]
     for future in futures:
         future.result()

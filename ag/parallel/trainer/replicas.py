@@ -4,9 +4,9 @@
     compute    a thread for each device    ->  the sums of 0-3, the sums of 4-7
     send       new weights                 ->  to each
 
-A synchronous device computes in the thread that launches; several of them use one core each.  Without the replicas of a
+A synchronous device computes in the thread that launches; several of them share the cores.  Without the replicas of a
 lost device, the others get its samples (`go_on_without`).  Knows replicas and how samples are shared out among them;
-not what becomes of their sums, and no optimizer.  The trainer has the replicas.
+not what becomes of their sums, and no optimizer.  The trainer uses it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Replicas:
         self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
 
     def _find_blocking(self) -> None:
-        """Which compute in the thread that launches, and whether each of them has a device, and a core, of its own."""
+        """Which compute in the thread that launches, and whether each of them has a device, and cores, of its own."""
         self._blocking = [r for r in self._replicas if not r.backend.asynchronous]
         self._separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
 

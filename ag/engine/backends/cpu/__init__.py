@@ -10,14 +10,18 @@ first asked for.
 
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend, device_info
-from ag.engine.backends.cpu.library import library
+from ag.engine.backends.cpu.library import found
 from ag.engine.backends.cpu.native import NativeBackend
-from ag.engine.registry import register_backend
+from ag.engine.cpu_threads import threads
+from ag.engine.registry import register_backend, say_once
 
 
 def _open(index: int) -> Backend:
-    kernels = library()
-    return NumpyBackend(index) if kernels is None else NativeBackend(kernels, index)
+    threads()  # refuses a wrong AG_THREADS here, and not in the middle of a step
+    kernels = found()
+    if kernels.lacks:  # not where devices are only listed: who trains on cards does not need them
+        say_once(kernels.line)
+    return NumpyBackend(index) if kernels.library is None else NativeBackend(kernels.library, index)
 
 
 register_backend("cpu", lambda: [device_info("cpu")], _open, title="CPU", bare=True)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena
-from ag.engine.backend import Backend, DeviceInfo, Event, closed
-from ag.engine.backends.cpu.library import library
+from ag.engine.backend import Backend, DeviceInfo, Event, Finding, closed
+from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.cpu_threads import WIDE, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
@@ -209,6 +209,11 @@ class NumpyBackend(Backend):
     def close(self) -> None:
         """Let go of the memory; the last buffer that looks into it frees it."""
         self.let_go(closed(self.name))
+
+    def examine(self) -> list[Finding]:
+        """What is lacking of the kernels in C, if anything is."""
+        kernels = found()
+        return [Finding("kernels in C", kernels.lacks, kernels.remedy)] if kernels.lacks else []
 
     # -------------------------------------------------------------------------------------- guard words
 

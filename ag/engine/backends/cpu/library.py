@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,18 +23,22 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
-from ag.engine.cpu_threads import available
+from ag.engine.cpu_threads import available, callers
 from ag.engine.dtype import F32, F64, I32, U32, DType
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError, ShapeError
+from ag.version import DISTRIBUTION
 
-__all__ = ["PLANS_KEPT", "SHARED_FROM", "Kernel", "Library", "Plan", "Ready", "library", "load"]
-
-log = logging.getLogger("ag")
+__all__ = ["PLANS_KEPT", "SHARED_FROM", "Found", "Kernel", "Library", "Plan", "Ready", "found", "library", "load"]
 
 _BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
+_BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "tools" / "cpu_kernels.py").is_file() else
+          f"install again: `pip install --force-reinstall --no-cache-dir {DISTRIBUTION}`")
+# No file, or a library of another kind of processor; no JSON; not what a manifest says; a library without a kernel.
+_DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError
+_NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
                                         "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
@@ -191,6 +194,8 @@ class Library:
     ----------
     level : str
         For which processors they are; empty: for all.
+    lacks : str
+        Why they are not those for processors such as this one; empty if they are.
     kernels : dict of str to Kernel
     launch_briefly : callable
         Makes the launch of a row of words, in the calling thread.
@@ -199,31 +204,56 @@ class Library:
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        plain = ctypes.CDLL(str(folder / "kernels.so"))
+        plain = ctypes.CDLL(_whole(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
-        level = f".v{plain.ag_level()}"
-        self.level = level if level in manifest["levels"] else ""
-        path = str(folder / f"kernels{self.level}.so")
+        left_out, self.lacks = manifest.get("left_out", {}), ""
+        for level in [*(f".v{n}" for n in range(plain.ag_level(), 2, -1)), ""]:  # best first
+            if level in left_out:
+                self.lacks = self.lacks or f"kernels{level}.so was left out ({left_out[level]})"
+            elif level in manifest["levels"]:
+                try:
+                    self._open(folder, level, manifest)
+                    return
+                except (OSError, AttributeError) as error:
+                    if not level:
+                        raise
+                    self.lacks = self.lacks or f"kernels{level}.so cannot be loaded ({error})"
+        raise ValueError(f"the manifest has the levels {list(manifest['levels'])}; '' must be one of them.")
+
+    def _open(self, folder: Path, level: str, manifest: dict[str, Any]) -> None:
+        path = _whole(folder / f"kernels{level}.so")
         free, held = ctypes.CDLL(path), ctypes.PyDLL(path)  # without Python's lock, and with it
-        self._run, self._run_briefly, self.launch_briefly = free.ag_run, held.ag_run, held.ag_launch
-        for run in (self._run, self._run_briefly):
-            run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
+        self._run, self._run_briefly, self.launch_briefly = free.ag_run_beside, held.ag_run, held.ag_launch
+        for run, numbers in ((self._run, 3), (self._run_briefly, 2)):
+            run.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * numbers]
             run.restype = None
         self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
         self.launch_at, self.run_at = _address(held.ag_launch), _address(held.ag_run)
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
+        self.level = level
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
         if work < SHARED_FROM:
             self._run_briefly(words, launches, 1)
         else:
-            self._run(words, launches, available())
+            self._run(words, launches, available(), callers())
 
-    def run_by(self, threads: int, words: bytes, launches: int) -> None:
-        """Make launches, each by so many threads at most."""
-        self._run(words, launches, threads)
+    def run_by(self, threads: int, words: bytes, launches: int, callers: int = 1) -> None:
+        """Make launches, each by so many threads at most, beside so many callers at once, with this one."""
+        self._run(words, launches, threads, callers)
+
+
+def _whole(path: Path) -> str:
+    """The path of a library; one whose end is missing would end the process when it is opened."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) == 64 and head[:5] == b"\x7fELF\x02":  # of 64 bits, as all are for which there are wheels
+        begins, *_, size, count = Struct("=40xQI5H").unpack_from(head)  # the table of sections, which is the end
+        if path.stat().st_size < begins + size * count:
+            raise OSError(f"{path}: its end is missing")
+    return str(path)
 
 
 def _address(function: object) -> int:
@@ -242,32 +272,72 @@ def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str
         tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {}, {})
 
 
+class Found(NamedTuple):
+    """The kernels of a folder, and what is lacking of them.
+
+    Attributes
+    ----------
+    library : Library or None
+        None: the CPU computes with numpy.
+    lacks : str
+        Why it does, or does not compute as quickly as it could; empty if nothing is to be said.
+    remedy : str
+        What to do about that.
+    """
+
+    library: Library | None
+    lacks: str = ""
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """Both in a sentence, for whoever computes on the CPU; empty if nothing is to be said."""
+        return f"cpu: {self.lacks}; {self.remedy}." if self.lacks else ""
+
+
 @lru_cache(maxsize=1)
-def library() -> Library | None:
-    """The kernels of this installation; None if there are none, or `AG_CPU` is ``numpy``."""
+def found() -> Found:
+    """The kernels of this installation; none, and nothing to be said of that, if `AG_CPU` is ``numpy``."""
     wanted = os.environ.get("AG_CPU", "")
     if wanted == "numpy":
-        return None
+        return Found(None)
     if wanted:
         raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without "
                           f"kernels in C. Unset it to use them where they were built.")
     return load(_BUILT)
 
 
-def load(folder: Path) -> Library | None:
+def library() -> Library | None:
+    """The kernels of this installation; None if there are none, or `AG_CPU` is ``numpy``."""
+    return found().library
+
+
+def load(folder: Path) -> Found:
     """The kernels in a folder, if they were built, from what is in the sources now, and this processor can run them."""
     if not (folder / "manifest.json").is_file():
-        return None
+        return _none(f"no kernels in C are there ({_why_not_built(folder)})")
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
         if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
-            log.warning("cpu: %s changed after the kernels were built, so the CPU computes with numpy; run `python "
-                        "tools/cpu_kernels.py`.", changed[0])
-            return None
-        return Library(folder, manifest)
-    except OSError as error:  # such as a library of another kind of processor
-        log.warning("cpu: the compiled kernels cannot be loaded, so the CPU computes with numpy: %s", error)
-        return None
+            return _none(f"{changed[0]} changed after the kernels were built")
+        kernels = Library(folder, manifest)
+    except _DAMAGE as error:
+        return _none(f"the compiled kernels cannot be loaded ({type(error).__name__}: {error})")
+    if not kernels.lacks:
+        return Found(kernels)
+    return Found(kernels, f"{kernels.lacks}, so the CPU computes with kernels{kernels.level}.so, more slowly", _BUILD)
+
+
+def _none(why: str) -> Found:
+    return Found(None, f"{why}, so the CPU computes with numpy, more slowly", _BUILD)
+
+
+def _why_not_built(folder: Path) -> str:
+    """What native_build.py noted beside the folder."""
+    note = folder.parent / "not_built.txt"
+    lines = note.read_text("utf-8").splitlines() if note.is_file() else []
+    whys = [line.removeprefix(_NOTED) for line in lines if line.startswith(_NOTED)]
+    return whys[0] if whys else "they were not compiled"
 
 
 def _is_other(path: Path, digest: str) -> bool:

@@ -55,7 +55,7 @@ class Emulated(Library):
     memory: ClassVar[Memory]
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.level, self._lock = "", threading.Lock()
+        self.level, self.lacks, self._lock = "", "", threading.Lock()
         names = [f"ag_{name}" for name in manifest["kernels"]]
         program = [folder / "emulated", folder / "kernels.so", str(self.memory.file), hex(ADDRESS), hex(NBYTES), *names]
         self._process = subprocess.Popen([*shlex.split(os.environ[EMULATOR]), *program], stdin=subprocess.PIPE,
@@ -75,7 +75,7 @@ class Emulated(Library):
         assert len(found) == nbytes, f"the emulated process ended with {self._process.wait()}"
         return found
 
-    def _ask(self, words: bytes, launches: int, threads: int) -> None:
+    def _ask(self, words: bytes, launches: int, threads: int, callers: int = 1) -> None:
         assert self._process.stdin is not None
         with self._lock:
             self._process.stdin.write(np.int64([len(words), launches, threads]).tobytes() + words)
@@ -92,14 +92,14 @@ class Emulated(Library):
         self._process.communicate(timeout=60)
 
 
-MODULE = import_module("ag.engine.backends.cpu.library")  # its package has a function of this name
+MODULE = import_module("ag.engine.backends.cpu.library")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have the CPU's devices use these kernels and this memory."""
     Emulated.memory = Memory()
     import_module("ag.engine.backends.cpu.backend")._memory = Emulated.memory.take
-    MODULE.library.cache_clear()
+    MODULE.found.cache_clear()
     MODULE._BUILT, MODULE.Library = Path(os.environ[FOLDER]), Emulated
     assert isinstance(MODULE.library(), Emulated)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 import zlib
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 from engine.backends.cpu.random_launches import MAKERS, put_special_values
 from helpers.guarded import Launch
+from table.rows import Array
 
 from ag.engine.backends.cpu.library import Library, load
 from ag.engine.backends.cpu.native import NativeBackend
@@ -21,8 +23,8 @@ from ag.engine.dtype import as_dtype
 SHARED = 2  # the word of a launch that says whether threads share it
 
 
-def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
-    """A launch by one thread and by three."""
+def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]]:
+    """A shared launch, and the arrays it works on, which somebody must hold."""
     primitive, given = launch.primitive, [np.array(x) for x in launch.operands]
     made: list[tuple[int, ...]] = []
     if primitive.outputs:
@@ -35,12 +37,35 @@ def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
     words = np.frombuffer(row[0], np.int64).copy()
     words[SHARED] = 1
     words[SHARED + 1 :][: len(arrays)] = [x.ctypes.data for x in arrays]  # not the backend's, which lie side by side
+    return words.tobytes(), arrays
+
+
+def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
+    """A launch by one thread and by three."""
+    words, arrays = words_of(backend, launch)
     for threads in (1, 3):
-        library.run_by(threads, words.tobytes(), 1)
+        library.run_by(threads, words, 1)
+    del arrays
+
+
+def run_beside(library: Library, backend: NativeBackend) -> None:
+    """Launches of three callers who share the cores, and of one who does not know of them."""
+    launches = [words_of(backend, MAKERS["exp"](np.random.default_rng(k))) for k in range(4)]
+
+    def work(words: bytes, callers: int) -> None:
+        for k in range(200):
+            library.run_by(2 + k // 20 % 3, words, 1, callers)
+
+    threads = [Thread(target=work, args=(words, callers)) for (words, _), callers in
+               zip(launches, (3, 3, 3, 1), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def main(folder: str, examples: str) -> None:
-    library = load(Path(folder))
+    library = load(Path(folder)).library
     assert library is not None, f"no kernels in {folder}"
     backend = NativeBackend(library)
     for name in sorted(library.kernels):
@@ -50,6 +75,7 @@ def main(folder: str, examples: str) -> None:
             run(library, backend, launch)
             put_special_values(launch, rng)
             run(library, backend, launch)
+    run_beside(library, backend)
     print(f"{len(library.kernels)} kernels, {int(examples)} shapes of each")
 
 

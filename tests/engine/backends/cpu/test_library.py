@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -46,27 +46,126 @@ def test_the_environment_may_ask_for_numpy() -> None:
     assert "AG_CPU is 'c'; the only value it may have is 'numpy'" in answer(program, AG_CPU="c")
 
 
-def test_no_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert load(tmp_path) is None and not caplog.records
+def without(tmp_path: Path) -> str:
+    """A program's first lines, by which it has no kernels in C, as the build could not compile them."""
+    note = "quick paths: no Python.h\nkernels: no C compiler; install with: apt install g\n"
+    (tmp_path / "not_built.txt").write_text(note)
+    return (f"from importlib import import_module; from pathlib import Path\n"
+            f"import_module('ag.engine.backends.cpu.library')._BUILT = Path({str(tmp_path / 'built')!r})\n")
+
+
+WHY = "no kernels in C are there (no C compiler; install with: apt install g), so the CPU computes with numpy"
+
+
+def test_no_library(tmp_path: Path) -> None:
+    assert load(tmp_path / "built").library is None
+    assert load(tmp_path / "built").lacks.startswith("no kernels in C are there (they were not compiled), so")
+    without(tmp_path)
+    found = load(tmp_path / "built")
+    assert found.lacks.startswith(WHY) and found.line.startswith(f"cpu: {WHY}") and "`" in found.remedy
+
+
+def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
+    """When a CPU device is first opened, and not when devices are listed."""
+    program = without(tmp_path) + "import ag, sys; from ag.engine.registry import list_devices\nlist_devices()\n"
+    opened = program + "print('listed', file=sys.stderr)\nfor d in 'cpu', 'cpu', 'cpu:1': ag.ag_tensor([1.0], device=d)"
+    done = subprocess.run([sys.executable, "-c", opened], env={**os.environ, "AG_CPU": ""}, capture_output=True,
+                          text=True, timeout=60, check=True)
+    first, line = done.stderr.splitlines()
+    assert first == "listed" and line.startswith(f"cpu: {WHY}")
+    assert answer(opened, AG_CPU="numpy") == "listed"
+
+
+@pytest.mark.parametrize("command", ["devices", "doctor"])
+def test_reports_say_that_there_are_none(tmp_path: Path, command: str) -> None:
+    """Once, in the report."""
+    program = without(tmp_path) + f"from ag.__main__ import main; main([{command!r}])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
+                          env={**os.environ, "AG_CPU": "", "VK_ICD_FILENAMES": "/none", "VK_DRIVER_FILES": "/none"})
+    assert done.stdout.count(WHY) == 1 and done.stderr == ""
+    assert "no kernels in C" not in answer(program, AG_CPU="numpy")
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", '{"sources": {}}', "\udcff"])
+def test_a_damaged_manifest(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest, "utf-8", "surrogateescape")
+    found = load(tmp_path)
+    assert found.library is None
+    assert "the compiled kernels cannot be loaded (" in found.line and "so the CPU computes with numpy" in found.line
+
+
+def copy_of(tmp_path: Path, **changes: object) -> Path:
+    """A folder with the same libraries, and a manifest with changes."""
+    manifest = json.loads((BUILT / "manifest.json").read_text("utf-8"))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | changes))
+    for path in BUILT.glob("*.so"):
+        (tmp_path / path.name).symlink_to(path)
+    return tmp_path
 
 
 @built
-def test_a_library_that_does_not_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "manifest.json").write_text((BUILT / "manifest.json").read_text())
-    (tmp_path / "kernels.so").write_text("none")
-    with caplog.at_level(logging.WARNING, "ag"):
-        assert load(tmp_path) is None
-    assert "cannot be loaded, so the CPU computes with numpy" in caplog.text
+@pytest.mark.parametrize("damage", ["no library", "empty", "cut off"])
+def test_a_library_that_does_not_load(tmp_path: Path, damage: str) -> None:
+    whole = (BUILT / "kernels.so").read_bytes()
+    path = copy_of(tmp_path) / "kernels.so"
+    path.unlink()
+    path.write_bytes({"no library": b"none", "empty": b"", "cut off": whole[: len(whole) // 2]}[damage])
+    found = load(tmp_path)
+    assert found.library is None
+    assert "kernels cannot be loaded (OSError: " in found.lacks and "so the CPU computes with numpy" in found.line
 
 
 @built
-def test_kernels_of_other_sources(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kernel_that_no_library_has(tmp_path: Path) -> None:
+    entry = {"none": {"operands": [], "numbers": [], "work": []}}
+    found = load(copy_of(tmp_path, kernels=entry))
+    assert found.library is None and "AttributeError" in found.lacks and "ag_none" in found.lacks
+
+
+def level() -> str:
+    """That of the processor, or the test is skipped."""
+    kernels = library()
+    assert kernels is not None
+    if not kernels.level:
+        pytest.skip("this processor uses the plain kernels anyway")
+    return kernels.level
+
+
+@built
+@pytest.mark.parametrize("damage", ["missing", "cut off", "no kernel in it"])
+def test_the_next_best_library_is_used(tmp_path: Path, damage: str) -> None:
+    best = level()
+    path = copy_of(tmp_path) / f"kernels{best}.so"
+    path.unlink()
+    if damage == "cut off":
+        path.write_bytes((BUILT / path.name).read_bytes()[:9999])
+    elif damage == "no kernel in it":
+        path.symlink_to(import_module("_ctypes").__file__ or "")
+    found = load(tmp_path)
+    lower = {".v4": ".v3", ".v3": ""}[best]
+    assert found.library is not None and found.library.level == lower and "exp" in found.library.kernels
+    assert found.lacks.startswith(f"kernels{best}.so cannot be loaded (")
+    assert found.lacks.endswith(f"so the CPU computes with kernels{lower}.so, more slowly")
+
+
+@built
+def test_a_library_that_was_left_out(tmp_path: Path) -> None:
+    """By the build, as the compiler does not know such processors."""
+    best, whole = level(), json.loads((BUILT / "manifest.json").read_text("utf-8"))["levels"]
+    found = load(copy_of(tmp_path, levels=[x for x in whole if x != best], left_out={best: "bad -march"}))
+    lower = {".v4": ".v3", ".v3": ""}[best]
+    assert found.library is not None and found.library.level == lower
+    said = f"cpu: kernels{best}.so was left out (bad -march), so the CPU computes with kernels{lower}.so, more slowly; "
+    assert found.line.startswith(said)
+
+
+@built
+def test_kernels_of_other_sources(tmp_path: Path) -> None:
     manifest = json.loads((BUILT / "manifest.json").read_text())
     manifest["sources"]["ag/engine/backends/cpu/kernels/run.c"] = "0" * 64
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with caplog.at_level(logging.WARNING, "ag"):
-        assert load(tmp_path) is None
-    assert "run.c changed after the kernels were built" in caplog.text
+    assert load(tmp_path).library is None
+    assert "run.c changed after the kernels were built" in load(tmp_path).lacks
 
 
 class Counting(NativeBackend):

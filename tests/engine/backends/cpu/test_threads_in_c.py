@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -46,14 +48,14 @@ class Worker:
             self.launches += 1
             self.out.append(buffers[0])
 
-    def run(self, times: int = 1) -> bytes:
+    def run(self, times: int = 1, callers: int = 1) -> bytes:
         """What all launches make, after some runs; each must be as the first."""
         assert KERNELS is not None
         first = None
         for _ in range(times):
             for buffer in self.out:
                 buffer.native.fill(np.nan)
-            KERNELS.run_by(self.threads, self.words, self.launches)
+            KERNELS.run_by(self.threads, self.words, self.launches, callers)
             made = b"".join(buffer.native.tobytes() for buffer in self.out)
             assert first in (None, made)
             first = made
@@ -73,6 +75,53 @@ def test_callers_at_once_get_the_same_bits() -> None:
         caller.join(DEADLINE_S)
         assert not caller.is_alive()
     assert results == [want] * len(workers)
+
+
+def test_callers_who_share_the_cores_get_the_same_bits() -> None:
+    """Each finds a pool of its own, which another one with more or fewer threads has had before."""
+    want = Worker(1).run()
+    results: list[bytes] = []
+
+    def work(worker: Worker, callers: int) -> None:
+        for threads in (4, 2, 3, 2):
+            worker.threads = threads
+            results.append(worker.run(50, callers))
+
+    shared = [threading.Thread(target=work, args=(Worker(1), callers), daemon=True) for callers in (3, 3, 3, 1, 99)]
+    for caller in shared:
+        caller.start()
+    for caller in shared:
+        caller.join(DEADLINE_S)
+        assert not caller.is_alive()
+    assert results == [want] * 4 * len(shared)
+
+
+POOLS = """
+import os, sys, threading, time
+from engine.backends.cpu.test_threads_in_c import Worker
+callers, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+workers = [Worker(4, 400_000) for _ in range(2)]
+before, most, expected = len(os.listdir("/proc/self/task")), 0, 3 * callers
+def work(worker):
+    while time.monotonic() < end and most < expected:
+        worker.run(1, callers)
+threads = [threading.Thread(target=work, args=[worker]) for worker in workers]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    most = max(most, len(os.listdir("/proc/self/task")) - before - 2)
+    time.sleep(0.01)
+print(most)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="nothing here tells of threads of C")
+@pytest.mark.parametrize(("callers", "seconds", "helpers"), [(1, 1, 3), (2, 30, 6)])
+def test_each_of_several_callers_has_helpers(callers: int, seconds: float, helpers: int) -> None:
+    """Three each, of four threads; where nobody says that there is another, one of both has them."""
+    done = subprocess.run([sys.executable, "-c", POOLS, str(callers), str(seconds)], capture_output=True, text=True,
+                          timeout=DEADLINE_S, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert int(done.stdout) == helpers
 
 
 def test_a_sleeping_pool_wakes() -> None:

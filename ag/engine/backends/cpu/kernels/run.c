@@ -3,10 +3,11 @@
 // A launch is a run of 8-byte words: the kernel's address, how many words there are, whether the work is worth sharing,
 // and the kernel's arguments.  A program is a row of launches, so that Python has no part in what happens between them.
 //
-// The threads of the pool take parts of a launch from a ticket, and so does the caller: where the machine is busy and a
+// The threads of a pool take parts of a launch from a ticket, and so does the caller: where the machine is busy and a
 // thread of the pool sleeps, the caller makes its parts, too.  They look for work for some microseconds and sleep then,
 // and so does the caller where a thread that has a part was put off its core.
-// One caller at a time has the pool; who comes meanwhile works alone.
+// One caller at a time has a pool; who comes meanwhile works alone.  Callers who share the cores, as replicas do, each
+// say so and find a pool of their own; nobody waits for one.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,18 +15,23 @@
 
 typedef void (*kernel)(const void *arguments, int64_t part, int64_t parts);
 
-enum { MOST_THREADS = 64, PARTS_PER_THREAD = 4, SPINS = 2000 };
+enum { MOST_THREADS = 64, MOST_POOLS = 32, PARTS_PER_THREAD = 4, SPINS = 2000 };
 
-static struct {
-    kernel run;
+typedef struct {
+    kernel run;  // the job
     const void *arguments;
-} job;
-static _Atomic uint64_t ticket;  // number of the job << 32 | its parts << 16 | the next part
-static _Atomic int64_t done, sleepers, waits;  // waits: whether the caller sleeps until the last part is made
-static atomic_flag taken = ATOMIC_FLAG_INIT;
-static int64_t helpers;  // only who has the pool touches it
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, last = PTHREAD_COND_INITIALIZER;
+    _Atomic uint64_t ticket;  // number of the job << 32 | its parts << 16 | the next part
+    _Atomic int64_t done, sleepers, waits;  // waits: whether the caller sleeps until the last part is made
+    _Atomic int64_t born, helping;  // threads there have been, and how many of them, the first, the caller wants
+    atomic_flag taken;
+    int64_t helpers;  // only who has the pool touches it
+    pthread_mutex_t mutex;
+    pthread_cond_t wake, rest, last;  // rest: of threads that the present caller does not want
+} __attribute__((aligned(128))) pool;
+
+#define EMPTY {.taken = ATOMIC_FLAG_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, \
+               .rest = PTHREAD_COND_INITIALIZER, .last = PTHREAD_COND_INITIALIZER}
+static pool pools[MOST_POOLS] = {[0 ... MOST_POOLS - 1] = EMPTY};
 
 static inline void breathe(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -36,94 +42,121 @@ static inline void breathe(void) {
 }
 
 // Makes a part of the present job, if one is left.
-static int make_a_part(void) {
-    uint64_t now = atomic_load_explicit(&ticket, memory_order_acquire);
+static int make_a_part(pool *p) {
+    uint64_t now = atomic_load_explicit(&p->ticket, memory_order_acquire);
     for (;;) {
         const uint64_t part = now & 0xFFFF, parts = now >> 16 & 0xFFFF;
         if (part >= parts) return 0;
-        if (atomic_compare_exchange_weak_explicit(&ticket, &now, now + 1, memory_order_acq_rel, memory_order_acquire)) {
-            job.run(job.arguments, (int64_t)part, (int64_t)parts);  // until it is counted, the job stays
-            if (atomic_fetch_add(&done, 1) + 1 == (int64_t)parts && atomic_load(&waits)) {
-                pthread_mutex_lock(&mutex);
-                pthread_cond_broadcast(&last);
-                pthread_mutex_unlock(&mutex);
+        if (atomic_compare_exchange_weak_explicit(&p->ticket, &now, now + 1, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            p->run(p->arguments, (int64_t)part, (int64_t)parts);  // until it is counted, the job stays
+            if (atomic_fetch_add(&p->done, 1) + 1 == (int64_t)parts && atomic_load(&p->waits)) {
+                pthread_mutex_lock(&p->mutex);
+                pthread_cond_broadcast(&p->last);
+                pthread_mutex_unlock(&p->mutex);
             }
             return 1;
         }
     }
 }
 
-static int none_left(void) {
-    const uint64_t now = atomic_load(&ticket);
+static int none_left(pool *p) {
+    const uint64_t now = atomic_load(&p->ticket);
     return (now & 0xFFFF) >= (now >> 16 & 0xFFFF);
 }
 
-static void *help(void *unused) {
+static void *help(void *mine) {
+    pool *const p = mine;
+    const int64_t me = atomic_fetch_add(&p->born, 1);
     for (;;) {
         int64_t spins = 0;
-        while (!make_a_part()) {
+        while (me >= atomic_load_explicit(&p->helping, memory_order_relaxed) || !make_a_part(p)) {
             if (++spins < SPINS) {
                 breathe();
                 continue;
             }
-            pthread_mutex_lock(&mutex);
-            atomic_fetch_add(&sleepers, 1);
-            while (none_left()) pthread_cond_wait(&wake, &mutex);
-            atomic_fetch_sub(&sleepers, 1);
-            pthread_mutex_unlock(&mutex);
+            pthread_mutex_lock(&p->mutex);
+            if (me >= atomic_load(&p->helping)) {  // it is no sleeper that a launch would wake
+                while (me >= atomic_load(&p->helping)) pthread_cond_wait(&p->rest, &p->mutex);
+            } else {
+                atomic_fetch_add(&p->sleepers, 1);
+                while (none_left(p)) pthread_cond_wait(&p->wake, &p->mutex);
+                atomic_fetch_sub(&p->sleepers, 1);
+            }
+            pthread_mutex_unlock(&p->mutex);
             spins = 0;
         }
     }
-    return unused;
+    return mine;
 }
 
-static void have_helpers(int64_t wanted) {
+static void have_helpers(pool *p, int64_t wanted) {
     pthread_attr_t attributes;
     pthread_t thread;
-    if (helpers >= wanted || pthread_attr_init(&attributes)) return;
+    if (atomic_load(&p->helping) != wanted) {
+        pthread_mutex_lock(&p->mutex);
+        atomic_store(&p->helping, wanted);
+        pthread_cond_broadcast(&p->rest);
+        pthread_mutex_unlock(&p->mutex);
+    }
+    if (p->helpers >= wanted || pthread_attr_init(&attributes)) return;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    while (helpers < wanted && pthread_create(&thread, &attributes, help, NULL) == 0) helpers++;
+    while (p->helpers < wanted && pthread_create(&thread, &attributes, help, p) == 0) p->helpers++;
     pthread_attr_destroy(&attributes);
 }
 
 // Another thread has a part and no core: who yields loses its turn, and who sleeps is woken at once.
-static void sleep_until_made(int64_t parts) {
-    pthread_mutex_lock(&mutex);
-    atomic_store(&waits, 1);
-    while (atomic_load(&done) < parts) pthread_cond_wait(&last, &mutex);
-    atomic_store(&waits, 0);
-    pthread_mutex_unlock(&mutex);
+static void sleep_until_made(pool *p, int64_t parts) {
+    pthread_mutex_lock(&p->mutex);
+    atomic_store(&p->waits, 1);
+    while (atomic_load(&p->done) < parts) pthread_cond_wait(&p->last, &p->mutex);
+    atomic_store(&p->waits, 0);
+    pthread_mutex_unlock(&p->mutex);
 }
 
-static void together(kernel run, const void *arguments, int64_t threads) {
-    const uint64_t number = (atomic_load(&ticket) >> 32) + 1, parts = (uint64_t)(threads * PARTS_PER_THREAD);
-    job.run = run;
-    job.arguments = arguments;
-    atomic_store(&done, 0);
-    atomic_store(&ticket, number << 32 | parts << 16);
-    if (atomic_load(&sleepers)) {
-        pthread_mutex_lock(&mutex);
-        pthread_cond_broadcast(&wake);
-        pthread_mutex_unlock(&mutex);
+static void together(pool *p, kernel run, const void *arguments, int64_t threads) {
+    const uint64_t number = (atomic_load(&p->ticket) >> 32) + 1, parts = (uint64_t)(threads * PARTS_PER_THREAD);
+    p->run = run;
+    p->arguments = arguments;
+    atomic_store(&p->done, 0);
+    atomic_store(&p->ticket, number << 32 | parts << 16);
+    if (atomic_load(&p->sleepers)) {
+        pthread_mutex_lock(&p->mutex);
+        pthread_cond_broadcast(&p->wake);
+        pthread_mutex_unlock(&p->mutex);
     }
-    while (make_a_part()) {}
-    for (int64_t spins = 0; atomic_load_explicit(&done, memory_order_acquire) < (int64_t)parts; spins++)
+    while (make_a_part(p)) {}
+    for (int64_t spins = 0; atomic_load_explicit(&p->done, memory_order_acquire) < (int64_t)parts; spins++)
         if (spins < SPINS) breathe();
-        else sleep_until_made((int64_t)parts);
+        else sleep_until_made(p, (int64_t)parts);
 }
 
-void ag_run(const int64_t *at, int64_t launches, int64_t threads);
-void ag_run(const int64_t *at, int64_t launches, int64_t threads) {
+// A pool that nobody has, of so many; none if there is none, or the caller is to be alone.
+static pool *take(int64_t threads, int64_t callers) {
+    for (int64_t k = 0; threads > 1 && k < least(callers, MOST_POOLS); k++)
+        if (!atomic_flag_test_and_set(&pools[k].taken)) {
+            have_helpers(&pools[k], threads - 1);
+            return &pools[k];
+        }
+    return NULL;
+}
+
+// By so many threads, beside so many callers at once, with itself, each of which has as many.
+void ag_run_beside(const int64_t *at, int64_t launches, int64_t threads, int64_t callers);
+void ag_run_beside(const int64_t *at, int64_t launches, int64_t threads, int64_t callers) {
     threads = least(threads, MOST_THREADS);
-    const int mine = threads > 1 && !atomic_flag_test_and_set(&taken);
-    if (mine) have_helpers(threads - 1);
+    pool *const mine = take(threads, callers);
     for (; launches > 0; launches--, at += at[1]) {
         const kernel run = (kernel)(intptr_t)at[0];
-        if (mine && at[2]) together(run, at + 3, threads);
+        if (mine && at[2]) together(mine, run, at + 3, threads);
         else run(at + 3, 0, 1);
     }
-    if (mine) atomic_flag_clear(&taken);
+    if (mine) atomic_flag_clear(&mine->taken);
 }
+
+// By so many threads, and other callers work alone meanwhile.
+void ag_run(const int64_t *at, int64_t launches, int64_t threads);
+void ag_run(const int64_t *at, int64_t launches, int64_t threads) { ag_run_beside(at, launches, threads, 1); }
 
 // One launch by the calling thread alone, as most are that Python makes one by one.
 void ag_launch(const int64_t *at);
@@ -131,14 +164,19 @@ void ag_launch(const int64_t *at) { ag_run(at, 1, 1); }
 
 // A child of fork has none of the threads, and whoever held something was perhaps one of them.
 static void forked(void) {
-    helpers = 0;
-    atomic_store(&ticket, 0);
-    atomic_store(&sleepers, 0);
-    atomic_store(&waits, 0);
-    atomic_flag_clear(&taken);
-    pthread_mutex_init(&mutex, NULL);
-    pthread_cond_init(&wake, NULL);
-    pthread_cond_init(&last, NULL);
+    for (pool *p = pools; p < pools + MOST_POOLS; p++) {
+        p->helpers = 0;
+        atomic_store(&p->ticket, 0);
+        atomic_store(&p->sleepers, 0);
+        atomic_store(&p->waits, 0);
+        atomic_store(&p->born, 0);
+        atomic_store(&p->helping, 0);
+        atomic_flag_clear(&p->taken);
+        pthread_mutex_init(&p->mutex, NULL);
+        pthread_cond_init(&p->wake, NULL);
+        pthread_cond_init(&p->rest, NULL);
+        pthread_cond_init(&p->last, NULL);
+    }
 }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
