@@ -18,7 +18,7 @@ __all__ = ["ONE_PIECE", "Target"]
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
 _LONGEST_SUM = 1 << 15
 _SHORTEST_PIECE = 64  # a slice of a tile; pieces so short pay on an H100 (benchmarks/results/pieces_h100.json)
-_MOST_PIECES = 64
+_MOST_PIECES = 128
 _PER_UNIT = 4  # pieces that a unit is to have: while one waits for its memory, others compute
 ONE_PIECE = 1023  # the longest inner axis that no device cuts: below, adding up costs more than it gains
 _LONGEST_ROW, _ROW_PIECE = 1 << 16, 1 << 14  # rows that every device adds up in pieces, and their length

@@ -197,7 +197,7 @@ def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("inner", "rows", "cols", "units", "pieces"), [
     (1 << 15, 4096, 4096, 1, 1), ((1 << 15) + 1, 8, 8, 1, 2), (0, 8, 8, 1, 0), (1023, 8, 8, 132, 1),
-    (8192, 512, 512, 132, 8), (8192, 4096, 4096, 132, 1), (65536, 64, 64, 132, 64), (1024, 64, 64, 132, 16),
+    (8192, 512, 512, 132, 8), (8192, 4096, 4096, 132, 1), (65536, 64, 64, 132, 128), (1024, 64, 64, 132, 16),
 ])
 def test_the_number_of_pieces(inner: int, rows: int, cols: int, units: int, pieces: int) -> None:
     length = Target(units=units).split_inner(inner, rows, cols, 1)
