@@ -18,36 +18,10 @@ layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
 // The layout of the primitive has the rule: few words and rows where there are few, so that there are many workgroups.
 layout(constant_id = 0) const uint words = 32;
 layout(constant_id = 1) const uint each = 16;
-const uint LANES = 128, ROWS = LANES / words * each;
-const uint PLACES = 32 * LANES;          // places are looked at in blocks, a bit for each
-const uint STAGED = 2048, WINDOW = STAGED / ROWS;
-const uint FOUR = 4, SIXTEEN = 16;       // loads that are under way at once; additions, of several rows or places
-#define EACH(i, count) [[unroll]] for (uint i = 0; i < count; i++)
-shared uint found[LANES];                // the words' places in the block
-shared uint count;                       // how many these are
-shared uint listed[LANES];               // some of them, in their order: the place, and PLACES times the word
+const uint ROWS = 128 / words * each, STAGED = 2048, WINDOW = STAGED / ROWS;
+const uint SIXTEEN = 16;                 // additions at once, of several rows or places
+#include "places.glsl"
 shared float staged[STAGED];             // what g has there, by place and row
-
-void look(uint block, uint end, uint word_0) {
-    for (uint i = gl_LocalInvocationID.x; i < end; i += FOUR * LANES) {
-        uint some[FOUR];
-        EACH(c, FOUR) some[c] = ids[ids_at + block + min(i + c * LANES, end - 1)] - word_0;
-        EACH(c, FOUR) {
-            const uint at = i + c * LANES;
-            if (at < end && some[c] < words) atomicOr(found[at / 32], 1u << at % 32);
-        }
-    }
-}
-
-// Those places of an invocation's bits that are in the window; `at` is where the first would be.
-void list(uint bits, uint at, uint block, uint word_0) {
-    if (at >= WINDOW && at + bitCount(bits) - 1 >= WINDOW) return;  // what is before the window is a large number
-    for (; bits != 0; bits &= bits - 1) {
-        const uint place = 32 * gl_LocalInvocationID.x + findLSB(bits);
-        if (at < WINDOW) listed[at] = place + PLACES * (ids[ids_at + block + place] - word_0);
-        at++;
-    }
-}
 
 void stage(uint size, uint block, uint row_0) {
     for (uint s = gl_LocalInvocationID.x; s < size; s += FOUR * LANES) {

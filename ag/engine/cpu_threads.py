@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from itertools import accumulate, count, pairwise
 from math import ceil, inf, prod
-from pathlib import Path
 from threading import Lock, Thread, get_ident, local
 from time import sleep
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ T = TypeVar("T")
 BLOCK = 1 << 15  # elements: a handful of arrays of 128 KiB stay in the second-level cache
 WIDE = 1 << 17  # where several threads work: they take turns in Python, and a call must last longer than a turn
 _GROUP = re.compile(r"\d+:(|(?:[^:]*,)?cpu(?:,[^:]*)?):/(.*)")  # of Linux, which limits processor time
+_MOUNTED = re.compile("cpu.*")  # those of version 1, by several names
 
 
 def cores() -> int:
@@ -45,37 +45,44 @@ def cores() -> int:
     return max(1, ceil(min(there, quota())))
 
 
-def quota(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> float:
+def quota(root: str | os.PathLike[str] = "/sys/fs/cgroup",
+          groups: str | os.PathLike[str] = "/proc/self/cgroup") -> float:
     """How many cores' time Linux gives the process at most, by the limits that containers have; infinite without one.
 
     Parameters
     ----------
-    root : Path
+    root : str or os.PathLike
         Where control groups are mounted, of either version.
-    groups : Path
+    groups : str or os.PathLike
         Of which the process is, a line ``number:controllers:path`` each.  A container may see its own as the root, so
         what lies above a path counts, and what is not there does not.
     """
     try:
-        lines = groups.read_text("utf-8", "surrogateescape").splitlines()
+        with open(groups, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+        of_version_1 = list(filter(_MOUNTED.fullmatch, os.listdir(root)))
     except (OSError, ValueError):
         return inf
     limits = [inf]
     for line in filter(None, map(_GROUP.fullmatch, lines)):
-        for mounted in root.glob("cpu*") if line[1] else [root]:  # those of version 1 are apart, by several names
-            here = mounted / line[2]
-            inside = [folder for folder in (here, *here.parents) if folder.is_relative_to(mounted)]
-            limits += map(_limit, inside if ".." not in line[2].split("/") else [mounted])
+        steps = [step for step in line[2].split("/") if step]
+        steps = steps if ".." not in steps else []
+        for mounted in of_version_1 if line[1] else [""]:
+            limits += [_limit(os.path.join(root, mounted, *steps[:n])) for n in range(len(steps) + 1)]
     return min(limits)
 
 
-def _limit(group: Path) -> float:
+def _limit(group: str) -> float:
     """Of a control group itself: its time in a period, by the period."""
+    def said(name: str) -> str:
+        with open(os.path.join(group, name), encoding="utf-8") as file:
+            return file.read()
+
     try:
-        if (newer := group / "cpu.max").is_file():
-            time, period = newer.read_text("utf-8").split()
+        if os.path.isfile(os.path.join(group, "cpu.max")):
+            time, period = said("cpu.max").split()
         else:
-            time, period = [(group / f"cpu.cfs_{x}_us").read_text("utf-8") for x in ("quota", "period")]
+            time, period = said("cpu.cfs_quota_us"), said("cpu.cfs_period_us")
         return int(time) / int(period) if int(time) > 0 else inf
     except (OSError, ValueError, ZeroDivisionError):  # not there, or "max"
         return inf

@@ -491,6 +491,7 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
         "window": Window((2, 2)), "groups": 1, "chain": (("add", 0, 1, 0.0),), **more})
        for kind, more in (("", {}), ("_input_grad", {"image": (2, 2)}))},
     "gather_columns": ([(2, 2), (2, 2), (2,)], {}),
+    "scatter_columns": ([(2, 2), (2, 2), (2,)], {"vocab": 2, "first": 0, "last": 2}),
 }
 
 

@@ -222,8 +222,7 @@ class VulkanBackend(Backend):
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
         with self.lock:
             words = self.transfers.download(buffer.address, buffer.nbytes // 4)
-        elements = words.view(_NUMPY[buffer.dtype])[: buffer.size]
-        return loaded(elements.reshape(buffer.shape), buffer.dtype)
+        return loaded(words.view(_NUMPY[buffer.dtype])[: buffer.size].reshape(buffer.shape), buffer.dtype)
 
     def _write_bytes(self, address: int, content: bytes) -> None:
         with self.lock:
