@@ -160,7 +160,7 @@ def scales_of(params: Collection[int]) -> list[LossScale]:
 
 
 def _every() -> list[LossScale]:
-    return [scale for known in _alive.copy().values() if (scale := known()) is not None] if _alive else []
+    return [scale for known in list(_alive.values()) if (scale := known()) is not None] if _alive else []
 
 
 def anybody_scales() -> bool:

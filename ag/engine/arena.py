@@ -251,7 +251,8 @@ class Arena:
 
     def revive(self, addresses: Sequence[int]) -> list[Block]:
         """New blocks in the place of some that died since the caller has set `pinned`."""
-        lent = {address + self.guard: loan for loan, (address, _) in self._loans.copy().items() if loan() is None}
+        places = {loan: self._loans.get(loan) for loan in list(self._loans) if loan() is None}  # others change these
+        lent = {place[0] + self.guard: loan for loan, place in places.items() if place is not None}
         dead = [lent[address] for address in addresses]
         blocks = [Block(address, self._loans[loan][1] - 2 * self.guard)
                   for address, loan in zip(addresses, dead, strict=True)]

@@ -291,7 +291,7 @@ class Backend(ABC):
         if into is not None or primitive.updates:
             note_written(*buffers[: primitive.outputs], *[buffers[i] for i in primitive.updates])
         launch = Launch(primitive, buffers, params, into is None)
-        for recording in OPEN.copy().values():
+        for recording in list(OPEN.values()):
             if recording is not mine and recording.backend is self:
                 recording.sees(buffers, launch.written)
         if mine is not None:
@@ -398,7 +398,7 @@ class Backend(ABC):
 
     def forget_views(self) -> None:
         """A recording was closed: stop noting views if it was the last."""
-        if not any(recording.backend is self for recording in OPEN.copy().values()):
+        if not any(recording.backend is self for recording in list(OPEN.values())):
             self.noted_views = None
 
     @property

@@ -328,6 +328,8 @@ class Recording:
 
 # The open recordings by thread; most of the time there is none, and launches look no further.  Who opens one takes it
 # out in a `finally` whose first operation is ``OPEN.pop(thread, None)``: an interrupt finds no place before that.
+# Other threads may change it at any time: ``list(OPEN)`` and ``list(OPEN.values())`` are one operation.  Making pairs
+# is not, nor is ``OPEN.copy()``: where a garbage collection begins inside it, what it gives may contradict itself.
 OPEN: dict[int, Recording] = {}
 
 
@@ -338,7 +340,10 @@ def recording_here() -> Recording | None:
 
 def note_block(device: Device, block: Block) -> None:
     """Tell the open recordings whose a block of a device is, which may have the ``id`` of one that died."""
-    for thread, recording in OPEN.copy().items():  # one operation: making pairs may begin a garbage collection
+    for thread in list(OPEN):
+        recording = OPEN.get(thread)
+        if recording is None:  # closed meanwhile
+            continue
         if thread == get_ident():
             recording.works_on(device)
             recording.made.add(id(block))

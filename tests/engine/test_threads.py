@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ag
+from ag.engine.device import backend_of
 from ag.engine.program import OPEN, Recording
 
 THREADS = 8
@@ -150,3 +151,34 @@ def test_recordings_begin_and_end_while_others_allocate() -> None:
     finally:
         for thread in [thread for thread in OPEN if thread < 0]:
             del OPEN[thread]
+
+
+def test_recordings_of_other_threads_that_end_while_they_are_looked_at() -> None:
+    """As they do where a garbage collection begins meanwhile, in which other threads go on."""
+    backend, ended = backend_of("cpu"), []
+
+    class Ends:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if OPEN.pop(-2, None) is not None:
+                ended.append(1)
+
+    class Other:
+        backend = None
+
+    before, others = gc.get_threshold(), [Other() for _ in range(3)]
+    try:
+        for after in 100 * [1, 2, 3, 4, 5]:  # allocations; one of these is where a copy would begin a collection
+            OPEN.clear()
+            OPEN.update({-k: other for k, other in enumerate(others, 1)})  # type: ignore[misc]
+            gc.collect()  # also of memory for dicts, so that the next one is new
+            Ends()
+            gc.set_threshold(after)
+            backend.forget_views()
+            gc.set_threshold(*before)
+    finally:
+        gc.set_threshold(*before)
+        OPEN.clear()
+    assert len(ended) > 100

@@ -70,7 +70,7 @@ class StepArgument(StandIn):
     def _values(self, writes: bool = False) -> Array:
         """The array, for somebody who looks at its values, or would change them."""
         recording = self._recording()
-        if recording is not None and recording in OPEN.copy().values():  # otherwise this is like any array
+        if recording is not None and recording in list(OPEN.values()):  # otherwise this is like any array
             refused = (f"ag_capture: the step reads or changes the values of an argument of shape {self._array.shape} "
                        f"in Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
             if writes:
