@@ -26,7 +26,7 @@ from ag.engine.primitive import Call
 from ag.errors import DeviceError
 
 __all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "callers", "cores", "cut", "in_blocks", "makes", "one_by_one",
-           "one_thread", "overwrite", "quota", "scratch", "share_cores", "shares", "threads", "together"]
+           "overwrite", "quota", "scratch", "share_cores", "shares", "threads", "together"]
 
 T = TypeVar("T")
 
@@ -229,11 +229,6 @@ if hasattr(os, "register_at_fork"):
 def share_cores(callers: int) -> None:
     """Let the calling thread compute as one of so many, from now on, each with its part of the cores; 1: with all."""
     _here.callers = callers
-
-
-def one_thread(alone: bool = True) -> None:
-    """Let the calling thread compute alone from now on, without helpers: other threads keep the other cores busy."""
-    share_cores(threads() if alone else 1)
 
 
 def callers() -> int:

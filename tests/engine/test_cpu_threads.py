@@ -153,7 +153,7 @@ def test_a_thread_that_is_one_of_many_works_alone(monkeypatch: pytest.MonkeyPatc
         sleep(0.01)
 
     def work() -> None:
-        blocks.one_thread()
+        blocks.share_cores(blocks.threads())
         blocks.together([note] * 8)
 
     thread = threading.Thread(target=work)
