@@ -1,5 +1,7 @@
 """Training steps side by side with PyTorch: eager, captured, in `dp_train`; its eager, fused and compiled.
 
+`ag numpy` is the captured step on the CPU without kernels in C, which is what a machine without a compiler has.
+
 `same work` compares the loss after a fixed number of steps from the same initial weights.  With `--jax-python PYTHON`
 also JAX takes part, by `jax.jit` over a whole step, on the device that PyTorch has.
 """
@@ -13,20 +15,19 @@ from typing import Any
 from common import Row, in_turn, medians, parsed, parser, table, write
 from steps import WORKLOADS
 
-COMPILED = ("W1", "W1b", "W2")  # others take PyTorch minutes to compile
 SAME_LOSS = 2e-3  # relative; float32 over a few hundred steps
 
 
 def peers(workload: str, args: Any) -> dict[str, list[str]]:
     """Command line of every peer."""
     more = ["--workload", workload, "--seconds", str(args.seconds), *(["--quick"] if args.quick else [])]
-    variants = ["eager", "captured", *(["dp_train"] if workload == "W1b" else [])]
+    variants = ["eager", "captured", *(["dp_train"] if workload == "W1b" else []),
+                *(["numpy"] if args.device.startswith("cpu") else [])]
     found = {f"ag {v}": [sys.executable, "step_ag.py", "--variant", v, "--device", args.device, *more]
              for v in variants}
     if args.torch:
-        against = [v for v in args.against.split(",") if v != "compiled" or workload in COMPILED]
         found |= {f"torch {v}": [args.torch_python, "step_torch.py", "--variant", v, "--device", args.torch_device,
-                                 *more] for v in against}
+                                 *more] for v in args.against.split(",")}
     if args.jax_python:
         found["jax jit"] = [args.jax_python, "step_jax.py", "--variant", "jit", "--device", args.torch_device, *more]
     return found

@@ -1,7 +1,8 @@
-"""A step of this library: eager, captured, or inside `dp_train`."""
+"""A step of this library: eager, captured, inside `dp_train`, or captured without kernels in C (`numpy`)."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +10,9 @@ from typing import Any
 
 import steps
 
-args = steps.arguments("eager", "captured", "dp_train")
+args = steps.arguments("eager", "captured", "dp_train", "numpy")
+if args.variant == "numpy":
+    os.environ["AG_CPU"] = "numpy"
 
 import ag  # noqa: E402, I001 - after the thread pools are limited, and before numpy, as ag tells its threads to sleep
 
@@ -67,7 +70,7 @@ def step_and_batches() -> tuple[Callable[..., ag.Tensor], list[tuple[Any, Any]]]
 
 def run_steps() -> None:
     step, batches = step_and_batches()
-    run = ag.ag_capture(step) if args.variant == "captured" else step
+    run = ag.ag_capture(step) if args.variant in ("captured", "numpy") else step
     steps.measure(args, lambda i: run(*batches[i % len(batches)]), ag.Tensor.item)
 
 
