@@ -89,6 +89,7 @@ from ag.nn import (
     ag_multihead_attention as ag_multihead_attention,
     ag_residual as ag_residual,
     ag_resnet as ag_resnet,
+    ag_rms_norm as ag_rms_norm,
     ag_sequential as ag_sequential,
     ag_train as ag_train,
 )

@@ -51,7 +51,7 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("chunk", "split"), "write slices, such as t[:2] and t[2:]"),
     "multinomial": "draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)",
     **dict.fromkeys(("Conv1d", "Conv3d", "ConvTranspose2d", "RNN", "LSTM", "GRU", "GroupNorm", "InstanceNorm2d",
-                     "RMSNorm", "Transformer", "TransformerEncoderLayer"), _NO_LAYER),
+                     "Transformer", "TransformerEncoderLayer"), _NO_LAYER),
     **dict.fromkeys(("L1Loss", "l1_loss", "BCELoss", "BCEWithLogitsLoss", "binary_cross_entropy", "HuberLoss",
                      "binary_cross_entropy_with_logits", "SmoothL1Loss", "huber_loss", "KLDivLoss"), _NO_LOSS),
     **dict.fromkeys(("NLLLoss", "nll_loss"), "write ag.ops.softmax_cross_entropy_loss(logits, labels)"),

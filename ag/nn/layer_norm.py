@@ -1,4 +1,4 @@
-"""Layer norm: a layer that normalises each sample's features, in train and eval mode alike.
+"""Layer norm and RMS norm: layers that normalise each sample's features, in train and eval mode alike.
 
 The computation is `ag.ops.norm`.  It knows no other layer but its base.  Users' models call it.
 """
@@ -14,12 +14,19 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.nn.layer import Layer, Settings
 from ag.nn.settings import number
-from ag.ops.norm import ag_layer_norm_op
+from ag.ops.norm import ag_layer_norm_op, ag_rms_norm_op
 
-__all__ = ["LayerNorm", "ag_layer_norm"]
+__all__ = ["LayerNorm", "RMSNorm", "ag_layer_norm", "ag_rms_norm"]
 
 
-_eps = number("ag_layer_norm: eps", lambda x: x > 0, "a positive number")
+_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
+                  for function in ("ag_layer_norm", "ag_rms_norm"))
+
+
+def _features(function: str, num_features: int) -> int:
+    if not counts(num_features):
+        raise ValueError(f"{function}: num_features is {num_features!r}; it must be a whole number of at least 1.")
+    return int(num_features)
 
 
 class LayerNorm(Layer):
@@ -59,10 +66,7 @@ class LayerNorm(Layer):
     eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
-        if not counts(num_features):
-            raise ValueError(f"ag_layer_norm: num_features is {num_features!r}; it must be a whole number of at least "
-                             f"1.")
-        self.num_features = int(num_features)
+        self.num_features = _features("ag_layer_norm", num_features)
         self.eps = _eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
@@ -77,4 +81,57 @@ class LayerNorm(Layer):
         return ag_layer_norm_op(x, self.gamma, self.beta, self.eps)
 
 
+class RMSNorm(Layer):
+    """RMS norm: each sample's features divided by the root of their mean square, then times a factor.
+
+    Parameters
+    ----------
+    num_features : int
+        Size of the first axis, at least 1.
+    eps : float, optional
+        Added to the mean square; positive.  PyTorch's ``nn.RMSNorm`` takes the machine epsilon of the type where none
+        is given, 2**-23 for float32: give that to compute what it does.
+
+    Attributes
+    ----------
+    gamma : Tensor of shape (num_features, 1)
+        Factor, initially 1.
+
+    Raises
+    ------
+    ValueError
+        If `num_features` or `eps` is not positive.
+
+    References
+    ----------
+    Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_rms_norm(2)(ag.ag_tensor([1.0, 7.0])).numpy().round(3).ravel().tolist()
+    [0.2, 1.4]
+    """
+
+    settings = ("num_features", "eps")
+    _elsewhere = MappingProxyType({"weight": "gamma"})
+    _adjustable = MappingProxyType({"eps": _rms_eps})
+    eps: float
+
+    def __init__(self, num_features: int, eps: float = 1e-6) -> None:
+        self.num_features = _features("ag_rms_norm", num_features)
+        self.eps = _rms_eps(eps)
+        self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
+
+    @classmethod
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
+        """The shape of its only one."""
+        return args["num_features"], 1
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of the shape of `x`, (num_features, batch, ...)."""
+        return ag_rms_norm_op(x, self.gamma, self.eps)
+
+
 ag_layer_norm = LayerNorm
+ag_rms_norm = RMSNorm

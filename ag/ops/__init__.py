@@ -93,6 +93,7 @@ mul = ag_mul
 pow = ag_pow
 relu = ag_relu
 reshape = ag_reshape
+rms_norm = ag_rms_norm_op
 scale = ag_scale
 sigmoid = ag_sigmoid
 silu = ag_silu

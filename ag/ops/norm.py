@@ -1,6 +1,6 @@
-"""Layer norm and batch norm: the same standardisation, over features or over samples.
+"""Layer norm and batch norm, the same standardisation over features or over samples; RMS norm, which takes no mean off.
 
-Both see x as a matrix [features, samples].  Mean and variance are saved, and the standardised values made again from x
+All see x as a matrix [features, samples].  Mean and variance are saved, and the standardised values made again from x
 in the backward pass.  The gradients include what flows through mean and variance.  `batch_norm_train` moves the running
 statistics itself; `move_statistics` is for synchronous batch norm, which has sums of its own.  Knows no layer and no
 replica; layers call it.
@@ -24,16 +24,20 @@ from ag.engine.kernels.norm import (
     norm_statistics,
     norm_sums,
     normalize,
+    rms_norm,
+    rms_norm_grad,
+    rms_norm_sums,
     running_update,
 )
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
 
-__all__ = ["ag_batch_norm_op", "ag_layer_norm_op"]
+__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "ag_rms_norm_op"]
 
 # What is saved: x as a matrix, gamma, mean and variance; and the shapes of all operands.
 Normed = tuple[tuple[Buffer, Buffer, Buffer, Buffer], list[Shape]]
+Scaled = tuple[tuple[Buffer, Buffer, Buffer], list[Shape]]  # of RMS norm, with mean squares only
 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
 
@@ -50,9 +54,9 @@ def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
     return [x.view((features, prod(x.shape[1:]))), *(value.view((features, 1)) for value in per_feature.values())]
 
 
-def _operands(function: str, x: Buffer, gamma: Buffer, beta: Buffer, axes: Shape, eps: float) -> list[Buffer]:
+def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
     """`x` as a matrix, `gamma` and `beta` as columns, after all that can be wrong was looked at."""
-    operands = _matrix(function, x, gamma=gamma, beta=beta)
+    operands = _matrix(function, x, **per_feature)
     if operands[0].shape[1] == 0 and axes == _SAMPLES:
         raise ShapeError(f"{function}: x is {x.shape}; statistics need at least one value per feature.")
     if not eps > 0:
@@ -62,25 +66,33 @@ def _operands(function: str, x: Buffer, gamma: Buffer, beta: Buffer, axes: Shape
 
 def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
     """Mean and biased variance of every row."""
-    rows, length = x.shape
-    chunk = x.backend.target.split_row(length, rows)
+    length, chunk = x.shape[1], _chunk(x)
     mean, variance = run(norm_statistics, x, chunk=chunk)
     if length > chunk:
         mean, variance = run(joined_statistics, mean, variance, length=length, chunk=chunk)
     return mean, variance
 
 
+def _chunk(x: Buffer) -> int:
+    """How long the pieces are that rows are cut into for sums along them."""
+    rows, length = x.shape
+    return x.backend.target.split_row(length, rows)
+
+
+def _row(run: Run, of_pieces: Buffer) -> Buffer:
+    """The sums of rows, given those of their pieces."""
+    return sum_over(run, of_pieces, _SAMPLES) if of_pieces.shape[1] > 1 else of_pieces
+
+
 def _sums(run: Run, x: Buffer, g: Buffer, mean: Buffer, variance: Buffer, eps: float) -> tuple[Buffer, Buffer]:
     """Cotangents of gamma and beta."""
-    rows, length = x.shape
-    sums = run(norm_sums, x, g, mean, variance, eps=eps, chunk=x.backend.target.split_row(length, rows))
-    dgamma, dbeta = (sum_over(run, of_pieces, _SAMPLES) if of_pieces.shape[1] > 1 else of_pieces for of_pieces in sums)
-    return dgamma, dbeta
+    dgamma, dbeta = run(norm_sums, x, g, mean, variance, eps=eps, chunk=_chunk(x))
+    return _row(run, dgamma), _row(run, dbeta)
 
 
 def _by_own_statistics(run: Run, function: str, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> Result[Normed]:
     """Batch norm: the result, and what the gradient rule wants."""
-    m, a, b = _operands(function, x, gamma, beta, _SAMPLES, eps)
+    m, a, b = _operands(function, _SAMPLES, eps, x, gamma=gamma, beta=beta)
     mean, variance = _statistics(run, m)
     out = run(normalize, m, a, b, mean, variance, eps=float(eps)).view(x.shape)
     return out, ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
@@ -139,7 +151,7 @@ def ag_layer_norm_op(
     >>> y.numpy().round(3).tolist()
     [[-1.0], [1.0]]
     """
-    m, a, b = _operands("ag_layer_norm_op", x, gamma, beta, _FEATURES, eps)
+    m, a, b = _operands("ag_layer_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta)
     out, mean, variance = run(layer_norm, m, a, b, eps=float(eps))
     return out.view(x.shape), ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
 
@@ -154,6 +166,60 @@ def _layer_norm_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) 
     if need[1] or need[2]:
         dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
     return _wanted((dx, dgamma, dbeta), shapes, need)
+
+
+@op
+def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Result[Scaled]:
+    """RMS norm: each sample's features divided by the root of their mean square, then times ``gamma``.
+
+    Parameters
+    ----------
+    x : Tensor of shape (features, ...)
+    gamma : Tensor of shape (features, 1)
+        Factor of each feature.
+    eps : float, optional
+        Added to the mean square; positive.  PyTorch takes the machine epsilon of the type where none is given,
+        2**-23 for float32.
+
+    Returns
+    -------
+    Tensor of the shape of x
+
+    Raises
+    ------
+    ShapeError
+        If there is no feature, or `gamma` has another number of them.
+    ValueError
+        If `eps` is not positive.
+
+    Notes
+    -----
+    Gradients flow to both tensors, through the mean square too.
+
+    References
+    ----------
+    Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_rms_norm_op([[1.0], [7.0]], [[1.0], [10.0]]).numpy().round(3).tolist()
+    [[0.2], [14.0]]
+    """
+    m, a = _operands("ag_rms_norm_op", _FEATURES, eps, x, gamma=gamma)
+    out, square = run(rms_norm, m, a, eps=float(eps))
+    return out.view(x.shape), ((m, a, square), [x.shape, gamma.shape])
+
+
+@ag_rms_norm_op.vjp
+def _rms_norm_vjp(run: Run, g: Buffer, saved: Scaled, need: Need, eps: float) -> Cotangents:
+    (x, gamma, square), shapes = saved
+    g = g.view(x.shape)
+    dx = run(rms_norm_grad, x, g, gamma, square, eps=float(eps)) if need[0] else None
+    dgamma = None
+    if need[1]:
+        dgamma = _row(run, run(rms_norm_sums, x, g, square, eps=float(eps), chunk=_chunk(x)))
+    return _wanted((dx, dgamma), shapes, need)
 
 
 def ag_batch_norm_op(

@@ -1,8 +1,9 @@
-"""The primitives of layer norm and batch norm, over a matrix x [features, samples].
+"""The primitives of layer norm, RMS norm and batch norm, over a matrix x [features, samples].
 
     rate = 1 / sqrt(variance + eps)     h = rate (x - mean)     out = gamma h + beta
 
-Layer norm takes mean and variance over the features of each sample, in one launch.  Batch norm takes them over the
+Layer norm takes mean and variance over the features of each sample, in one launch.  RMS norm takes nothing off and adds
+nothing: its mean and beta are 0, and the mean of the squares stands for the variance.  Batch norm takes them over the
 samples of each feature: `norm_statistics` of pieces of the rows, `joined_statistics` of the rows, then `normalize`.
 Variances take two passes, so that a large mean costs no digits.  The numpy functions go through a matrix in blocks that
 stay in a core's cache.  Knows arrays; no tensor and no device.  `ag.ops.norm` makes the launches.
@@ -20,7 +21,7 @@ from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
 __all__ = ["batch_norm_grad", "inverse_std", "joined_statistics", "layer_norm", "layer_norm_grad", "norm_statistics",
-           "norm_sums", "normalize", "running_update"]
+           "norm_sums", "normalize", "rms_norm", "rms_norm_grad", "rms_norm_sums", "running_update"]
 
 _BLOCK = 1 << 16  # elements that the numpy functions work on at a time
 
@@ -61,6 +62,10 @@ def _pieces(x: Shape, chunk: int) -> Shape:
 
 
 def _pieces_layout(out: Shape, _out: Shape, x: Shape, *_others: Shape, **_params: object) -> Layout:
+    return {"rows": x[0], "length": x[1], "pieces": out[1]}
+
+
+def _columns_layout(out: Shape, x: Shape, *_others: Shape, **_params: object) -> Layout:
     return {"rows": x[0], "length": x[1], "pieces": out[1]}
 
 
@@ -131,6 +136,38 @@ def layer_norm_grad(
         np.multiply(d, along, out=d)
         np.subtract(s, d, out=d)
         np.multiply(d, rate, out=d)
+
+
+@primitive(lambda x, *_others, **_params: (x, (1, x[1])), layout=_features_layout, outputs=2, cheap=True)
+def rms_norm(out: Array, square: Array, x: Array, gamma: Array, *, eps: float) -> None:
+    share = 1.0 / x.shape[0]
+    for c in _column_blocks(x):
+        np.multiply(_dots_of_columns(x[:, c], x[:, c]), share, out=square[0, c])
+        np.multiply(x[:, c], _rate(square[:, c], eps), out=out[:, c])
+        np.multiply(out[:, c], gamma, out=out[:, c])
+
+
+@primitive(layout=_features_layout)
+def rms_norm_grad(dx: Array, x: Array, g: Array, gamma: Array, square: Array, *, eps: float) -> None:
+    # rate (s - h mean(s h)) with s = gamma g, h = rate x: what the mean of the squares sends back is in it.
+    share = 1.0 / x.shape[0]
+    for c in _column_blocks(x):
+        s, h, rate = g[:, c] * gamma, dx[:, c], _rate(square[:, c], eps)
+        np.multiply(x[:, c], rate, out=h)
+        np.multiply(h, _dots_of_columns(s, h) * share, out=h)
+        np.subtract(s, h, out=h)
+        np.multiply(h, rate, out=h)
+
+
+@primitive(lambda x, _g, _square, *, eps, chunk: _pieces(x, chunk), layout=_columns_layout)
+def rms_norm_sums(dgamma: Array, x: Array, g: Array, square: Array, *, eps: float, chunk: int) -> None:
+    # Per row and piece: the sum of g h, with h = rate x.
+    rate = _rate(square, eps)
+    for r in _row_blocks(x):
+        along = x[r] * rate
+        for p in range(dgamma.shape[1]):
+            piece = slice(p * chunk, (p + 1) * chunk)
+            dgamma[r, p] = _dots_of_rows(along[:, piece], g[r, piece])
 
 
 @primitive(lambda x, _g, _mean, _variance, *, eps, chunk: (_pieces(x, chunk),) * 2, layout=_sums_layout, outputs=2)

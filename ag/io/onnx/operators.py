@@ -181,6 +181,7 @@ WRITERS: Mapping[object, Writer] = {
     pool.ag_max_pool2d: images.max_pool,
     pool.ag_avg_pool2d: images.avg_pool,
     norm.ag_layer_norm_op: sequences.layer_norm,
+    norm.ag_rms_norm_op: sequences.rms_norm,
     norm._by_batch: images.batch_norm,
     norm._by_statistics: images.batch_norm_given,
     embeddings._lookup: sequences.lookup,

@@ -1,4 +1,4 @@
-"""How layer norm, embedding and attention are written.
+"""How layer norm, RMS norm, embedding and attention are written.
 
     attention of [heads * d, time, batch]:   Reshape, Transpose to [batch, heads, time, d]
                                              MatMul, Mul by 1 / sqrt(d), Where causal, Softmax, MatMul, and back
@@ -16,7 +16,7 @@ from ag.errors import ExportError
 from ag.io.onnx.graph import Graph, Value
 from ag.io.onnx.sizes import Dim, Dims
 
-__all__ = ["attention", "attention_of_heads", "layer_norm", "lookup"]
+__all__ = ["attention", "attention_of_heads", "layer_norm", "lookup", "rms_norm"]
 
 
 def layer_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
@@ -31,6 +31,14 @@ def layer_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Di
     out = g.node("LayerNormalization", g.transpose(x.name, [*range(1, x.ndim), 0]), *vectors, axis=-1,
                  epsilon=cast(float, params[0]))
     return g.transpose(out, [x.ndim - 1, *range(x.ndim - 1)])
+
+
+def rms_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_rms_norm_op`, written out: the operator is of opset 23, which is newer than what files here need."""
+    x, gamma = xs
+    square = g.node("ReduceMean", g.node("Mul", x.name, x.name), g.whole([0]), keepdims=1)
+    root = g.node("Sqrt", g.node("Add", square, g.number(cast(float, params[0]), x.dtype)))
+    return g.node("Mul", g.node("Div", x.name, root), g.reshape(gamma.name, (x.dims[0], *[1] * (x.ndim - 1))))
 
 
 def lookup(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:

@@ -1,6 +1,9 @@
-// Layer norm and batch norm over a matrix x[features, samples]: h = rate (x - mean) with rate = 1 / sqrt(variance + eps).
+// Layer norm, RMS norm and batch norm over a matrix x[features, samples]: h = rate (x - mean), rate = 1 / sqrt(variance +
+// eps).  RMS norm has no mean, and the mean of the squares for the variance: functions that it shares with the others take
+// NULL for what it lacks, and become code without it where they are called.
 #include "rows.h"
 
+#define SHARED static inline __attribute__((always_inline))
 #define GROUP 64  // rows that share the rates of a block of columns
 
 static inline float rate_of(float variance, float eps) { return 1.0f / __builtin_sqrtf(variance + eps); }
@@ -24,66 +27,80 @@ KERNEL(running_update, { float *running; const float *value; int64_t n; double m
     }
 }
 
-// ---------------------------------------------------------------------------------------------- layer norm
+// ---------------------------------------------------------------------------------------------- layer and RMS norm
 
-// One sample: its features lie in one piece.
-static void layer_norm_row(float *out, float *mean, float *variance, const float *x, const float *gamma, const float *beta,
-                           int64_t n, float eps) {
+// The mean of (x - middle)^2 over n elements in one piece.
+SHARED float row_spread(const float *x, float middle, int64_t n) {
     float terms[BLOCK];
-    const float middle = (float)(row_sum(x, n) / (double)n);
     double total = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
         EACH(i, m) terms[i] = (x[b + i] - middle) * (x[b + i] - middle);
         total += block_sum(terms, m);
     }
-    const float spread = (float)(total / (double)n), rate = rate_of(spread, eps);
-    *mean = middle;
-    *variance = spread;
-    EACH(i, n) out[i] = (x[i] - middle) * rate * gamma[i] + beta[i];
+    return (float)(total / (double)n);
+}
+
+// All samples; where there is one, its features lie in one piece.
+SHARED void norm_by_features(float *out, float *mean, float *variance, const float *x, const float *gamma,
+                             const float *beta, int64_t n, int64_t step, float eps, int64_t part, int64_t parts) {
+    const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1 && s.begin < s.end) {
+        const float middle = mean ? (float)(row_sum(x, n) / (double)n) : 0.0f;
+        const float spread = row_spread(x, middle, n), rate = rate_of(spread, eps);
+        if (mean) *mean = middle;
+        *variance = spread;
+        if (mean) EACH(i, n) out[i] = (x[i] - middle) * rate * gamma[i] + beta[i];
+        else EACH(i, n) out[i] = x[i] * rate * gamma[i];
+    }
+    if (step == 1) return;
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, n, step);
+        const int64_t width = t.width;
+        const float *from = x + t.begin;
+        float *to = out + t.begin, middle[COLUMNS] = {0}, rate[COLUMNS];
+        double total[COLUMNS] = {0}, squares[COLUMNS] = {0};
+        if (mean) {
+            DOWN(0, n, width, middle, total, { EACH(c, width) middle[c] += from[k * step + c]; })
+            EACH(c, width) mean[t.column + c] = middle[c] = (float)(total[c] / (double)n);
+        }
+        DOWN(0, n, width, rate, squares, {
+            EACH(c, width) {
+                const float h = mean ? from[k * step + c] - middle[c] : from[k * step + c];
+                rate[c] += h * h;
+            }
+        })
+        EACH(c, width) {
+            const float spread = (float)(squares[c] / (double)n);
+            variance[t.column + c] = spread;
+            rate[c] = rate_of(spread, eps);
+        }
+        for (int64_t k = 0; k < n; k++) {
+            const float factor = gamma[k], offset = mean ? beta[k] : 0.0f, *row = from + k * step;
+            if (mean) EACH(c, width) to[k * step + c] = (row[c] - middle[c]) * rate[c] * factor + offset;
+            else EACH(c, width) to[k * step + c] = row[c] * rate[c] * factor;
+        }
+    }
 }
 
 KERNEL(layer_norm, {
     float *out; float *mean; float *variance; const float *x; const float *gamma; const float *beta; int64_t features;
     int64_t samples; double eps;
 }) {
-    const int64_t n = a->features, step = a->samples;
-    const float eps = (float)a->eps;
-    const span s = share(tiles_of(1, step), 1, part, parts);
-    if (step == 1) {
-        if (s.begin < s.end) layer_norm_row(a->out, a->mean, a->variance, a->x, a->gamma, a->beta, n, eps);
-        return;
-    }
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, n, step);
-        const int64_t width = t.width;
-        const float *x = a->x + t.begin;
-        float *out = a->out + t.begin, mean[COLUMNS], rate[COLUMNS];
-        double total[COLUMNS] = {0}, squares[COLUMNS] = {0};
-        DOWN(0, n, width, mean, total, { EACH(c, width) mean[c] += x[k * step + c]; })
-        EACH(c, width) mean[c] = (float)(total[c] / (double)n);
-        DOWN(0, n, width, rate, squares, {
-            EACH(c, width) {
-                const float h = x[k * step + c] - mean[c];
-                rate[c] += h * h;
-            }
-        })
-        EACH(c, width) {
-            const float variance = (float)(squares[c] / (double)n);
-            a->mean[t.column + c] = mean[c];
-            a->variance[t.column + c] = variance;
-            rate[c] = rate_of(variance, eps);
-        }
-        for (int64_t k = 0; k < n; k++) {
-            const float gamma = a->gamma[k], beta = a->beta[k];
-            EACH(c, width) out[k * step + c] = (x[k * step + c] - mean[c]) * rate[c] * gamma + beta;
-        }
-    }
+    norm_by_features(a->out, a->mean, a->variance, a->x, a->gamma, a->beta, a->features, a->samples, (float)a->eps, part,
+                     parts);
+}
+
+KERNEL(rms_norm, {
+    float *out; float *square; const float *x; const float *gamma; int64_t features; int64_t samples; double eps;
+}) {
+    norm_by_features(a->out, NULL, a->square, a->x, a->gamma, NULL, a->features, a->samples, (float)a->eps, part, parts);
 }
 
 // rate (s - mean(s) - h mean(s h)) with s = gamma g: what mean and variance send back is in it.
-static void layer_norm_grad_row(float *dx, const float *x, const float *g, const float *gamma, float mean, float rate,
-                                int64_t n) {
+SHARED void grad_by_features_row(float *dx, const float *x, const float *g, const float *gamma, const float *mean,
+                                 float rate, int64_t n) {
+    const float centre = mean ? *mean : 0.0f;
     float terms[2][BLOCK];
     double sum = 0.0, dot = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
@@ -91,69 +108,83 @@ static void layer_norm_grad_row(float *dx, const float *x, const float *g, const
         EACH(i, m) {
             const float s = g[b + i] * gamma[b + i];
             terms[0][i] = s;
-            terms[1][i] = s * (x[b + i] - mean);
+            terms[1][i] = s * (x[b + i] - centre);
         }
-        sum += block_sum(terms[0], m);
+        if (mean) sum += block_sum(terms[0], m);
         dot += block_sum(terms[1], m);
     }
     const float middle = (float)(sum / (double)n), along = (float)(dot / (double)n) * rate * rate;
-    EACH(i, n) dx[i] = (g[i] * gamma[i] - middle - (x[i] - mean) * along) * rate;
+    if (mean) EACH(i, n) dx[i] = (g[i] * gamma[i] - middle - (x[i] - centre) * along) * rate;
+    else EACH(i, n) dx[i] = (g[i] * gamma[i] - x[i] * along) * rate;
+}
+
+SHARED void grad_by_features(float *dx, const float *x, const float *g, const float *gamma, const float *mean,
+                             const float *variance, int64_t n, int64_t step, float eps, int64_t part, int64_t parts) {
+    const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1) {
+        if (s.begin < s.end) grad_by_features_row(dx, x, g, gamma, mean, rate_of(*variance, eps), n);
+        return;
+    }
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, n, step);
+        const int64_t width = t.width;
+        const float *from = x + t.begin, *slopes = g + t.begin, *middle = mean ? mean + t.column : NULL;
+        float *to = dx + t.begin, sum[COLUMNS], dot[COLUMNS], rate[COLUMNS];
+        double sums[COLUMNS] = {0}, dots[COLUMNS] = {0};
+        for (int64_t begin = 0; begin < n; begin += STRIDE) {
+            EACH(c, width) sum[c] = dot[c] = 0.0f;
+            for (int64_t k = begin; k < least(begin + STRIDE, n); k++) {
+                const float factor = gamma[k];
+                EACH(c, width) {
+                    const float along = slopes[k * step + c] * factor;
+                    if (mean) sum[c] += along;
+                    dot[c] += along * (mean ? from[k * step + c] - middle[c] : from[k * step + c]);
+                }
+            }
+            EACH(c, width) {
+                if (mean) sums[c] += sum[c];
+                dots[c] += dot[c];
+            }
+        }
+        EACH(c, width) {
+            rate[c] = rate_of(variance[t.column + c], eps);
+            if (mean) sum[c] = (float)(sums[c] / (double)n);
+            dot[c] = (float)(dots[c] / (double)n) * rate[c] * rate[c];
+        }
+        for (int64_t k = 0; k < n; k++) {
+            const float factor = gamma[k], *row = from + k * step, *slope = slopes + k * step;
+            if (mean) EACH(c, width)
+                to[k * step + c] = (slope[c] * factor - sum[c] - (row[c] - middle[c]) * dot[c]) * rate[c];
+            else EACH(c, width) to[k * step + c] = (slope[c] * factor - row[c] * dot[c]) * rate[c];
+        }
+    }
 }
 
 KERNEL(layer_norm_grad, {
     float *dx; const float *x; const float *g; const float *gamma; const float *mean; const float *variance;
     int64_t features; int64_t samples; double eps;
 }) {
-    const int64_t n = a->features, step = a->samples;
-    const float eps = (float)a->eps;
-    const span s = share(tiles_of(1, step), 1, part, parts);
-    if (step == 1) {
-        if (s.begin < s.end)
-            layer_norm_grad_row(a->dx, a->x, a->g, a->gamma, *a->mean, rate_of(*a->variance, eps), n);
-        return;
-    }
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, n, step);
-        const int64_t width = t.width;
-        const float *x = a->x + t.begin, *g = a->g + t.begin, *mean = a->mean + t.column;
-        float *dx = a->dx + t.begin, sum[COLUMNS], dot[COLUMNS], rate[COLUMNS];
-        double sums[COLUMNS] = {0}, dots[COLUMNS] = {0};
-        for (int64_t begin = 0; begin < n; begin += STRIDE) {
-            EACH(c, width) sum[c] = dot[c] = 0.0f;
-            for (int64_t k = begin; k < least(begin + STRIDE, n); k++) {
-                const float gamma = a->gamma[k];
-                EACH(c, width) {
-                    const float along = g[k * step + c] * gamma;
-                    sum[c] += along;
-                    dot[c] += along * (x[k * step + c] - mean[c]);
-                }
-            }
-            EACH(c, width) {
-                sums[c] += sum[c];
-                dots[c] += dot[c];
-            }
-        }
-        EACH(c, width) {
-            rate[c] = rate_of(a->variance[t.column + c], eps);
-            sum[c] = (float)(sums[c] / (double)n);
-            dot[c] = (float)(dots[c] / (double)n) * rate[c] * rate[c];
-        }
-        for (int64_t k = 0; k < n; k++) {
-            const float gamma = a->gamma[k];
-            EACH(c, width)
-                dx[k * step + c] = (g[k * step + c] * gamma - sum[c] - (x[k * step + c] - mean[c]) * dot[c]) * rate[c];
-        }
-    }
+    grad_by_features(a->dx, a->x, a->g, a->gamma, a->mean, a->variance, a->features, a->samples, (float)a->eps, part, parts);
+}
+
+KERNEL(rms_norm_grad, {
+    float *dx; const float *x; const float *g; const float *gamma; const float *square; int64_t features; int64_t samples;
+    double eps;
+}) {
+    grad_by_features(a->dx, a->x, a->g, a->gamma, NULL, a->square, a->features, a->samples, (float)a->eps, part, parts);
 }
 
 // ---------------------------------------------------------------------------------------------- sums along rows
 
 // Per row and piece, the sums of g h and of g; statistics of rows, or of columns, whose rates rows share.
-KERNEL(norm_sums, {
-    float *dgamma; float *dbeta; const float *x; const float *g; const float *mean; const float *variance; int64_t rows;
-    int64_t length; int64_t pieces; int64_t row_step; int64_t column_step; double eps; int64_t chunk;
-}) {
-    const float eps = (float)a->eps;
+typedef struct {
+    float *dgamma, *dbeta;
+    const float *x, *g, *mean, *variance;
+    int64_t rows, length, pieces, row_step, column_step, chunk;
+    float eps;
+} sums_of;
+
+SHARED void sums_along_rows(const sums_of *a, int centred, int column_step, int64_t part, int64_t parts) {
     const span s = share(a->rows * a->pieces, 1, part, parts);
     for (int64_t i = s.begin; i < s.end;) {
         const int64_t piece = i / a->rows, row = i % a->rows, rows = least(GROUP, least(a->rows - row, s.end - i));
@@ -162,25 +193,46 @@ KERNEL(norm_sums, {
         for (int64_t b = piece * a->chunk; b < end; b += BLOCK) {
             const int64_t m = least(BLOCK, end - b);
             float rate[BLOCK], terms[BLOCK];
-            if (a->column_step) EACH(c, m) rate[c] = rate_of(a->variance[b + c], eps);
+            if (column_step) EACH(c, m) rate[c] = rate_of(a->variance[b + c], a->eps);
             for (int64_t k = 0; k < rows; k++) {
                 const float *x = a->x + (row + k) * a->length + b, *g = a->g + (row + k) * a->length + b;
-                const float *mean = a->mean + (row + k) * a->row_step + b * a->column_step;
-                if (a->column_step) EACH(c, m) terms[c] = (x[c] - mean[c]) * rate[c] * g[c];
+                const float *mean = centred ? a->mean + (row + k) * a->row_step + b * column_step : NULL;
+                if (!centred) EACH(c, m) terms[c] = x[c] * rate[c] * g[c];
+                else if (column_step) EACH(c, m) terms[c] = (x[c] - mean[c]) * rate[c] * g[c];
                 else EACH(c, m) terms[c] = (x[c] - *mean) * g[c];
                 along[k] += block_sum(terms, m);
-                plain[k] += block_sum(g, m);
+                if (centred) plain[k] += block_sum(g, m);
             }
         }
         for (int64_t k = 0; k < rows; k++) {
             const int64_t at = (row + k) * a->pieces + piece;
-            const int own = !a->column_step && a->length;  // of no columns there may be no statistics
-            const float rate = own ? rate_of(a->variance[(row + k) * a->row_step], eps) : 1.0f;
+            const int own = !column_step && a->length;  // of no columns there may be no statistics
+            const float rate = own ? rate_of(a->variance[(row + k) * a->row_step], a->eps) : 1.0f;
             a->dgamma[at] = (float)along[k] * rate;
-            a->dbeta[at] = (float)plain[k];
+            if (centred) a->dbeta[at] = (float)plain[k];
         }
         i += rows;
     }
+}
+
+KERNEL(norm_sums, {
+    float *dgamma; float *dbeta; const float *x; const float *g; const float *mean; const float *variance; int64_t rows;
+    int64_t length; int64_t pieces; int64_t row_step; int64_t column_step; double eps; int64_t chunk;
+}) {
+    const sums_of given = {a->dgamma, a->dbeta, a->x, a->g, a->mean, a->variance, a->rows, a->length, a->pieces, a->row_step,
+                           a->column_step, a->chunk, (float)a->eps};
+    if (a->column_step) sums_along_rows(&given, 1, 1, part, parts);
+    else sums_along_rows(&given, 1, 0, part, parts);
+}
+
+// Of the columns' mean squares.
+KERNEL(rms_norm_sums, {
+    float *dgamma; const float *x; const float *g; const float *square; int64_t rows; int64_t length; int64_t pieces;
+    double eps; int64_t chunk;
+}) {
+    const sums_of given = {a->dgamma, NULL, a->x, a->g, NULL, a->square, a->rows, a->length, a->pieces, 0, 1, a->chunk,
+                           (float)a->eps};
+    sums_along_rows(&given, 0, 1, part, parts);
 }
 
 KERNEL(norm_statistics, {
@@ -191,15 +243,8 @@ KERNEL(norm_statistics, {
         const int64_t first = i % a->pieces * a->chunk, n = least(a->chunk, a->length - first);
         const float *x = a->x + i / a->pieces * a->length + first;
         const float mean = (float)(row_sum(x, n) / (double)n);
-        float terms[BLOCK];
-        double total = 0.0;
-        for (int64_t b = 0; b < n; b += BLOCK) {
-            const int64_t m = least(BLOCK, n - b);
-            EACH(c, m) terms[c] = (x[b + c] - mean) * (x[b + c] - mean);
-            total += block_sum(terms, m);
-        }
         a->mean[i] = mean;
-        a->variance[i] = (float)(total / (double)n);
+        a->variance[i] = row_spread(x, mean, n);
     }
 }
 
