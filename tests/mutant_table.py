@@ -83,6 +83,8 @@ gradient("softmax: sum added", "ag/engine/kernels/softmax.py", "np.multiply(y, g
          "np.multiply(y, g + total(y * g", "ag_softmax-3x5")
 gradient("layer norm: what the variance sends back", "ag/engine/kernels/norm.py", "* (share * rate * rate)",
          "* (share * rate)", "ag_layer_norm_op-4x3_4x1_4x1")
+gradient("RMS norm: what the mean square sends back", "ag/engine/kernels/norm.py", "np.subtract(s, h, out=h)",
+         "np.add(s, h, out=h)", "ag_rms_norm_op-4x3_4x1")
 gradient("batch norm: what the mean sends back", "ag/engine/kernels/norm.py",
          "np.subtract(d, dbeta[r] * share, out=d)", "np.add(d, dbeta[r] * share, out=d)",
          "ag_batch_norm_op-4x3_4x1_4x1")
@@ -148,6 +150,10 @@ shader("norm: a round reaches behind the end", "rows.glsl", "i + (some - 1) * 12
        ("norm_statistics", "norm_sums"), "engine/kernels/test_norm.py::test_rows_in_pieces")
 kernel("layer norm: what is behind the end counts", "layer_norm.comp", "within(f, i, end) ? some[i] : 0.0", "some[i]",
        "layer_norm")
+kernel("RMS norm: what is behind the end counts", "rms_norm.comp", "within(f, i, end) ? some[i] * some[i] : 0.0",
+       "some[i] * some[i]", "rms_norm")
+kernel("RMS norm: a sum is of another column's rate", "rms_norm_sums.comp", "sqrt(square[square_at + i] + eps)",
+       "sqrt(square[square_at] + eps)", "rms_norm_sums")
 shader("scatter: places of the next window", "scatter_columns.comp", "list(bits, before - window,",
        "list(bits, before + window,", ("scatter_columns",), SCATTER)
 shader("scatter: places of another word", "scatter_columns.comp", "listed[at] / PLACES == word", "true",

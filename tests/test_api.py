@@ -37,11 +37,13 @@ ag_reshape(x, *shape) ag_transpose(x, *axes) ag_concat(tensors, dim=0) ag_slice(
 ag_embedding_lookup(weight, idx)
 ag_conv2d(x, w, b=None, stride=1, padding=0, dilation=1, groups=1)
 ag_max_pool2d(x, size, stride=None, padding=0) ag_avg_pool2d(x, size, stride=None, padding=0) ag_global_avg_pool(x)
-ag_layer_norm_op(...) ag_batch_norm_op(...) ag_attention(q, k, v, causal=False, dropout=0.0)
+ag_layer_norm_op(...) ag_rms_norm_op(x, gamma, eps=1e-6) ag_batch_norm_op(...)
+ag_attention(q, k, v, causal=False, dropout=0.0)
 ag_mse_loss(pred, target) ag_cross_entropy_loss(pred, target) ag_softmax_cross_entropy_loss(logits, target)
 
 ag_linear(in_features, out_features, activation=None, bias=True) ag_sequential(*layers) ag_dropout(rate)
 ag_batch_norm(num_features, eps=1e-5, momentum=0.1) ag_layer_norm(num_features, eps=1e-5)
+ag_rms_norm(num_features, eps=1e-6)
 ag_embedding(vocab_size, dim) ag_multihead_attention(d_model, n_heads, dropout=0.0, bias=True)
 ag_multihead_attention.forward(self, q, k=None, v=None, causal_mask=False)
 ag_conv2d_layer(in_ch, out_ch, kernel, stride=1, padding=0, activation=None, bias=True)
@@ -224,6 +226,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]], dict[str,
     "ag_batch_norm": (lambda: ag.ag_batch_norm(3), {"gamma": (3, 1), "beta": (3, 1)},
                       {"running_mean": (3, 1), "running_var": (3, 1)}),
     "ag_layer_norm": (lambda: ag.ag_layer_norm(3), {"gamma": (3, 1), "beta": (3, 1)}, {}),
+    "ag_rms_norm": (lambda: ag.ag_rms_norm(3), {"gamma": (3, 1)}, {}),
     "ag_embedding": (lambda: ag.ag_embedding(7, 2), {"weight": (2, 7)}, {}),
     "ag_conv2d_layer": (lambda: ag.ag_conv2d_layer(2, 3, 5), {"W": (3, 2, 5, 5), "b": (3, 1)}, {}),
     "ag_sequential": (lambda: ag.ag_sequential(ag.ag_linear(3, 2), ag.ag_linear(2, 1)),

@@ -115,7 +115,8 @@ ANSWERED: dict[str, str] = {
     "nn.Linear(2, 2, biass=True)": "'bias'?",
     "nn.MultiheadAttention(8, num_heads=2)": "write n_heads",
     "nn.Embedding(num_embeddings=3, embedding_dim=2)": "write vocab_size",
-    "nn.LayerNorm(normalized_shape=3)": "write num_features", "nn.Linear(2, 2, device='cpu')": 'layer.to("vulkan:0")',
+    "nn.LayerNorm(normalized_shape=3)": "write num_features", "nn.RMSNorm(normalized_shape=3)": "write num_features",
+    "nn.Linear(2, 2, device='cpu')": 'layer.to("vulkan:0")',
     "data.DataLoader(A, num_workers=2)": "ag_dataloader: there is no argument 'num_workers'; write prefetch=2",
     # files that somebody takes for what is in them
     "nn.linear(2, 2)": "ag.nn.linear is a file, and no function; did you mean ag.nn.Linear (also ag.ag_linear)?",

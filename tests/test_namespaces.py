@@ -69,6 +69,7 @@ def test_a_class_behind_a_public_name_has_its_own_name_too(namespace: str) -> No
 # Names of ggmlR's whose ordinary name is not the rest of theirs.
 ORDINARY = {
     "ag_batch_norm_op": ("ops", "batch_norm"), "ag_layer_norm_op": ("ops", "layer_norm"),  # `nn` has the layers
+    "ag_rms_norm_op": ("ops", "rms_norm"), "ag_rms_norm": ("nn", "RMSNorm"),
     "ag_conv2d_layer": ("nn", "Conv2d"), "ag_flatten_layer": ("nn", "Flatten"), "ag_resnet": ("nn", "ResNet"),
     "ag_dataloader": ("data", "DataLoader"), "ag_multihead_attention": ("nn", "MultiheadAttention"),
     "optimizer_sgd": ("optim", "SGD"), "optimizer_adam": ("optim", "Adam"), "optimizer_adamw": ("optim", "AdamW"),

@@ -32,14 +32,14 @@ class Classifier(nn.Layer):
     def __init__(self, features: int, classes: int, width: int = 16, blocks: int = 2) -> None:
         self.embed = nn.Linear(features, width)
         self.blocks = [Block(width) for _ in range(blocks)]
-        self.head = nn.Linear(width, classes)
+        self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, classes)
         self.scale = ag.ag_param([1.0])
 
     def forward(self, x: ag.Tensor, temperature: float = 1.0) -> ag.Tensor:
         h = self.embed(x)
         for block in self.blocks:
             h = block(h)
-        return self.head(h) * self.scale / temperature
+        return self.head(self.norm(h)) * self.scale / temperature
 
 
 class TwoInputs(nn.Layer):

@@ -267,7 +267,8 @@ def test_backward_of_a_captured_step(device: str) -> None:
 def test_a_layer_takes_host_values_in_the_type_of_its_weights(device: str, name: str) -> None:
     previous = ag.ag_dtype(name)
     layers = [(ag.ag_linear(3, 2), (3, 4)), (ag.ag_conv2d_layer(3, 2, 1), (3, 4, 4, 2)),
-              (ag.ag_multihead_attention(4, 2), (4, 3)), (ag.ag_layer_norm(3), (3, 2)), (ag.ag_batch_norm(3), (3, 2))]
+              (ag.ag_multihead_attention(4, 2), (4, 3)), (ag.ag_layer_norm(3), (3, 2)), (ag.ag_rms_norm(3), (3, 2)),
+              (ag.ag_batch_norm(3), (3, 2))]
     ag.ag_dtype(previous)
     with ag.ag_device("cpu:1"):  # wherever the default is
         for layer, shape in layers:

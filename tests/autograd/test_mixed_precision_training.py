@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[Callable[[], ag.Layer], Batch]] = {
     "batch norm": (lambda: ag.ag_batch_norm(6), numbers(6, 7)),
     "batch norm of images": (lambda: ag.ag_batch_norm(3), numbers(3, 5, 5, 3)),
     "layer norm": (lambda: ag.ag_layer_norm(6), numbers(6, 3, 5)),
+    "RMS norm": (lambda: ag.ag_rms_norm(6), numbers(6, 3, 5)),
     "attention": (lambda: ag.ag_multihead_attention(8, 2), numbers(8, 5)),
     "attention with dropout": (lambda: ag.ag_multihead_attention(8, 2, dropout=0.3, bias=False), numbers(8, 5, 3)),
     "convolution": (lambda: ag.ag_conv2d_layer(3, 5, 3, stride=2, padding=1, activation="relu"), numbers(3, 7, 5, 3)),

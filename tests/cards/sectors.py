@@ -197,6 +197,12 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
     "norm_sums": lambda: Launch("norm_sums", [
         *(normal(16, 1) for _ in range(2)), normal(16, 4096), normal(16, 4096), normal(16, 1), normal(16, 1) ** 2],
         {"eps": 1e-5, "chunk": 4096}),
+    "rms_norm": lambda: Launch("rms_norm", [normal(256, 512), normal(1, 512), normal(256, 512), normal(256, 1)],
+                               {"eps": 1e-6}),
+    "rms_norm_grad": lambda: Launch("rms_norm_grad", [
+        *(normal(256, 512) for _ in range(3)), normal(256, 1), normal(1, 512) ** 2], {"eps": 1e-6}),
+    "rms_norm_sums": lambda: Launch("rms_norm_sums", [
+        normal(16, 1), normal(16, 4096), normal(16, 4096), normal(1, 4096) ** 2], {"eps": 1e-6, "chunk": 4096}),
     "normalize": lambda: Launch("normalize", [
         normal(16, 4096), normal(16, 4096), *(normal(16, 1) for _ in range(3)), normal(16, 1) ** 2], {"eps": 1e-5}),
     "batch_norm_grad": lambda: Launch("batch_norm_grad", [

@@ -31,9 +31,9 @@ CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and co
     **{f"{kernel} of {32 * blocks} features, held": (kernel, "", {"blocks": blocks, "held": 1})
        for kernel in ("attention", "attention_grad") for blocks in (1, 2, 4)},
     **{kernel: (kernel, "", {}) for kernel in (
-        "conv2d_direct", "fused", "layer_norm", "layer_norm_grad", "norm_sums", "softmax", "softmax_cross_entropy",
-        "softmax_cross_entropy_ids", "sum", "permute", "gather_columns", "scatter_columns", "adam_update",
-        "sgd_update")},
+        "conv2d_direct", "fused", "layer_norm", "layer_norm_grad", "norm_sums", "rms_norm", "rms_norm_grad",
+        "rms_norm_sums", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_ids", "sum", "permute",
+        "gather_columns", "scatter_columns", "adam_update", "sgd_update")},
 }
 
 

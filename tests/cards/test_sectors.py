@@ -61,6 +61,7 @@ CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
                               {"vocab": 70, "first": 3, "last": 39}, "S"),
     "layer_norm": Launch("layer_norm", [normal(20, 9), normal(1, 9), normal(1, 9), normal(20, 9), normal(20, 1),
                                         normal(20, 1)], {"eps": 1e-5}, "S"),
+    "rms_norm": Launch("rms_norm", [normal(20, 9), normal(1, 9), normal(20, 9), normal(20, 1)], {"eps": 1e-6}, "S"),
     "attention": Launch("attention", [normal(16, 40, 3), normal(2, 40, 3), *(normal(16, 40, 3) for _ in range(3)),
                                       key()], {"heads": 2, "causal": True, "factor": 0.2, "rate": 0.3}, "S"),
 }

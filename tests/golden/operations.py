@@ -81,6 +81,7 @@ CASES: dict[str, list[Case]] = {
         (lambda x: ag.ag_softmax_cross_entropy_loss(x, labels(300, 3)), [(300, 3)]),
         (lambda x: ag.ag_softmax_cross_entropy_loss(x, ag.ag_tensor(probabilities(33, 65), dtype=x.dtype)), [MATRIX])],
     "ag_layer_norm_op": [(ag.ag_layer_norm_op, [s, (s[0], 1), (s[0], 1)]) for s in (MATRIX, (128, 6, 5), (4099, 3))],
+    "ag_rms_norm_op": [(ag.ag_rms_norm_op, [s, (s[0], 1)]) for s in (MATRIX, (128, 6, 5), (4099, 3))],
     "ag_batch_norm_op": [(ag.ag_batch_norm_op, [s, (s[0], 1), (s[0], 1)]) for s in (MATRIX, IMAGES, LONG)],
     "ag_conv2d": [
         (lambda x, w, b: ag.ag_conv2d(x, w, b, padding=1), [IMAGES, (7, 5, 3, 3), (7, 1)]),

@@ -24,8 +24,8 @@ class Text(str):
 NAMES = [
     "", "\x00", "W", "layer1_W", "args", "layers", "body", "shortcut", "shape", "dtype", "data_offsets", "self",
     "__metadata__", "__class__", "__init__", "__dict__", "__proto__", "os.system", "__import__('os').abort()",
-    "Layer", "Sequential", "Residual", "Linear", "Dropout", "Flatten", "BatchNorm", "LayerNorm", "MaxPool",
-    "GlobalPool", "Conv2d", "Embedding", "MultiheadAttention", "relu", "softmax", "cpu", "vulkan:0",
+    "Layer", "Sequential", "Residual", "Linear", "Dropout", "Flatten", "BatchNorm", "LayerNorm", "RMSNorm",
+    "MaxPool", "GlobalPool", "Conv2d", "Embedding", "MultiheadAttention", "relu", "softmax", "cpu", "vulkan:0",
     "F64", "F32", "F16", "BF16", "F8_E4M3", "F4", "C64", "I64", "U32", "I8", "BOOL"]
 VALUES = [
     None, True, False, 0, 1, -1, 2, 3, 4, 0.5, -0.5, 1e-300, 10**5, 10**9, 2**31, 2**53, 2**63 - 1, -(2**63), 2**64 - 1,

@@ -32,7 +32,8 @@ def images() -> ag.Layer:
 
 
 def words() -> ag.Layer:
-    return ag.ag_sequential(ag.ag_embedding(7, 4), ag.ag_layer_norm(4), ag.ag_multihead_attention(4, 2),
+    return ag.ag_sequential(ag.ag_embedding(7, 4), ag.ag_layer_norm(4), ag.ag_rms_norm(4),
+                            ag.ag_multihead_attention(4, 2),
                             ag.ag_sequential(ag.ag_linear(4, 3, activation="softmax")))
 
 

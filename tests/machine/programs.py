@@ -164,6 +164,8 @@ def _matrix_op(lib: Any, op: Op, a: Any) -> Any:
         return lib.ag_tanh(m @ m.T)
     if op.name == "norm":
         ones, zeros = lib.ag_scale(m[:, :1], 0.0) + 1.0, lib.ag_scale(m[:, :1], 0.0)
+        if op.choice % 3 == 0:
+            return lib.ag_rms_norm_op(m, ones, 0.5)
         return (lib.ag_layer_norm_op if op.choice % 2 else lib.ag_batch_norm_op)(m, ones, zeros, 0.5)
     if op.name == "attention":
         return lib.ag_attention(m, m, m, causal=bool(op.choice % 2))

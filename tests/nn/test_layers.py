@@ -320,6 +320,7 @@ def test_a_layer_without_forward() -> None:
     (ag.ag_dropout(0.5), "p", "rate"), (ag.ag_linear(2, 2), "weight", "W"),
     (ag.ag_conv2d_layer(1, 1, 1), "weight", "W"),
     (ag.ag_batch_norm(2), "weight", "gamma"), (ag.ag_layer_norm(2), "bias", "beta"),
+    (ag.ag_rms_norm(2), "weight", "gamma"),
     (ag.ag_embedding(3, 2), "W", "weight"),
 ])
 def test_names_of_other_libraries_are_refused(layer: ag.Layer, name: str, here: str) -> None:

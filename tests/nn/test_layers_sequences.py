@@ -80,7 +80,8 @@ def saved_and_loaded(model: Any, path: Path) -> Any:
 
 
 def test_norms_are_saved_and_loaded(device: str, tmp_path: Path) -> None:
-    model = ag.ag_sequential(ag.ag_batch_norm(3, eps=1e-3, momentum=0.25), ag.ag_layer_norm(3, eps=1e-4))
+    model = ag.ag_sequential(ag.ag_batch_norm(3, eps=1e-3, momentum=0.25), ag.ag_layer_norm(3, eps=1e-4),
+                             ag.ag_rms_norm(3, eps=1e-3))
     model(ag.ag_tensor(X))
     loaded = saved_and_loaded(model, tmp_path)
     assert repr(loaded) == repr(model) and not loaded[0].training

@@ -217,6 +217,7 @@ def test_settings_of_layers_are_checked_or_fixed(device: str) -> None:
     for layer, name, values in ((dropout, "rate", [1.0, -0.1, float("nan"), None, "0.5"]),
                                 (norm, "momentum", [None, 1.1, float("nan")]),
                                 (norm, "eps", [0.0, None, float("inf")]), (ag.ag_layer_norm(2), "eps", [0.0]),
+                                (ag.ag_rms_norm(2), "eps", [0.0, -1e-6, None, float("nan")]),
                                 (ag.ag_multihead_attention(2, 1), "dropout", [1.0])):
         before = getattr(layer, name)
         for value in values:

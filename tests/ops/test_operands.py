@@ -79,6 +79,7 @@ def test_a_vector_is_a_column_in_every_op(device: str) -> None:
               lambda x: ag.ag_mse_loss(column * 2.0, x), lambda x: ag.ag_mse_loss(x, V.tolist()),
               lambda x: ag.ag_cross_entropy_loss(column, x), lambda x: ag.ag_softmax_cross_entropy_loss(column, x),
               lambda x: ag.ag_softmax_cross_entropy_loss(x, [2]), lambda x: ag.ag_layer_norm_op(x, x, x),
+              lambda x: ag.ag_rms_norm_op(x, x),
               lambda x: ag.ag_batch_norm_op(np.eye(3), x, x), lambda x: ag.ag_attention(x, x, x),
               lambda x: ag.ag_conv2d(np.ones((2, 1, 1, 1)), np.ones((3, 2, 1, 1)), x),
               lambda x: ag.ag_linear(3, 3)(x).shape, lambda x: column - x):
@@ -121,6 +122,7 @@ COMPUTING: dict[str, Callable[[Any], Any]] = {
     "ag_softmax_cross_entropy_loss": lambda t: ag.ag_softmax_cross_entropy_loss(t, [0, 1]),
     "ag_cross_entropy_loss": lambda t: ag.ag_cross_entropy_loss(t, t),
     "ag_layer_norm_op": lambda t: ag.ag_layer_norm_op(t, t[:, :1], t[:, :1]),
+    "ag_rms_norm_op": lambda t: ag.ag_rms_norm_op(t, t[:, :1]),
     "ag_attention": lambda t: ag.ag_attention(t, t, t), "ag_dropout": lambda t: ag.ag_dropout(0.5)(t),
     "ag_embedding_lookup": lambda t: ag.ag_embedding_lookup(t, [0]),
     "ag_max_pool2d": lambda t: ag.ag_max_pool2d(t.reshape(1, 2, 2, 1), 2),

@@ -84,6 +84,7 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "ag_embedding: vocab_size is 2 and dim": lambda n: ag.ag_embedding(2, n),
     "ag_batch_norm: num_features": ag.ag_batch_norm,
     "ag_layer_norm: num_features": ag.ag_layer_norm,
+    "ag_rms_norm: num_features": ag.ag_rms_norm,
     "ag_conv2d_layer: in_ch": lambda n: ag.ag_conv2d_layer(n, 2, 3),
     "ag_conv2d_layer: in_ch is 2 and out_ch": lambda n: ag.ag_conv2d_layer(2, n, 3),
     "ag_multihead_attention: d_model": lambda n: ag.ag_multihead_attention(n, 1),

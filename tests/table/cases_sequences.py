@@ -31,6 +31,10 @@ def layer_norm_size(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> A
     return abs(gamma.reshape(column)) * (abs(x) + abs(x).mean(0)) * rate + abs(beta.reshape(column))
 
 
+def rms_norm_size(x: Array, gamma: Array, eps: float = 1e-6) -> Array:
+    return oracles.rms_norm(abs(x), abs(gamma), eps)
+
+
 def batch_norm_size(x: Array, gamma: Array, beta: Array, eps: float = 1e-5, train: bool = True) -> Array:
     rows = x.reshape(len(x), -1)
     rate = 1 / np.sqrt(rows.var(1, keepdims=True) + eps)
@@ -76,6 +80,18 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 
 @copies
+def new_rms_norm(num_features: int, eps: float) -> Any:
+    return ag.ag_rms_norm(num_features, eps)
+
+
+def rms_norm(x: Tensor, gamma: Tensor, eps: float = 1e-6) -> Tensor:
+    layer = new_rms_norm(gamma.shape[0], eps)
+    layer.gamma = gamma
+    out: Tensor = layer(x)
+    return out
+
+
+@copies
 def new_batch_norm(num_features: int, eps: float, backend: Backend, dtype: str) -> Any:
     layer = ag.ag_batch_norm(num_features, eps)
     layer.running_mean = tensor(np.zeros((num_features, 1)), backend, dtype)
@@ -92,11 +108,27 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 SAMPLES = [normed(4, 3), normed(33, 65), normed(5, 2, 3), normed(3, 4, 2, 3), normed(3, 300)]
 LAYER_NORM = {"oracle": oracles.layer_norm, "ulps": 16, "terms": features, "size": layer_norm_size}
+RMS_NORM = {"oracle": oracles.rms_norm, "ulps": 8, "terms": features, "size": rms_norm_size}
 BATCH_NORM = {"oracle": oracles.batch_norm, "ulps": 16, "terms": samples, "size": batch_norm_size}
 NORM = [
     Row("ag_layer_norm_op", cases=[*every(VECTORS), case(*normed(4, 3), eps=0.125), case(*normed(3, 0)),
                                    case((5, 7), (5,), (5,))],
         bad=norm_errors("ag_layer_norm_op"), **LAYER_NORM),
+    Row("ag_rms_norm_op", cases=[
+        # of one feature, next to nothing is left of the gradient where eps is small
+        *(case(x, gamma, **({"eps": 0.5} if x[0] == 1 else {})) for x, gamma, _ in VECTORS), case((3, 0), (3, 1)),
+        case((1, 1), (1, 1), eps=2.0), case((4, 3), (4, 1), eps=0.125), case((5, 7), (5,))], **RMS_NORM, bad=[
+            Bad("RMS norm of a number", [(), (1, 1)], ag.ag_rms_norm_op, ag.ShapeError,
+                ["ag_rms_norm_op: x is ()", "at least one feature"]),
+            Bad("RMS norm of no feature", [(0, 3), (0, 1)], ag.ag_rms_norm_op, ag.ShapeError,
+                ["ag_rms_norm_op: x is (0, 3)", "at least one feature"]),
+            Bad("RMS norm with a gamma for other features", [(3, 2), (2, 1)], ag.ag_rms_norm_op, ag.ShapeError,
+                ["ag_rms_norm_op: x is (3, 2) and gamma is (2, 1)", "must be (3, 1)"]),
+            Bad("RMS norm with a gamma that is a row", [(3, 2), (1, 3)], ag.ag_rms_norm_op, ag.ShapeError,
+                ["ag_rms_norm_op: x is (3, 2) and gamma is (1, 3)", "must be (3, 1)"]),
+            Bad("RMS norm with an eps of 0", [(3, 2), (3, 1)], lambda x, g: ag.ag_rms_norm_op(x, g, 0.0), ValueError,
+                ["ag_rms_norm_op: eps is 0.0", "positive"]),
+        ]),
     Row("ag_batch_norm_op", cases=[*every(SAMPLES), case(*normed(4, 3), eps=0.125), case(*normed(2, 1)),
                                    case((5, 7), (5,), (5,))], **BATCH_NORM, bad=[
             *norm_errors("ag_batch_norm_op"),
@@ -121,6 +153,13 @@ NORM = [
         **LAYER_NORM, bad=[
             Bad("a layer norm of no feature", [], lambda: ag.ag_layer_norm(0), ValueError,
                 ["ag_layer_norm: num_features is 0", "at least 1"]),
+        ]),
+    Row("ag_rms_norm", cases=[case((4, 3), (4, 1)), case((5, 2, 3), (5, 1), eps=0.125)], call=rms_norm,
+        **RMS_NORM, bad=[
+            Bad("an RMS norm of no feature", [], lambda: ag.ag_rms_norm(0), ValueError,
+                ["ag_rms_norm: num_features is 0", "at least 1"]),
+            Bad("an RMS norm with an eps of 0", [], lambda: ag.ag_rms_norm(3, eps=0.0), ValueError,
+                ["ag_rms_norm: ", "eps is 0.0"]),
         ]),
     Row("ag_batch_norm", cases=[case(*normed(4, 3)), case(*normed(3, 4, 2, 3), eps=0.125)], call=batch_norm,
         **BATCH_NORM, bad=[

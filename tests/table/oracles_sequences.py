@@ -25,6 +25,15 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Array:
     return out
 
 
+def rms_norm(x: Array, gamma: Array, eps: float = 1e-6) -> Array:
+    out = np.empty(x.shape)
+    for sample in np.ndindex(x.shape[1:]):
+        column = (slice(None), *sample)
+        square = sum(v * v for v in x[column]) / len(x)
+        out[column] = [g * v / math.sqrt(square + eps) for g, v in zip(gamma.ravel(), x[column], strict=True)]
+    return out
+
+
 def batch_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Array:
     return np.array([g * standardized(row.ravel(), eps).reshape(row.shape) + b
                      for row, g, b in zip(x, gamma.ravel(), beta.ravel(), strict=True)])

@@ -77,7 +77,7 @@ def operations(tmp_path: Path, device: str) -> dict[str, Any]:
     kinds = {r["op"] for r in found["results"]}
     assert kinds == {"matmul", "matmul dW", "matmul dX", "matmul high", "matmul medium", "conv", "conv dgrad",
                      "conv wgrad", "add", "sum", "AdamW", "softmax", "softmax-CE", "layer norm", "layer norm backward",
-                     "attention", "attention backward"}
+                     "RMS norm", "RMS norm backward", "attention", "attention backward"}
     for row in found["results"]:
         assert row["us"] > 0 and row["launches"] >= 1 and row["roof_percent"] > 0 and row["torch_us"] is None, row
         assert row["gflops"] * row["us"] / 1e3 == pytest.approx(row["intensity"] * row["gbytes"] * row["us"] / 1e3)

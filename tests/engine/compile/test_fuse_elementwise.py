@@ -212,12 +212,13 @@ def test_small_arrays_stay_apart_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> 
         assert out.size == size
 
 
-def test_a_layer_norm_step_is_as_without_chains(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norm", [ag.ag_layer_norm, ag.ag_rms_norm])
+def test_a_norm_step_is_as_without_chains(device: str, norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for least in (1, 1 << 60):
         monkeypatch.setattr(backend_of(device), "target", replace(backend_of(device).target, fuse_from=least))
         ag.ag_seed(5)
-        model = ag.ag_sequential(ag.ag_linear(6, 8, "gelu"), ag.ag_layer_norm(8), ag.ag_linear(8, 3, "silu"))
+        model = ag.ag_sequential(ag.ag_linear(6, 8, "gelu"), norm(8), ag.ag_linear(8, 3, "silu"))
         optimizer = ag.optimizer_adam(model, lr=0.01)
 
         def step(x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:

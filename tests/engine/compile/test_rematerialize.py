@@ -71,7 +71,8 @@ def test_a_training_with_dropout_is_the_eager_one(device: str, inputs: bool) -> 
         head = [ag.ag_dropout(0.5)] if inputs else []
         model = ag.ag_sequential(*head, ag.ag_linear(6, 20, activation="relu"), ag.ag_batch_norm(20),
                                  ag.ag_dropout(0.3), ag.ag_residual(ag.ag_linear(20, 20, activation="silu")),
-                                 ag.ag_layer_norm(20), ag.ag_linear(20, 4))
+                                 ag.ag_layer_norm(20), ag.ag_linear(20, 20, activation="silu"), ag.ag_rms_norm(20),
+                                 ag.ag_linear(20, 4))
         optimizer, rng = ag.optimizer_sgd(model, lr=0.1), np.random.default_rng(0)
 
         def step(x: Array, y: Array) -> ag.Tensor:

@@ -39,6 +39,9 @@ LONG: list[tuple[str, float, Operands, dict[str, Any]]] = [
     ("layer_norm", 16 / 3, lambda n: [normal(n, 1), normal(n, 1), normal(n, 1)], {"eps": 1e-5}),
     ("layer_norm_grad", 16 / 2, lambda n: [normal(n, 1), normal(n, 1), normal(n, 1), np.zeros((1, 1), np.float32),
                                            np.ones((1, 1), np.float32)], {"eps": 1e-5}),
+    ("rms_norm", 16 / 2, lambda n: [normal(n, 1), normal(n, 1)], {"eps": 1e-6}),
+    ("rms_norm_grad", 16 / 2, lambda n: [normal(n, 1), normal(n, 1), normal(n, 1), np.ones((1, 1), np.float32)],
+     {"eps": 1e-6}),
     ("attention_weights", 16 / 3, lambda n: [normal(1, 1, n)], {"factor": 1.0, "causal": False}),
 ]
 

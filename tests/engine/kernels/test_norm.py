@@ -13,15 +13,17 @@ import ag
 from ag.engine import target
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
-from ag.engine.kernels.norm import norm_statistics, norm_sums
+from ag.engine.kernels.norm import norm_statistics, norm_sums, rms_norm_sums
 from ag.engine.target import Target
+
+NORMS = [ag.ag_batch_norm_op, ag.ag_layer_norm_op, ag.ag_rms_norm_op]
 
 
 def step(device: str, x: Array, layer: Any, dtype: str = "f32") -> list[Array]:
     """The result and its gradients, with gamma and beta that are not all equal."""
     backend, features = backend_of(device), len(x)
     rng = np.random.default_rng(features)
-    arrays = [x, *rng.standard_normal((2, features, 1)).astype(np.float32)]
+    arrays = [x, *rng.standard_normal((2, features, 1)).astype(np.float32)][: 2 if layer is ag.ag_rms_norm_op else 3]
     weights = rng.standard_normal(x.shape).astype(np.float32)
     operands = [tensor(a, backend, dtype, param=True) for a in arrays]
     with ag.with_grad_tape():
@@ -31,7 +33,7 @@ def step(device: str, x: Array, layer: Any, dtype: str = "f32") -> list[Array]:
     return [out.numpy(), *(grads[t].numpy() for t in operands)]
 
 
-@pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
+@pytest.mark.parametrize("layer", NORMS)
 def test_rows_in_pieces(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32) + 1
     want = step("cpu", x, layer, "f64")
@@ -43,7 +45,7 @@ def test_rows_in_pieces(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(got, exact, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
+@pytest.mark.parametrize("layer", NORMS)
 def test_rows_in_pieces_for_many_units(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device whose units would be idle: the last piece is shorter."""
     x = np.random.default_rng(0).standard_normal((16, 13001)).astype(np.float32) + 1
@@ -65,7 +67,7 @@ def test_the_length_of_pieces(length: int, rows: int, units: int, piece: int) ->
     assert Target(units=units).split_row(length, rows) == piece
 
 
-@pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
+@pytest.mark.parametrize("layer", NORMS)
 def test_one_feature_or_one_sample(device: str, layer: Any) -> None:
     for shape in ((1, 300), (300, 1)):
         x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
@@ -82,11 +84,13 @@ def test_a_large_mean_costs_no_digits(device: str) -> None:
 
 @pytest.mark.parametrize(("layer", "names"), [
     (ag.ag_layer_norm_op, ["layer_norm", "layer_norm_grad", "norm_sums"]),
+    (ag.ag_rms_norm_op, ["rms_norm", "rms_norm_grad", "rms_norm_sums"]),
     (ag.ag_batch_norm_op, ["norm_statistics", "normalize", "norm_sums", "batch_norm_grad"]),
 ])
 def test_launches(layer: Any, names: list[str]) -> None:
     backend = backend_of("cpu")
-    operands = [tensor(np.ones(s), backend, param=True) for s in ((4, 7), (4, 1), (4, 1))]
+    shapes = ((4, 7), (4, 1), (4, 1))[: 2 if layer is ag.ag_rms_norm_op else 3]
+    operands = [tensor(np.ones(s), backend, param=True) for s in shapes]
     with record(backend) as recording:
         with ag.with_grad_tape():
             loss = ag.ag_sum(layer(*operands))
@@ -124,3 +128,50 @@ def test_rows_are_added_up_in_one_order_however_many_loads_are_under_way(vulkan:
         assert dbeta.tobytes() == in_order(g).tobytes()
         terms = g.astype(float) * (x - centre.astype(float)) / np.sqrt(spread.astype(float) + 1e-5)
         np.testing.assert_allclose(dgamma, terms.sum(1), atol=64 * EPS["f32"] * np.abs(terms).sum(1).max())
+    spread = rng.random((1, length)).astype(np.float32) + 0.1
+    dgamma = backend.download(backend.launch(rms_norm_sums, a, b, tensor(spread, backend).buffer, eps=1e-6,
+                                             chunk=length))[:, 0]
+    terms = g.astype(float) * x / np.sqrt(spread.astype(float) + 1e-6)
+    np.testing.assert_allclose(dgamma, terms.sum(1), atol=64 * EPS["f32"] * np.abs(terms).sum(1).max())
+
+
+# ---------------------------------------------------------------------------------------------- RMS norm
+
+
+def test_rms_norm_of_huge_and_tiny_numbers(device: str) -> None:
+    """Right as long as the sum of squares is float32; beyond, 0 as in PyTorch.  Beside eps, tiny ones do not count."""
+    x = np.random.default_rng(0).uniform(1, 2, (9, 4)).astype(np.float32) * np.float32([1e-30, 1e-4, 1e4, 1e18])
+    gamma = np.ones((9, 1), np.float32)
+    want = x / np.sqrt((x.astype(float) ** 2).mean(0) + 1e-6)
+    np.testing.assert_allclose(ag.ag_rms_norm_op(x, gamma).numpy(), want, rtol=1e-6)
+    for got, exact in zip(step(device, x, ag.ag_rms_norm_op), step("cpu", x, ag.ag_rms_norm_op, "f64"), strict=True):
+        assert (np.abs(got - exact) <= 2e-6 * np.abs(exact).max(0)).all()
+    assert not ag.ag_rms_norm_op(np.full((9, 4), 1e30, np.float32), gamma).numpy().any()
+
+
+def test_rms_norm_of_zeros(device: str) -> None:
+    out, dx, dgamma = step(device, np.zeros((5, 3), np.float32), ag.ag_rms_norm_op)
+    assert not out.any() and not dgamma.any()
+    exact = step("cpu", np.zeros((5, 3), np.float32), ag.ag_rms_norm_op, "f64")[1]
+    np.testing.assert_allclose(dx, exact, rtol=1e-6)  # 1000 times what came, as the rate of nothing is
+
+
+def test_rms_norm_of_what_is_not_finite(device: str) -> None:
+    """A sample that has NaN is NaN; infinity is, too, and makes 0 of the others; its neighbours know nothing of it."""
+    x = np.ones((20, 5), np.float32)
+    x[3, 1], x[17, 3] = np.nan, -np.inf
+    out = ag.ag_rms_norm_op(x, np.ones((20, 1))).numpy()
+    assert np.isnan(out[:, 1]).all() and np.isnan(out[17, 3]) and not np.delete(out[:, 3], 17).any()
+    np.testing.assert_allclose(out[:, [0, 2, 4]], 1, rtol=1e-6)
+    _, dx, dgamma = step(device, x, ag.ag_rms_norm_op)
+    assert np.isnan(dx[:, 1]).all() and np.isfinite(dx[:, [0, 2, 4]]).all() and np.isnan(dgamma).any()
+
+
+def test_rms_norm_of_views(device: str) -> None:
+    rows = np.random.default_rng(3).standard_normal((14, 9)).astype(np.float32)
+    t = ag.ag_tensor(rows)
+    views = (lambda x: x[3:10]), (lambda x: x[::2, ::-1]), (lambda x: x.T), (lambda x: x[:, 4:5])
+    for view, array in ((of(t), of(rows)) for of in views):
+        gamma = np.arange(1, len(array) + 1, dtype=np.float32)[:, None]
+        want = gamma * array / np.sqrt((array.astype(float) ** 2).mean(0) + 1e-6)
+        np.testing.assert_allclose(ag.ag_rms_norm_op(view, gamma).numpy(), want, rtol=2e-6)

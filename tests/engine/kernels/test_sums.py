@@ -65,6 +65,21 @@ def test_norms(device: str, op: Callable[..., ag.Tensor], shape: tuple[int, int]
     np.testing.assert_allclose(ag.backward(loss)[beta].numpy(), float(TENTH) * shape[1], rtol=1e-5)
 
 
+def test_rms_norm(device: str) -> None:
+    x = (np.random.default_rng(0).random((70_000, 2)) + 5).astype(np.float32)
+    weights = np.random.default_rng(1).random((70_000, 2)).astype(np.float32)
+    operands = ag.ag_param(x), ag.ag_param(np.ones((70_000, 1)))
+    with ag.with_grad_tape():
+        y = ag.ag_rms_norm_op(*operands)
+        loss = ag.ag_sum(y * weights)
+    rate = 1 / np.sqrt((x.astype(float) ** 2).mean(0) + 1e-6)
+    h = x * rate
+    np.testing.assert_allclose(y.numpy(), h, rtol=2e-6)
+    grads = ag.backward(loss)
+    np.testing.assert_allclose(grads[operands[0]].numpy(), rate * (weights - h * (weights * h).mean(0)), atol=2e-7)
+    np.testing.assert_allclose(grads[operands[1]].numpy(), (weights * h).sum(1, keepdims=True), rtol=2e-6)
+
+
 def test_gradients_of_a_long_batch_norm(device: str) -> None:
     """Where the factor's gradient is a sum of equal numbers: x is 1 or -1 in turn, as its cotangent is."""
     x = np.resize(np.float32([1, -1]), (1, 60_000))

@@ -81,6 +81,13 @@ def test_the_transformer_of_the_examples(same_in_onnx: Check, monkeypatch: pytes
     assert graph_of(path).input[0].type.tensor_type.elem_type == 7  # int64, as the example is
 
 
+def test_rms_norms_are_written_out(same_in_onnx: Check) -> None:
+    model = ag.ag_sequential(ag.ag_linear(4, 8, "silu"), ag.ag_rms_norm(8), ag.ag_linear(8, 3),
+                             ag.ag_rms_norm(3, eps=0.5))
+    found = operators(same_in_onnx(trained(model, numbers(4, 6)), {"x": numbers(4, 5)}))
+    assert found["ReduceMean"] == found["Sqrt"] == found["Div"] == 2 and not found["Transpose"]
+
+
 # ---------------------------------------------------------------------------------------------- the batch in odd places
 
 
@@ -160,7 +167,8 @@ def test_several_inputs_and_outputs(run_onnx: Callable[..., Any], tmp_path: Path
 
 def test_half_precision(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
     with ag.ag_dtype("f16"):
-        model = ag.ag_sequential(ag.ag_linear(4, 8, activation="gelu"), ag.ag_layer_norm(8), ag.ag_linear(8, 3))
+        model = ag.ag_sequential(ag.ag_linear(4, 8, activation="gelu"), ag.ag_layer_norm(8), ag.ag_rms_norm(8),
+                                 ag.ag_linear(8, 3))
     x, path = numbers(4, 5).astype(np.float16), tmp_path / "half.onnx"
     ag.export_onnx(model, path, x)
     (found,) = run_onnx(path, x=x)

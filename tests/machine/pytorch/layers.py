@@ -145,6 +145,16 @@ def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps:
     return out.T.reshape(*lead, *shape)
 
 
+@express("nn.functional.rms_norm")
+def rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
+    n, lead = int(np.prod(shape)), x.shape[: operand(x).ndim - len(tuple(shape))]
+    eps = float(np.finfo(x.numpy().dtype).eps) if eps is None else eps
+    need(n > 0 and x.size > 0 and eps > 0, "no features, or eps not positive")
+    need(len(tuple(shape)) > 0, "no axis to normalise over")
+    gamma = np.ones((n, 1)) if weight is None else column(weight)
+    return ag.ag_rms_norm_op(x.reshape(-1, n).T, *_like(x, gamma), eps).T.reshape(*lead, *shape)
+
+
 def _like(x: Tensor, *arrays: Any) -> list[Tensor]:
     return [a if isinstance(a, ag.Tensor) else ag.ag_tensor(a, dtype=x.dtype, device=x.device) for a in arrays]
 

@@ -54,6 +54,10 @@ class Functions:
         return F.layer_norm(x.T, (len(x),), eps=eps).T * gamma + beta
 
     @staticmethod
+    def ag_rms_norm_op(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
+        return F.rms_norm(x.T, (len(x),), eps=eps).T * gamma
+
+    @staticmethod
     def ag_batch_norm_op(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
         variance, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
         return (x - mean) / torch.sqrt(variance + eps) * gamma + beta

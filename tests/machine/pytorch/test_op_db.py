@@ -17,7 +17,8 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("expect
 from machine.pytorch.op_db import compare_op, shared_ops
 
 OPS = {op.formatted_name: op for op in shared_ops()}
-QUICK = ["mul", "matmul", "sum", "softmax", "nn_functional_conv2d", "nn_functional_layer_norm", "nn_functional_gelu"]
+QUICK = ["mul", "matmul", "sum", "softmax", "nn_functional_conv2d", "nn_functional_layer_norm",
+         "nn_functional_rms_norm", "nn_functional_gelu"]
 
 
 def compare(op: Any, device: str, dtype: str, limit: int | None = None) -> None:

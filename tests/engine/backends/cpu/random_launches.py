@@ -294,6 +294,12 @@ def over_a_matrix(name: str, rng: Random) -> Launch:
         return launch(name, x, column(rng, x), column(rng, x), **EPS)
     if name == "layer_norm_grad":
         return launch(name, x, g, column(rng, x), *statistics(rng, *columns), **EPS)
+    if name == "rms_norm":
+        return launch(name, x, column(rng, x), **EPS)
+    if name == "rms_norm_grad":
+        return launch(name, x, g, column(rng, x), statistics(rng, *columns)[1], **EPS)
+    if name == "rms_norm_sums":
+        return launch(name, x, g, statistics(rng, *columns)[1], **EPS, chunk=size(rng, 2 * x.shape[1]))
     if name == "normalize":
         return launch(name, x, column(rng, x), column(rng, x), *statistics(rng, *rows), **EPS)
     return launch(name, x, g, column(rng, x), *statistics(rng, *rows), column(rng, x), column(rng, x), **EPS)
@@ -341,7 +347,8 @@ MAKERS: dict[str, Maker] = {
     "dropout": dropout,
     "rng_draw": rng_draw,
     **{name: partial(over_a_matrix, name) for name in (
-        "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "normalize", "batch_norm_grad")},
+        "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "normalize", "batch_norm_grad", "rms_norm",
+        "rms_norm_grad", "rms_norm_sums")},
     "joined_statistics": joined_statistics,
     "inverse_std": inverse_std,
     "running_update": running_update,
