@@ -47,8 +47,8 @@ class Case:
             return 2.0 * s[0] * s[1] * s[2] * s[3] ** 2 * s[4] ** 2
         if self.op.startswith("attention"):
             return (10.0 if "backward" in self.op else 4.0) * s[0] * s[1] ** 2 * s[2]
-        per_element = {"add": 1, "sum": 1, "softmax": 5, "layer norm": 8, "layer norm backward": 14, "softmax-CE": 5,
-                       "AdamW": 14}
+        per_element = {"add": 1, "sum": 1, "softmax": 5, "layer norm": 8, "layer norm backward": 14, "RMS norm": 4,
+                       "RMS norm backward": 11, "softmax-CE": 5, "AdamW": 14}
         return float(per_element[self.op] * self.elements)
 
     @property
@@ -67,8 +67,8 @@ class Case:
         elif self.op.startswith("attention"):
             arrays = (8 if "backward" in self.op else 4) * s[0] * s[1] * s[2]
         else:
-            per_element = {"add": 3, "sum": 1, "softmax": 2, "layer norm": 2, "layer norm backward": 3,
-                           "softmax-CE": 2, "AdamW": 7}
+            per_element = {"add": 3, "sum": 1, "softmax": 2, "layer norm": 2, "layer norm backward": 3, "RMS norm": 2,
+                           "RMS norm backward": 3, "softmax-CE": 2, "AdamW": 7}
             arrays = per_element[self.op] * self.elements
         return float(_F32 * arrays)
 
@@ -78,7 +78,8 @@ def _cases(matmuls: Any, convs: Any, elements: Any, columns: Any, attentions: An
         *(Case(op, s) for s in matmuls for op in ("matmul", "matmul dW", "matmul dX", "matmul high", "matmul medium")),
         *(Case(op, s) for s in convs for op in ("conv", "conv dgrad", "conv wgrad")),
         *(Case(op, s) for s in elements for op in ("add", "sum", "AdamW")),
-        *(Case(op, s) for s in columns for op in ("softmax", "softmax-CE", "layer norm", "layer norm backward")),
+        *(Case(op, s) for s in columns for op in ("softmax", "softmax-CE", "layer norm", "layer norm backward",
+                                                  "RMS norm", "RMS norm backward")),
         *(Case(op, s) for s in attentions for op in ("attention", "attention backward")),
     ]
 

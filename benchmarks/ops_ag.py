@@ -111,10 +111,12 @@ def work(case: Case) -> Work:
         one_hot[rng.integers(0, s[0], s[1]), np.arange(s[1])] = 1
         target = ag.ag_tensor(one_hot)
         return lambda: ag.ag_softmax_cross_entropy_loss(x, target)
-    gamma, beta = tensor(s[0], 1), tensor(s[0], 1)
-    if case.op == "layer norm":
-        return lambda: ag.ag_layer_norm_op(x, gamma, beta)
-    return gradient(recorded(ag.ag_layer_norm_op, x, gamma, beta), 0, 1, 2)
+    rms = case.op.startswith("RMS")
+    vectors = [tensor(s[0], 1) for _ in range(1 if rms else 2)]  # gamma, and beta
+    norm = ag.ag_rms_norm_op if rms else ag.ag_layer_norm_op
+    if not case.op.endswith("backward"):
+        return lambda: norm(x, *vectors)
+    return gradient(recorded(norm, x, *vectors), *range(1 + len(vectors)))
 
 
 def measured(launches: Work) -> tuple[float, int]:

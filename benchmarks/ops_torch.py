@@ -71,7 +71,11 @@ def works(case: Case) -> list[Work]:
     gamma, beta = tensor(s[0], grad=True), tensor(s[0], grad=True)
     if case.op == "layer norm":
         return [lambda: F.layer_norm(x, (s[0],), gamma.detach(), beta.detach())]
+    if case.op == "RMS norm":
+        return [lambda: F.rms_norm(x, (s[0],), gamma.detach(), 1e-6)]
     x.requires_grad_()
+    if case.op == "RMS norm backward":
+        return [gradient(F.rms_norm(x, (s[0],), gamma, 1e-6), x, gamma)]
     return [gradient(F.layer_norm(x, (s[0],), gamma, beta), x, gamma, beta)]
 
 

@@ -34,7 +34,7 @@ GOALS = (
     Goal("convolution, gradient of the input", ("conv dgrad",), 50),
     Goal("convolution, gradient of the weights", ("conv wgrad",), 50),
     Goal("elementwise, sums, optimizer", ("add", "sum", "AdamW"), 85),
-    Goal("norms", ("layer norm", "layer norm backward"), 85),
+    Goal("norms", ("layer norm", "layer norm backward", "RMS norm", "RMS norm backward"), 85),
     Goal("softmax, cross-entropy", ("softmax", "softmax-CE"), 85),
     Goal("attention", ("attention",), 50),
     Goal("attention, gradient", ("attention backward",), 35),
