@@ -109,8 +109,8 @@ class RMSNorm(Layer):
     Examples
     --------
     >>> import ag
-    >>> ag.ag_rms_norm(2)(ag.ag_tensor([1.0, 7.0])).numpy().round(3).ravel().tolist()
-    [0.2, 1.4]
+    >>> ag.ag_rms_norm(4)(ag.ag_tensor([3.0, 0.0, 0.0, 0.0])).numpy().round(3).ravel().tolist()
+    [2.0, 0.0, 0.0, 0.0]
     """
 
     settings = ("num_features", "eps")

@@ -203,8 +203,8 @@ def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Res
     Examples
     --------
     >>> import ag
-    >>> ag.ag_rms_norm_op([[1.0], [7.0]], [[1.0], [10.0]]).numpy().round(3).tolist()
-    [[0.2], [14.0]]
+    >>> ag.ag_rms_norm_op([[3.0], [-3.0]], [[1.0], [10.0]]).numpy().round(3).tolist()
+    [[1.0], [-10.0]]
     """
     m, a = _operands("ag_rms_norm_op", _FEATURES, eps, x, gamma=gamma)
     out, square = run(rms_norm, m, a, eps=float(eps))
