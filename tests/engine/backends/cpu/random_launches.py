@@ -1,6 +1,7 @@
 """Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive.
 
-`put_special_values` strews NaN, infinities and zeros of both signs over what they made.
+`put_special_values` strews NaN, infinities, zeros of both signs, the smallest and the largest numbers over what they
+made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from ag.engine.primitive import PRIMITIVES
 
 __all__ = ["MAKERS", "put_special_values"]
 
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.2e-38], np.float32)
+LARGE = np.array([3e38, -3e38, 1e30, -1e20], np.float32)
+# Of what they add up or multiply, a part may be infinite before the whole is, and it is not said which part.
+SUMS = {"sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy", "layer_norm",
+        "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums", "batched_matmul",
+        "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad", "attention_delta",
+        "attention_weights"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 
@@ -344,8 +351,10 @@ MAKERS: dict[str, Maker] = {
 
 
 def put_special_values(launch: Launch, rng: Random) -> None:
-    """Put NaN, infinities and zeros into its operands, in some places; they may become all of a small one."""
+    """Put them into its operands, in some places; they may become all of a small one."""
+    special = SPECIAL if launch.primitive.name in SUMS else np.concatenate([SPECIAL, LARGE])
     names = launch.primitive.operands[launch.primitive.outputs :]
     for operand, x in zip(names, launch.operands, strict=True):
         if x.dtype == np.float32 and operand not in HELD and x.size > 1:
-            x[rng.random(x.shape) < min(0.3, 10 / x.size)] = rng.choice(SPECIAL)
+            places = rng.random(x.shape) < min(0.3, 10 / x.size)
+            x[places] = rng.choice(special, int(places.sum())) if rng.random() < 0.5 else rng.choice(special)

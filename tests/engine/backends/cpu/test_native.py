@@ -42,6 +42,15 @@ NEVER_EMPTY = {"rng_draw", "scale_update"}  # their operands have as many number
 def test_every_kernel_has_random_launches() -> None:
     assert KERNELS is not None and KERNELS.kernels.keys() <= MAKERS.keys()
 
+# Each number is rounded as the reference rounds it, so that the smallest, the largest and zeros are the same, too; in
+# some kernels zeros but for their signs.
+ZEROS = {"abs_grad", "max_pool2d", "relu", "relu_grad"}
+EXACT = ZEROS | {
+    "abs", "adam_update", "add", "avg_pool2d", "avg_pool2d_grad", "batch_norm_grad", "clamp", "clamp_grad", "clip_factor",
+    "copy", "div", "dropout", "equal", "expand", "gather_columns", "insert", "inverse_std", "leaky_relu", "leaky_relu_grad",
+    "max", "max_pool2d_grad", "mul", "nonfinite", "normalize", "part", "permute", "rng_draw", "running_update", "scale",
+    "scale_update", "sgd_update", "sigmoid_grad", "spread", "sqrt", "sub", "tanh_grad"}
+
 
 class Sharing(NativeBackend):
     """A device whose launches are all shared, by so many threads, and that counts them."""
@@ -169,7 +178,7 @@ def test_many_special_values(name: str) -> None:
 
 
 def compare_special_values(backend: Sharing, name: str, count: int) -> None:
-    """NaN where the reference has it, and the same infinities; by 1, 2 and 5 threads to the bit."""
+    """NaN where the reference has it, and the same infinities, or all; by 1, 2 and 5 threads to the bit."""
     rng = np.random.default_rng(0)
     for launch in examples(name, count):
         put_special_values(launch, rng)
@@ -181,6 +190,23 @@ def compare_special_values(backend: Sharing, name: str, count: int) -> None:
                 continue
             np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(launch))
             np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(want) * np.sign(want), str(launch))
+            if name in EXACT:
+                np.testing.assert_array_equal(got, want, str(launch))
+            if name in EXACT and name not in ZEROS:
+                number = want == want
+                np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]), str(launch))
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sigmoid", "tanh", "silu"])
+def test_from_the_smallest_to_the_largest(name: str) -> None:
+    """Numbers of every size, of which functions keep the digits: those that are left of the smallest, too."""
+    sizes = np.concatenate([np.geomspace(1.4e-45, 3.4e38, 5000), np.linspace(0, 110, 2000)]).astype(np.float32)
+    launch = Launch(PRIMITIVES[name], [sizes if name in ("log", "sqrt") else np.concatenate([sizes, -sizes])], {})
+    got, exact = run(device(), launch)[0].astype(float), reference(launch, np.float64)[0]
+    exact = np.where(np.abs(exact) > np.finfo(np.float32).max, np.copysign(np.inf, exact), exact)
+    with np.errstate(invalid="ignore"):
+        off = np.where(got == exact, 0, np.abs(got - exact))
+    assert np.all(off <= 16 * np.finfo(np.float32).eps * np.abs(exact) + 2e-45), launch.operands[0][off.argmax()]
 
 
 @pytest.mark.parametrize("shape", [(1_000_000, 1), (1_000_000, 3), (1000, 1000), (200_000, 40)])
