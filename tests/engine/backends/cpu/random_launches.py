@@ -25,10 +25,11 @@ __all__ = ["MAKERS", "put_special_values"]
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.2e-38], np.float32)
 LARGE = np.array([3e38, -3e38, 1e30, -1e20], np.float32)
 # Of what they add up or multiply, a part may be infinite before the whole is, and it is not said which part.
-SUMS = {"sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy", "layer_norm",
-        "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums", "batched_matmul",
-        "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad", "attention_delta",
-        "attention_weights"}
+SUMS = {
+    "sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
+    "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
+    "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
+    "attention_delta", "attention_weights"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 

@@ -141,7 +141,7 @@ given = [("matmul", [normal(9, 600), normal(600, 9)], {"ta": False, "tb": False}
          ("conv2d_weight_grad", [normal(2, 3, 9000, 3), normal(3, 3, 4500, 3)], {**window, "chunk": 20000}),
          ("attention", [q, k, v, key], attended),
          ("attention_grad", [q, k, v, normal(2, 3, 1), normal(1, 3, 1) + 9, normal(1, 3, 1), key], attended)]
-backend, kernels = NativeBackend(library()), library()
+backend, kernels = NativeBackend(library(), guard=64), library()
 ready = []
 for name, operands, params in given:
     launch = Launch(PRIMITIVES[name], operands, params)
@@ -168,6 +168,7 @@ for (launch, outputs, _, words), found in zip(ready, slowly):
         np.testing.assert_allclose(b.native, exact, 1e-5, size, err_msg=str(launch))
         np.testing.assert_allclose(x, exact, 1e-5, size, err_msg=str(launch))
 assert mapped() > before
+backend.check_guards()
 """
 
 
