@@ -46,7 +46,13 @@ from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 
-_GUARD_BYTE = 0xA5
+_NAN = 0x7FC10101  # of float32; any of its lowest 22 bits may be set, and no byte of it is 0
+
+
+def _guard_words(address: int, nbytes: int) -> bytes:
+    """What is painted there: NaN, so that who adds it up is seen, and another one at every address, as copies go on."""
+    word = _NAN | address * 0x9E3779B1 >> 10 & 0x3FFFFF
+    return (word.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
 
 
 @dataclass(frozen=True)
@@ -431,7 +437,7 @@ class Backend(ABC):
 
     def _paint_guards(self, buffer: Buffer) -> None:
         for _, address, nbytes in self._guards(buffer):
-            self._write_bytes(address, bytes([_GUARD_BYTE]) * nbytes)
+            self._write_bytes(address, _guard_words(address, nbytes))
         self._guarded[buffer] = buffer.address
 
     def check_guards(self) -> None:
@@ -446,5 +452,5 @@ class Backend(ABC):
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
         for buffer, painted in list(self._guarded.items()):
             for side, address, nbytes in self._guards(buffer) if buffer.address == painted else ():  # or it was moved
-                if self._read_bytes(address, nbytes) != bytes([_GUARD_BYTE]) * nbytes:
+                if self._read_bytes(address, nbytes) != _guard_words(address, nbytes):
                     raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

@@ -259,6 +259,20 @@ def test_guard_words_tell_of_an_overrun(side: str, at: int) -> None:
         backend.check_guards()
 
 
+def test_a_copy_that_takes_guard_words_along_is_found() -> None:
+    backend = NumpyBackend(guard=64)
+    x, y = backend.alloc((5,), F32), backend.alloc((5,), F32)
+    backend._write_bytes(y.address, backend._read_bytes(x.address, 24))
+    with pytest.raises(ArenaError, match=r"memory after <Buffer \(5,\)"):
+        backend.check_guards()
+
+
+def test_guard_words_are_no_numbers() -> None:
+    backend = NumpyBackend(guard=64)
+    buffer = backend.alloc((5,), F32)
+    assert np.isnan(np.frombuffer(backend._read_bytes(buffer.address + buffer.nbytes, 64), np.float32)).all()
+
+
 def test_a_write_inside_does_not_touch_the_guards() -> None:
     backend = NumpyBackend(guard=64)
     buffer = backend.alloc((3,), F32)
