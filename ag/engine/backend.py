@@ -46,11 +46,11 @@ from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 
-_NAN = 0x7FC10101  # of float32; any of its lowest 22 bits may be set, and no byte of it is 0
+_NAN = 0x7F810101  # of float32, a signalling one; any of its lowest 22 bits may be set, and no byte of it is 0
 
 
 def _guard_words(address: int, nbytes: int) -> bytes:
-    """What is painted there: NaN, so that who adds it up is seen, and another one at every address, as copies go on."""
+    """What is painted there: NaN, which whoever computes with it makes a quiet one, and another for every address."""
     word = _NAN | address * 0x9E3779B1 >> 10 & 0x3FFFFF
     return (word.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
 

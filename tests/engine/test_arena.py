@@ -267,10 +267,16 @@ def test_a_copy_that_takes_guard_words_along_is_found() -> None:
         backend.check_guards()
 
 
-def test_guard_words_are_no_numbers() -> None:
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_who_computes_with_guard_words_is_found() -> None:
+    """In place, where the result would be NaN again, and into something else, which becomes NaN."""
     backend = NumpyBackend(guard=64)
     buffer = backend.alloc((5,), F32)
-    assert np.isnan(np.frombuffer(backend._read_bytes(buffer.address + buffer.nbytes, 64), np.float32)).all()
+    words = np.frombuffer(backend._read_bytes(buffer.address + buffer.nbytes, 64), np.float32)
+    assert np.isnan(words).all()
+    backend._write_bytes(buffer.address + buffer.nbytes, (words * np.float32(2)).tobytes())
+    with pytest.raises(ArenaError, match=r"memory after <Buffer \(5,\)"):
+        backend.check_guards()
 
 
 def test_a_write_inside_does_not_touch_the_guards() -> None:

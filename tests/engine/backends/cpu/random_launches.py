@@ -20,7 +20,7 @@ from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 
-__all__ = ["MAKERS", "put_special_values"]
+__all__ = ["MAKERS", "POWERS", "put_special_values"]
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.2e-38], np.float32)
 LARGE = np.array([3e38, -3e38, 1e30, -1e20], np.float32)
@@ -212,7 +212,8 @@ def insert(rng: Random) -> Launch:
 
 def permute(rng: Random) -> Launch:
     x = words(rng, *shape(rng, int(rng.integers(0, 6))))
-    return launch("permute", x, axes=tuple(rng.permutation(x.ndim).tolist()))
+    moving = x.ndim - (x.ndim > 0 and rng.random() < 0.5)  # rows may stay rows
+    return launch("permute", x, axes=(*rng.permutation(moving).tolist(), *range(moving, x.ndim)))
 
 
 def gather_columns(rng: Random) -> Launch:
@@ -239,9 +240,12 @@ def limited(name: str, rng: Random) -> Launch:
     return launch(name, *[normal(rng, *sizes) for _ in PRIMITIVES[name].operands[1:]], lo=lo, hi=hi)
 
 
+POWERS = 0, 0.5, 1, 2, 3, -1, -2, 1.5, 2.7
+
+
 def power(name: str, rng: Random) -> Launch:
     sizes = shape(rng, int(rng.integers(0, 4)))
-    p = float(rng.choice([0, 0.5, 1, 2, 3, -1, -2, 1.5, 2.7]))
+    p = float(rng.choice(POWERS))
     x = np.exp(normal(rng, *sizes))
     if p == int(p):
         x *= rng.choice(np.float32([1, -1]), sizes)

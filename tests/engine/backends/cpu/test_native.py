@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.backends.cpu.random_launches import MAKERS, put_special_values
+from engine.backends.cpu.random_launches import MAKERS, POWERS, put_special_values
 from engine.backends.cpu.random_sizes import Random
 from helpers.guarded import Launch, check, reference, run
 from table.rows import Array
@@ -157,6 +157,14 @@ def same_by_any_threads(backend: Sharing, launch: Launch, one_nan: bool = False)
                        else x.tobytes() for x in result] for result in results]
     assert others == [first, first], str(launch)
     return results[0]
+
+
+@pytest.mark.parametrize("p", POWERS)
+def test_every_power(p: float) -> None:
+    """Of which some have loops of their own."""
+    x, g = np.random.default_rng(0).uniform(0.5, 2, (2, 1027)).astype(np.float32)
+    compare(device(), [Launch(PRIMITIVES["pow"], [x], {"p": float(p)}),
+                       Launch(PRIMITIVES["pow_grad"], [x, g], {"p": float(p)})])
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - NEVER_EMPTY))
