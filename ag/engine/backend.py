@@ -34,7 +34,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 
-from ag.engine.arena import Arena, Block
+from ag.engine.arena import Arena, Block, guard_words
 from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
@@ -45,14 +45,6 @@ from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
-
-_NAN = 0x7F810101  # of float32, a signalling one; any of its lowest 22 bits may be set, and no byte of it is 0
-
-
-def _guard_words(address: int, nbytes: int) -> bytes:
-    """What is painted there: NaN, which whoever computes with it makes a quiet one, and another for every address."""
-    word = _NAN | address * 0x9E3779B1 >> 10 & 0x3FFFFF
-    return (word.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
 
 
 @dataclass(frozen=True)
@@ -437,7 +429,7 @@ class Backend(ABC):
 
     def _paint_guards(self, buffer: Buffer) -> None:
         for _, address, nbytes in self._guards(buffer):
-            self._write_bytes(address, _guard_words(address, nbytes))
+            self._write_bytes(address, guard_words(address, nbytes))
         self._guarded[buffer] = buffer.address
 
     def check_guards(self) -> None:
@@ -452,5 +444,5 @@ class Backend(ABC):
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
         for buffer, painted in list(self._guarded.items()):
             for side, address, nbytes in self._guards(buffer) if buffer.address == painted else ():  # or it was moved
-                if self._read_bytes(address, nbytes) != _guard_words(address, nbytes):
+                if self._read_bytes(address, nbytes) != guard_words(address, nbytes):
                     raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")
