@@ -34,7 +34,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 
-from ag.engine.arena import Arena, Block
+from ag.engine.arena import Arena, Block, guard_words
 from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
@@ -45,8 +45,6 @@ from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
-
-_GUARD_BYTE = 0xA5
 
 
 @dataclass(frozen=True)
@@ -431,7 +429,7 @@ class Backend(ABC):
 
     def _paint_guards(self, buffer: Buffer) -> None:
         for _, address, nbytes in self._guards(buffer):
-            self._write_bytes(address, bytes([_GUARD_BYTE]) * nbytes)
+            self._write_bytes(address, guard_words(address, nbytes))
         self._guarded[buffer] = buffer.address
 
     def check_guards(self) -> None:
@@ -446,5 +444,5 @@ class Backend(ABC):
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
         for buffer, painted in list(self._guarded.items()):
             for side, address, nbytes in self._guards(buffer) if buffer.address == painted else ():  # or it was moved
-                if self._read_bytes(address, nbytes) != bytes([_GUARD_BYTE]) * nbytes:
+                if self._read_bytes(address, nbytes) != guard_words(address, nbytes):
                     raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

@@ -259,6 +259,26 @@ def test_guard_words_tell_of_an_overrun(side: str, at: int) -> None:
         backend.check_guards()
 
 
+def test_a_copy_that_takes_guard_words_along_is_found() -> None:
+    backend = NumpyBackend(guard=64)
+    x, y = backend.alloc((5,), F32), backend.alloc((5,), F32)
+    backend._write_bytes(y.address, backend._read_bytes(x.address, 24))
+    with pytest.raises(ArenaError, match=r"memory after <Buffer \(5,\)"):
+        backend.check_guards()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_who_computes_with_guard_words_is_found() -> None:
+    """In place, where the result would be NaN again, and into something else, which becomes NaN."""
+    backend = NumpyBackend(guard=64)
+    buffer = backend.alloc((5,), F32)
+    words = np.frombuffer(backend._read_bytes(buffer.address + buffer.nbytes, 64), np.float32)
+    assert np.isnan(words).all()
+    backend._write_bytes(buffer.address + buffer.nbytes, (words * np.float32(2)).tobytes())
+    with pytest.raises(ArenaError, match=r"memory after <Buffer \(5,\)"):
+        backend.check_guards()
+
+
 def test_a_write_inside_does_not_touch_the_guards() -> None:
     backend = NumpyBackend(guard=64)
     buffer = backend.alloc((3,), F32)

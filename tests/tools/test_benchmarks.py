@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from helpers.devices import slowness
 
+from ag.engine.backends.cpu.library import library
 from ag.parallel.comm.mpi_settings import find_mpiexec
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,16 @@ def operations(tmp_path: Path, device: str) -> dict[str, Any]:
         assert row["us"] > 0 and row["launches"] >= 1 and row["roof_percent"] > 0 and row["torch_us"] is None, row
         assert row["gflops"] * row["us"] / 1e3 == pytest.approx(row["intensity"] * row["gbytes"] * row["us"] / 1e3)
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")
+def test_products(tmp_path: Path) -> None:
+    found = run("products.py", tmp_path)
+    assert len(found["results"]) == 3
+    for row in found["results"]:
+        assert row["ag_us"] == min(row["rounds"]["ag"]) > 0 and row["blas_us"] == min(row["rounds"]["BLAS"]) > 0
+        assert row["x_blas"] == row["blas_us"] / row["ag_us"] and row["threads"] == 1
 
 
 @pytest.mark.slow

@@ -133,7 +133,12 @@ def _parts(
         for first in samples:
             some = slice(first[0], min(batch, first[-1] + _LINE)) if first else slice(0)
             yield ([x[of[0] * (x.shape[0] // heads) : (of[-1] + 1) * (x.shape[0] // heads), :, some] for x in arrays],
-                   None if kept is None else kept[some, of[0] : of[-1] + 1].reshape(-1, *kept.shape[2:]), len(of))
+                   None if kept is None else _joined(kept[some, of[0] : of[-1] + 1]), len(of))
+
+
+def _joined(x: Array) -> Array:
+    """With its first two axes as one, which may be empty, as -1 may not."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def _shape(x: Array, heads: int) -> Shape:

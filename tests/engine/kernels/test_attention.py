@@ -156,3 +156,13 @@ def test_three_launches_and_no_matrix_of_weights() -> None:
     found = [x for x in recording.launches if x.primitive.name.startswith("attention")]
     assert [x.primitive.name for x in found] == ["attention", "attention_delta", "attention_grad"]
     assert max(b.size for x in recording.launches for b in x.buffers) == 8 * 300
+
+
+@pytest.mark.parametrize(("queries", "batch"), [(0, 2), (3, 0)])
+def test_dropout_of_no_queries_and_of_no_samples(device: str, queries: int, batch: int) -> None:
+    size, backend = (queries, batch), backend_of(device)
+    q, k = tensor(np.ones((4, *size)), backend, param=True), tensor(np.ones((4, 5, batch)), backend, param=True)
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(ag.ag_attention(q, k, k, dropout=0.5))
+    grads = ag.backward(loss)
+    assert grads[q].shape == (4, *size) and not grads[k].numpy().any()

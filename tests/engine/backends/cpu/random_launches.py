@@ -1,6 +1,7 @@
 """Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive.
 
-`put_special_values` strews NaN, infinities and zeros of both signs over what they made.
+`put_special_values` strews NaN, infinities, zeros of both signs, the smallest and the largest numbers over what they
+made.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from engine.backends.cpu.random_products import PRODUCTS
+from engine.backends.cpu.random_sizes import MOST, Random, shape, size
 from helpers.guarded import Launch
 from table.rows import Array
 
@@ -18,28 +20,17 @@ from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 
-__all__ = ["MAKERS", "put_special_values"]
+__all__ = ["MAKERS", "POWERS", "put_special_values"]
 
-Random = np.random.Generator
-MOST = 30_000  # elements of an operand
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.2e-38], np.float32)
+LARGE = np.array([3e38, -3e38, 1e30, -1e20], np.float32)
+# Of what they add up or multiply, a part may be infinite before the whole is, and it is not said which part.
+SUMS = {
+    "sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
+    "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
+    "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
+    "attention_delta", "attention_weights"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
-
-
-def size(rng: Random, most: int) -> int:
-    """Small sizes are as likely as large ones; some are where blocks of kernels end."""
-    if rng.random() < 0.2:
-        return min(most, int(rng.choice([1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1025])))
-    return int(np.exp(rng.uniform(0, np.log(most + 0.99))))
-
-
-def shape(rng: Random, ndim: int, most: int = MOST) -> tuple[int, ...]:
-    """Sizes of which one is large."""
-    sizes, left = [1] * ndim, most
-    for axis in rng.permutation(ndim).tolist():
-        sizes[axis] = size(rng, max(1, left))
-        left //= sizes[axis]
-    return tuple(sizes)
 
 
 def normal(rng: Random, *sizes: int) -> Array:
@@ -94,12 +85,12 @@ def along_an_axis(name: str, inputs: int, rng: Random) -> Launch:
 
 
 def cross_entropy(rng: Random) -> Launch:
-    x = normal(rng, *shape(rng, 2))
+    x = normal(rng, *shape(rng, 2, full=(0,)))
     return launch("softmax_cross_entropy", x, rng.random(x.shape).astype(np.float32), factor=float(rng.normal()))
 
 
 def cross_entropy_ids(rng: Random) -> Launch:
-    x = normal(rng, *shape(rng, 2))
+    x = normal(rng, *shape(rng, 2, full=(0,)))
     ids = rng.integers(0, len(x), x.shape[1]).astype(np.int32)
     return launch("softmax_cross_entropy_ids", x, ids, factor=float(rng.normal()))
 
@@ -136,8 +127,8 @@ def sgd(rng: Random) -> Launch:
 
 
 def pieces(name: str, rng: Random) -> Launch:
-    x = normal(rng, int(rng.choice([0, size(rng, MOST)], p=[0.05, 0.95])))
-    chunk = size(rng, 2 * len(x) + 1)
+    x = normal(rng, size(rng, MOST))
+    chunk = size(rng, 2 * len(x) + 1, 1)
     if name == "square_sums":
         return launch(name, x, chunk=chunk)
     x[rng.random(x.size) < 0.1] = rng.choice(np.float32([np.nan, np.inf, -np.inf]))
@@ -158,9 +149,10 @@ def scale_update(rng: Random) -> Launch:
 
 
 def reduction(name: str, rng: Random) -> Launch:
-    x = normal(rng, *shape(rng, int(rng.integers(1, 5))))
-    axis = int(rng.integers(x.ndim))
-    chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis])
+    ndim = int(rng.integers(1, 5))
+    axis = int(rng.integers(ndim))
+    x = normal(rng, *shape(rng, ndim, full=(axis,) if name == "max" else ()))
+    chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis], 1) if x.shape[axis] else 0
     return launch(name, x, axis=axis, chunk=chunk, **({"scale": float(rng.normal())} if name == "sum" else {}))
 
 
@@ -220,18 +212,22 @@ def insert(rng: Random) -> Launch:
 
 def permute(rng: Random) -> Launch:
     x = words(rng, *shape(rng, int(rng.integers(0, 6))))
-    return launch("permute", x, axes=tuple(rng.permutation(x.ndim).tolist()))
+    moving = x.ndim - (x.ndim > 0 and rng.random() < 0.5)  # rows may stay rows
+    return launch("permute", x, axes=(*rng.permutation(moving).tolist(), *range(moving, x.ndim)))
 
 
 def gather_columns(rng: Random) -> Launch:
     weight = normal(rng, *shape(rng, 2))
-    return launch("gather_columns", weight, rng.integers(0, weight.shape[1], size(rng, 60)).astype(np.int32))
+    vocab = weight.shape[1]
+    ids = rng.integers(0, max(1, vocab), size(rng, 60) * bool(vocab))
+    return launch("gather_columns", weight, ids.astype(np.int32))
 
 
 def scatter_columns(rng: Random) -> Launch:
-    g = normal(rng, *shape(rng, 2))
-    vocab, ends = size(rng, 100), np.sort(rng.integers(0, g.shape[1] + 1, 2)).tolist()
-    ids = rng.integers(0, vocab, g.shape[1]).astype(np.int32)
+    vocab = size(rng, 100)
+    g = normal(rng, *shape(rng, 2))[:, : None if vocab else 0]
+    ends = np.sort(rng.integers(0, g.shape[1] + 1, 2)).tolist()
+    ids = rng.integers(0, max(1, vocab), g.shape[1]).astype(np.int32)
     return launch("scatter_columns", g, ids, vocab=vocab, first=ends[0], last=ends[1])
 
 
@@ -244,9 +240,12 @@ def limited(name: str, rng: Random) -> Launch:
     return launch(name, *[normal(rng, *sizes) for _ in PRIMITIVES[name].operands[1:]], lo=lo, hi=hi)
 
 
+POWERS = 0, 0.5, 1, 2, 3, -1, -2, 1.5, 2.7
+
+
 def power(name: str, rng: Random) -> Launch:
     sizes = shape(rng, int(rng.integers(0, 4)))
-    p = float(rng.choice([0, 0.5, 1, 2, 3, -1, -2, 1.5, 2.7]))
+    p = float(rng.choice(POWERS))
     x = np.exp(normal(rng, *sizes))
     if p == int(p):
         x *= rng.choice(np.float32([1, -1]), sizes)
@@ -283,13 +282,14 @@ def statistics(rng: Random, *sizes: int) -> tuple[Array, Array]:
 
 
 def over_a_matrix(name: str, rng: Random) -> Launch:
-    x = normal(rng, *shape(rng, 2))
+    full = (0,) if name.startswith("layer") else (1,) if name == "norm_statistics" else ()
+    x = normal(rng, *shape(rng, 2, full=full))
     g, rows, columns = normal(rng, *x.shape), (len(x), 1), (1, x.shape[1])
     if name == "norm_statistics":
-        return launch(name, x, chunk=size(rng, 2 * x.shape[1]))
+        return launch(name, x, chunk=size(rng, 2 * x.shape[1], 1))
     if name == "norm_sums":
         return launch(name, x, g, *statistics(rng, *(rows if rng.random() < 0.5 else columns)), **EPS,
-                      chunk=size(rng, 2 * x.shape[1]))
+                      chunk=size(rng, max(1, 2 * x.shape[1]), 1))
     if name == "layer_norm":
         return launch(name, x, column(rng, x), column(rng, x), **EPS)
     if name == "layer_norm_grad":
@@ -306,8 +306,8 @@ def over_a_matrix(name: str, rng: Random) -> Launch:
 
 
 def joined_statistics(rng: Random) -> Launch:
-    length = size(rng, 5000)
-    chunk = size(rng, length)
+    length = size(rng, 5000, 1)
+    chunk = size(rng, length, 1)
     return launch("joined_statistics", *statistics(rng, size(rng, 50), -(-length // chunk)), length=length, chunk=chunk)
 
 
@@ -363,8 +363,10 @@ MAKERS: dict[str, Maker] = {
 
 
 def put_special_values(launch: Launch, rng: Random) -> None:
-    """Put NaN, infinities and zeros into its operands, in some places; they may become all of a small one."""
+    """Put them into its operands, in some places; they may become all of a small one."""
+    special = SPECIAL if launch.primitive.name in SUMS else np.concatenate([SPECIAL, LARGE])
     names = launch.primitive.operands[launch.primitive.outputs :]
     for operand, x in zip(names, launch.operands, strict=True):
         if x.dtype == np.float32 and operand not in HELD and x.size > 1:
-            x[rng.random(x.shape) < min(0.3, 10 / x.size)] = rng.choice(SPECIAL)
+            places = rng.random(x.shape) < min(0.3, 10 / x.size)
+            x[places] = rng.choice(special, int(places.sum())) if rng.random() < 0.5 else rng.choice(special)

@@ -7,6 +7,7 @@ from math import isqrt, prod, sqrt
 from typing import Any
 
 import numpy as np
+from engine.backends.cpu.random_sizes import Random
 from helpers.guarded import Launch
 from helpers.random_operands import geometry, random_operands
 from table.rows import Array
@@ -19,7 +20,6 @@ from ag.errors import ShapeError
 
 __all__ = ["PRODUCTS"]
 
-Random = np.random.Generator
 BATCHES = (1, 1, 2, 3, 8, 16, 17, 32, 65)  # whole registers, less than one, and some more than one
 
 
@@ -39,21 +39,34 @@ def matrices(name: str, rng: Random) -> Launch:
         a = a[:, :, :1].copy() if ta else a[:, :1].copy()
     if rng.random() < 0.2:
         b = b[:, :1].copy() if tb else b[:, :, :1].copy()
+    if rng.is_empty():
+        a = a[:, :, :0].copy() if ta else a[:, :0].copy()
+    if rng.is_empty():
+        b = b[:, :0].copy() if tb else b[:, :, :0].copy()
+    if batched and rng.is_empty():
+        a, b = a[:0], b[:0]
     if not batched:
         return launch(name, a[0], b[0], ta=ta, tb=tb)
     return launch(name, a, b, ta=ta, tb=tb, chunk=int(rng.integers(1, 2 * b.shape[2 if tb else 1] + 2)))
 
 
 def convolution(name: str, rng: Random) -> Launch:
-    image, weights, window, groups = geometry(rng)
+    """Now and then one that is a product of matrices: its windows see a pixel each."""
+    image, weights, window, groups = geometry(rng, [Window((1, 1))] if rng.random() < 0.15 else None)
     image = (*image[:3], int(rng.choice(BATCHES)) if prod(image) < 4000 else image[3])
+    if rng.is_empty():
+        image = (*image[:3], 0)
+    if rng.is_empty():
+        image, weights = (0, *image[1:]), (weights[0], 0, *weights[2:])
+    if rng.is_empty():
+        weights = (0, *weights[1:])
     x, w = normal(rng, *image), normal(rng, *weights)
     g = normal(rng, *conv2d.shape(image, weights, window=window, groups=groups))
     if name == "conv2d":
         return launch(name, x, w, window=window, groups=groups)
     if name == "conv2d_input_grad":
         return launch(name, w, g, window=window, groups=groups, image=image[1:3])
-    inner = prod(g.shape[1:])
+    inner = max(1, prod(g.shape[1:]))
     return launch(name, x, g, window=window, groups=groups, chunk=int(rng.choice([inner, 64, isqrt(inner) + 1])))
 
 
@@ -61,6 +74,8 @@ def heads_of(rng: Random) -> tuple[int, dict[str, int]]:
     """Heads, and the sizes of their operands."""
     q, v, queries, keys = (int(np.exp(rng.uniform(0, np.log(most)))) for most in (40, 40, 100, 100))
     sizes = {"q": q, "v": v, "queries": queries, "keys": keys, "batch": int(rng.choice(BATCHES[:-1]))}
+    for name in sizes.keys() - {"keys"}:
+        sizes[name] *= not rng.is_empty()
     return int(rng.integers(1, 5)), sizes
 
 
@@ -70,7 +85,7 @@ def attention(name: str, rng: Random) -> Launch:
     q = normal(rng, heads * n["q"], n["queries"], n["batch"])
     k, v = (normal(rng, heads * n[x], n["keys"], n["batch"]) for x in "qv")
     key = rng.integers(0, 1 << 32, 4, np.uint32) if rate else q
-    params = {"heads": heads, "factor": 1 / sqrt(n["q"]), "causal": bool(rng.integers(2)), "rate": rate}
+    params = {"heads": heads, "factor": 1 / sqrt(max(1, n["q"])), "causal": bool(rng.integers(2)), "rate": rate}
     if name == "attention":
         return launch(name, q, k, v, key, **params)
     g = normal(rng, heads * n["v"], n["queries"], n["batch"])
@@ -103,7 +118,7 @@ def pooling(name: str, rng: Random) -> Launch:
             seen = places(image, window)
         except ShapeError:
             continue
-        channels, batch = int(rng.integers(1, 5)), int(rng.choice(BATCHES))
+        channels, batch = (n * (not rng.is_empty()) for n in (int(rng.integers(1, 5)), int(rng.choice(BATCHES))))
         x = rng.integers(-3, 4, (channels, *image, batch)).astype(np.float32)
         out, tap = np.zeros((2, channels, *seen, batch), np.float32)
         max_pool2d.reference(out, tap, x, window=window)

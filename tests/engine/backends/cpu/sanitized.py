@@ -13,6 +13,7 @@ from threading import Thread
 
 import numpy as np
 from engine.backends.cpu.random_launches import MAKERS, put_special_values
+from engine.backends.cpu.random_sizes import Random
 from helpers.guarded import Launch
 from table.rows import Array
 
@@ -50,7 +51,7 @@ def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
 
 def run_beside(library: Library, backend: NativeBackend) -> None:
     """Launches of three callers who share the cores, and of one who does not know of them."""
-    launches = [words_of(backend, MAKERS["exp"](np.random.default_rng(k))) for k in range(4)]
+    launches = [words_of(backend, MAKERS["exp"](Random(k))) for k in range(4)]
 
     def work(words: bytes, callers: int) -> None:
         for k in range(200):
@@ -69,7 +70,7 @@ def main(folder: str, examples: str) -> None:
     assert library is not None, f"no kernels in {folder}"
     backend = NativeBackend(library)
     for name in sorted(library.kernels):
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        rng = Random(zlib.crc32(name.encode()), empty=0.1)
         for _ in range(int(examples)):
             launch = MAKERS[name](rng)
             run(library, backend, launch)

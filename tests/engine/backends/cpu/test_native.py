@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import zlib
 from functools import cache, partial
-from math import isqrt
+from itertools import islice
+from math import isqrt, prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from engine.backends.cpu.random_launches import MAKERS, put_special_values
+from engine.backends.cpu.random_launches import MAKERS, POWERS, put_special_values
+from engine.backends.cpu.random_sizes import Random
 from helpers.guarded import Launch, check, reference, run
 from table.rows import Array
 
@@ -34,9 +36,21 @@ NAMES = sorted(KERNELS.kernels.keys() & MAKERS.keys()) if KERNELS else []
 # NaN is not where the reference has it: 0 * inf at infinity, or where keys are hidden. See test_dense.py.
 ELSEWHERE = {"gelu_grad", "attention", "attention_grad", "attention_weights"}
 
+NEVER_EMPTY = {"rng_draw", "scale_update"}  # their operands have as many numbers as their texts say
+
 
 def test_every_kernel_has_random_launches() -> None:
     assert KERNELS is not None and KERNELS.kernels.keys() <= MAKERS.keys()
+
+# Each number is rounded as the reference rounds it, so that the smallest, the largest and zeros are the same, too; in
+# some kernels zeros but for their signs.
+ZEROS = {"abs_grad", "max_pool2d", "relu", "relu_grad"}
+EXACT = ZEROS | {
+    "abs", "adam_update", "add", "avg_pool2d", "avg_pool2d_grad", "batch_norm_grad", "clamp", "clamp_grad",
+    "clip_factor", "copy", "div", "dropout", "equal", "expand", "gather_columns", "insert", "inverse_std",
+    "leaky_relu", "leaky_relu_grad", "max", "max_pool2d_grad", "mul", "nonfinite", "normalize", "part", "permute",
+    "rng_draw", "running_update", "scale", "scale_update", "sgd_update", "sigmoid_grad", "spread", "sqrt", "sub",
+    "tanh_grad"}
 
 
 class Sharing(NativeBackend):
@@ -77,7 +91,7 @@ def device_of_level(level: str) -> Sharing:
 
 def examples(name: str, count: int) -> list[Launch]:
     """Launches of random shapes, the same ones every time."""
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    rng = Random(zlib.crc32(name.encode()))
     return [MAKERS[name](rng) for _ in range(count)]
 
 
@@ -103,26 +117,27 @@ def shapes(launch: Launch) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_shapes(name: str) -> None:
-    compare(device(), name, 10)
+    compare(device(), examples(name, 10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_many_random_shapes(name: str) -> None:
-    compare(device(), name, 300)
+    compare(device(), examples(name, 300))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LOWER)
 @pytest.mark.parametrize("name", NAMES)
 def test_levels_for_older_processors(name: str, level: str) -> None:
-    compare(device_of_level(level), name, 60)
+    compare(device_of_level(level), examples(name, 60))
     compare_special_values(device_of_level(level), name, 20)
 
 
-def compare(backend: Sharing, name: str, count: int) -> None:
-    """Launches against the reference, and to the bit for 1, 2 and 5 threads."""
-    for launch in examples(name, count):
+def compare(backend: Sharing, launches: list[Launch], least: int = 1) -> None:
+    """Launches, so many at least, against the reference, and to the bit for 1, 2 and 5 threads."""
+    assert len(launches) >= least
+    for launch in launches:
         made = backend.made
         backend.threads = 2
         check(backend, launch, added=1 + isqrt(launch.operands[0].size))
@@ -144,6 +159,22 @@ def same_by_any_threads(backend: Sharing, launch: Launch, one_nan: bool = False)
     return results[0]
 
 
+@pytest.mark.parametrize("p", POWERS)
+def test_every_power(p: float) -> None:
+    """Of which some have loops of their own."""
+    x, g = np.random.default_rng(0).uniform(0.5, 2, (2, 1027)).astype(np.float32)
+    compare(device(), [Launch(PRIMITIVES["pow"], [x], {"p": float(p)}),
+                       Launch(PRIMITIVES["pow_grad"], [x, g], {"p": float(p)})])
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - NEVER_EMPTY))
+def test_nothing(name: str) -> None:
+    """An axis of length 0, in some operand or result."""
+    rng = Random(0, empty=0.12)
+    drawn = (MAKERS[name](rng) for _ in range(300))
+    compare(device(), list(islice((launch for launch in drawn if 0 in map(prod, shapes(launch))), 12)), 12)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_special_values(name: str) -> None:
     compare_special_values(device(), name, 8)
@@ -156,7 +187,7 @@ def test_many_special_values(name: str) -> None:
 
 
 def compare_special_values(backend: Sharing, name: str, count: int) -> None:
-    """NaN where the reference has it, and the same infinities; by 1, 2 and 5 threads to the bit."""
+    """NaN where the reference has it, and the same infinities, or all; by 1, 2 and 5 threads to the bit."""
     rng = np.random.default_rng(0)
     for launch in examples(name, count):
         put_special_values(launch, rng)
@@ -168,6 +199,23 @@ def compare_special_values(backend: Sharing, name: str, count: int) -> None:
                 continue
             np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(launch))
             np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(want) * np.sign(want), str(launch))
+            if name in EXACT:
+                np.testing.assert_array_equal(got, want, str(launch))
+            if name in EXACT and name not in ZEROS:
+                number = want == want
+                np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]), str(launch))
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sigmoid", "tanh", "silu"])
+def test_from_the_smallest_to_the_largest(name: str) -> None:
+    """Numbers of every size, of which functions keep the digits: those that are left of the smallest, too."""
+    sizes = np.concatenate([np.geomspace(1.4e-45, 3.4e38, 5000), np.linspace(0, 110, 2000)]).astype(np.float32)
+    launch = Launch(PRIMITIVES[name], [sizes if name in ("log", "sqrt") else np.concatenate([sizes, -sizes])], {})
+    got, exact = run(device(), launch)[0].astype(float), reference(launch, np.float64)[0]
+    exact = np.where(np.abs(exact) > np.finfo(np.float32).max, np.copysign(np.inf, exact), exact)
+    with np.errstate(invalid="ignore"):
+        off = np.where(got == exact, 0, np.abs(got - exact))
+    assert np.all(off <= 16 * np.finfo(np.float32).eps * np.abs(exact) + 2e-45), launch.operands[0][off.argmax()]
 
 
 @pytest.mark.parametrize("shape", [(1_000_000, 1), (1_000_000, 3), (1000, 1000), (200_000, 40)])
