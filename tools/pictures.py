@@ -35,13 +35,16 @@ text { fill: #e6e8eb } .small { fill: #a5adb6 } .grid { stroke: #3d444d } .axis 
 }
 </style>"""
 
-JAX_STYLE = "<style>.f4 { fill: #4b8b3b } @media (prefers-color-scheme: dark) { .f4 { fill: #86c977 } }</style>"
+STYLES = {  # of peers that not every file has
+    "jax jit": "<style>.f4 { fill: #4b8b3b } @media (prefers-color-scheme: dark) { .f4 { fill: #86c977 } }</style>",
+    "ag numpy": "<style>.f5 { fill: #c3d9f7 } @media (prefers-color-scheme: dark) { .f5 { fill: #1f3f6e } }</style>",
+}
 WORKLOADS = {
     "W1": "perceptron 4-32-3, 32 samples", "W1b": "perceptron 4-32-3, 1 sample",
     "W2": "perceptron 784-512-256-10, 128", "W3": "GPT of 4 layers, 16 x 64", "W4": "ResNet-8, 32 images",
 }
-PEERS = {"ag captured": "f0", "ag dp_train": "f0", "ag eager": "f1", "torch graph": "f2", "torch compiled": "f2",
-         "torch fused": "f3", "jax jit": "f4"}
+PEERS = {"ag captured": "f0", "ag dp_train": "f0", "ag eager": "f1", "ag numpy": "f5", "torch graph": "f2",
+         "torch compiled": "f2", "torch fused": "f3", "jax jit": "f4"}
 
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
@@ -85,7 +88,7 @@ def bars(name: str) -> str:
     def place(ratio: float) -> float:
         return left + (right - left) * (min(max(log2(ratio), least), most) - least) / (most - least)
 
-    styles = [JAX_STYLE] if any("jax jit" in peers for peers in found.values()) else []
+    styles = [style for peer, style in STYLES.items() if any(peer in peers for peers in found.values())]
     parts, y = [text(12, 22, "Steps in the time of one eager step of PyTorch", "head"),
                 text(12, 42, machine(name), "small")], 56.0
     begin = y
@@ -108,8 +111,8 @@ def bars(name: str) -> str:
 
 
 def step_table(name: str) -> list[str]:
-    peers = [peer for peer in ("ag captured", "ag eager", "ag dp_train", "torch eager", "torch fused", "torch compiled",
-                              "torch graph", "jax jit")
+    peers = [peer for peer in ("ag captured", "ag numpy", "ag eager", "ag dp_train", "torch eager", "torch fused",
+                               "torch compiled", "torch graph", "jax jit")
              if any(peer in found for found in steps(name).values())]
     rows = [["a step takes, in µs", *peers], ["---", *["---:"] * len(peers)]]
     for workload, found in steps(name).items():

@@ -41,8 +41,8 @@ def run(script: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
 def test_steps(tmp_path: Path) -> None:
     found = run("bench_step.py", tmp_path, "--workloads", "W1b,W4")
     rows = {(r["workload"], r["peer"]): r for r in found["results"]}
-    assert rows.keys() == {("W1b", "ag eager"), ("W1b", "ag captured"), ("W1b", "ag dp_train"),
-                           ("W4", "ag eager"), ("W4", "ag captured")}
+    assert rows.keys() == {("W1b", "ag eager"), ("W1b", "ag captured"), ("W1b", "ag numpy"), ("W1b", "ag dp_train"),
+                           ("W4", "ag eager"), ("W4", "ag captured"), ("W4", "ag numpy")}
     assert all(r["same_work"] and r["us_per_step"] > 0 and len(r["rounds"]) == 1 for r in rows.values())
     assert found["printed"].count("| ag captured |") == 2
     assert found["printed"].startswith("JAX takes no part") and "jax" not in found["machine"]
