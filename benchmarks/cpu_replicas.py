@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import ag
-from ag.engine.cpu_threads import one_thread
+from ag.engine.cpu_threads import share_cores, threads
 
 WIDTH, BATCH, SAMPLES, STEPS = 256, 64, 16, 20
 
@@ -39,10 +39,10 @@ if __name__ == "__main__":
     found: list[tuple[float, float, float]] = []
     for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 5):
         default = samples_per_second(["cpu"])
-        one_thread()
+        share_cores(threads())
         with threadpool_limits(1, "blas"):  # without kernels in C
             single = samples_per_second(["cpu"])
-        one_thread(alone=False)
+        share_cores(1)
         found.append((default, single, samples_per_second(["cpu", "cpu:1"])))
     default, single, two = map(median, zip(*found, strict=True))
     print(f"samples/s: 1 CPU device {default:.1f}, in one thread {single:.1f}; 2 CPU devices "

@@ -37,6 +37,13 @@ def run(script: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return {**found, "printed": done.stdout}
 
 
+def test_two_devices_and_one_without_environment_variables() -> None:
+    done = subprocess.run([sys.executable, str(BENCHMARKS / "cpu_replicas.py"), "1"], capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert re.match(r"samples/s: 1 CPU device \d+\.\d, in one thread \d+\.\d; 2 CPU devices \d", done.stdout), (
+        done.stderr)
+
+
 @pytest.mark.slow
 def test_steps(tmp_path: Path) -> None:
     found = run("bench_step.py", tmp_path, "--workloads", "W1b,W4")

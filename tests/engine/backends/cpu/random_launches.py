@@ -29,7 +29,7 @@ SUMS = {
     "sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
     "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
     "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
-    "attention_delta", "attention_weights"}
+    "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 
@@ -282,7 +282,8 @@ def statistics(rng: Random, *sizes: int) -> tuple[Array, Array]:
 
 
 def over_a_matrix(name: str, rng: Random) -> Launch:
-    full = (0,) if name.startswith("layer") else (1,) if name == "norm_statistics" else ()
+    full = {"layer_norm": (0,), "layer_norm_grad": (0,), "rms_norm": (0,), "rms_norm_grad": (0,),
+            "norm_statistics": (1,)}.get(name, ())
     x = normal(rng, *shape(rng, 2, full=full))
     g, rows, columns = normal(rng, *x.shape), (len(x), 1), (1, x.shape[1])
     if name == "norm_statistics":
@@ -299,7 +300,8 @@ def over_a_matrix(name: str, rng: Random) -> Launch:
     if name == "rms_norm_grad":
         return launch(name, x, g, column(rng, x), statistics(rng, *columns)[1], **EPS)
     if name == "rms_norm_sums":
-        return launch(name, x, g, statistics(rng, *columns)[1], **EPS, chunk=size(rng, 2 * x.shape[1]))
+        return launch(name, x, g, statistics(rng, *columns)[1], **EPS,
+                      chunk=size(rng, max(1, 2 * x.shape[1]), 1))
     if name == "normalize":
         return launch(name, x, column(rng, x), column(rng, x), *statistics(rng, *rows), **EPS)
     return launch(name, x, g, column(rng, x), *statistics(rng, *rows), column(rng, x), column(rng, x), **EPS)
