@@ -33,8 +33,8 @@ KERNELS = library()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no kernels in C: not built, or AG_CPU is numpy")
 NAMES = sorted(KERNELS.kernels.keys() & MAKERS.keys()) if KERNELS else []
 
-# NaN is not where the reference has it: 0 * inf at infinity, or where keys are hidden. See test_dense.py. In the gradient
-# of RMS norm the smallest number times a rate is 0 in numpy, and 0 * inf NaN; the kernel multiplies the inf first.
+# NaN is not where the reference has it: 0 * inf at infinity, or where keys are hidden. See test_dense.py. In the
+# gradient of RMS norm the smallest number times a rate is 0 in numpy, and 0 * inf NaN; the kernel takes the inf first.
 ELSEWHERE = {"gelu_grad", "attention", "attention_grad", "attention_weights", "rms_norm_grad"}
 
 NEVER_EMPTY = {"rng_draw", "scale_update"}  # their operands have as many numbers as their texts say
