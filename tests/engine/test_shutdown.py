@@ -142,6 +142,11 @@ def test_a_process_ends_while_threads_are_at_work(device: str) -> None:
     assert run_code(at_work(device))["ends"] == []
 
 
+def test_a_process_ends_while_blas_is_at_work() -> None:
+    """It takes the memory away that BLAS packs matrices into, when nobody waits."""
+    assert run_code(at_work("cpu").replace("ag.ag_tensor(numbers)", "ag.ag_tensor(numbers, dtype='f64')"))["ends"] == []
+
+
 @pytest.mark.vulkan
 def test_nobody_launches_what_closing_would_not_wait_for(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver whose threads still compute as the process ends may take it down."""

@@ -11,7 +11,8 @@ import os
 import platform
 from functools import lru_cache, partial
 from pathlib import Path
-from time import perf_counter_ns
+from threading import get_ident
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,32 @@ _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
-quiet = partial(np.errstate, all="ignore")  # infinities and NaN are values, as on every other device
+_under_way: dict[int, int] = {}  # threads in numpy, by what they entered it with
+_ENDS_S = 10.0  # how long a device that is closed waits for them
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_under_way.clear)  # which has none of the threads
+
+
+class quiet(np.errstate):  # noqa: N801 - as numpy's own
+    """Around numpy's work for a launch: infinities and NaN are values, as on every other device."""
+
+    def __init__(self) -> None:
+        super().__init__(all="ignore")
+
+    def __enter__(self) -> None:
+        _under_way[id(self)] = get_ident()
+        super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _under_way.pop(id(self), None)
+
+
+def _wait_for_others() -> None:
+    """A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes."""
+    end = monotonic() + _ENDS_S
+    while set(_under_way.copy().values()) - {get_ident()} and monotonic() < end:
+        sleep(0.0005)
 
 
 def _memory(nbytes: int) -> Array:
@@ -207,8 +233,9 @@ class NumpyBackend(Backend):
         """Nothing to do: launches have already run."""
 
     def close(self) -> None:
-        """Let go of the memory; the last buffer that looks into it frees it."""
+        """Let go of the memory; the last buffer that looks into it frees it.  Waits for what numpy is doing."""
         self.let_go(closed(self.name))
+        _wait_for_others()
 
     def examine(self) -> list[Finding]:
         """What is lacking of the kernels in C, if anything is."""
