@@ -13,9 +13,8 @@ import numpy as np
 from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
-from ag.engine.shape import counts
 from ag.nn.layer import Layer, Settings
-from ag.nn.settings import number
+from ag.nn.settings import features, number
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
 
 __all__ = ["BatchNorm", "ag_batch_norm"]
@@ -76,10 +75,7 @@ class BatchNorm(Layer):
     momentum: float
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        if not counts(num_features):
-            raise ValueError(f"ag_batch_norm: num_features is {num_features!r}; it must be a whole number of at least "
-                             f"1.")
-        self.num_features = int(num_features)
+        self.num_features = features("ag_batch_norm", num_features)
         self.eps = _eps(eps)
         self.momentum = _momentum(momentum)
         column = (self.num_features, 1)

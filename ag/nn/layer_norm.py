@@ -11,22 +11,14 @@ import numpy as np
 
 from ag.autograd.create import ag_param
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import counts
 from ag.nn.layer import Layer, Settings
-from ag.nn.settings import number
+from ag.nn.settings import features, number
 from ag.ops.norm import ag_layer_norm_op, ag_rms_norm_op
 
 __all__ = ["LayerNorm", "RMSNorm", "ag_layer_norm", "ag_rms_norm"]
 
-
 _eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
                   for function in ("ag_layer_norm", "ag_rms_norm"))
-
-
-def _features(function: str, num_features: int) -> int:
-    if not counts(num_features):
-        raise ValueError(f"{function}: num_features is {num_features!r}; it must be a whole number of at least 1.")
-    return int(num_features)
 
 
 class LayerNorm(Layer):
@@ -66,7 +58,7 @@ class LayerNorm(Layer):
     eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
-        self.num_features = _features("ag_layer_norm", num_features)
+        self.num_features = features("ag_layer_norm", num_features)
         self.eps = _eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
@@ -119,7 +111,7 @@ class RMSNorm(Layer):
     eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-6) -> None:
-        self.num_features = _features("ag_rms_norm", num_features)
+        self.num_features = features("ag_rms_norm", num_features)
         self.eps = _rms_eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
 

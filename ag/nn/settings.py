@@ -11,9 +11,10 @@ from numbers import Real
 
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.shape import counts
 from ag.ops import activation
 
-__all__ = ["ACTIVATIONS", "activation_called", "number"]
+__all__ = ["ACTIVATIONS", "activation_called", "features", "number"]
 
 # What layers call "relu" is `ag_relu`, and so on.
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
@@ -33,6 +34,13 @@ def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[
         return float(value)
 
     return check
+
+
+def features(function: str, given: int) -> int:
+    """The size of the axis that a norm, which messages call `function`, has its parameters for."""
+    if not counts(given):
+        raise ValueError(f"{function}: num_features is {given!r}; it must be a whole number of at least 1.")
+    return int(given)
 
 
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine import device as devices
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.device import backend_of
 
 
@@ -145,6 +147,28 @@ def test_a_process_ends_while_threads_are_at_work(device: str) -> None:
 def test_a_process_ends_while_blas_is_at_work() -> None:
     """It takes the memory away that BLAS packs matrices into, when nobody waits."""
     assert run_code(at_work("cpu").replace("ag.ag_tensor(numbers)", "ag.ag_tensor(numbers, dtype='f64')"))["ends"] == []
+
+
+def test_closing_a_device_does_not_wait_for_what_others_will_compute() -> None:
+    """Only for what they are computing at that time."""
+    with ag.ag_device("cpu"):
+        x = ag.ag_tensor(np.ones((300, 300)), dtype="f64")
+    going = True
+
+    def work() -> None:
+        while going:
+            x @ x
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        begin = time.monotonic()
+        for index in range(20, 24):
+            NumpyBackend(index).close()
+        assert time.monotonic() - begin < 5
+    finally:
+        going = False
+        thread.join()
 
 
 @pytest.mark.vulkan

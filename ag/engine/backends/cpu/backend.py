@@ -35,7 +35,7 @@ _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
-_under_way: dict[int, int] = {}  # threads in numpy, by what they entered it with
+_under_way: dict[quiet, int] = {}  # what numpy is doing, and for which thread
 _ENDS_S = 10.0  # how long a device that is closed waits for them
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_under_way.clear)  # which has none of the threads
@@ -48,18 +48,22 @@ class quiet(np.errstate):  # noqa: N801 - as numpy's own
         super().__init__(all="ignore")
 
     def __enter__(self) -> None:
-        _under_way[id(self)] = get_ident()
+        _under_way[self] = get_ident()
         super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        _under_way.pop(id(self), None)
+        _under_way.pop(self, None)
 
 
 def _wait_for_others() -> None:
-    """A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes."""
+    """Wait for what numpy is doing now for other threads, on any device.
+
+    A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes.
+    """
+    others = [work for work, thread in _under_way.copy().items() if thread != get_ident()]
     end = monotonic() + _ENDS_S
-    while set(_under_way.copy().values()) - {get_ident()} and monotonic() < end:
+    while any(work in _under_way for work in others) and monotonic() < end:
         sleep(0.0005)
 
 
