@@ -6,7 +6,8 @@ The steps are in the order in which they run:
    shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `cpu_kernels.update`:
    the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
 2. `BuildExtensions`, with the compiler that setuptools chose for this Python: third_party/kp, the patched Kompute, to
-   ag/engine/backends/vulkan/_kp, and what replays and small launches ask first to modules beside `QUICK`.
+   ag/engine/backends/vulkan/_kp, and what replays, small launches and sums of gradients ask
+   first to modules beside `QUICK`.
 
 No step is an error: one that cannot be done returns why, in one line.  That line goes into ``not_built.txt`` in the
 folder of the backend, from where ag's messages, `python -m ag devices` and `python -m ag doctor` take it, as pip shows
@@ -36,9 +37,9 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
-# To modules called _unchanged, _replay and _launch beside them.
+# To modules called _unchanged, _replay, _launch and _rows beside them.
 QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
-         Path("ag", "engine", "backends", "launch.c"))
+         Path("ag", "engine", "backends", "launch.c"), Path("ag", "parallel", "comm", "rows.c"))
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree
@@ -130,7 +131,7 @@ NEEDED = (
 
 def extensions() -> list[Extension]:
     """What is compiled for this platform: Kompute, and what Python would do, too, but slower."""
-    options = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O2", "-g0"]
+    options = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O3", "-g0"]
     return [kompute(), *(Extension(".".join([*path.parent.parts, f"_{path.stem}"]), [str(path)],
                                    extra_compile_args=options) for path in QUICK)]
 

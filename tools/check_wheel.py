@@ -27,7 +27,7 @@ KERNELS = f"{BACKEND}spv/"
 EXTENSIONS = {name: re.compile(rf"{folder}{name}\.[^/]*(so|pyd)")
               for folder, name in ((BACKEND, "_kp"), ("ag/autograd/captured/", "_unchanged"),
                                    ("ag/autograd/captured/", "_replay"),
-                                   ("ag/engine/backends/", "_launch"))}
+                                   ("ag/engine/backends/", "_launch"), ("ag/parallel/comm/", "_rows"))}
 IN_C = "ag/engine/backends/cpu/built/"
 COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")
 NOTE = re.compile(r"ag/engine/backends/\w+/not_built\.txt")

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import is_
 from threading import RLock, get_ident
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -38,7 +38,7 @@ from ag.engine.buffer import Device
 from ag.engine.device import ag_default_device, default_dtype
 from ag.engine.kernels.convert import refuse_masked
 from ag.engine.primitive import Array
-from ag.engine.program import Program, recording_here
+from ag.engine.program import OPEN, Program, recording_here
 from ag.errors import CaptureError
 from ag.names.signatures import Making
 
@@ -141,11 +141,12 @@ class CapturedStep(Generic[P, R]):
         if named:
             raise TypeError(f"ag_capture: {', '.join(named)} was given by name; a captured step takes its arguments by "
                             f"position.")
-        return cast(R, self._result(args))
+        result: R = self.result(args)
+        return result
 
-    def _result(self, args: Args) -> object:
-        recording = recording_here()
-        if recording is not None:
+    def result(self, args: Args) -> Any:
+        """What a call with these arguments returns."""
+        if OPEN and (recording := recording_here()) is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
                                           "nest. Call the function itself inside the step."))
             return self._step(*args)

@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import OFFSET_BITS, Block
-from ag.engine.buffer import Buffer, Device, settle
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
@@ -358,10 +358,11 @@ def before_host(*buffers: Buffer) -> None:
 
     What is lent to another thread alone moves to memory of its own.
     """
-    recording = recording_here()
-    if recording is not None and recording.touches(buffers):
+    if OPEN and (recording := OPEN.get(get_ident())) is not None and recording.touches(buffers):
         recording.catch_up()
-    settle(*buffers)
+    for b in buffers:  # `settle`, which every look at a result of a small step would feel
+        if type(b.block) is not Block:
+            b.block.settle()
 
 
 def _threaded(shape: Shape) -> CaptureError:

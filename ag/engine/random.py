@@ -211,11 +211,15 @@ class Streams:
         self._backend = backend
         self._beyond = backend.alloc((4,), U32)
         self._numbers: tuple[int, int | None, int] = (0, None, 0)
+        self._seeding: object = None  # of the generator whose state is on the device
         self.drawn = 0
 
     def prepare(self, first: int, most: int | None, beyond: int, draws: int) -> None:
         """Before a part, of which a replay draws so often, or less."""
-        generator_state(self._backend)  # is there before anything is recorded
+        seeding = _current().seeding
+        if seeding is not self._seeding:
+            generator_state(self._backend)  # is there before anything is recorded
+            self._seeding = seeding
         self._numbers, self.drawn = (first, most, beyond), 0
         if draws:
             set_stream(self._backend, first)

@@ -128,6 +128,7 @@ class FlatGroup:
         self.values = self.zeros()
         self.stored = self.values if self.dtype is self.stored_dtype else self.zeros(self.stored_dtype)
         self._views = self.split(self.stored)
+        self._adopted = [(name, p, self._views[name]) for name, p in self.params.items()]
         self.adopt()
         self.take_changes()
 
@@ -151,8 +152,7 @@ class FlatGroup:
         """
         if OPEN:
             note_tensors([*self.params.values()])
-        for name, p in self.params.items():
-            view = self._views[name]
+        for name, p, view in self._adopted:
             if p.buffer is not view:
                 if p.buffer.backend is not self.backend:
                     raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "

@@ -95,4 +95,6 @@ def check(backend: Backend, launch: Launch, added: int = 0) -> None:
             if added or primitive.name in DIFFERENCES:
                 size = max(size, *(np.abs(x).max(initial=0.0) for x in launch.operands))
             allowed = bound(32, 0, np.abs(exact), "f32") + bound(4, terms, size, "f32")
-            assert np.all(np.abs(got - exact) <= allowed), f"{name}: {np.abs(got - exact).max()} off"
+            with np.errstate(all="ignore"):  # what lies around operands is NaN, and a kernel may have read it
+                off = np.abs(got - exact)
+            assert np.all(off <= allowed), f"{name}: {off.max()} off"

@@ -20,6 +20,7 @@ from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.program import Given, Recording, recording_here
+from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
 __all__ = ["Args", "Arguments"]
@@ -77,6 +78,11 @@ class _ArraySlot:
         """The step was recorded: let go of the example, and keep the checks of its values."""
         self._example = None
         self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
+
+    def place(self, shape: Shape) -> Buffer | Callable[[Array, _Given], None]:
+        """Where the step uses values of this shape, if that is one place and they go there as they are; else `give`."""
+        alone = len(self.targets) == 1 and not self.checks and self.targets[0].shape == shape
+        return self.targets[0] if alone else self.give
 
     def give(self, value: Array, to: _Given) -> None:
         """Note where the step uses the values, and they in the shape that they have there."""
@@ -152,7 +158,7 @@ class Arguments:
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
         """For arguments like `args`: of each its type, where to put it, and if it is an array, its dtype and shape."""
         return [(Tensor, slot.target, None, None) if isinstance(slot, _TensorSlot) else (
-            np.ndarray, slot.give, x.dtype, x.shape) for slot, x in zip(self._slots, args, strict=True)]
+            np.ndarray, slot.place(x.shape), x.dtype, x.shape) for slot, x in zip(self._slots, args, strict=True)]
 
     def targets(self) -> list[Buffer]:
         """All slots."""

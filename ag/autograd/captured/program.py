@@ -180,12 +180,14 @@ class CapturedProgram:
             return None
         return replay(self._thread, self._arguments.kinds(args), trusted, self, self._surely, self._guards,
                       self._notes.change, self.check if self._arguments.checked else None, self._grads,
-                      [self._writes.note], [self.effects.repeat] if self.effects else [])
+                      [self._writes.note], [self.effects.repeat] if self.effects else [], self._structure is None)
 
     def results(self, args: Args) -> object:
         """What the call returns: new tensors, or those that the eager call would return, too."""
         if self._only is not None:
             return self._only(args)
+        if self._structure is None:
+            return None
         tensors: list[Tensor] = []
         for i, (make, first) in enumerate(self._makers):
             tensors.append(make(args) if first == i else tensors[first])

@@ -23,11 +23,11 @@ It is given, once:
     grads       (tensors, gradients): what `.grad` of each must be
     calls       what is called before the launches, and after them, both tuples
     run         the program's launches, given ((buffer, values), ...)
-    results     a method that makes the result of the arguments
+    results     a method that makes the result of the arguments; None: it is None
 
 An argument is of exactly the type said: a tensor that wants no gradient, whose buffer has this device, dtype and shape,
-and is put into the slot, a buffer; or a numpy array of this dtype and shape, which the slot, a method, puts into a list
-itself. Knows no op and no layer; `replay.py` beside it makes one for each program. */
+and is put into the slot, a buffer; or a numpy array of this dtype and shape, which is put there, too, or the slot is a
+method that puts it into a list itself. Knows no op and no layer; `replay.py` beside it makes one for each program. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -82,19 +82,30 @@ static int settings_hold(Replay *self) {
     return answer;
 }
 
+/* Put an array into the list of what is given. */
+static int put(PyObject *slot, PyObject *array, PyObject *given) {
+    PyObject *said = NULL;
+    if (PyCallable_Check(slot)) {
+        said = PyObject_CallFunctionObjArgs(slot, array, given, NULL);
+    } else {
+        PyObject *pair = PyTuple_Pack(2, slot, array);
+        if (pair != NULL && PyList_Append(given, pair) == 0)
+            said = Py_NewRef(Py_None);
+        Py_XDECREF(pair);
+    }
+    Py_XDECREF(said);
+    return said == NULL ? FAILED : USUAL;
+}
+
 /* Put an argument into the list of what is given, if it is of its kind. */
 static int give(PyObject *x, PyObject *kind, PyObject *given) {
     PyObject *slot = ITEM(kind, 1);
     int answer = (PyObject *)Py_TYPE(x) == ITEM(kind, 0) ? USUAL : UNUSUAL;
-    if (answer == USUAL && PyCallable_Check(slot)) { /* of an array */
+    if (answer == USUAL && ITEM(kind, 2) != Py_None) { /* an array */
         answer = has(x, attribute[DTYPE], ITEM(kind, 2), 0);
         if (answer == USUAL)
             answer = has(x, attribute[SHAPE], ITEM(kind, 3), 1);
-        if (answer != USUAL)
-            return answer;
-        PyObject *said = PyObject_CallFunctionObjArgs(slot, x, given, NULL);
-        Py_XDECREF(said);
-        return said == NULL ? FAILED : USUAL;
+        return answer == USUAL ? put(slot, x, given) : answer;
     }
     if (answer == USUAL)
         answer = has(x, attribute[REQUIRES_GRAD], Py_False, 0);
@@ -223,6 +234,8 @@ static PyObject *replayed(Replay *self, PyObject *args, PyObject *given) {
     Py_XDECREF(said);
     if (said == NULL || called(self->part[AFTER]) != USUAL)
         return NULL;
+    if (self->part[RESULTS] == Py_None)
+        Py_RETURN_NONE;
     return PyObject_CallOneArg(self->part[RESULTS], args);
 }
 

@@ -43,7 +43,7 @@ class Replayed(Protocol):
 def replay(thread: int, kinds: Sequence[tuple[object, ...]], trusted: object, program: Replayed,
            surely: Callable[[], bool], guards: Changes, change: Callable[[bool], str | None],
            check: Callable[[Args], None] | None, grads: Sequence[tuple[Tensor, object]], before: Calls, after: Calls,
-           ) -> Replay:
+           returns_none: bool) -> Replay:
     """What replays a program for arguments, or gives NotImplemented; all settings must be those of now."""
     assert _code is not None
     settings = tuple([(variable, variable.get(None)) for variable in (*OF_DEVICE, *OF_TAPE)])
@@ -51,4 +51,5 @@ def replay(thread: int, kinds: Sequence[tuple[object, ...]], trusted: object, pr
     left = tuple([tuple([x[i] for x in grads]) for i in range(2)])
     return cast(Replay, _code.Replay(
         thread, OPEN, settings, same, tuple(kinds), trusted, program, surely, tuple(guards), change, check, left,
-        tuple(before), tuple(after), program.program.run, program.results, vars(Tensor)["_grad"]))
+        tuple(before), tuple(after), program.program.run, None if returns_none else program.results,
+        vars(Tensor)["_grad"]))

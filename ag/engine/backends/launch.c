@@ -61,9 +61,9 @@ typedef struct {
     PyTypeObject *command;
 } Launch;
 
-enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ITEMSIZE, PUT, ATTRIBUTES };
-static const char *const ATTRIBUTE[ATTRIBUTES] = {"name",   "events",  "arena", "alloc",
-                                                  "starts", "address", "into",  "itemsize", "put"};
+enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ITEMSIZE, PUT, NUMPY_NAME, ATTRIBUTES };
+static const char *const ATTRIBUTE[ATTRIBUTES] = {"name", "events",   "arena", "alloc",     "starts", "address",
+                                                  "into", "itemsize", "put",   "numpy_name"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
 #define ITEM PyTuple_GET_ITEM
@@ -319,8 +319,40 @@ static Py_ssize_t nbytes(Launch *of, PyObject *x) {
     return size;
 }
 
+/* Whether an array, in one piece of memory, has the type and the shape of a buffer. */
+static int alike(Launch *of, PyObject *target, const Py_buffer *array) {
+    static const char *const KNOWN[][2] = {{"float32", "f"}, {"int32", "i"}, {"float64", "d"}};
+    PyObject *shape = FIELD(of, target, SHAPE_OF), *name = PyObject_GetAttr(FIELD(of, target, DTYPE_OF),
+                                                                            attribute[NUMPY_NAME]);
+    int same = 0;
+    for (size_t i = 0; name != NULL && !same && i < sizeof KNOWN / sizeof *KNOWN; i++)
+        same = PyUnicode_CompareWithASCIIString(name, KNOWN[i][0]) == 0 && strcmp(array->format, KNOWN[i][1]) == 0;
+    Py_XDECREF(name);
+    same = same && array->ndim == PyTuple_GET_SIZE(shape);
+    for (int i = 0; same && i < array->ndim; i++)
+        same = PyLong_AsSsize_t(ITEM(shape, i)) == array->shape[i];
+    return same;
+}
+
+/* Copy an array into a small buffer of its type and shape; whether that was possible. */
+static int uploaded(Launch *of, PyObject *target, PyObject *array) {
+    Py_buffer from;
+    const Py_ssize_t size = ordinary(of, target) ? nbytes(of, target) : -1;
+    if (size < 0 || PyObject_GetBuffer(array, &from, PyBUF_ND | PyBUF_FORMAT) < 0)
+        return 0;
+    PyObject *starts = alike(of, target, &from) ? PyObject_GetAttr(of->place, attribute[STARTS]) : NULL;
+    const int64_t to = starts != NULL && PyList_CheckExact(starts) ? pointer(of, target, starts) : 0;
+    Py_XDECREF(starts);
+    if (to)
+        memmove((void *)(uintptr_t)to, from.buf, (size_t)size);
+    PyBuffer_Release(&from);
+    return to != 0;
+}
+
 /* Copy a buffer into one of the same type and shape, both in small memory of this device; whether that was possible. */
 static int copied(Launch *of, PyObject *target, PyObject *value) {
+    if (Py_TYPE(value) != of->buffer)
+        return uploaded(of, target, value);
     if (!ordinary(of, target) || !ordinary(of, value) || FIELD(of, target, DTYPE_OF) != FIELD(of, value, DTYPE_OF) ||
         PyObject_RichCompareBool(FIELD(of, target, SHAPE_OF), FIELD(of, value, SHAPE_OF), Py_EQ) != 1)
         return 0;

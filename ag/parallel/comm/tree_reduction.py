@@ -29,12 +29,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from importlib import import_module
 from math import isfinite
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ag.engine.cpu_threads import cut, makes, scratch
+from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
@@ -42,8 +44,15 @@ __all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_si
 
 V = TypeVar("V")
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
+Additions = tuple[tuple[int, int, int], ...]
+_ONE_ROW: tuple[Additions, int] = (), 0  # what is to be added, and how many partial sums there are
 
 PART = -1  # in the place of a number of samples
+
+try:
+    _code: ModuleType | None = import_module(f"{__package__}._rows")
+except ImportError:  # there was no compiler
+    _code = None
 
 
 class TreeSum(Generic[V]):
@@ -144,40 +153,43 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
     CommError
         If there is no node.
     """
-    bad: list[slice] = []
-    pieces = cut(out.size)
-    if len(nodes) == 1 and count == 1.0 and np.may_share_memory(nodes[0][2], out):  # it is there already
-        makes(pieces)([partial(_look, out, piece, bad) for piece in pieces])
-        return not bad
-    additions, partial_sums = _additions(tuple([(start, samples) for start, samples, _ in nodes]))
+    rows = [row for _, _, row in nodes]
+    additions, partial_sums = _ONE_ROW if len(rows) == 1 else _additions(
+        tuple([(start, samples) for start, samples, _ in nodes]))
+    add = partial(_add_up, rows, out, additions, partial_sums, count)
+    size = out.size
+    if size <= BLOCK:
+        return add(0, size)
+    pieces, finite = cut(size), list[bool]()
+    makes(pieces)([partial(_noted, finite, add, piece.start, min(piece.stop, size)) for piece in pieces])
+    return all(finite)
 
-    def add(piece: slice) -> None:
-        total = out[piece]
-        rows = [row[piece] for _, _, row in nodes]
-        rows += total, *(scratch(out.dtype, [total.shape] * partial_sums) if partial_sums else ())
-        for left, right, into in additions:
-            np.add(rows[left], rows[right], out=rows[into])
-        np.divide(total if additions else rows[0], count, out=total)
-        _look(out, piece, bad)
 
+def _noted(finite: list[bool], add: Callable[[int, int], bool], begin: int, end: int) -> None:
+    finite.append(add(begin, end))
+
+
+def _add_up(rows: list[Array], out: Array, additions: Additions, partial_sums: int, count: float, begin: int,
+            end: int) -> bool:
+    """`add_up` for some elements: by ``rows.c``, or by numpy where that was not compiled, or knows no such rows."""
+    if _code is not None:
+        known: bool | None = _code.add_up(rows, out, additions, partial_sums, count, begin, end)
+        if known is not None:
+            return known
+    piece = slice(begin, end)
+    total, parts = out[piece], [row[piece] for row in rows]
+    parts += total, *(scratch(out.dtype, [total.shape] * partial_sums) if partial_sums else ())
     with np.errstate(all="ignore"):  # who calls deals with infinities and NaN
-        makes(pieces)([partial(add, piece) for piece in pieces])
-    return not bad
-
-
-def _look(array: Array, piece: slice, bad: list[slice]) -> None:
-    """Note a piece of an array that is not finite.
-
-    A finite sum has finite summands only, and takes half the time of asking each; a sum may overflow, though.
-    """
-    part = array[piece]
-    with np.errstate(all="ignore"):
-        if not isfinite(np.add.reduce(part)) and not np.isfinite(part).all():
-            bad.append(piece)
+        for left, right, into in additions:
+            np.add(parts[left], parts[right], out=parts[into])
+        if additions or count != 1.0 or not np.may_share_memory(rows[0], out):
+            np.divide(total if additions else parts[0], count, out=total)
+        # A finite sum has finite summands only, and takes half the time of asking each; it may overflow, though.
+        return isfinite(np.add.reduce(total)) or bool(np.isfinite(total).all())
 
 
 @lru_cache(maxsize=64)
-def _additions(places: tuple[tuple[int, int], ...]) -> tuple[list[tuple[int, int, int]], int]:
+def _additions(places: tuple[tuple[int, int], ...]) -> tuple[Additions, int]:
     """What makes the total of nodes at these places, and how many partial sums there are besides it at most.
 
     An addition is (left, right, sum), numbers in a list of the nodes' rows, the total and the partial sums.  Nodes 0,
@@ -203,7 +215,7 @@ def _additions(places: tuple[tuple[int, int], ...]) -> tuple[list[tuple[int, int
     tree.total()
     if additions:
         additions[-1] = *additions[-1][:2], total  # wherever partial sums are, this is the last time
-    return additions, max(0, known - total - 1)
+    return tuple(additions), max(0, known - total - 1)
 
 
 def sum_at(nodes: Sequence[Node], i: int) -> float:

@@ -388,10 +388,11 @@ class _Job:
 
     def _shard(self, k: int, until: int = 0) -> Shard:
         """This rank's samples of a step; those of the steps after it, before `until`, are made ahead."""
-        batch, places = self._dealt.batch, self._ranks.positions(self._dealt.batch)
-        coming = [s * batch + j for s in range(k + 1, until) for j in places]
+        batch = self._dealt.batch
+        places = self._ranks.positions(batch)
+        coming = [s * batch + j for s in range(k + 1, until) for j in places] if until > k + 1 else ()
         try:
-            samples = self._samples.at([k * batch + j for j in places], coming)
+            samples = self._samples.at(range(k * batch + places.start, k * batch + places.stop), coming)
         except Exception as error:  # of any kind, as users make the samples
             if self._ranks.size > 1:
                 noted(error, f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from math import isfinite
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, cast
 
@@ -121,7 +122,9 @@ class HostOptimizers:
         self._used: set[str] = set()
         self._tells = tells
         self._step: Program | None = None
-        self._settings: list[object] = []  # of the optimizers, when the step was recorded
+        self._settings_of: list[Callable[[], object]] = [partial(attrgetter("settings", *(
+            name for name in o.settings if name != "lr")), o) for o in self.optimizers]
+        self._settings: list[object] = []  # what these gave when the step was recorded
         self.scaled = whole.stored_dtype is F16
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
@@ -183,7 +186,7 @@ class HostOptimizers:
         note_written(self.values)  # a replay does not say so, and they may be lent
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
-        settings: list[object] = [getattr(o, name) for o in self.optimizers for name in o.settings if name != "lr"]
+        settings = [of_optimizer() for of_optimizer in self._settings_of]
         if self._step is not None and settings == self._settings:
             self._step.run()
             return

@@ -117,7 +117,7 @@ class Plans:
         begun, computed = self._begun, self._computed
         try:
             self._streams.prepare(*numbers, plan.draws)
-            plan.captured(*leaves)
+            plan.captured.result(leaves)
         except (CaptureError, TypeError) as error:  # a TypeError of C code, perhaps, which a stand-in is no array for
             if plan.replayed or (isinstance(error, TypeError) and self._policy.must):
                 raise  # among them what was replayed wrongly, nobody knows since when
@@ -154,11 +154,11 @@ class Plans:
         self._call(tree_unflatten(treedef, leaves))
         self._computed += 1
 
-    def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
+    def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
         """The plan for samples like this, and its arguments; None if they run eagerly."""
         kinds = array_kinds(sample)
         if kinds is not None and (known := self._of_arrays.get(kinds)) is not None:
-            return known, [*sample]
+            return known, sample
         leaves, treedef = tree_flatten(sample)
         plan = self._plans.get(treedef)
         if plan is None:
@@ -177,4 +177,4 @@ class Plans:
             plan = self._plans[treedef] = _Plan(step)
             if kinds is not None:
                 self._of_arrays[kinds] = plan
-        return plan, [*map(self._here, leaves)]
+        return plan, tuple(map(self._here, leaves))

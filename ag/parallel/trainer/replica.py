@@ -108,6 +108,7 @@ class Replica:
         self._moved_view = self.row.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
+        self._given: tuple[Sequence[Stack], int, int | None] = (), 0, None
         self.collected: list[Node] = []
         self.begin_anew()
         self.began = self.ended = self._elapsed_s = self._wait_s = 0.0
@@ -116,10 +117,19 @@ class Replica:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def start(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
-        """`run`, noting the time, here and on the device."""
+    def give(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
+        """What the next `start` is to `run`."""
+        self._given = stacks, first, draws
+
+    def start(self) -> None:
+        """`run` what was given, noting the time, here and on the device."""
         self.began = perf_counter()
-        self.backend.meter(self.clock.meter)
+        (stacks, first, draws), self._given = self._given, ((), 0, None)  # nobody holds samples longer than a step
+        meter = self.clock.meter
+        if meter is None:
+            self.run(stacks, first, draws)
+            return
+        self.backend.meter(meter)
         try:
             self.run(stacks, first, draws)
         finally:
@@ -130,9 +140,9 @@ class Replica:
         self.collected = self.collect()
         self.ended = perf_counter()
 
-    def start_and_finish(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
+    def start_and_finish(self) -> None:
         """Both, on a synchronous device, which computes in the thread that launches."""
-        self.start(stacks, first, draws)
+        self.start()
         self.finish()
 
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:

@@ -64,9 +64,14 @@ class Replicas:
         self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
 
     def _find_blocking(self) -> None:
-        """Which compute in the thread that launches, and whether each of them has a device, and cores, of its own."""
+        """Which compute in the thread that launches, and whether each of them has a device, and cores, of its own.
+
+        And what is to be done in every step: first all start, then all are waited for.
+        """
         self._blocking = [r for r in self._replicas if not r.backend.asynchronous]
         self._separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
+        self._tasks = [_task(r, r.start) for r in self._replicas if r.backend.asynchronous]
+        self._tasks += [_task(r, r.finish if r.backend.asynchronous else r.start_and_finish) for r in self._replicas]
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas)
@@ -97,7 +102,7 @@ class Replicas:
 
     def shards(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Stack]]:
         """What each replica gets of these samples."""
-        if len(self) == 1:
+        if len(self._replicas) == 1:
             return [cut(shard, dealt.stack, dealt.batch, k)]
         sizes = self._balance.sizes(len(shard.samples))
         return [cut(shard.part(end - size, end), dealt.stack, dealt.batch, k)
@@ -126,16 +131,10 @@ class Replicas:
             self._synchronized.run(k, shards, first)
             self._threads.run([_task(r, r.finish) for r in self], k)
         else:
-            starts: list[Task] = []
-            ends: list[Task] = []
             for r, stacks in zip(self._replicas, shards, strict=True):
-                if r.backend.asynchronous:
-                    starts.append(_task(r, partial(r.start, stacks, first, draws)))
-                    ends.append(_task(r, r.finish))
-                else:
-                    ends.append(_task(r, partial(r.start_and_finish, stacks, first, draws)))
-            self._threads.run(starts + ends, k)
-        self._note_times([sum([len(stack.samples) for stack in stacks]) for stacks in shards])
+                r.give(stacks, first, draws)
+            self._threads.run(self._tasks, k)
+        self._note_times(shards)
         return [r.collected for r in self._replicas]
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
@@ -146,9 +145,11 @@ class Replicas:
                 return replica.plans.drawn
         return None
 
-    def _note_times(self, sizes: list[int]) -> None:
+    def _note_times(self, shards: Sequence[list[Stack]]) -> None:
+        sizes = [sum([len(stack.samples) for stack in stacks]) for stacks in shards]
         if len(sizes) == 1:  # nothing to balance, and nobody to wait for: quicker, as small steps feel it
-            self.first.note(sizes[0], self.first.ended - self.first.began, 0.0)
+            first = self._replicas[0]
+            first.note(sizes[0], first.ended - first.began, 0.0)
             return
         seconds = []
         last = max([r.ended for r in self._replicas])
@@ -183,17 +184,17 @@ class Replicas:
 
         CPU devices do it at the same time, on all cores.  If a device fails the next step begins with its error.
         """
-        def tried(replica: Replica) -> None:
-            try:
-                work(replica)
-            except DeviceError as error:
-                self._failed = error
-
-        for replica in self:
+        for replica in self._replicas:
             if not self._separate or replica.backend.asynchronous:
-                tried(replica)
+                self._try(work, replica)
         if self._separate:
-            blocks.together([partial(tried, replica) for replica in self._blocking])
+            blocks.together([partial(self._try, work, replica) for replica in self._blocking])
+
+    def _try(self, work: Callable[[Replica], None], replica: Replica) -> None:
+        try:
+            work(replica)
+        except DeviceError as error:
+            self._failed = error
 
     def settle(self, weights: Array, buffers: Array) -> None:
         """After an interrupted step: forget it, and go on with these."""

@@ -135,7 +135,7 @@ class Samples:
         began = perf_counter()
         wanted = [self._numbered(place) for place in places]
         if self._told is None:
-            samples = [self._made(of) for of in wanted]
+            samples = [*map(self._made, wanted)]
         else:
             samples = self._told.take(wanted, [self._numbered(place) for place in coming])
         self.waited_s += perf_counter() - began

@@ -110,11 +110,16 @@ def weighed(samples: list[Tree], start: int, weight_of: Callable[[Tree], float] 
     ValueError
         If a weight is no number, negative or not finite.
     """
-    return Shard(start, samples, [1.0 if weight_of is None else _weight(weight_of(sample)) for sample in samples])
+    return Shard(start, samples, [1.0] * len(samples) if weight_of is None else [
+        _weight(weight_of(sample)) for sample in samples])
 
 
 def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
     """The stacks of `size` in a shard of a step of `batch` samples, the first and the last perhaps without the rest."""
+    if size == 1:  # as is most often, and every small step feels it
+        first, start, weights = step * batch, shard.start, shard.weights
+        return [Stack(start + i, 1, True, first + start + i, [sample], [weights[i]])
+                for i, sample in enumerate(shard.samples)]
     stacks = []
     at, end = shard.start, shard.start + len(shard.samples)
     while at < end:

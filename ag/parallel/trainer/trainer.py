@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from math import isfinite
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -41,6 +42,8 @@ __all__ = ["Trainer"]
 Sent = tuple[Callable[[], Array], Array]  # what returns the weights, and the buffers
 
 log = logging.getLogger("ag")
+
+_used = attrgetter("used")  # of a replica
 
 
 class Trainer:
@@ -80,6 +83,7 @@ class Trainer:
         row = first.row if alone else backend_of(ranks.host).zeros(first.row.shape, first.row.dtype)
         self._mean: Array = row.native  # over all samples of a step
         self._size = first.group.size  # of the gradients, with which it begins
+        self._moved = self._mean[self._size + LOSS_WORDS :]  # how far the buffers move
         self.optimizers = HostOptimizers(first.group, row.view((self._size,)), make_optimizer, max_norm,
                                          ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
@@ -127,7 +131,7 @@ class Trainer:
         nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
         finite = self._reduce(k, nodes)
-        loss, moved = float(self._mean[self._size]), self._mean[self._size + LOSS_WORDS :]
+        loss, moved = float(self._mean[self._size]), self._moved
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
             self._nonfinite(k, nodes)
@@ -151,7 +155,7 @@ class Trainer:
     def _reduce(self, k: int, computed: list[list[Node]]) -> bool:
         """Make the mean over all samples of a step, in the layout of a row; whether all of it is finite."""
         nodes = self._ranks.nodes([node for of_replica in computed for node in of_replica],
-                                  [r.used for r in self.replicas], self.endings.asked)
+                                  map(_used, self.replicas), self.endings.asked)
         count = sum_at(nodes, self._size + 1)
         if count == 0:
             raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
@@ -168,10 +172,10 @@ class Trainer:
 
     def _note_used(self) -> None:
         """Tell the optimizers when samples have used parameters that none had used before."""
-        used = sum([len(r.used) for r in self.replicas]) + len(self._ranks.used)
+        used = sum(map(len, map(_used, self.replicas))) + len(self._ranks.used)
         if used != self._used:
             self._used = used
-            self.optimizers.use(self._ranks.used.union(*(r.used for r in self.replicas)))
+            self.optimizers.use(self._ranks.used.union(*map(_used, self.replicas)))
 
     def _move_scale(self, bad: float) -> None:
         """Update the loss scale of f16 gradients after a step, on the host and on all devices."""

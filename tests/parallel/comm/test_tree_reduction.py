@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from helpers.errors import expect_error
 
-from ag.engine import cpu_threads
-from ag.engine.cpu_threads import BLOCK, WIDE
 from ag.errors import CommError
-from ag.parallel.comm.tree_reduction import PART, Node, RowSums, TreeSum, add_up, shard_sizes, sum_at
+from ag.parallel.comm.tree_reduction import PART, TreeSum, shard_sizes
 
 
 def tree_of(samples: int) -> str:
@@ -94,101 +92,6 @@ def test_parts_of_a_sample_are_added_up_first() -> None:
         for node in mine.nodes:
             whole.push(*node)
     assert whole.total() == "((a((bc)d))(ef))"
-
-
-# ---------------------------------------------------------------------------------------------- rows
-
-
-def nodes_of(rng: random.Random, size: int) -> list[Node]:
-    """Nodes of some shares of some samples, a few of which are in parts, and rows of as many numbers."""
-    numbers = np.random.default_rng(rng.randrange(2**32))
-    nodes: list[Node] = []
-    for sizes in ([rng.randrange(9) for _ in range(rng.randrange(1, 6))],):
-        start = 0
-        for samples in sizes:
-            share: TreeSum[int] = TreeSum(lambda left, right: left)
-            for k in range(start, start + samples):
-                share.push(k, 1, k)
-            nodes += [(first, n, numbers.standard_normal(size).astype(np.float32)) for first, n, _ in share.nodes]
-            start += samples
-            if rng.random() < 0.4:
-                parts = rng.randrange(1, 4)
-                nodes += [(start, PART, numbers.standard_normal(size).astype(np.float32)) for _ in range(parts)]
-                start += 1
-    return nodes or [(0, 1, numbers.standard_normal(size).astype(np.float32))]
-
-
-def total_of(nodes: list[Node]) -> np.ndarray:
-    tree: TreeSum[np.ndarray] = TreeSum(np.add)
-    for node in nodes:
-        tree.push(*node)
-    return tree.total()
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("size", [0, 3, BLOCK + 7, 2 * WIDE + 9])
-def test_rows_are_added_up_as_in_the_tree(threads: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit, whatever the shares, in whatever pieces; the rows are as before."""
-    monkeypatch.setattr(cpu_threads, "threads", lambda: threads)
-    rng = random.Random(size + threads)
-    sums = RowSums()
-    for _ in range(60 if size < BLOCK else 6):
-        nodes = nodes_of(rng, size)
-        before, count = [row.copy() for *_, row in nodes], rng.choice([1.0, 3.0, 0.7])
-        expected, out = total_of(nodes) / np.float32(count), np.full(size, np.nan, np.float32)
-        assert add_up(nodes, out, count)
-        assert np.array_equal(out, expected)
-        assert size == 0 or sum_at(nodes, size - 1) == total_of(nodes)[-1]
-        joined = sums.joined(nodes)
-        tree: TreeSum[int] = TreeSum(lambda left, right: left)
-        for first, n, _ in nodes:
-            tree.push(first, n, 0)
-        assert [node[:2] for node in joined] == [node[:2] for node in tree.nodes]
-        assert np.array_equal(total_of(joined), total_of(nodes))
-        assert all(np.array_equal(row, was) for (*_, row), was in zip(nodes, before, strict=True))
-
-
-def test_a_row_may_be_its_own_sum() -> None:
-    row = np.array([1, 2, 3], np.float32)
-    assert add_up([(0, 1, row)], row) and row.tolist() == [1, 2, 3]
-    assert add_up([(0, 1, row)], row, 2.0) and row.tolist() == [0.5, 1, 1.5]
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_noticed(bad: float) -> None:
-    for place in (0, WIDE, 2 * WIDE + 8):
-        rows = [np.zeros(2 * WIDE + 9, np.float32) for _ in range(3)]
-        rows[1][place] = bad
-        out = np.empty_like(rows[0])
-        assert not add_up([(k, 1, row) for k, row in enumerate(rows)], out)
-        assert not add_up([(0, 1, out)], out)
-    large = np.full(3, 3e38, np.float32)
-    assert add_up([(0, 1, large)], large) and not add_up([(0, 1, large)], np.empty(3, np.float32), 0.5)
-    assert not add_up([(0, 1, large), (1, 1, large)], np.empty(3, np.float32), 2.0)  # on the way to a finite mean
-
-
-def test_an_element_may_overflow() -> None:
-    assert sum_at([(k, 1, np.full(2, 3e38, np.float32)) for k in range(2)], 1) == np.inf
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_what_is_finite_may_have_a_sum_that_is_not(dtype: type) -> None:
-    large = np.full(1000, np.finfo(dtype).max, dtype)
-    out = np.empty_like(large)
-    assert add_up([(0, 1, large)], out) and (out == large).all()
-    assert add_up([(0, 1, large), (1, 1, -large)], out) and not out.any()
-    for bad in (np.inf, -np.inf, np.nan):
-        large[7] = bad
-        assert not add_up([(0, 1, large)], out)
-    large[8] = -large[7]
-    assert not add_up([(0, 1, large)], out)
-
-
-def test_no_rows() -> None:
-    with expect_error("a sum of no rows", CommError, "at least one sample"):
-        add_up([], np.empty(3, np.float32))
-    with expect_error("an element of a sum of no rows", CommError, "at least one sample"):
-        sum_at([], 0)
 
 
 # ---------------------------------------------------------------------------------------------- shares

@@ -140,16 +140,23 @@ def test_most_steps_of_a_job_are_not_metered(vulkan: str, monkeypatch: pytest.Mo
     """And nothing is afterwards, nor after a step that failed."""
     backend: Any = backend_of(vulkan)
     meters: list[Meter | None] = []
-    set_meter = backend.meter
+    metered: list[bool] = []  # of each step
+    set_meter, start = backend.meter, Replica.start
 
     def noted(meter: Meter | None) -> None:
         meters.append(meter)
         set_meter(meter)
 
+    def started(self: Replica) -> None:
+        before = len(meters)
+        start(self)
+        metered.append(len(meters) > before)
+
     monkeypatch.setattr(backend, "meter", noted)
+    monkeypatch.setattr(Replica, "start", started)
     (row,) = train([vulkan], n_iter=20)
-    assert [m is not None for m in meters[::2]] == [k in (0, 1, 16) for k in range(20)]
-    assert meters[1::2] == [None] * 20 and backend.recorder.timing is None
+    assert metered == [k in (0, 1, 16) for k in range(20)]
+    assert [m is not None for m in meters] == [True, False] * 3 and backend.recorder.timing is None
     assert row["compute_ms"] > 0
     with pytest.raises(ag.ShapeError):
         ag.dp_train(lambda: ag.ag_linear(3, 3), DATA, ag.ag_mse_loss, devices=[vulkan], n_iter=1, verbose=False)

@@ -39,8 +39,9 @@ def test_a_slower_device_gets_fewer_samples_within_20_steps(monkeypatch: pytest.
     shards: list[list[int]] = []
     finish, note = Replica.start_and_finish, AutoBalance.note
 
-    def timed(self: Replica, shard: Any, first: int, draws: int | None) -> None:
-        finish(self, shard, first, draws)
+    def timed(self: Replica) -> None:
+        shard, _, _ = self._given
+        finish(self)
         self.ended = self.began + cost[self.device] * len(shard) * float(noise.uniform(0.95, 1.05))
 
     def noted(self: AutoBalance, samples: list[int], seconds: list[float]) -> None:

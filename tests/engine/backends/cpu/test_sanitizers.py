@@ -95,9 +95,10 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
 # ------------------------------------------------------------------------------------------ helpers of Python
 
 HELPERS = (Path("ag", "engine", "backends", "launch.c"), Path("ag", "autograd", "captured", "unchanged.c"),
-           Path("ag", "autograd", "captured", "replay.c"))
+           Path("ag", "autograd", "captured", "replay.c"), Path("ag", "parallel", "comm", "rows.c"))
 TESTED_BY = ("engine/backends/test_quick.py", "engine/backends/cpu/test_launch.py",
-             "autograd/captured/test_unchanged.py", "autograd/captured/test_replay.py")
+             "autograd/captured/test_unchanged.py", "autograd/captured/test_replay.py",
+             "parallel/comm/test_add_up.py")
 
 
 def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:

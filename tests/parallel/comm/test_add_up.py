@@ -1,0 +1,220 @@
+"""Sums of rows of nodes, in compiled code and in numpy: the additions of the tree, to the bit."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+from ag.engine import cpu_threads
+from ag.engine.cpu_threads import BLOCK, WIDE, together
+from ag.errors import CommError
+from ag.parallel.comm import tree_reduction
+from ag.parallel.comm.tree_reduction import PART, Node, RowSums, TreeSum, add_up, sum_at
+
+CODE: Any = tree_reduction._code
+compiled = pytest.mark.skipif(CODE is None, reason="there was no compiler")
+
+
+@pytest.fixture(params=[pytest.param("compiled", marks=compiled), "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With compiled code, and as where there was no compiler."""
+    monkeypatch.setattr(tree_reduction, "_code", CODE if request.param == "compiled" else None)
+
+
+def nodes_of(rng: random.Random, size: int) -> list[Node]:
+    """Nodes of some shares of some samples, a few of which are in parts, and rows of as many numbers."""
+    numbers = np.random.default_rng(rng.randrange(2**32))
+    nodes: list[Node] = []
+    for sizes in ([rng.randrange(9) for _ in range(rng.randrange(1, 6))],):
+        start = 0
+        for samples in sizes:
+            share: TreeSum[int] = TreeSum(lambda left, right: left)
+            for k in range(start, start + samples):
+                share.push(k, 1, k)
+            nodes += [(first, n, numbers.standard_normal(size).astype(np.float32)) for first, n, _ in share.nodes]
+            start += samples
+            if rng.random() < 0.4:
+                parts = rng.randrange(1, 4)
+                nodes += [(start, PART, numbers.standard_normal(size).astype(np.float32)) for _ in range(parts)]
+                start += 1
+    return nodes or [(0, 1, numbers.standard_normal(size).astype(np.float32))]
+
+
+def total_of(nodes: list[Node]) -> np.ndarray:
+    tree: TreeSum[np.ndarray] = TreeSum(np.add)
+    for node in nodes:
+        tree.push(*node)
+    return tree.total()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("size", [0, 3, BLOCK + 7, 2 * WIDE + 9])
+@pytest.mark.usefixtures("way")
+def test_rows_are_added_up_as_in_the_tree(threads: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, whatever the shares, in whatever pieces; the rows are as before."""
+    monkeypatch.setattr(cpu_threads, "threads", lambda: threads)
+    rng = random.Random(size + threads)
+    sums = RowSums()
+    for _ in range(60 if size < BLOCK else 6):
+        nodes = nodes_of(rng, size)
+        before, count = [row.copy() for *_, row in nodes], rng.choice([1.0, 3.0, 0.7])
+        expected, out = total_of(nodes) / np.float32(count), np.full(size, np.nan, np.float32)
+        assert add_up(nodes, out, count)
+        assert np.array_equal(out, expected)
+        assert size == 0 or sum_at(nodes, size - 1) == total_of(nodes)[-1]
+        joined = sums.joined(nodes)
+        tree: TreeSum[int] = TreeSum(lambda left, right: left)
+        for first, n, _ in nodes:
+            tree.push(first, n, 0)
+        assert [node[:2] for node in joined] == [node[:2] for node in tree.nodes]
+        assert np.array_equal(total_of(joined), total_of(nodes))
+        assert all(np.array_equal(row, was) for (*_, row), was in zip(nodes, before, strict=True))
+
+
+@pytest.mark.usefixtures("way")
+def test_a_row_may_be_its_own_sum() -> None:
+    row = np.array([1, 2, 3], np.float32)
+    assert add_up([(0, 1, row)], row) and row.tolist() == [1, 2, 3]
+    assert add_up([(0, 1, row)], row, 2.0) and row.tolist() == [0.5, 1, 1.5]
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_noticed(bad: float) -> None:
+    for place in (0, WIDE, 2 * WIDE + 8):
+        rows = [np.zeros(2 * WIDE + 9, np.float32) for _ in range(3)]
+        rows[1][place] = bad
+        out = np.empty_like(rows[0])
+        assert not add_up([(k, 1, row) for k, row in enumerate(rows)], out)
+        assert not add_up([(0, 1, out)], out)
+    large = np.full(3, 3e38, np.float32)
+    assert add_up([(0, 1, large)], large) and not add_up([(0, 1, large)], np.empty(3, np.float32), 0.5)
+    assert not add_up([(0, 1, large), (1, 1, large)], np.empty(3, np.float32), 2.0)  # on the way to a finite mean
+
+
+def test_an_element_may_overflow() -> None:
+    assert sum_at([(k, 1, np.full(2, 3e38, np.float32)) for k in range(2)], 1) == np.inf
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_is_finite_may_have_a_sum_that_is_not(dtype: type) -> None:
+    large = np.full(1000, np.finfo(dtype).max, dtype)
+    out = np.empty_like(large)
+    assert add_up([(0, 1, large)], out) and (out == large).all()
+    assert add_up([(0, 1, large), (1, 1, -large)], out) and not out.any()
+    for bad in (np.inf, -np.inf, np.nan):
+        large[7] = bad
+        assert not add_up([(0, 1, large)], out)
+    large[8] = -large[7]
+    assert not add_up([(0, 1, large)], out)
+
+
+@pytest.mark.usefixtures("way")
+def test_no_rows() -> None:
+    with expect_error("a sum of no rows", CommError, "at least one sample"):
+        add_up([], np.empty(3, np.float32))
+    with expect_error("an element of a sum of no rows", CommError, "at least one sample"):
+        sum_at([], 0)
+
+
+# ---------------------------------------------------------------------------------------------- compiled code itself
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, -3e38]
+GUARD = 777.0
+
+
+def random_launch(rng: np.random.Generator) -> tuple[list[np.ndarray], tuple[tuple[int, int, int], ...], int, float]:
+    """Rows of any length, some with special values; additions of the tree's or of any other order; a count."""
+    dtype = rng.choice([np.float32, np.float64])
+    size = int(rng.choice([0, 1, 7, 100, 8191, 8192, 8193, 3 * 8192 + 5]))
+    rows = [rng.standard_normal(size).astype(dtype) for _ in range(rng.integers(1, 40))]
+    for row in rows:
+        if size and rng.random() < 0.1:
+            row[rng.integers(size)] = rng.choice(SPECIAL)
+    known, partial_sums = len(rows), int(rng.integers(0, 5))
+    steps = [(0, 1, known)] if known > 1 else []
+    for i in range(2, known):
+        into = known + int(rng.integers(0, partial_sums + 1))
+        steps += [(known, i, into)] + ([(into, known, known)] if into != known else [])
+    return rows, tuple(steps), partial_sums, float(rng.choice([1.0, 3.0, 0.7, 1e-30]))
+
+
+def by_numpy(rows: list[np.ndarray], steps: tuple[tuple[int, int, int], ...], partial_sums: int,
+             count: float) -> np.ndarray:
+    all_rows = [*rows, *[np.empty_like(rows[0]) for _ in range(1 + partial_sums)]]
+    with np.errstate(all="ignore"):
+        for left, right, into in steps:
+            np.add(all_rows[left], all_rows[right], out=all_rows[into])
+        return (all_rows[len(rows)] if steps else rows[0]) / rows[0].dtype.type(count)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """But for NaN, whose sign and payload depend on which summand the processor takes them from."""
+    return bool(((a == b) & (np.signbit(a) == np.signbit(b)) | (np.isnan(a) & np.isnan(b))).all())
+
+
+@compiled
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_300_random_launches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in as many parts, by threads of their own; nothing beside the part is written, no row is."""
+    monkeypatch.setattr(cpu_threads, "threads", lambda: threads)
+    rng = np.random.default_rng(threads)
+    for _ in range(300):
+        rows, steps, partial_sums, count = random_launch(rng)
+        before, size = [row.copy() for row in rows], rows[0].size
+        expected = by_numpy(rows, steps, partial_sums, count)
+        whole = np.full(size + 8, GUARD, rows[0].dtype)
+        out, said = whole[4 : size + 4], list[tuple[int, bool]]()
+
+        def part(i: int, *of: Any, said: list[tuple[int, bool]] = said) -> None:
+            said.append((i, CODE.add_up(*of)))
+
+        cuts = [size * i // threads for i in range(threads + 1)]
+        together([partial(part, i, rows, out, steps, partial_sums, count, cuts[i], cuts[i + 1])
+                  for i in range(threads)])
+        assert same_bits(out, expected)
+        assert dict(said) == {
+            i: bool(np.isfinite(expected[cuts[i] : cuts[i + 1]]).all()) for i in range(threads)}
+        assert (whole[:4] == GUARD).all() and (whole[size + 4 :] == GUARD).all()
+        assert all(np.array_equal(row, was, equal_nan=True) for row, was in zip(rows, before, strict=True))
+
+
+@compiled
+def test_a_part_is_all_that_is_written() -> None:
+    rows, out = [np.ones(10, np.float32) for _ in range(2)], np.full(10, GUARD, np.float32)
+    assert CODE.add_up(rows, out, ((0, 1, 2),), 0, 1.0, 3, 7)
+    assert out.tolist() == [GUARD] * 3 + [2.0] * 4 + [GUARD] * 3
+
+
+@compiled
+@pytest.mark.parametrize("row", [np.ones(4, np.float16), np.ones(4), np.ones(4, np.int32), np.ones(3, np.float32),
+                                 np.ones((2, 2), np.float32), np.ones(8, np.float32)[::2], [1.0] * 4],
+                         ids=["f16", "f64", "i32", "short", "matrix", "strided", "list"])
+def test_what_it_does_not_know_is_left_to_numpy(row: Any) -> None:
+    out = np.full(4, GUARD, np.float32)
+    assert CODE.add_up([np.ones(4, np.float32), row], out, ((0, 1, 2),), 0, 1.0, 0, 4) is None
+    assert (out == GUARD).all()
+
+
+@compiled
+def test_an_array_that_must_not_be_written_is_left_to_numpy() -> None:
+    out = np.zeros(4, np.float32)
+    out.flags.writeable = False
+    assert CODE.add_up([np.ones(4, np.float32)], out, (), 0, 1.0, 0, 4) is None
+
+
+@compiled
+@pytest.mark.parametrize(("steps", "partial_sums", "error"), [
+    (((0, 2, 3),), 0, IndexError), (((0, -1, 2),), 0, IndexError), (((0, 1, 4),), 1, IndexError), ((), 0, ValueError),
+    (((0, 1),), 0, TypeError), (((0, 1, 2),), -1, ValueError)])
+def test_additions_of_what_is_not_there_are_refused(steps: Any, partial_sums: int, error: type[Exception]) -> None:
+    out = np.full(4, GUARD, np.float32)
+    with pytest.raises(error, match="add_up"):
+        CODE.add_up([np.ones(4, np.float32)] * 2, out, steps, partial_sums, 1.0, 0, 4)
+    assert (out == GUARD).all()
