@@ -43,9 +43,10 @@ test-slow: setup-test  ## the tests marked slow: long trainings, and the whole t
 mutants: setup-test  ## break the package in 100 small ways: does the quick leg notice? MUTANTS for some of them
 	@tools/test.sh mutants
 
-bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed; BENCH_ARGS for more arguments
+bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed, and draw them; BENCH_ARGS for more
 	@for name in step ops transfer parallel comm import loaded; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
+	@$(run) tools/pictures.py
 
 docs: setup  ## the documentation site in .make/docs; a warning or a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --config-file tools/mkdocs.yml >.make/docs.log 2>&1 \

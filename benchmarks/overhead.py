@@ -1,12 +1,14 @@
 """What the CPU device costs beyond its kernels: eager calls, capturing, memory, and `dp_train` beside the pass.
 
-Every kind of figure comes from a process of its own (overhead_ag.py), several rounds in turn.  The least of each
-counts: what else a machine does adds to a time, or to memory, and never takes from it.
+Every kind of figure comes from a process of its own (overhead_ag.py), several rounds in turn.  A round's figure of a
+call is that of its quickest block: what else a machine does adds to a time, and never takes from it.  The median of the
+rounds counts.
 """
 
 from __future__ import annotations
 
 import sys
+from statistics import median
 
 from common import in_turn, parsed, parser, table, write
 
@@ -25,9 +27,9 @@ def main() -> None:
     results = []
     for what in dict.fromkeys(row["what"] for row in rows):
         of_what = [row for row in rows if row["what"] == what]
-        results.append({"what": what, "least": min(row["value"] for row in of_what), "unit": of_what[0]["unit"],
+        results.append({"what": what, "median": median(row["value"] for row in of_what), "unit": of_what[0]["unit"],
                         "rounds": [row["value"] for row in of_what]})
-    table(["what", "least", "unit"], [[r["what"], r["least"], r["unit"]] for r in results])
+    table(["what", "median", "unit"], [[r["what"], r["median"], r["unit"]] for r in results])
     write("overhead", args, results=results)
 
 

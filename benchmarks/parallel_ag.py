@@ -1,4 +1,4 @@
-"""Samples per second of W2 on several devices, with one thread of numpy's for each."""
+"""Samples per second of W2 on several devices, with a core for each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from common import emit, limit_threads
 parser = argparse.ArgumentParser()
 parser.add_argument("--devices", required=True, help="comma-separated")
 parser.add_argument("--how", choices=("dp_train", "threads"), required=True)
+parser.add_argument("--cores", type=int, default=0, help="that all devices have together; 0: one each")
 parser.add_argument("--seconds", type=float, default=1.0)
 parser.add_argument("--quick", action="store_true")
 args = parser.parse_args()
 limit_threads(1)
-os.environ["OMP_NUM_THREADS"] = str(len(args.devices.split(",")))  # as many cores as devices
+os.environ["OMP_NUM_THREADS"] = str(args.cores or len(args.devices.split(",")))
 
 import numpy as np  # noqa: E402 - after the thread pools are limited
 from steps import WORKLOADS, data  # noqa: E402
@@ -52,36 +53,39 @@ def with_dp_train(steps: int) -> float:
 
 def independent() -> Callable[[int], float]:
     """The same without exchange of gradients: a thread per device, which trains a model of its own."""
-    steps_of = []
-    for device in devices:
+    begins, ends = (threading.Barrier(len(devices) + 1) for _ in range(2))
+    wanted = [0]
+
+    def work(device: str) -> None:
         with ag.ag_device(device):
             net = model()
             optimizer = ag.optimizer_adam(net)
 
-            def step(x: ag.Tensor, y: ag.Tensor, net: ag.Layer = net, optimizer: object = optimizer) -> ag.Tensor:
+            def step(x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
                 with ag.with_grad_tape():
                     loss = ag.ag_softmax_cross_entropy_loss(net(x), y)
                 optimizer.step(ag.backward(loss))
                 return loss
 
-            captured = ag.ag_capture(step)
+            captured = ag.ag_capture(step)  # which only the thread replays that has recorded it
             batch = tuple(ag.ag_tensor(array) for array in batches[0])
-            captured(*batch)
-            steps_of.append((device, captured, batch))
-
-    def train(steps: int) -> float:
-        def work(device: str, captured: ag.CapturedStep, batch: tuple[ag.Tensor, ag.Tensor]) -> None:
-            with ag.ag_device(device):
-                for _ in range(steps):
+            for _ in range(WARM):
+                captured(*batch)
+            while True:
+                begins.wait()
+                for _ in range(wanted[0]):
                     loss = captured(*batch)
                 loss.item()
+                ends.wait()
 
-        threads = [threading.Thread(target=work, args=of_device) for of_device in steps_of]
+    for device in devices:
+        threading.Thread(target=work, args=(device,), daemon=True).start()
+
+    def train(steps: int) -> float:
+        wanted[0] = steps
+        begins.wait()
         begin = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ends.wait()
         return time.perf_counter() - begin
 
     return train

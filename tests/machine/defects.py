@@ -228,9 +228,9 @@ DEFECTS = [
     Defect(
         "dp_train replays what its functions did first",
         *(_ARGUMENTS, "StepArgument(self._example)", "self._example.view()"),
-        *("ag/parallel/trainer/plans.py", "            plan.captured(*leaves)",
-          "            plan.captured(*leaves)\n            for t in plan.captured._programs:\n"
-          "                t._first, t._due = None, 1 << 30"),
+        *("ag/parallel/trainer/plans.py", "            plan.captured.result(leaves)",
+          "            plan.captured.result(leaves)\n            for t in plan.captured._programs:\n"
+          "                t.first, t.due = None, 1 << 30"),
         *_TAKEN,
     ),
     Defect(

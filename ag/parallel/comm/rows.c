@@ -5,12 +5,13 @@
 It does what `tree_reduction` does with numpy where there was no compiler, in the same order, so with the same bits, but
 goes block by block through elements begin .. end - 1, so that sums between are in the cache. `rows` is a list of
 flat arrays, all of the type of `out`, float32 or float64; an addition is (left, right, sum), numbers in a list of the
-rows, `out` and so many partial sums. Without an addition the only row is divided, or only looked at if it is `out`.
+rows, `out` and so many partial sums, and the last one makes the total. Without one the only row is divided.
 It returns whether all that is in `out` then is finite, and None for arrays that it does not take. Where there is much
 to do it gives Python's lock away, and each of several threads calls it with a part of its own. Knows no tree. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -25,33 +26,56 @@ typedef struct {
     double count;
 } job;
 
+/* Loops for the widest vectors that the processor has, where the compiler and the loader can choose at run time. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define ANY_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ANY_PROCESSOR
+#endif
+
+/* x / count is x times its inverse, to the bit, where that is a power of two and no rounding is lost at either end. */
+static int is_exact(double count) {
+    int exponent;
+    return frexp(count, &exponent) == 0.5 && exponent > -100 && exponent < 100;
+}
+
+#define AT(TYPE, i) ((TYPE *)j->at[i] + ((i) <= j->rows ? begin : 0)) /* a row, the sum, or a partial sum */
+
 #define ADD_UP(NAME, TYPE, BITS, EXPONENT)                                                                            \
-    static int NAME(const job *j) {                                                                                   \
-        const TYPE count = (TYPE)j->count;                                                                            \
+    ANY_PROCESSOR static void NAME##_add(TYPE *into, const TYPE *left, const TYPE *right, Py_ssize_t n) {             \
+        for (Py_ssize_t k = 0; k < n; k++)                                                                            \
+            into[k] = left[k] + right[k];                                                                             \
+    }                                                                                                                 \
+    /* Of a sum, of two where there is a right one; whether all are finite. */                                        \
+    ANY_PROCESSOR static int NAME##_mean(TYPE *out, const TYPE *left, const TYPE *right, TYPE count, int multiply,    \
+                                         Py_ssize_t n) {                                                              \
         const BITS exponent = EXPONENT;                                                                               \
         BITS bad = 0;                                                                                                 \
-        for (Py_ssize_t begin = j->begin; begin < j->end; begin += BLOCK) {                                           \
-            const Py_ssize_t n = j->end - begin < BLOCK ? j->end - begin : BLOCK;                                     \
-            TYPE *out = (TYPE *)j->at[j->rows] + begin;                                                               \
-            for (Py_ssize_t i = 0; i < j->additions; i++) {                                                           \
-                const addition step = j->steps[i];                                                                    \
-                const TYPE *left = (TYPE *)j->at[step.left] + (step.left <= j->rows ? begin : 0);                     \
-                const TYPE *right = (TYPE *)j->at[step.right] + (step.right <= j->rows ? begin : 0);                  \
-                TYPE *into = (TYPE *)j->at[step.into] + (step.into <= j->rows ? begin : 0);                           \
-                for (Py_ssize_t k = 0; k < n; k++)                                                                    \
-                    into[k] = left[k] + right[k];                                                                     \
-            }                                                                                                         \
-            const TYPE *sum = j->additions ? out : (TYPE *)j->at[0] + begin;                                          \
-            if (sum != out || count != 1)                                                                             \
-                for (Py_ssize_t k = 0; k < n; k++)                                                                    \
-                    out[k] = sum[k] / count;                                                                          \
-            for (Py_ssize_t k = 0; k < n; k++) {                                                                      \
-                BITS bits;                                                                                            \
-                memcpy(&bits, out + k, sizeof bits);                                                                  \
-                bad |= (bits & exponent) == exponent; /* infinite or NaN */                                           \
-            }                                                                                                         \
+        for (Py_ssize_t k = 0; k < n; k++) {                                                                          \
+            const TYPE sum = right ? left[k] + right[k] : left[k], mean = multiply ? sum * count : sum / count;       \
+            BITS bits;                                                                                                \
+            memcpy(&bits, &mean, sizeof bits);                                                                        \
+            bad |= (bits & exponent) == exponent; /* infinite or NaN */                                               \
+            out[k] = mean;                                                                                            \
         }                                                                                                             \
         return !bad;                                                                                                  \
+    }                                                                                                                 \
+    static int NAME(const job *j) {                                                                                   \
+        const int multiply = is_exact(j->count);                                                                      \
+        const TYPE count = (TYPE)(multiply ? 1 / j->count : j->count);                                                \
+        int finite = 1;                                                                                               \
+        for (Py_ssize_t begin = j->begin; begin < j->end; begin += BLOCK) {                                           \
+            const Py_ssize_t n = j->end - begin < BLOCK ? j->end - begin : BLOCK;                                     \
+            const TYPE *left = AT(TYPE, 0), *right = NULL;                                                            \
+            for (Py_ssize_t i = 0; i < j->additions; i++) {                                                           \
+                left = AT(TYPE, j->steps[i].left);                                                                    \
+                right = AT(TYPE, j->steps[i].right);                                                                  \
+                if (i + 1 < j->additions)                                                                             \
+                    NAME##_add(AT(TYPE, j->steps[i].into), left, right, n);                                           \
+            }                                                                                                         \
+            finite &= NAME##_mean(AT(TYPE, j->rows), left, right, count, multiply, n);                                \
+        }                                                                                                             \
+        return finite;                                                                                                \
     }
 
 ADD_UP(add_up_32, float, uint32_t, 0x7F800000u)

@@ -45,6 +45,7 @@ __all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_si
 V = TypeVar("V")
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
 Additions = tuple[tuple[int, int, int], ...]
+_SHARED_FROM = 1 << 19  # numbers; compiled code has added up fewer before another thread wakes
 _ONE_ROW: tuple[Additions, int] = (), 0  # what is to be added, and how many partial sums there are
 
 PART = -1  # in the place of a number of samples
@@ -158,7 +159,7 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
         tuple([(start, samples) for start, samples, _ in nodes]))
     add = partial(_add_up, rows, out, additions, partial_sums, count)
     size = out.size
-    if size <= BLOCK:
+    if size <= BLOCK or (_code is not None and size * len(rows) < _SHARED_FROM):
         return add(0, size)
     pieces, finite = cut(size), list[bool]()
     makes(pieces)([partial(_noted, finite, add, piece.start, min(piece.stop, size)) for piece in pieces])

@@ -68,6 +68,8 @@ class Replica:
 
     Attributes
     ----------
+    given : tuple
+        Stacks, their number in all steps before, and draws: what the next `start` is to `run`.
     row : Buffer
         Of the stack that was passed last.
     """
@@ -108,7 +110,7 @@ class Replica:
         self._moved_view = self.row.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
-        self._given: tuple[Sequence[Stack], int, int | None] = (), 0, None
+        self.given: tuple[Sequence[Stack], int, int | None] = (), 0, None
         self.collected: list[Node] = []
         self.begin_anew()
         self.began = self.ended = self._elapsed_s = self._wait_s = 0.0
@@ -117,23 +119,17 @@ class Replica:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def give(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
-        """What the next `start` is to `run`."""
-        self._given = stacks, first, draws
-
     def start(self) -> None:
-        """`run` what was given, noting the time, here and on the device."""
+        """`run` what is `given`, noting the time, here and on the device."""
         self.began = perf_counter()
-        (stacks, first, draws), self._given = self._given, ((), 0, None)  # nobody holds samples longer than a step
-        meter = self.clock.meter
-        if meter is None:
-            self.run(stacks, first, draws)
-            return
-        self.backend.meter(meter)
+        given, self.given = self.given, ((), 0, None)  # nobody holds samples longer than a step
+        if (meter := self.clock.meter) is not None:
+            self.backend.meter(meter)
         try:
-            self.run(stacks, first, draws)
+            self.run(*given)
         finally:
-            self.backend.meter(None)
+            if meter is not None:
+                self.backend.meter(None)
 
     def finish(self) -> None:
         """`collect`, noting the time."""

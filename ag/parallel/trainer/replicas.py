@@ -32,6 +32,8 @@ from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Replicas", "digest"]
 
+_SHARED_FROM = 1 << 19  # weights of all replicas; fewer are copied before another thread wakes
+
 
 class Replicas:
     """Replicas with like models.
@@ -132,7 +134,7 @@ class Replicas:
             self._threads.run([_task(r, r.finish) for r in self], k)
         else:
             for r, stacks in zip(self._replicas, shards, strict=True):
-                r.give(stacks, first, draws)
+                r.given = stacks, first, draws
             self._threads.run(self._tasks, k)
         self._note_times(shards)
         return [r.collected for r in self._replicas]
@@ -182,12 +184,13 @@ class Replicas:
     def send(self, work: Callable[[Replica], None]) -> None:
         """Do something for every replica at the end of a step, which is done even if a device fails now.
 
-        CPU devices do it at the same time, on all cores.  If a device fails the next step begins with its error.
+        CPU devices do it at the same time, on all cores, where it is much.  If a device fails the next step begins with its error.
         """
+        shared = self._separate and self.first.group.size * len(self._blocking) >= _SHARED_FROM
         for replica in self._replicas:
-            if not self._separate or replica.backend.asynchronous:
+            if not shared or replica.backend.asynchronous:
                 self._try(work, replica)
-        if self._separate:
+        if shared:
             blocks.together([partial(self._try, work, replica) for replica in self._blocking])
 
     def _try(self, work: Callable[[Replica], None], replica: Replica) -> None:

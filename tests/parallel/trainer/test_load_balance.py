@@ -40,7 +40,7 @@ def test_a_slower_device_gets_fewer_samples_within_20_steps(monkeypatch: pytest.
     finish, note = Replica.start_and_finish, AutoBalance.note
 
     def timed(self: Replica) -> None:
-        shard, _, _ = self._given
+        shard, _, _ = self.given
         finish(self)
         self.ended = self.began + cost[self.device] * len(shard) * float(noise.uniform(0.95, 1.05))
 
