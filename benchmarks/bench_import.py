@@ -1,4 +1,4 @@
-"""What `import ag` takes on top of numpy's own import, in processor time, and a first training step after it.
+"""What `import ag` takes on top of numpy's own import, of the main thread's time, and a first training step after it.
 
 Every measurement is an interpreter of its own that imports numpy, then ag, and then makes one step of a small model.
 The best of all rounds counts: other work on the machine adds to a time and never takes from it.  Two copies of ag are
@@ -22,7 +22,7 @@ sys.path.insert(0, {copy!r})
 sys.dont_write_bytecode = True
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.pop(name, None) if {free} else os.environ.update({{name: "1"}})
-from time import process_time as now
+from time import thread_time as now
 begin = now()
 import numpy
 after_numpy, before = now(), len(sys.modules)

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import ag.autograd.operators  # noqa: F401 - where tensors look operators up that are no ops
 from ag.autograd.captured.overheard import listening
@@ -159,15 +160,34 @@ class _Function(Generic[S]):
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED[p.annotation]) if p.annotation in _PUBLISHED else p for p in visible],
             return_annotation="Tensor")
-        # By how many arguments are given by position: the others with their defaults, and which of them must be given.
-        ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in visible)
-        self._behind = [([(p.name, p.default) for p in rest], frozenset(p.name for p in rest),
-                         frozenset(p.name for p in rest if p.default is p.empty))
-                        for rest in (visible[k:] for k in range(len(visible) + 1)) if ordinary]
+        self._is_ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in visible)
         # Where the last one is `*sizes`: from how many on arguments that are given by position alone are in order.
         *before, last = visible
         self._in_order_from = (len(before) if last.kind is last.VAR_POSITIONAL and
                                all(p.kind is p.POSITIONAL_OR_KEYWORD for p in before) else None)
+
+    def _defaults(self) -> dict[int, tuple[object, ...]]:
+        """What the other arguments are by default, by how many are given by position, where none of them must be."""
+        found: dict[int, tuple[object, ...]] = {}
+        rest: tuple[object, ...] = ()
+        visible = [*self.signature.parameters.values()] if self._is_ordinary else []
+        for given in range(len(visible), -1, -1):
+            found[given] = rest
+            if given == 0 or visible[given - 1].default is inspect.Parameter.empty:
+                break
+            rest = visible[given - 1].default, *rest
+        return found if visible else {}
+
+    @cached_property  # only unusual calls ask, and most ops are never called
+    def _behind(self) -> list[tuple[list[tuple[str, Any]], frozenset[str], frozenset[str]]]:
+        """By how many arguments are given by position: the others with their defaults, and which must be given.
+
+        Empty if some are not ordinary ones.
+        """
+        visible = [*self.signature.parameters.values()]
+        return [([(p.name, p.default) for p in rest], frozenset(p.name for p in rest),
+                 frozenset(p.name for p in rest if p.default is p.empty))
+                for rest in (visible[k:] for k in range(len(visible) + 1)) if self._is_ordinary]
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         """All arguments in order, defaults filled in; `axis` and `keepdims` are taken for `dim` and `keepdim`."""
@@ -204,8 +224,7 @@ class _Function(Generic[S]):
         """The function, with the signature that is true for callers."""
         name, forward, operands, listed, mixed = self.name, self.forward, self.operands, self.listed, self.mixed
         integers, vectors, has_numbers = self.integers, self.vectors, any(p.annotation == "float" for p in self.params)
-        defaults = {given: tuple([default for _, default in rest])
-                    for given, (rest, _, needed) in enumerate(self._behind) if not needed}
+        defaults = self._defaults()
 
         def call(*args: object, **kwargs: object) -> Tensor:
             if not kwargs and (rest := defaults.get(len(args))) is not None:

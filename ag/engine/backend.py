@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from threading import get_ident
@@ -42,13 +41,11 @@ from ag.engine.program import OPEN, Launch, Program, Recording, note_block, reco
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
-from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 
 
-@dataclass(frozen=True)
-class DeviceInfo:
+class DeviceInfo(NamedTuple):
     """What is known about a device.
 
     Attributes
@@ -70,7 +67,6 @@ class DeviceInfo:
         Multiprocessors, compute units or cores of a card, as its driver says; 0 if it does not.
     """
 
-    __signature__ = Making()
     name: str
     description: str
     vendor: str
@@ -91,8 +87,14 @@ class Event(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class Finding:
+class _Finding(NamedTuple):
+    subject: str
+    found: str
+    remedy: str
+    verdict: str
+
+
+class Finding(_Finding):
     """What an examination found: the subject, what is so, and the remedy where that is not good.
 
     Attributes
@@ -105,14 +107,10 @@ class Finding:
         something does not work, or may fail.
     """
 
-    subject: str
-    found: str
-    remedy: str = ""
-    verdict: str = "note"
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if not self.remedy:
-            object.__setattr__(self, "verdict", "ok")
+    def __new__(cls, subject: str, found: str, remedy: str = "", verdict: str = "note") -> Finding:
+        return super().__new__(cls, subject, found, remedy, verdict if remedy else "ok")
 
 
 class Settings:

@@ -32,8 +32,7 @@ T = TypeVar("T")
 
 BLOCK = 1 << 15  # elements: a handful of arrays of 128 KiB stay in the second-level cache
 WIDE = 1 << 17  # where several threads work: they take turns in Python, and a call must last longer than a turn
-_GROUP = re.compile(r"\d+:(|(?:[^:]*,)?cpu(?:,[^:]*)?):/(.*)")  # of Linux, which limits processor time
-_MOUNTED = re.compile("cpu.*")  # those of version 1, by several names
+_GROUP = r"\d+:(|(?:[^:]*,)?cpu(?:,[^:]*)?):/(.*)"  # of Linux, which limits processor time
 
 
 def cores() -> int:
@@ -60,11 +59,11 @@ def quota(root: str | os.PathLike[str] = "/sys/fs/cgroup",
     try:
         with open(groups, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
-        of_version_1 = list(filter(_MOUNTED.fullmatch, os.listdir(root)))
+        of_version_1 = [name for name in os.listdir(root) if re.match("cpu", name)]  # by several names
     except (OSError, ValueError):
         return inf
     limits = [inf]
-    for line in filter(None, map(_GROUP.fullmatch, lines)):
+    for line in filter(None, map(re.compile(_GROUP).fullmatch, lines)):
         steps = [step for step in line[2].split("/") if step]
         steps = steps if ".." not in steps else []
         for mounted in of_version_1 if line[1] else [""]:

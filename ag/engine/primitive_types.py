@@ -7,8 +7,7 @@ launch returns.  So buffers import from here; nearly all others from `ag.engine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,8 +30,7 @@ LayoutRule = Callable[..., Layout]
 Returned = TypeVar("Returned", covariant=True)  # of a launch: a buffer, a tuple of buffers, or None
 
 
-@dataclass(frozen=True, eq=False)
-class Primitive:
+class Primitive(NamedTuple):
     """A named array function that every backend can run.
 
     Attributes
@@ -95,3 +93,5 @@ class PrimitiveTo(Primitive, Generic[Returned]):
     ``exp: PrimitiveTo[Buffer]``, ``layer_norm: PrimitiveTo[tuple[Buffer, Buffer, Buffer]]`` and, as it only updates an
     operand, ``sgd: PrimitiveTo[None]``.
     """
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # there is one of each

@@ -17,11 +17,10 @@ primitive by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from math import prod
 from threading import get_ident
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import OFFSET_BITS, Block
@@ -37,8 +36,7 @@ __all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "StandIn", "before
 _nowhere = count(1 << 32).__next__  # segments of what has no memory: no arena has so many
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One launch that was recorded.
 
     Attributes

@@ -11,7 +11,7 @@ the same order.  Which of several kernels of one primitive runs is the backend's
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ONE_PIECE", "Target"]
 
@@ -31,8 +31,7 @@ _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of
 _SECTOR, _FEWEST_TIMES, _FEWEST_TOO_MANY = 8, 128, 384
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """What is known of a device when programs are compiled and ops choose among primitives.
 
     Attributes

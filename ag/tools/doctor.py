@@ -89,8 +89,10 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, object]:
         """The same as numbers, text, lists and dictionaries, for `json.dumps`."""
-        links = [link._asdict() for link in self.transport]
-        return {**asdict(self), "transport": links, "healthy": self.healthy}
+        devices = [{**asdict(d), "info": d.info._asdict(), "findings": [x._asdict() for x in d.findings]}
+                   for d in self.devices]
+        return {**asdict(self), "devices": devices, "drivers": [x._asdict() for x in self.drivers],
+                "transport": [link._asdict() for link in self.transport], "healthy": self.healthy}
 
     def __str__(self) -> str:
         parts = [", ".join(f"{name} {number}" for name, number in self.system.items()),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ Decide = Callable[..., Any]
 def as_card(info: DeviceInfo, card: str) -> DeviceInfo:
     """What a device would say of itself if it were a card."""
     vendor, product, gib, units = CARDS[card]
-    return replace(info, vendor=vendor, description=product, kind="discrete", memory_bytes=gib << 30, units=units)
+    return info._replace(vendor=vendor, description=product, kind="discrete", memory_bytes=gib << 30, units=units)
 
 
 @contextmanager

@@ -47,8 +47,8 @@ class Traffic:
 
 
 @contextmanager
-def counting(backend: Backend) -> Iterator[Traffic]:
-    """Note transfers and allocations of a backend."""
+def counting(backend: Backend, captured: Any = None) -> Iterator[Traffic]:
+    """Note transfers and allocations of a backend, and what a captured step is given, which compiled code copies."""
     seen, arena = Traffic(), backend.arena
     upload, download, alloc, fill = backend.upload, backend.download, arena.alloc, Inputs.fill
     with pytest.MonkeyPatch.context() as patch:
@@ -59,8 +59,13 @@ def counting(backend: Backend) -> Iterator[Traffic]:
                 value.nbytes for _, _, value in given if not isinstance(value, int)), fill(self, given, *rest))[1])
         else:
             put = backend.put  # type: ignore[attr-defined]
-            patch.setattr(backend, "put", lambda given: (seen.uploads.extend(
-                target.nbytes for target, value in given if not isinstance(value, Buffer)), put(given))[1])
+            run = put if captured is None else captured.program.run
+            noted: Any = lambda given=(): (seen.uploads.extend(  # noqa: E731
+                target.nbytes for target, value in given if not isinstance(value, Buffer)), run(given))[1]
+            patch.setattr(*(backend, "put") if captured is None else (captured.program, "run"), noted, raising=False)
+            if captured is not None:
+                patch.setattr(captured, "_quick", None)
+                captured._made.clear()
         patch.setattr(arena, "alloc", lambda nbytes: (seen.allocations.append(nbytes), alloc(nbytes))[1])
         yield seen
 
@@ -109,7 +114,7 @@ def measured(name: str, device: str) -> dict[str, Any]:
     program: Any = captured.program
     recorder = getattr(backend, "recorder", None)
     submits = recorder.submits if recorder is not None else 0
-    with counting(backend) as seen:
+    with counting(backend, captured) as seen:
         captured(x, labels).item()
     submits = recorder.submits - submits if recorder is not None else 0
     with ag.profile() as kernels:

@@ -210,7 +210,7 @@ def test_the_watchdog_of_a_device(lavapipe: str, monkeypatch: pytest.MonkeyPatch
     """Software has none; tests/tools/test_machine.py has those of cards."""
     backend = backend_of(lavapipe)
     assert "watchdog" not in findings_of(lavapipe)
-    monkeypatch.setattr(backend, "info", replace(backend.info, vendor="AMD", kind="discrete"))
+    monkeypatch.setattr(backend, "info", backend.info._replace(vendor="AMD", kind="discrete"))
     monkeypatch.setattr(backend.recorder.budget, "long", 0.2)
     assert findings_of(lavapipe)["watchdog"].found.endswith("submissions are kept below 200 ms")
 
@@ -219,7 +219,7 @@ def test_the_watchdog_of_a_device(lavapipe: str, monkeypatch: pytest.MonkeyPatch
 def test_lanes_of_the_bus(lavapipe: str, monkeypatch: pytest.MonkeyPatch, lanes: tuple[int, int] | None,
                           verdict: str) -> None:
     backend = backend_of(lavapipe)
-    monkeypatch.setattr(backend, "info", replace(backend.info, kind="discrete"))
+    monkeypatch.setattr(backend, "info", backend.info._replace(kind="discrete"))
     monkeypatch.setattr(examination, "lanes", lambda vendor, device: lanes)
     monkeypatch.setattr(examination, "_SLOW", 0.0)
     bus = findings_of(lavapipe)["bus"]

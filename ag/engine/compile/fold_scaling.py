@@ -12,8 +12,6 @@ can multiply as well.  `ag.engine.compile.pipeline` runs the pass; it knows no p
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ag.engine.buffer import Buffer
 from ag.engine.compile.copy_elimination import can_move
 from ag.engine.compile.graph import Graph
@@ -71,7 +69,7 @@ def _multiplied(launch: Launch, factor: Buffer) -> Launch:
     """The launch with a factor for its operand."""
     assert launch.primitive.scaling
     _, _, position = launch.primitive.scaling
-    return replace(launch, buffers=(*launch.buffers[:position], factor, *launch.buffers[position + 1 :]))
+    return launch._replace(buffers=(*launch.buffers[:position], factor, *launch.buffers[position + 1 :]))
 
 
 def _product_before(graph: Graph, copy: int, update: int) -> int | None:

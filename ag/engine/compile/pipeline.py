@@ -17,9 +17,9 @@ did.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import cast
@@ -73,14 +73,31 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
     target : Target
         What the device wants.
     """
-    holders = settle(recording)  # who outlives the program is known, not guessed
-    graph = Graph(recording.launches, holders)
-    recording.launches.clear()
-    for run_pass, is_wanted in PASSES:
-        if is_wanted(recording, target):
-            run_pass(graph, target)
-    recording.launches += graph.launches()
-    return recording.launches
+    with _no_collections():
+        holders = settle(recording)  # who outlives the program is known, not guessed
+        graph = Graph(recording.launches, holders)
+        recording.launches.clear()
+        for run_pass, is_wanted in PASSES:
+            if is_wanted(recording, target):
+                run_pass(graph, target)
+        recording.launches += graph.launches()
+        return recording.launches
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Let Python's garbage collector wait.
+
+    It goes through all that lives whenever that has grown by some objects, so a program twice as long would take more
+    than twice as long to compile; what the compiler leaves behind is freed without it.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager
@@ -118,5 +135,5 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
 def _program(recording: Recording) -> Program:
     backend = cast(Backend, recording.backend)
     exact = backend.settings.precision == "highest"  # kernels of a lower precision take no epilogues
-    target = replace(backend.target, epilogues=backend.target.epilogues and exact)
+    target = backend.target._replace(epilogues=backend.target.epilogues and exact)
     return backend.program(compile_program(recording, target))

@@ -16,7 +16,7 @@ References: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ag.engine.buffer import Buffer
@@ -137,14 +137,14 @@ def _carry_out(plan: _Plan, graph: Graph, added: dict[int, list[Launch]]) -> set
         maker = graph[i]
         results = maker.buffers[: maker.primitive.outputs]
         anew = [b.backend.alloc(b.shape, b.dtype) for b in results]
-        second.append(replace(maker, buffers=(*anew, *_moved(maker.operands, moved))))
+        second.append(maker._replace(buffers=(*anew, *_moved(maker.operands, moved))))
         moved[results[0].block.address] = results[0], anew[0]
     for place in moved:
         for i in graph.users(place):
             if i >= plan.until:
-                graph.replace(i, replace(graph[i], buffers=_moved(graph[i].buffers, moved)))
+                graph.replace(i, graph[i]._replace(buffers=_moved(graph[i].buffers, moved)))
     for position, launches in added.items():  # of plans that come later
-        added[position] = [replace(x, buffers=_moved(x.buffers, moved)) for x in launches]
+        added[position] = [x._replace(buffers=_moved(x.buffers, moved)) for x in launches]
     added[plan.until] = [*second, *added.get(plan.until, ())]
     return {b.block.address for launch in second for b in launch.buffers[: launch.primitive.outputs]}
 

@@ -184,7 +184,8 @@ class Replicas:
     def send(self, work: Callable[[Replica], None]) -> None:
         """Do something for every replica at the end of a step, which is done even if a device fails now.
 
-        CPU devices do it at the same time, on all cores, where it is much.  If a device fails the next step begins with its error.
+        CPU devices do it at the same time, on all cores, where it is much.  If a device fails the next step begins
+        with its error.
         """
         shared = self._separate and self.first.group.size * len(self._blocking) >= _SHARED_FROM
         for replica in self._replicas:

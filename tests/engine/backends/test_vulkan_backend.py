@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +260,7 @@ def test_a_kernel_with_other_operands(gpu: str, build: Path) -> None:
 
 
 def test_a_primitive_without_a_kernel(gpu: str) -> None:
-    lonely = replace(copy, name="lonely")
+    lonely = copy._replace(name="lonely")
     with expect_error("a primitive without a kernel", ag.KernelError, "lonely", "shaders/lonely.comp"):
         backend_of(gpu).launch(lonely, ag.ag_tensor([1.0]).buffer)
 
@@ -293,6 +292,7 @@ for _ in range(2):
         loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(np.ones((4, 5)))), [0, 1, 2, 0, 1])
     optimizer.step(ag.backward(loss))
 print("clean")
+import ag.ops.activation
 from ag.engine.primitive import PRIMITIVES
 right = PRIMITIVES["relu"].reference
 
@@ -300,7 +300,7 @@ def wrong(out, x):
     right(out, x)
     out[1, 2] += 0.5
 
-object.__setattr__(PRIMITIVES["relu"], "reference", wrong)
+ag.ops.activation.relu = PRIMITIVES["relu"]._replace(reference=wrong)
 try:
     ag.ag_relu(ag.ag_tensor(np.ones((3, 4))))
 except ag.KernelError as error:

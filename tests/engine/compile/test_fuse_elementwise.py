@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture(autouse=True)
 def _chains_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, too, as on a device."""
-    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))
+    monkeypatch.setattr(NumpyBackend, "target", NumpyBackend.target._replace(fuse_from=1))
 
 
 @pytest.fixture
@@ -216,7 +215,7 @@ def test_small_arrays_stay_apart_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_norm_step_is_as_without_chains(device: str, norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for least in (1, 1 << 60):
-        monkeypatch.setattr(backend_of(device), "target", replace(backend_of(device).target, fuse_from=least))
+        monkeypatch.setattr(backend_of(device), "target", backend_of(device).target._replace(fuse_from=least))
         ag.ag_seed(5)
         model = ag.ag_sequential(ag.ag_linear(6, 8, "gelu"), norm(8), ag.ag_linear(8, 3, "silu"))
         optimizer = ag.optimizer_adam(model, lr=0.01)

@@ -4,7 +4,6 @@ linear layer are one launch with the same values.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 @pytest.fixture
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """On the CPU, too, as on a device: in numpy, where a product has the same bits with and without an epilogue."""
-    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1, epilogues=True))
+    monkeypatch.setattr(NumpyBackend, "target", NumpyBackend.target._replace(fuse_from=1, epilogues=True))
     monkeypatch.setitem(devices._backends, "cpu", NumpyBackend())
     return backend_of(device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[
     inputs = [buffer(backend, x) for x in first]
     flat = buffer(backend, np.zeros(64))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))  # as on a device
+        patch.setattr(NumpyBackend, "target", NumpyBackend.target._replace(fuse_from=1))  # as on a device
         with record(backend, recompute=recompute) as recording:
             kept = run_steps(backend, steps, inputs, flat)
         program = recording.finished()
@@ -97,7 +96,7 @@ def test_memory_rests_before_others_get_it(monkeypatch: pytest.MonkeyPatch) -> N
     """On a device that runs three launches at once, three more results keep their memory for themselves."""
     backend, sizes = backend_of("cpu"), []
     for rest in (0, 3):
-        monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, rest=rest))
+        monkeypatch.setattr(NumpyBackend, "target", NumpyBackend.target._replace(rest=rest))
         x = buffer(backend, np.ones((64, 64)))
         with record(backend) as recording:
             y = x

@@ -129,9 +129,9 @@ def test_cards_put_samples_first_where_they_read_them_often(samples: int, times:
 
 def test_a_driver_that_finds_few_registers_composes_large_heads(lavapipe: str) -> None:
     backend: Any = backend_of(lavapipe)
-    info = replace(backend.info, vendor="AMD", kind="discrete", driver="22.3.6",
+    info = backend.info._replace(vendor="AMD", kind="discrete", driver="22.3.6",
                    description="AMD Radeon RX 7900 XTX (RADV GFX1100)")
-    old, new = (Kernels(backend._manager, card).target(0) for card in (info, replace(info, driver="24.0.0")))
+    old, new = (Kernels(backend._manager, card).target(0) for card in (info, info._replace(driver="24.0.0")))
     assert old.tiled_attention(64, 5000) and not old.tiled_attention(65, 1)
     assert old.tiled_attention(32, 5000, True) and not old.tiled_attention(33, 1, True)
     assert new.tiled_attention(128, 5000, True)
@@ -139,7 +139,7 @@ def test_a_driver_that_finds_few_registers_composes_large_heads(lavapipe: str) -
 
 def test_with_dropout_fewer_features_are_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backend_of("cpu")
-    monkeypatch.setattr(backend, "target", replace(backend.target, few_registers=True))
+    monkeypatch.setattr(backend, "target", backend.target._replace(few_registers=True))
     for rate, names in (0.0, ["attention"]), (0.5, []):
         with record(backend) as recording:
             ag.ag_attention(*(tensor(x, backend) for x in operands(1, 64, 64, 8, 8, 1)[:3]), dropout=rate)

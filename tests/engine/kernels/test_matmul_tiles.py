@@ -5,7 +5,6 @@ guard words, the same to the bit each time; and which tiles are chosen, and when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def test_nan_and_infinity_stay_where_they_belong(backend: Any) -> None:
 def test_pieces_of_the_inner_axis(backend: Any) -> None:
     """As on a device with many units: in pieces, added up in order, always to the same bits."""
     rng = np.random.default_rng(6)
-    backend.target = replace(backend.target, units=132)
+    backend.target = backend.target._replace(units=132)
     for shape, cut in (((9, 2048, 70), 32), ((3, 1500, 5), 12), ((64, 600, 64), 1)):
         rows, inner, cols = shape
         a, b = normal(rng, 1, inner, rows), normal(rng, 1, inner, cols)
@@ -145,7 +144,7 @@ def test_the_choice(info: DeviceInfo, rows: int, cols: int, count: int, kind: st
 
 
 def test_the_tiles_of_an_h100_are_those_that_were_measured() -> None:
-    assert tiles_of(H100) == tiles_of(LARGE) == tiles_of(replace(H100, units=0))
+    assert tiles_of(H100) == tiles_of(LARGE) == tiles_of(H100._replace(units=0))
 
 
 @pytest.mark.parametrize(("info", "units"), [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def test_rows_in_pieces_for_many_units(device: str, layer: Any, monkeypatch: pyt
     x = np.random.default_rng(0).standard_normal((16, 13001)).astype(np.float32) + 1
     want = step("cpu", x, layer, "f64")
     backend = backend_of(device)
-    monkeypatch.setattr(backend, "target", replace(backend.target, units=132))
+    monkeypatch.setattr(backend, "target", backend.target._replace(units=132))
     with ag.profile() as seen:
         found = step(device, x, layer)
     assert layer is not ag.ag_batch_norm_op or "joined_statistics" in {event.kernel for event in seen.events}
