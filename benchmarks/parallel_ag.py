@@ -25,6 +25,7 @@ import numpy as np  # noqa: E402 - after the thread pools are limited
 from steps import WORKLOADS, data  # noqa: E402
 
 import ag  # noqa: E402
+from ag.engine.cpu_threads import share_cores  # noqa: E402
 
 devices = args.devices.split(",")
 w = WORKLOADS["W2"]
@@ -57,6 +58,7 @@ def independent() -> Callable[[int], float]:
     wanted = [0]
 
     def work(device: str) -> None:
+        share_cores(len(devices))
         with ag.ag_device(device):
             net = model()
             optimizer = ag.optimizer_adam(net)

@@ -232,14 +232,14 @@ WORDS = {"step": step_words, "parallel": parallel_words}
 def with_tables(page: str) -> str:
     """The page with the table after each ``<!-- table: file -->``, and the words after ``<!-- words``, made anew."""
     def table(found: re.Match[str]) -> str:
-        return "\n".join([found[0].partition("\n")[0], "", *TABLES[found[1].partition("_")[0]](found[1]), ""])
+        return "\n".join([found[0].partition("\n")[0], "", *TABLES[found[1].partition("_")[0]](found[1]), "", ""])
 
     def words(found: re.Match[str]) -> str:
         kind = found[1].partition("_")[0]
         said = WORDS[kind](found[1]) if kind in WORDS else [where(found[1])]
         return "\n".join([f"<!-- words: {found[1]} -->", "", *said, "", "<!-- end -->"])
 
-    page = re.sub(r"<!-- table: (\S+) -->\n\n(?:\|.*\n)*", table, page)
+    page = re.sub(r"<!-- table: (\S+) -->\n\n(?:\|.*\n)*\n?", table, page)
     return re.sub(r"<!-- words: (\S+) -->\n.*?<!-- end -->", words, page, flags=re.S)
 
 
