@@ -24,7 +24,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import ag.autograd.operators  # noqa: F401 - where tensors look operators up that are no ops
 from ag.autograd.captured.overheard import listening
@@ -179,7 +179,7 @@ class _Function(Generic[S]):
         return found if visible else {}
 
     @cached_property  # only unusual calls ask, and most ops are never called
-    def _behind(self) -> list[tuple[list[tuple[str, Any]], frozenset[str], frozenset[str]]]:
+    def _behind(self) -> list[tuple[list[tuple[str, object]], frozenset[str], frozenset[str]]]:
         """By how many arguments are given by position: the others with their defaults, and which must be given.
 
         Empty if some are not ordinary ones.

@@ -41,6 +41,7 @@ from ag.engine.program import OPEN, Launch, Program, Recording, note_block, reco
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
+from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 
@@ -76,6 +77,9 @@ class DeviceInfo(NamedTuple):
     features: tuple[str, ...] = ()
     uuid: str = ""
     units: int = 0
+
+
+setattr(DeviceInfo, "__signature__", Making())  # noqa: B010 - the class itself may have fields only
 
 
 class Event(NamedTuple):

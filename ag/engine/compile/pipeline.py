@@ -92,8 +92,8 @@ def _no_collections() -> Iterator[None]:
     than twice as long to compile; what the compiler leaves behind is freed without it.
     """
     collects = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if collects:
