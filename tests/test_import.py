@@ -164,9 +164,9 @@ assert not errors and not any(thread.is_alive() for thread in threads), errors
     ("ag.dp_train", "ag.parallel", "ag.fit"),
     ("import ag.parallel", "ag.parallel", "from ag.training import fit"),
     ("ag.parallel", "ag.parallel", "ag.doctor"),
-    ("ag.data", "ag.data", "ag.dp_train"),
-    ("ag.ag_load_model", "ag.io", "import ag.parallel"),
-    ("ag.fit", "ag.training", "ag.fit")])
+    *(pytest.param(*names, marks=pytest.mark.slow) for names in (
+        ("ag.data", "ag.data", "ag.dp_train"), ("ag.ag_load_model", "ag.io", "import ag.parallel"),
+        ("ag.fit", "ag.training", "ag.fit")))])
 def test_two_threads_at_once(first: str, folder: str, second: str) -> None:
     """One that imports a folder and one that imports a file in it would wait for each other."""
     run(AT_ONCE.format(first=first, folder=folder, second=second))

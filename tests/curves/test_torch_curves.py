@@ -25,6 +25,8 @@ TORCH = json.loads((Path(__file__).with_name("torch.json")).read_text("utf-8"))[
 # weights by rounding errors, to 4e-4 with other seeds or 4 images, and not in the first steps.
 RTOL = {"resnet8": 1e-3, "gpt": 2e-6, "gpt_without_qkv_bias": 2e-6}
 FIRST_STEPS, FIRST_RTOL = 2, 1e-5
+NAMES = pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name == "gpt_without_qkv_bias" else ()) for name in MODELS])
 
 cached_numbers = functools.cache(numbers)
 
@@ -42,12 +44,12 @@ def curve_on_cpu(name: str, batch: int) -> list[float]:
         return curve(name, batch, STEPS, captured=False)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@NAMES
 def test_the_numbers_are_those_of_the_reference(name: str) -> None:
     assert size(*workload(name, BATCH[name])) == pytest.approx(TORCH[name]["size"], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@NAMES
 def test_losses_equal_those_of_pytorch(name: str) -> None:
     losses = TORCH[name]["losses"]
     found = curve_on_cpu(name, BATCH[name])
@@ -57,7 +59,7 @@ def test_losses_equal_those_of_pytorch(name: str) -> None:
 
 
 @pytest.mark.slow_on("lavapipe", "swiftshader")
-@pytest.mark.parametrize("name", MODELS)
+@NAMES
 def test_captured_losses_equal_those_on_the_cpu(name: str, device: str, request: pytest.FixtureRequest) -> None:
     """Twenty steps, also on Vulkan.
 
@@ -70,6 +72,6 @@ def test_captured_losses_equal_those_on_the_cpu(name: str, device: str, request:
     np.testing.assert_allclose(found[:FIRST_STEPS], expected[:FIRST_STEPS], rtol=FIRST_RTOL)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@NAMES
 def test_a_captured_step_equals_the_eager_one_to_the_bit(name: str) -> None:
     assert curve(name, BATCH[name], STEPS, captured=True) == curve_on_cpu(name, BATCH[name])

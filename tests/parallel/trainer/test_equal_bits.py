@@ -57,7 +57,8 @@ def halves(params: dict[str, ag.Tensor]) -> list[ag.Adam]:
 
 
 @pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}, {"optimizer": halves}], ids=["plain", "clipped", "halves"])
-@pytest.mark.parametrize("width", [6, 700])  # of models that one thread copies, and that several do
+# Of models that one thread copies, and that several do.
+@pytest.mark.parametrize("width", [6, pytest.param(700, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("others", [0, 1, "vulkan"])
 def test_what_somebody_keeps_of_a_step_does_not_change(others: Any, width: int, options: dict[str, Any],
                                                        request: pytest.FixtureRequest) -> None:
