@@ -161,7 +161,8 @@ def test_a_job_grows(wanted_15: str, tmp_path: Path) -> None:
         assert job.wait() == 0, job.text
     assert digests(job) == dict.fromkeys(range(3), wanted_15), job.text
     steps = [line.split()[1::2] for line in job.lines if line.startswith("step")]
-    assert [int(step) for step, _ in steps] == [*range(40)] and {ranks for _, ranks in steps} == {"2", "3"}
+    assert [int(step) for step, _ in steps] == [*range(40)], job.text
+    assert {ranks for _, ranks in steps} == {"2", "3"}, job.text
 
 
 def test_a_job_goes_on_with_other_numbers_of_ranks(wanted_15: str, tmp_path: Path) -> None:
