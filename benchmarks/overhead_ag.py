@@ -190,7 +190,7 @@ def replicas() -> None:
                 return seconds_of(partial(ag.dp_train, model, data, ag.ag_mse_loss, devices=devices, n_iter=steps,
                                           micro_batch=each, verbose=False, seed=1))
 
-            few, many = (3, 8) if args.quick else (300, 1300)
+            few, many = (20, 520) if args.quick else (300, 1300)
             job_s(few)  # everything is slower for the first time
             seconds = (job_s(many) - job_s(few)) / (many - few)  # without what a job begins with
             emit(what=f"{count} replicas, {what}", value=1e3 * seconds, unit="ms")
