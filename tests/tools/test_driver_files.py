@@ -21,10 +21,9 @@ pytestmark = pytest.mark.slow  # also because layers, as in the leg for synchron
 ICDS = os.environ.get("VK_ICD_FILENAMES", "")
 NONE = '{"ICD": {"api_version": "1.3.0", "library_path": "/nowhere/libnone.so"}, "file_format_version": "1.0.0"}'
 DRIVERS = """
-from dataclasses import astuple
 from ag.engine.registry import drivers, list_devices
 said["devices"] = [info.name for info in list_devices(accelerators_only=True)]
-said["drivers"] = [astuple(x) for x in drivers()]
+said["drivers"] = [tuple(x) for x in drivers()]
 """
 
 
