@@ -6,8 +6,8 @@ The steps are in the order in which they run:
    shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `cpu_kernels.update`:
    the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
 2. `BuildExtensions`, with the compiler that setuptools chose for this Python: third_party/kp, the patched Kompute, to
-   ag/engine/backends/vulkan/_kp, and what replays, small launches and sums of gradients ask
-   first to modules beside `QUICK`.
+   ag/engine/backends/vulkan/_kp, and what replays, small launches and sums of gradients ask first to modules beside
+   `QUICK`.
 
 No step is an error: one that cannot be done returns why, in one line.  That line goes into ``not_built.txt`` in the
 folder of the backend, from where ag's messages, `python -m ag devices` and `python -m ag doctor` take it, as pip shows

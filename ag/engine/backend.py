@@ -408,7 +408,7 @@ class Backend(ABC):
 
     def refuse_while_recording(self, what: str) -> None:
         """Raise if a recording is open: the host must not touch device memory inside a captured step."""
-        if OPEN and (recording := recording_here()) is not None:
+        if (recording := recording_here()) is not None:
             recording.refuse(CaptureError(
                 f"ag_capture: the step {what} on {self.name}; a replay cannot do that. "
                 f"Return the tensor and read it after the step, or change state between steps."))

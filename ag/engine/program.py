@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import OFFSET_BITS, Block
-from ag.engine.buffer import Buffer, Device
+from ag.engine.buffer import Buffer, Device, settle
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
@@ -356,11 +356,10 @@ def before_host(*buffers: Buffer) -> None:
 
     What is lent to another thread alone moves to memory of its own.
     """
-    if OPEN and (recording := OPEN.get(get_ident())) is not None and recording.touches(buffers):
+    recording = recording_here()
+    if recording is not None and recording.touches(buffers):
         recording.catch_up()
-    for b in buffers:  # `settle`, which every look at a result of a small step would feel
-        if type(b.block) is not Block:
-            b.block.settle()
+    settle(*buffers)
 
 
 def _threaded(shape: Shape) -> CaptureError:

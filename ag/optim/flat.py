@@ -127,8 +127,8 @@ class FlatGroup:
         self.offsets, self.size = flat_layout({name: p.size for name, p in self.params.items()}, self._align)
         self.values = self.zeros()
         self.stored = self.values if self.dtype is self.stored_dtype else self.zeros(self.stored_dtype)
-        self._views = self.split(self.stored)
-        self._adopted = [(name, p, self._views[name]) for name, p in self.params.items()]
+        views = self.split(self.stored)
+        self._adopted = [(name, p, views[name]) for name, p in self.params.items()]
         self.adopt()
         self.take_changes()
 
@@ -167,7 +167,7 @@ class FlatGroup:
     def changed_since(self, time: int) -> bool:
         """Whether somebody has set a parameter after `time`, in its memory here or by giving it other memory."""
         return self.stored.changed_since(time) or self.values.changed_since(time) or any(
-            p.buffer is not self._views[name] for name, p in self.params.items())
+            p.buffer is not view for _, p, view in self._adopted)
 
     def take_changes(self) -> None:
         """Let `values` follow parameters of a 16-bit type that were assigned since `store`."""

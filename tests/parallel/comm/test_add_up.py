@@ -126,6 +126,7 @@ def test_no_rows() -> None:
 # ---------------------------------------------------------------------------------------------- compiled code itself
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, -3e38]
+COUNTS = [1.0, 3.0, 0.7, 1e-30, 2.0, 0.125, 96.0, 2.0**-30, 2.0**99, 2.0**-99, 2.0**110]  # powers of two are inverted
 GUARD = 777.0
 
 
@@ -142,7 +143,7 @@ def random_launch(rng: np.random.Generator) -> tuple[list[np.ndarray], tuple[tup
     for i in range(2, known):
         into = known + int(rng.integers(0, partial_sums + 1))
         steps += [(known, i, into)] + ([(into, known, known)] if into != known else [])
-    return rows, tuple(steps), partial_sums, float(rng.choice([1.0, 3.0, 0.7, 1e-30]))
+    return rows, tuple(steps), partial_sums, float(rng.choice(COUNTS))
 
 
 def by_numpy(rows: list[np.ndarray], steps: tuple[tuple[int, int, int], ...], partial_sums: int,
