@@ -584,8 +584,17 @@ mutant("trainer", "what was sent follows what the host has", f"{TRAINER}/host_op
        "leased(self.values, get_ident())", "self.values",
        "parallel/trainer/test_callbacks.py::test_the_host_and_a_model_may_be_set_at_once[1-one-eager]")
 mutant("trainer", "a replay does not say that it writes what is lent", f"{TRAINER}/host_optimizer.py",
-       "note_written(self.values)", "pass",
+       "note_written(*self._written)", "pass",
        "parallel/trainer/test_several_optimizers.py::test_weights_that_are_lent_stay")
+mutant("trainer", "nobody hears that the host has written to replicas", f"{TRAINER}/host_optimizer.py",
+       "self._written += group.values, group.stored", "pass",
+       "parallel/trainer/test_callbacks.py::test_a_loss_of_weights_that_have_changed_has_no_gradients[2]")
+mutant("trainer", "parameters of 16 bits stay behind", f"{TRAINER}/host_optimizer.py",
+       "if group.stored is not group.values:", "if False:",
+       "parallel/trainer/test_callbacks.py::test_all_models_are_alike_after_a_step[2-f16]")
+mutant("trainer", "weights that a function has set outlast the step", f"{TRAINER}/replica.py",
+       "self.group.adopt(keep=False)", "self.group.adopt()",
+       "parallel/trainer/test_callbacks.py::test_weights_that_a_function_sets_are_gone_after_the_step[1]")
 mutant("reduction tree", "a total lies with the partial sums", "ag/parallel/comm/tree_reduction.py",
        "additions[-1] = *additions[-1][:2], total", "pass",
        "parallel/comm/test_add_up.py::test_rows_are_added_up_as_in_the_tree[numpy-3-1]")

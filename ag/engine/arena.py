@@ -161,7 +161,8 @@ class Arena:
         While a caller holds `pinning` and has set `pinned`, the memory of blocks that die is not given to anybody else,
         and `revive` makes blocks in their place.
     segments : list of (int, object)
-        Size of each segment, and what `grow` returned for it; the backend reads it.
+        Size of each segment, and what `grow` returned for it; the backend reads it.  Those of another arena that
+        were asked for (`reach`) have size 0 here.
     """
 
     def __init__(
@@ -239,8 +240,18 @@ class Arena:
         with self._lock:
             self.coalesce()
             self._live = sum([size for _, size in list(self._loans.values())])
-            return ArenaStats(len(self.segments), self._reserved(), self._live, self._peak,
+            own = sum([nbytes > 0 for nbytes, _ in self.segments])
+            return ArenaStats(own, self._reserved(), self._live, self._peak,
                               self._free[-1][0] if self._free else 0)
+
+    def reach(self, memory: Any) -> int:
+        """The address at which a segment of another arena begins here; nothing of it is handed out."""
+        for number, (_, known) in enumerate(self.segments):
+            if known is memory:
+                return number << OFFSET_BITS
+        with self._lock:
+            self.segments.append((0, memory))
+            return (len(self.segments) - 1) << OFFSET_BITS
 
     def coalesce(self) -> None:
         """Join what is free with its neighbours, so that requests of other sizes find it, too, before untouched memory.

@@ -146,10 +146,6 @@ def closed(name: str) -> str:
             f"captured steps anew.")
 
 
-def _nothing(*args: object) -> None:
-    """What a closed device does."""
-
-
 class Backend(ABC):
     """One device: its arena and the ability to run primitives.
 
@@ -338,6 +334,13 @@ class Backend(ABC):
         """
         return self.download(buffer)
 
+    def reached(self, buffer: Buffer) -> Buffer | None:
+        """A buffer of another device as one of this, for launches, if this device works in the memory of that.
+
+        Whoever writes there has to call `note_written` for the buffer itself.
+        """
+        return buffer if buffer.backend is self else None
+
     @abstractmethod
     def submit(self) -> None:
         """Start whatever was launched and is not yet running; does not wait."""
@@ -358,7 +361,7 @@ class Backend(ABC):
         for name in ("check_open", "alloc", "launch", "upload", "download", "look", "assign", "program"):
             setattr(self, name, refuse)
         for name in ("submit", "synchronize", "retime", "meter"):  # nothing is left to wait for
-            setattr(self, name, _nothing)
+            setattr(self, name, lambda *args: None)
         self.constants.clear()
         self.generators.clear()
         self.arena.close(refuse)

@@ -26,7 +26,7 @@ from ag.engine.primitive import Call
 from ag.errors import DeviceError
 
 __all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "callers", "cores", "cut", "in_blocks", "makes", "one_by_one",
-           "overwrite", "quota", "scratch", "share_cores", "shares", "threads", "together"]
+           "overwrite", "pool_at", "quota", "scratch", "share_by", "share_cores", "shares", "threads", "together"]
 
 T = TypeVar("T")
 
@@ -219,6 +219,7 @@ class _Helpers:
         self._idle.append(helper)
 
 
+_pool_at = 0  # of the process, as the library is
 _helpers = _Helpers()
 _here = local()
 if hasattr(os, "register_at_fork"):
@@ -238,6 +239,20 @@ def callers() -> int:
 def available() -> int:
     """How many threads the calling one may have at work, itself among them."""
     return max(1, threads() // callers())
+
+
+def share_by(address: int) -> None:
+    """From now on `pool_at` is this; the library of the CPU's kernels says it when it is loaded."""
+    global _pool_at
+    _pool_at = address
+
+
+def pool_at() -> int:
+    """The address of what shares compiled work out to compiled code's own threads; 0 if it was not loaded.
+
+    These look for work for some microseconds before they sleep, so compiled code that asks them finds them awake.
+    """
+    return _pool_at
 
 
 def together(calls: Sequence[Call]) -> None:

@@ -140,8 +140,8 @@ class FlatGroup:
         """Views of a flat buffer, shaped like the parameters."""
         return {name: flat.view(p.shape, self.offsets[name]) for name, p in self.params.items()}
 
-    def adopt(self) -> None:
-        """Make the parameters views of `stored`, with the values they have now.
+    def adopt(self, keep: bool = True) -> None:
+        """Make the parameters views of `stored`, with the values they have now (`keep`) or with those there.
 
         Needed again if another optimizer adopted them in between.
 
@@ -157,7 +157,8 @@ class FlatGroup:
                 if p.buffer.backend is not self.backend:
                     raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "
                                       f"{self.backend.name}; make the optimizer after moving the model.")
-                self.backend.assign(view, p.buffer)
+                if keep:
+                    self.backend.assign(view, p.buffer)
                 p.rebind(view)
 
     def is_where_its_parameters_are(self) -> bool:

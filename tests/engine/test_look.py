@@ -7,6 +7,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.engine.arena import OFFSET_BITS
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, F64, I32, DType
@@ -55,3 +56,36 @@ def test_not_after_the_device_was_closed() -> None:
     backend.close()
     with expect_error("a look at memory of a closed device", ag.DeviceError, "closed"):
         backend.look(x)
+
+
+# ---------------------------------------------------------------------------------------------- of another device
+
+
+def test_cpu_devices_reach_each_others_memory() -> None:
+    """Without handing it out; what the other device does there later is seen, and its memory goes back to it alone."""
+    one, other = NumpyBackend(1), NumpyBackend(2)
+    x = other.zeros((70,), F32)
+    before = one.arena.stats()
+    there = one.reached(x.view((2, 3), 5))
+    assert there is not None and there.backend is one and (there.shape, there.dtype) == ((2, 3), F32)
+    one.launch(add, there, there, into=there)
+    other.upload(np.arange(70), x)
+    assert np.array_equal(one.look(there), np.arange(5, 11).reshape(2, 3))
+    one.launch(add, there, there, into=there)
+    assert other.look(x).tolist() == [*range(5), *range(10, 22, 2), *range(11, 70)]
+    again = one.reached(x)
+    assert again is not None and again.address >> OFFSET_BITS == there.address >> OFFSET_BITS
+    del again, there
+    blocks = [one.alloc((1000,), F32) for _ in range(4)]
+    assert len({b.address >> OFFSET_BITS for b in blocks}) == 1 and one.arena.segments[0][0] == 0
+    del blocks
+    assert before.segments == 0 and one.arena.stats().segments == 1 and one.arena.stats().live == before.live == 0
+
+
+def test_a_device_reaches_its_own_memory(device: str) -> None:
+    backend, elsewhere = backend_of(device), NumpyBackend(3)
+    x = backend.zeros((3,), F32)
+    assert backend.reached(x) is x
+    assert (elsewhere.reached(x) is not None) is (device == "cpu")
+    y = elsewhere.zeros((3,), F32)
+    assert (backend.reached(y) is not None) is (device == "cpu")

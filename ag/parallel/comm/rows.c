@@ -1,18 +1,21 @@
 /* Adds up rows of numbers by a list of additions and divides the sum: `ag.parallel.comm.tree_reduction` in compiled code.
 
-    add_up(rows, out, additions, partials, count, begin, end)
+    add_up(rows, out, additions, partials, count, run_at, threads, callers)
 
 It does what `tree_reduction` does with numpy where there was no compiler, in the same order, so with the same bits, but
-goes block by block through elements begin .. end - 1, so that sums between are in the cache. `rows` is a list of
-flat arrays, all of the type of `out`, float32 or float64; an addition is (left, right, sum), numbers in a list of the
-rows, `out` and so many partial sums, and the last one makes the total. Without one the only row is divided.
-It returns whether all that is in `out` then is finite, and None for arrays that it does not take. Where there is much
-to do it gives Python's lock away, and each of several threads calls it with a part of its own. Knows no tree. */
+goes block by block, so that sums between are in the cache. `rows` is a list of flat arrays, all of the type of `out`,
+float32 or float64; an addition is (left, right, sum), numbers in a list of the rows, `out` and so many partial sums,
+and the last one makes the total. Without one the only row is divided. It returns whether all that is in `out` then is
+finite, and None for arrays that it does not take. Where there is much to do it gives Python's lock away. So many
+threads share it out, beside so many callers, if `run_at` is the address of what runs the CPU's kernels
+(`ag_run_beside` of ag/engine/backends/cpu/kernels/run.c); 0: this one alone. Knows no tree. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 8192, FREE_FROM = 1 << 14, BRIEF = 16 }; /* elements; so many rows need no memory but the stack */
@@ -20,11 +23,14 @@ enum { BLOCK = 8192, FREE_FROM = 1 << 14, BRIEF = 16 }; /* elements; so many row
 typedef struct { int32_t left, right, into; } addition;
 
 typedef struct {
-    char **at; /* the rows, the sum, the partial sums; these begin anew with every block */
-    Py_ssize_t rows, partials, additions, begin, end;
+    char *const *at; /* the rows and the sum */
+    Py_ssize_t rows, partials, additions, size, itemsize;
     const addition *steps;
     double count;
+    _Atomic int bad, no_memory;
 } job;
+
+typedef void (*runner)(const int64_t *launch, int64_t launches, int64_t threads, int64_t callers);
 
 /* Loops for the widest vectors that the processor has, where the compiler and the loader can choose at run time. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
@@ -39,7 +45,8 @@ static int is_exact(double count) {
     return frexp(count, &exponent) == 0.5 && exponent > -100 && exponent < 100;
 }
 
-#define AT(TYPE, i) ((TYPE *)j->at[i] + ((i) <= j->rows ? begin : 0)) /* a row, the sum, or a partial sum */
+/* A row, the sum, or a partial sum, of which there is a block at a time. */
+#define AT(TYPE, i) ((i) <= j->rows ? (TYPE *)j->at[i] + begin : (TYPE *)partials + ((i) - j->rows - 1) * BLOCK)
 
 #define ADD_UP(NAME, TYPE, BITS, EXPONENT)                                                                            \
     ANY_PROCESSOR static void NAME##_add(TYPE *into, const TYPE *left, const TYPE *right, Py_ssize_t n) {             \
@@ -60,12 +67,13 @@ static int is_exact(double count) {
         }                                                                                                             \
         return !bad;                                                                                                  \
     }                                                                                                                 \
-    static int NAME(const job *j) {                                                                                   \
+    /* Elements from `begin` to `end`; whether all are finite. */                                                     \
+    static int NAME(const job *j, char *partials, Py_ssize_t begin, Py_ssize_t end) {                                 \
         const int multiply = is_exact(j->count);                                                                      \
         const TYPE count = (TYPE)(multiply ? 1 / j->count : j->count);                                                \
         int finite = 1;                                                                                               \
-        for (Py_ssize_t begin = j->begin; begin < j->end; begin += BLOCK) {                                           \
-            const Py_ssize_t n = j->end - begin < BLOCK ? j->end - begin : BLOCK;                                     \
+        for (; begin < end; begin += BLOCK) {                                                                         \
+            const Py_ssize_t n = end - begin < BLOCK ? end - begin : BLOCK;                                           \
             const TYPE *left = AT(TYPE, 0), *right = NULL;                                                            \
             for (Py_ssize_t i = 0; i < j->additions; i++) {                                                           \
                 left = AT(TYPE, j->steps[i].left);                                                                    \
@@ -96,91 +104,107 @@ static int steps_of(PyObject *list, addition *steps, Py_ssize_t known) {
     return 1;
 }
 
-/* Whether an array is flat, has so many elements of this type, and may be written to if that is asked. */
-static int take(PyObject *array, Py_buffer *view, int writes, const char *format, Py_ssize_t size) {
+/* Whether an array is flat, of this type, of this size if one is given, and may be written to if that is asked. */
+static int take(PyObject *array, Py_buffer *view, int writes, const char *format, const Py_ssize_t *size) {
     if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT | (writes ? PyBUF_WRITABLE : 0)) != 0) {
         PyErr_Clear();
         return 0;
     }
-    if (view->ndim == 1 && view->format != NULL && strcmp(view->format, format) == 0 && view->shape[0] >= size)
+    if (view->ndim == 1 && view->format != NULL && strcmp(view->format, format) == 0 &&
+        (size == NULL || view->shape[0] == *size))
         return 1;
     PyBuffer_Release(view);
     return 0;
 }
 
-static int made(job *j, int wide) { return wide ? add_up_64(j) : add_up_32(j); }
+/* One of several parts, cut where blocks are; a launch's only argument is the job. */
+static void make_part(const void *argument, int64_t part, int64_t parts) {
+    job *j = *(job *const *)argument;
+    const int64_t blocks = (j->size + BLOCK - 1) / BLOCK;
+    const Py_ssize_t begin = (Py_ssize_t)(blocks * part / parts * BLOCK);
+    const Py_ssize_t behind = (Py_ssize_t)(blocks * (part + 1) / parts * BLOCK);
+    const Py_ssize_t end = behind < j->size ? behind : j->size;
+    char *partials = NULL;
+    if (begin >= end)
+        return;
+    if (j->partials && (partials = malloc((size_t)(j->partials * BLOCK * j->itemsize))) == NULL) {
+        atomic_store(&j->no_memory, 1);
+        return;
+    }
+    if (!(j->itemsize == sizeof(double) ? add_up_64 : add_up_32)(j, partials, begin, end))
+        atomic_store(&j->bad, 1);
+    free(partials);
+}
+
+/* All of it, by so many threads: as a launch of a row of words, as run.c says. */
+static void make(job *j, runner run, int64_t threads, int64_t callers) {
+    const int64_t words[] = {(int64_t)(intptr_t)make_part, 4, 1, (int64_t)(intptr_t)j};
+    if (run != NULL && threads > 1)
+        run(words, 1, threads, callers);
+    else
+        make_part(words + 3, 0, 1);
+}
 
 static PyObject *add_up(PyObject *module, PyObject *args) {
     PyObject *rows, *out, *list;
     job j = {0};
-    if (!PyArg_ParseTuple(args, "O!OO!nd" "nn:add_up", &PyList_Type, &rows, &out, &PyTuple_Type, &list, &j.partials,
-                          &j.count, &j.begin, &j.end))
+    Py_ssize_t run_at, threads, callers;
+    if (!PyArg_ParseTuple(args, "O!OO!nd" "nnn:add_up", &PyList_Type, &rows, &out, &PyTuple_Type, &list, &j.partials,
+                          &j.count, &run_at, &threads, &callers))
         return NULL;
     j.rows = PyList_GET_SIZE(rows);
     j.additions = PyTuple_GET_SIZE(list);
-    if (j.rows < 1 || j.begin < 0 || j.partials < 0 || (j.rows > 1 && j.additions == 0)) {
+    if (j.rows < 1 || j.partials < 0 || (j.rows > 1 && j.additions == 0)) {
         PyErr_SetString(PyExc_ValueError, "add_up: there is nothing to add up");
         return NULL;
     }
-    const Py_ssize_t known = j.rows + 1 + j.partials;
     Py_buffer few[BRIEF + 1], *views = few;
     char *few_at[BRIEF + 1], **at = few_at;
     addition few_steps[BRIEF], *steps = few_steps;
-    char *scratch = NULL;
     PyObject *answer = NULL;
     Py_ssize_t taken = 0;
-    if (known > BRIEF + 1 || j.additions > BRIEF) {
+    if (j.rows > BRIEF || j.additions > BRIEF) {
         views = PyMem_Calloc((size_t)j.rows + 1, sizeof *views);
-        at = PyMem_Calloc((size_t)known, sizeof *at);
+        at = PyMem_Calloc((size_t)j.rows + 1, sizeof *at);
         steps = PyMem_Calloc((size_t)j.additions + 1, sizeof *steps);
         if (views == NULL || at == NULL || steps == NULL) {
             PyErr_NoMemory();
             goto end;
         }
     }
-    if (!steps_of(list, steps, known))
+    if (!steps_of(list, steps, j.rows + 1 + j.partials))
         goto end;
-    int wide = 0;
-    if (!take(out, &views[0], 1, "f", j.end)) {
-        wide = take(out, &views[0], 1, "d", j.end);
-        if (!wide) {
+    j.itemsize = sizeof(float);
+    if (!take(out, &views[0], 1, "f", NULL)) {
+        j.itemsize = sizeof(double);
+        if (!take(out, &views[0], 1, "d", NULL)) {
             answer = Py_NewRef(Py_None);
             goto end;
         }
     }
     taken = 1;
+    j.size = views[0].shape[0];
     at[j.rows] = views[0].buf;
     for (; taken <= j.rows; taken++) {
-        if (!take(PyList_GET_ITEM(rows, taken - 1), &views[taken], 0, wide ? "d" : "f", j.end)) {
+        if (!take(PyList_GET_ITEM(rows, taken - 1), &views[taken], 0, views[0].format, views[0].shape)) {
             answer = Py_NewRef(Py_None);
             goto end;
         }
         at[taken - 1] = views[taken].buf;
     }
-    if (j.partials) {
-        const size_t each = BLOCK * (wide ? sizeof(double) : sizeof(float));
-        if ((scratch = PyMem_Malloc((size_t)j.partials * each)) == NULL) {
-            PyErr_NoMemory();
-            goto end;
-        }
-        for (Py_ssize_t i = 0; i < j.partials; i++)
-            at[j.rows + 1 + i] = scratch + (size_t)i * each;
-    }
     j.at = at;
     j.steps = steps;
-    int finite;
-    if ((j.end - j.begin) * j.rows < FREE_FROM) {
-        finite = made(&j, wide);
+    if (j.size * j.rows < FREE_FROM) {
+        make(&j, NULL, 1, 1);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        finite = made(&j, wide);
+        make(&j, (runner)(intptr_t)run_at, threads, callers);
         Py_END_ALLOW_THREADS
     }
-    answer = PyBool_FromLong(finite);
+    answer = j.no_memory ? PyErr_NoMemory() : PyBool_FromLong(!j.bad);
 end:
     for (Py_ssize_t i = 0; i < taken; i++)
         PyBuffer_Release(&views[i]);
-    PyMem_Free(scratch);
     if (views != few)
         PyMem_Free(views);
     if (at != few_at)

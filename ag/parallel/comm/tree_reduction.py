@@ -36,7 +36,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
+from ag.engine.cpu_threads import BLOCK, available, callers, cut, makes, pool_at, scratch
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
@@ -45,7 +45,7 @@ __all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_si
 V = TypeVar("V")
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
 Additions = tuple[tuple[int, int, int], ...]
-_SHARED_FROM = 1 << 19  # numbers; compiled code has added up fewer before another thread wakes
+_SHARED_FROM = 1 << 18  # numbers; compiled code has added up fewer before another thread wakes
 _ONE_ROW: tuple[Additions, int] = (), 0  # what is to be added, and how many partial sums there are
 
 PART = -1  # in the place of a number of samples
@@ -157,27 +157,27 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
     rows = [row for _, _, row in nodes]
     additions, partial_sums = _ONE_ROW if len(rows) == 1 else _additions(
         tuple([(start, samples) for start, samples, _ in nodes]))
-    add = partial(_add_up, rows, out, additions, partial_sums, count)
     size = out.size
-    if size <= BLOCK or (_code is not None and size * len(rows) < _SHARED_FROM):
-        return add(0, size)
+    if _code is not None:
+        threads = available() if size * len(rows) >= _SHARED_FROM else 1
+        known: bool | None = _code.add_up(rows, out, additions, partial_sums, count, pool_at(), threads, callers())
+        if known is not None:  # it has taken such rows
+            return known
+    add = partial(_added_up, rows, out, additions, partial_sums, count)
+    if size <= BLOCK:
+        return add(slice(0, size))
     pieces, finite = cut(size), list[bool]()
-    makes(pieces)([partial(_noted, finite, add, piece.start, min(piece.stop, size)) for piece in pieces])
+    makes(pieces)([partial(_noted, finite, add, piece) for piece in pieces])
     return all(finite)
 
 
-def _noted(finite: list[bool], add: Callable[[int, int], bool], begin: int, end: int) -> None:
-    finite.append(add(begin, end))
+def _noted(finite: list[bool], add: Callable[[slice], bool], piece: slice) -> None:
+    finite.append(add(piece))
 
 
-def _add_up(rows: list[Array], out: Array, additions: Additions, partial_sums: int, count: float, begin: int,
-            end: int) -> bool:
-    """`add_up` for some elements: by ``rows.c``, or by numpy where that was not compiled, or knows no such rows."""
-    if _code is not None:
-        known: bool | None = _code.add_up(rows, out, additions, partial_sums, count, begin, end)
-        if known is not None:
-            return known
-    piece = slice(begin, end)
+def _added_up(rows: list[Array], out: Array, additions: Additions, partial_sums: int, count: float,
+              piece: slice) -> bool:
+    """`add_up` for some elements, by numpy: where ``rows.c`` was not compiled, or knows no such rows."""
     total, parts = out[piece], [row[piece] for row in rows]
     parts += total, *(scratch(out.dtype, [total.shape] * partial_sums) if partial_sums else ())
     with np.errstate(all="ignore"):  # who calls deals with infinities and NaN

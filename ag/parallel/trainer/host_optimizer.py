@@ -13,7 +13,7 @@ and steps the schedules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -27,7 +27,8 @@ from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, leased, note_written
 from ag.engine.compile.pipeline import record
-from ag.engine.dtype import F16, F32
+from ag.engine.dtype import BF16, F16, F32
+from ag.engine.kernels.convert import narrow
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.program import Program
@@ -122,6 +123,7 @@ class HostOptimizers:
         self._used: set[str] = set()
         self._tells = tells
         self._step: Program | None = None
+        self._written, self._copies = [self.values], list[Callable[[], Buffer]]()
         self._settings_of: list[Callable[[], object]] = [partial(attrgetter("settings", *(
             name for name in o.settings if name != "lr")), o) for o in self.optimizers]
         self._settings: list[object] = []  # what these gave when the step was recorded
@@ -178,12 +180,40 @@ class HostOptimizers:
             log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
             self._tells = False
 
+    def reach(self, groups: Iterable[FlatGroup]) -> set[FlatGroup]:
+        """From now on let `step` leave new weights in the memory of these, too, where it can be reached from the host.
+
+        In the optimizer's pass that takes half the time of copying them afterwards, for each.
+
+        Parameters
+        ----------
+        groups : iterable of FlatGroup
+            Of replicas.
+
+        Returns
+        -------
+        set of FlatGroup
+            Which it reaches.
+        """
+        backend, found = cast(Backend, self.values.backend), set[FlatGroup]()
+        self._written, self._copies, self._step = [self.values], [], None
+        for group in groups:
+            values, stored = backend.reached(group.values), backend.reached(group.stored)
+            if values is not None and stored is not None:
+                found.add(group)
+                self._written += group.values, group.stored
+                self._copies.append(partial(backend.launch, copy, self.values, into=values))
+                if group.stored is not group.values:
+                    self._copies.append(partial(backend.launch, narrow, self.values, into=stored,
+                                                bfloat=group.stored_dtype is BF16))
+        return found
+
     def step(self) -> None:
         """Clip and step, with the gradients that are there now.
 
         Recorded once, replayed until other parameters or settings are used.
         """
-        note_written(self.values)  # a replay does not say so, and they may be lent
+        note_written(*self._written)  # a replay does not say so, and they may be lent
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
         settings = [of_optimizer() for of_optimizer in self._settings_of]
@@ -196,6 +226,8 @@ class HostOptimizers:
                 runs = part.group.runs([own for name, own in part.names.items() if name in self._used])
                 part.optimizer.update(part.group, part.grads, runs)
                 part.from_mine(part.group.values, self.values)
+            for copied in self._copies:
+                copied()
         self._step, self._settings = recording.finished(), settings
 
     def move_loss_scale(self, bad: float) -> None:

@@ -317,11 +317,15 @@ class Replica:
         """The name of the parameter that has element `i` of the flat layout."""
         return max((start, name) for name, start in self.group.offsets.items() if start <= i)[1]
 
-    def load(self, weights: Array, buffers: Array) -> None:
-        """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait."""
-        self.group.adopt()
-        self.backend.upload(weights, self.group.values)
-        self.group.store()
+    def load(self, weights: Array | None, buffers: Array) -> None:
+        """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait.
+
+        None: weights are there already.
+        """
+        self.group.adopt(keep=False)
+        if weights is not None:
+            self.backend.upload(weights, self.group.values)
+            self.group.store()
         self.buffers.load(buffers)
 
     def changed_since(self, time: int) -> bool:

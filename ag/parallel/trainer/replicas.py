@@ -17,7 +17,6 @@ from hashlib import sha256
 from itertools import accumulate
 
 from ag.autograd.tensor import Tensor
-from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import buffers_of, load_into
@@ -31,8 +30,6 @@ from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Replicas", "digest"]
-
-_SHARED_FROM = 1 << 19  # weights of all replicas; fewer are copied before another thread wakes
 
 
 class Replicas:
@@ -58,20 +55,15 @@ class Replicas:
         check_same_models(replicas)
         self._replicas, self._balance, self._timeout = replicas, balance, timeout
         self._failed: DeviceError | None = None  # after the last step was done
-        self._find_blocking()
-        several = {r.device for r in self._blocking}
+        self._find_tasks()
+        several = {r.device for r in replicas if not r.backend.asynchronous}
         names = [r.device for r in replicas]
         alone = several if len(several) > 1 else set()
         self._threads = DeviceThreads(names, alone, timeout, direct=len(set(names)) == 1)
         self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
 
-    def _find_blocking(self) -> None:
-        """Which compute in the thread that launches, and whether each of them has a device, and cores, of its own.
-
-        And what is to be done in every step: first all start, then all are waited for.
-        """
-        self._blocking = [r for r in self._replicas if not r.backend.asynchronous]
-        self._separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
+    def _find_tasks(self) -> None:
+        """What is to be done in every step: first all start, then all are waited for."""
         self._tasks = [_task(r, r.start) for r in self._replicas if r.backend.asynchronous]
         self._tasks += [_task(r, r.finish if r.backend.asynchronous else r.start_and_finish) for r in self._replicas]
 
@@ -184,21 +176,13 @@ class Replicas:
     def send(self, work: Callable[[Replica], None]) -> None:
         """Do something for every replica at the end of a step, which is done even if a device fails now.
 
-        CPU devices do it at the same time, on all cores, where it is much.  If a device fails the next step begins
-        with its error.
+        The next one begins with the error of the device, then.
         """
-        shared = self._separate and self.first.group.size * len(self._blocking) >= _SHARED_FROM
         for replica in self._replicas:
-            if not shared or replica.backend.asynchronous:
-                self._try(work, replica)
-        if shared:
-            blocks.together([partial(self._try, work, replica) for replica in self._blocking])
-
-    def _try(self, work: Callable[[Replica], None], replica: Replica) -> None:
-        try:
-            work(replica)
-        except DeviceError as error:
-            self._failed = error
+            try:
+                work(replica)
+            except DeviceError as error:
+                self._failed = error
 
     def settle(self, weights: Array, buffers: Array) -> None:
         """After an interrupted step: forget it, and go on with these."""
@@ -215,7 +199,7 @@ class Replicas:
         used = set().union(*(r.used for r in self))
         self._replicas = [self._replicas[i] for i in left]
         self.first.used.update(used)
-        self._find_blocking()
+        self._find_tasks()
         self._balance.keep(left)
         if self._synchronized is not None:
             self._synchronized.close()

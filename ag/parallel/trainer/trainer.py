@@ -10,7 +10,7 @@ host's optimizers; not where samples come from, no file and no user's argument. 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import isfinite
 from operator import attrgetter
 from time import perf_counter
@@ -23,6 +23,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import DeviceError
 from ag.nn.mode import ag_train
+from ag.optim.flat import FlatGroup
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
@@ -87,6 +88,7 @@ class Trainer:
         self.optimizers = HostOptimizers(first.group, row.view((self._size,)), make_optimizer, max_norm,
                                          ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
+        self._reach()
         self.replicas.share_constants()
         self.endings = Endings()
         self._skip = on_nonfinite == "skip"
@@ -142,7 +144,7 @@ class Trainer:
                 self.optimizers.step()
                 self._buffers.move(moved)
                 self._move_scale(0.0)
-                self._broadcast()
+                self._broadcast(self._reached)
                 self._reduce_s += perf_counter() - begin
             else:
                 if overflow:
@@ -184,9 +186,13 @@ class Trainer:
         self.optimizers.move_loss_scale(bad)
         self.replicas.send(lambda replica: replica.scale_gradients(self.optimizers.loss_scale))
 
-    def _broadcast(self) -> None:
+    def _reach(self) -> None:
+        self._reached = self.optimizers.reach([replica.group for replica in self.replicas])
+
+    def _broadcast(self, done: Collection[FlatGroup] = ()) -> None:
+        """Give weights and buffers to all replicas; weights not to those which have them, as done."""
         weights, buffers = self.optimizers.weights(), self._buffers.read()
-        self.replicas.send(lambda replica: replica.load(weights, buffers))
+        self.replicas.send(lambda replica: replica.load(None if replica.group in done else weights, buffers))
 
     def sent(self) -> Sent:
         """Weights and buffers as all replicas have them now, whatever becomes of them."""
@@ -227,6 +233,7 @@ class Trainer:
         log.warning("dp_train: %s failed %s (%s); %d of %d replicas go on.", ", ".join(failed), self._ranks.where,
                     str(error).rstrip("."), left, before)
         self._ranks.share(self.replicas.go_on_without(failed))
+        self._reach()
 
     def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 from helpers.errors import expect_error
 
 from ag.engine import cpu_threads
-from ag.engine.cpu_threads import BLOCK, WIDE, together
+from ag.engine.backends.cpu.library import library
+from ag.engine.cpu_threads import BLOCK, WIDE, pool_at, share_cores
 from ag.errors import CommError
 from ag.parallel.comm import tree_reduction
 from ag.parallel.comm.tree_reduction import PART, Node, RowSums, TreeSum, add_up, sum_at
@@ -162,35 +163,44 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 @compiled
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_300_random_launches(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each in as many parts, by threads of their own; nothing beside the part is written, no row is."""
-    monkeypatch.setattr(cpu_threads, "threads", lambda: threads)
-    rng = np.random.default_rng(threads)
+def test_300_random_launches(threads: int) -> None:
+    """By so many threads; nothing beside the sum is written, no row is."""
+    rng, kernels = np.random.default_rng(threads), library()
+    pool = 0 if kernels is None else kernels.pool_at
     for _ in range(300):
         rows, steps, partial_sums, count = random_launch(rng)
         before, size = [row.copy() for row in rows], rows[0].size
         expected = by_numpy(rows, steps, partial_sums, count)
         whole = np.full(size + 8, GUARD, rows[0].dtype)
-        out, said = whole[4 : size + 4], list[tuple[int, bool]]()
-
-        def part(i: int, *of: Any, said: list[tuple[int, bool]] = said) -> None:
-            said.append((i, CODE.add_up(*of)))
-
-        cuts = [size * i // threads for i in range(threads + 1)]
-        together([partial(part, i, rows, out, steps, partial_sums, count, cuts[i], cuts[i + 1])
-                  for i in range(threads)])
+        out = whole[4 : size + 4]
+        said = CODE.add_up(rows, out, steps, partial_sums, count, pool, threads, 1)
         assert same_bits(out, expected)
-        assert dict(said) == {
-            i: bool(np.isfinite(expected[cuts[i] : cuts[i + 1]]).all()) for i in range(threads)}
+        assert said is bool(np.isfinite(expected).all())
         assert (whole[:4] == GUARD).all() and (whole[size + 4 :] == GUARD).all()
         assert all(np.array_equal(row, was, equal_nan=True) for row, was in zip(rows, before, strict=True))
 
 
 @compiled
-def test_a_part_is_all_that_is_written() -> None:
-    rows, out = [np.ones(10, np.float32) for _ in range(2)], np.full(10, GUARD, np.float32)
-    assert CODE.add_up(rows, out, ((0, 1, 2),), 0, 1.0, 3, 7)
-    assert out.tolist() == [GUARD] * 3 + [2.0] * 4 + [GUARD] * 3
+@pytest.mark.skipif(library() is None, reason="no kernels in C were built")
+def test_many_rows_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the threads that the kernels have, unless there is little to do; callers who share the cores have fewer."""
+    given: list[tuple[int, ...]] = []
+
+    def noted(*of: Any) -> Any:
+        given.append(of[-3:])
+        return CODE.add_up(*of)
+
+    monkeypatch.setattr(tree_reduction, "_code", SimpleNamespace(add_up=noted))
+    monkeypatch.setattr(cpu_threads, "threads", lambda: 4)
+    large, small = (np.ones(size, np.float32) for size in (1 << 17, 1 << 10))
+    for row in (large, small):
+        assert add_up([(0, 1, row), (1, 1, row)], np.empty_like(row), 2.0)
+    share_cores(2)
+    try:
+        assert add_up([(0, 1, large), (1, 1, large)], np.empty_like(large), 2.0)
+    finally:
+        share_cores(1)
+    assert given == [(pool_at(), 4, 1), (pool_at(), 1, 1), (pool_at(), 2, 2)] and pool_at() != 0
 
 
 @compiled
@@ -199,7 +209,7 @@ def test_a_part_is_all_that_is_written() -> None:
                          ids=["f16", "f64", "i32", "short", "matrix", "strided", "list"])
 def test_what_it_does_not_know_is_left_to_numpy(row: Any) -> None:
     out = np.full(4, GUARD, np.float32)
-    assert CODE.add_up([np.ones(4, np.float32), row], out, ((0, 1, 2),), 0, 1.0, 0, 4) is None
+    assert CODE.add_up([np.ones(4, np.float32), row], out, ((0, 1, 2),), 0, 1.0, 0, 1, 1) is None
     assert (out == GUARD).all()
 
 
@@ -207,7 +217,7 @@ def test_what_it_does_not_know_is_left_to_numpy(row: Any) -> None:
 def test_an_array_that_must_not_be_written_is_left_to_numpy() -> None:
     out = np.zeros(4, np.float32)
     out.flags.writeable = False
-    assert CODE.add_up([np.ones(4, np.float32)], out, (), 0, 1.0, 0, 4) is None
+    assert CODE.add_up([np.ones(4, np.float32)], out, (), 0, 1.0, 0, 1, 1) is None
 
 
 @compiled
@@ -217,5 +227,5 @@ def test_an_array_that_must_not_be_written_is_left_to_numpy() -> None:
 def test_additions_of_what_is_not_there_are_refused(steps: Any, partial_sums: int, error: type[Exception]) -> None:
     out = np.full(4, GUARD, np.float32)
     with pytest.raises(error, match="add_up"):
-        CODE.add_up([np.ones(4, np.float32)] * 2, out, steps, partial_sums, 1.0, 0, 4)
+        CODE.add_up([np.ones(4, np.float32)] * 2, out, steps, partial_sums, 1.0, 0, 1, 1)
     assert (out == GUARD).all()

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,78 @@ def test_16_bits(dtype: str) -> None:
     one = train(["cpu"], at(3, clip), n_iter=5)
     assert_equal(train(["cpu", "cpu:1"], at(3, clip, slice(1)), n_iter=5), one)
     assert np.abs(train(["cpu"], at(4, clip), n_iter=5).params["first_W"].numpy()).max() <= 0.0501
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_all_models_are_alike_after_a_step(replicas: int, dtype: str) -> None:
+    """In every bit of what they compute with, also where the optimizer has other digits; no two share memory."""
+    def alike(step: ag.DPStep) -> None:
+        models = [m.parameters() for m in step.models]
+        memory.append({(p.device, p.buffer.block.address) for m in models for p in m.values()})
+        for name, p in models[0].items():
+            assert all(np.array_equal(p.numpy(), m[name].numpy()) for m in models)
+            values[name].append(p.numpy())
+
+    def forward(m: Any, s: Any) -> Any:
+        return m(ag.ag_tensor(s["x"], dtype=dtype))
+
+    def make() -> ag.Layer:
+        with ag.ag_dtype(dtype):
+            return ag.ag_sequential(ag.ag_linear(4, 5), ag.ag_linear(5, 3))
+
+    memory: list[set[tuple[str, int]]] = []
+    values: dict[str, list[Any]] = {name: [] for name in make().parameters()}
+    ag.dp_train(make, DATA, ag.ag_softmax_cross_entropy_loss, forward, lambda s: s["label"], callback=alike, n_iter=4,
+                devices=["cpu", "cpu:1"][:replicas], lr=0.05, verbose=False)
+    assert len(memory[0]) == replicas and all(there == memory[0] for there in memory)
+    assert all(any(not np.array_equal(a, b) for a, b in pairwise(steps)) for steps in values.values())
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_loss_of_weights_that_have_changed_has_no_gradients(replicas: int) -> None:
+    """Of the last model, computed in the callback of the step before."""
+    devices, kept, refused = ["cpu", "cpu:1"][:replicas], list[ag.Tensor](), list[int]()
+
+    def look(step: ag.DPStep) -> None:
+        if kept:
+            with expect_error("backward through weights of the step before", ag.TapeError, "was changed after"):
+                ag.backward(kept.pop())
+            refused.append(step.step)
+        with ag.ag_device(devices[-1]), ag.with_grad_tape():
+            last = step.models[-1]
+            kept.append(ag.ag_sum(last.last(last.first(DATA[0]["x"]))))
+
+    train(devices, look, n_iter=4)
+    assert refused == [1, 2, 3]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_weights_that_a_function_sets_are_gone_after_the_step(replicas: int) -> None:
+    """In place or by other memory: here gradients do not depend on weights, and the steps are those without it."""
+    def as_they_are(w: ag.Tensor) -> None:
+        pass
+
+    def halved(w: ag.Tensor) -> None:
+        w.data = w.numpy() / 2
+
+    def moved(w: ag.Tensor) -> None:
+        w.rebind(ag.ag_tensor(w.numpy() / 2, device=w.device).buffer)
+
+    class Line(ag.Layer):
+        def __init__(self) -> None:
+            self.w = ag.ag_param(np.ones((1, 4), np.float32))
+
+        def forward(self, x: Any) -> Any:
+            change(self.w)
+            return ag.ag_sum(self.w @ ag.ag_tensor(x))
+
+    found = []
+    for change in (as_they_are, halved, moved):  # noqa: B007 - the model calls it
+        found.append(ag.dp_train(Line, [s["x"] for s in DATA], devices=["cpu", "cpu:1"][:replicas], n_iter=3, seed=1,
+                                 capture=False, verbose=False,
+                                 optimizer=lambda p: ag.optimizer_sgd(p, lr=0.1)).params["w"].numpy())
+    assert all(np.array_equal(w, found[0]) for w in found) and (found[0] != 1).all()
 
 
 def test_weights_of_the_hosts_optimizer_may_be_set_too() -> None:

@@ -184,7 +184,10 @@ def test_cpu_devices_work_in_threads_of_their_own() -> None:
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 8])
 def test_one_transfer_each_way_per_replica_and_step(device: str, micro_batch: int, monkeypatch: Any) -> None:
-    """Not counting what fills the slots of the samples and the random streams."""
+    """Not counting what fills the slots of the samples and the random streams.
+
+    The optimizer leaves weights in the memory of CPU devices itself.
+    """
     moved: list[tuple[str, str]] = []
     names = [f"cpu:{i}" for i in (1, 2, 3)] if device == "cpu" else [device] * 3  # apart from the optimizer's cpu
     words = sum(-(-p.size // 4) * 4 for p in make_model().parameters().values())
@@ -210,4 +213,5 @@ def test_one_transfer_each_way_per_replica_and_step(device: str, micro_batch: in
         moved.clear()
 
     train(names, micro_batch=micro_batch, n_iter=4, callback=note)
-    assert per_step[1:] == [sorted((way, name) for name in names for way in ("down", "up"))] * 3
+    ways = ("down",) if device == "cpu" else ("down", "up")
+    assert per_step[1:] == [sorted((way, name) for name in names for way in ways)] * 3

@@ -141,7 +141,9 @@ def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.Monke
     load = Replica.load
 
     def wrong(self: Replica, weights: Any, buffers: Any) -> None:
-        load(self, weights * 1.01 if self.index == 1 else weights, buffers)
+        load(self, weights, buffers)
+        if self.index == 1:
+            self.backend.upload(self.backend.download(self.group.values) * 1.01, self.group.values)
 
     monkeypatch.setattr(Replica, "load", wrong)
     monkeypatch.setattr("ag.parallel.trainer.dp_train.CHECK_EVERY", 2)

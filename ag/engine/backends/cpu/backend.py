@@ -165,6 +165,15 @@ class NumpyBackend(Backend):
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & OFFSET_MASK)
 
+    def reached(self, buffer: Buffer) -> Buffer | None:
+        """The same memory, as that of all CPU devices is the host's."""
+        owner = buffer.backend
+        if owner is self or not isinstance(owner, NumpyBackend):
+            return super().reached(buffer)
+        address = self.arena.reach(owner.arena.segments[buffer.address >> OFFSET_BITS][1])
+        address += buffer.address & OFFSET_MASK
+        return Buffer(self, Block(address, buffer.block.nbytes), address, buffer.shape, buffer.dtype)
+
     def upload(self, array: Array, into: Buffer) -> None:
         if OPEN or type(into.block) is not Block:  # otherwise it would find nothing to do
             before_host(into)

@@ -23,7 +23,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
-from ag.engine.cpu_threads import available, callers
+from ag.engine.cpu_threads import available, callers, share_by
 from ag.engine.dtype import F32, F64, I32, U32, DType
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
@@ -201,6 +201,8 @@ class Library:
         Makes the launch of a row of words, in the calling thread.
     launch_at, run_at : int
         Addresses of what makes a launch, and what makes all of a program, in this process; 0 if they are elsewhere.
+    pool_at : int
+        Address of what makes a program with several threads.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -229,6 +231,7 @@ class Library:
             run.restype = None
         self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
         self.launch_at, self.run_at = _address(held.ag_launch), _address(held.ag_run)
+        self.pool_at = _address(free.ag_run_beside)
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
         self.level = level
@@ -304,7 +307,10 @@ def found() -> Found:
     if wanted:
         raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without "
                           f"kernels in C. Unset it to use them where they were built.")
-    return load(_BUILT)
+    loaded = load(_BUILT)
+    if loaded.library is not None:
+        share_by(loaded.library.pool_at)
+    return loaded
 
 
 def library() -> Library | None:
