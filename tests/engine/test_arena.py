@@ -13,10 +13,23 @@ import numpy as np
 import pytest
 from helpers.errors import expect_error
 
+from ag.engine import arena as arena_module
 from ag.engine.arena import Arena, Block
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.dtype import F32
 from ag.errors import ArenaError
+
+CODE = arena_module._code
+
+
+@pytest.fixture(params=["compiled", "python"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With compiled code, and as where there was no compiler."""
+    way: str = request.param
+    if way == "compiled" and CODE is None:
+        pytest.skip("there was no compiler")
+    monkeypatch.setattr(arena_module, "_code", CODE if way == "compiled" else None)
+    return way
 
 
 class Memory:
@@ -340,8 +353,9 @@ def test_threads_never_share_a_byte() -> None:
     assert a.stats().live == sum(block.nbytes for block in blocks)
 
 
-def test_what_dies_between_another_threads_look_and_its_grasp_can_be_revived() -> None:
+def test_what_dies_between_another_threads_look_and_its_grasp_can_be_revived(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread has seen that nothing is pinned; before it takes a dead block, a second pins, and lets one die."""
+    monkeypatch.setattr(arena_module, "_code", None)  # between whose looks nobody comes
     memory, _ = arena()
     blocks: list[Block] = []
 

@@ -167,8 +167,11 @@ def blocks_apart(blocks: list[Block]) -> bool:
 
 @pytest.mark.parametrize("handled", [False, True], ids=["interrupts", "handlers"])
 @pytest.mark.parametrize("seed", range(3))
-def test_an_arena(seed: int, handled: bool) -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["python", "compiled"])
+def test_an_arena(seed: int, handled: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while it grows: no two blocks share a byte, none is lost, and all is free in the end."""
+    if not compiled:
+        monkeypatch.setattr("ag.engine.arena._code", None)
     rng = random.Random(seed)
     arena = Arena(lambda nbytes: nbytes, first_bytes=1 << 12, align=64)
     blocks: list[Block] = []

@@ -94,11 +94,12 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
 
 # ------------------------------------------------------------------------------------------ helpers of Python
 
-HELPERS = (Path("ag", "engine", "backends", "launch.c"), Path("ag", "autograd", "captured", "unchanged.c"),
-           Path("ag", "autograd", "captured", "replay.c"), Path("ag", "parallel", "comm", "rows.c"))
-TESTED_BY = ("engine/backends/test_quick.py", "engine/backends/cpu/test_launch.py",
-             "autograd/captured/test_unchanged.py", "autograd/captured/test_replay.py",
-             "parallel/comm/test_add_up.py")
+HELPERS = (Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "launch.c"),
+           Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
+           Path("ag", "parallel", "comm", "rows.c"))
+TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/test_quick.py",
+             "engine/backends/cpu/test_launch.py", "autograd/captured/test_unchanged.py",
+             "autograd/captured/test_replay.py", "parallel/comm/test_add_up.py")
 
 
 def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,261 @@
+/* `Arena.alloc` in one call of compiled code, where a block of the same size has died: what steps ask for again and again.
+
+    Alloc(arena, block, slowly, no_leases, now, dead, died, loans, align)    made once, called as `alloc(nbytes)`
+
+It does what the method in Python does, in its order, and calls it, `slowly(arena, nbytes)`, where no bin has such a
+block, and where dead ones are pinned. `block` is the class of blocks, `dead`, `died` and `loans` are the arena's own
+books; its bins, and how much is live, are attributes, as Python exchanges them. It holds the arena weakly, which holds
+it. Guards are not known here. What Python runs while objects are made here (a garbage collection, say) may allocate,
+too: so memory is in the books before anybody is given it, and the bins of before must still be those of now. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+
+enum { ADDRESS, NBYTES, LEASES, MADE, CHANGES, SLOTS };
+static const char *const SLOT[SLOTS] = {"address", "nbytes", "leases", "made", "changes"};
+enum { BINS, LIVE, PEAK, PINNED, POPLEFT, APPENDLEFT, NAMES };
+static const char *const NAME[NAMES] = {"_bins", "_live", "_peak", "pinned", "popleft", "appendleft"};
+static PyObject *name[NAMES]; /* the same as Python's strings, for ever */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *arena, *slowly, *no_leases, *now, *dead, *died, *loans;
+    PyTypeObject *block;
+    Py_ssize_t slot[SLOTS], align;
+} Alloc;
+
+#define FIELD(self, x, which) (*(PyObject **)((char *)(x) + (self)->slot[which]))
+
+/* What a weak reference refers to, a new reference; NULL if that is gone. */
+static PyObject *referred(PyObject *reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *found = NULL;
+    PyWeakref_GetRef(reference, &found);
+    return found;
+#else
+    PyObject *found = PyWeakref_GetObject(reference);
+    return found == Py_None ? NULL : Py_NewRef(found);
+#endif
+}
+
+/* Take away from a number of the arena's, or add to it; the new one, or -1 with an error. */
+static Py_ssize_t moved(PyObject *arena, PyObject *which, Py_ssize_t by) {
+    PyObject *old = PyObject_GetAttr(arena, which);
+    Py_ssize_t value = old == NULL ? -1 : PyLong_AsSsize_t(old) + by;
+    Py_XDECREF(old);
+    if (PyErr_Occurred())
+        return -1;
+    PyObject *new = PyLong_FromSsize_t(value);
+    const int status = new == NULL ? -1 : PyObject_SetAttr(arena, which, new);
+    Py_XDECREF(new);
+    return status < 0 ? -1 : value;
+}
+
+/* The bin for blocks of a size, borrowed, made where there is none; NULL with an error. */
+static PyObject *bin_of(PyObject *bins, PyObject *size) {
+    PyObject *found = PyDict_GetItemWithError(bins, size);
+    if (found != NULL || PyErr_Occurred())
+        return found;
+    PyObject *made = PyList_New(0);
+    found = made == NULL ? NULL : PyDict_SetDefault(bins, size, made);
+    Py_XDECREF(made);
+    return found;
+}
+
+/* Put the memory of a dead block into its bin: 1, or 0 if Python has to, or -1 with an error. */
+static int take_back(Alloc *self, PyObject *arena, PyObject *bins, PyObject *loan) {
+    PyObject *pinned = PyObject_GetAttr(arena, name[PINNED]);
+    PyObject *place = pinned == Py_False ? PyDict_GetItemWithError(self->loans, loan) : NULL;
+    Py_XDECREF(pinned);
+    if (place == NULL || !PyTuple_CheckExact(place))
+        return PyErr_Occurred() ? -1 : 0;
+    Py_INCREF(place);
+    PyObject *address = PyTuple_GET_ITEM(place, 0), *size = PyTuple_GET_ITEM(place, 1), *bin;
+    int status = PyDict_DelItem(self->loans, loan) < 0 ? -1 : 1;
+    if (status > 0 && (moved(arena, name[LIVE], -PyLong_AsSsize_t(size)), PyErr_Occurred()))
+        status = -1;
+    if (status > 0 && ((bin = bin_of(bins, size)) == NULL || PyList_Append(bin, address) < 0))
+        status = -1;
+    Py_DECREF(place);
+    return status;
+}
+
+/* Put the memory of all dead blocks into their bins: 1, or 0 if Python has to, or -1 with an error. */
+static int take_all_back(Alloc *self, PyObject *arena, PyObject *bins) {
+    int status = 1;
+    while (status > 0 && PyObject_Size(self->dead) > 0) {
+        PyObject *loan = PyObject_CallMethodNoArgs(self->dead, name[POPLEFT]);
+        status = loan == NULL ? -1 : take_back(self, arena, bins, loan);
+        if (status == 0) {
+            PyObject *said = PyObject_CallMethodOneArg(self->dead, name[APPENDLEFT], loan);
+            status = said == NULL ? -1 : 0;
+            Py_XDECREF(said);
+        }
+        Py_XDECREF(loan);
+    }
+    return status;
+}
+
+/* Note that so much more is live; -1 with an error. */
+static int grown(PyObject *arena, Py_ssize_t by) {
+    const Py_ssize_t live = moved(arena, name[LIVE], by);
+    PyObject *peak = PyErr_Occurred() ? NULL : PyObject_GetAttr(arena, name[PEAK]);
+    const int higher = peak != NULL && live > PyLong_AsSsize_t(peak);
+    Py_XDECREF(peak);
+    if (higher) {
+        PyObject *most = PyLong_FromSsize_t(live);
+        if (most != NULL)
+            PyObject_SetAttr(arena, name[PEAK], most);
+        Py_XDECREF(most);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* A block at an address, in the books; NULL without an error if the bins were exchanged meanwhile. */
+static PyObject *lent(Alloc *self, PyObject *arena, PyObject *bins, PyObject *address, PyObject *size) {
+    PyObject *block = self->block->tp_alloc(self->block, 0), *place = PyTuple_Pack(2, address, size);
+    PyObject *made = PyObject_CallNoArgs(self->now), *loan = NULL, *current = NULL;
+    int status = -1;
+    if (block != NULL && place != NULL && made != NULL) {
+        FIELD(self, block, ADDRESS) = Py_NewRef(address);
+        FIELD(self, block, NBYTES) = Py_NewRef(size);
+        FIELD(self, block, LEASES) = Py_NewRef(self->no_leases);
+        FIELD(self, block, MADE) = Py_NewRef(made);
+        FIELD(self, block, CHANGES) = Py_NewRef(Py_None);
+        loan = PyWeakref_NewRef(block, self->died);
+    }
+    if (loan != NULL && PyDict_SetItem(self->loans, loan, place) == 0 &&
+        (current = PyObject_GetAttr(arena, name[BINS])) != NULL)
+        /* Bins that were made anew before this loan was known may offer the same memory. */
+        status = current == bins ? grown(arena, PyLong_AsSsize_t(size)) : PyDict_DelItem(self->loans, loan) - 1;
+    Py_XDECREF(current);
+    Py_XDECREF(loan);
+    Py_XDECREF(place);
+    Py_XDECREF(made);
+    if (status < 0)
+        Py_CLEAR(block);
+    return block;
+}
+
+static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Alloc *self = (Alloc *)me;
+    if (PyVectorcall_NARGS(nargsf) != 1 || kwnames != NULL)
+        return PyErr_Format(PyExc_TypeError, "alloc: one argument is required, a number of bytes.");
+    const Py_ssize_t nbytes = PyLong_CheckExact(args[0]) ? PyLong_AsSsize_t(args[0]) : -1;
+    PyErr_Clear(); /* of a number that is too large, for which Python has the words */
+    PyObject *arena = referred(self->arena);
+    if (arena == NULL)
+        return PyErr_Format(PyExc_ReferenceError, "alloc: the arena is gone.");
+    PyObject *block = NULL, *bins = PyObject_GetAttr(arena, name[BINS]);
+    if (nbytes >= 0 && bins != NULL && PyDict_CheckExact(bins) && PyDict_GET_SIZE(bins)) {
+        const Py_ssize_t usable = nbytes ? (nbytes + self->align - 1) & -self->align : self->align;
+        PyObject *size = PyLong_FromSsize_t(usable);
+        const int status = size == NULL ? -1 : take_all_back(self, arena, bins);
+        PyObject *bin = status > 0 ? PyDict_GetItemWithError(bins, size) : NULL;
+        const Py_ssize_t free = bin != NULL && PyList_CheckExact(bin) ? PyList_GET_SIZE(bin) : 0;
+        if (free) {
+            PyObject *address = Py_NewRef(PyList_GET_ITEM(bin, free - 1));
+            if (PyList_SetSlice(bin, free - 1, free, NULL) == 0)
+                block = lent(self, arena, bins, address, size);
+            Py_DECREF(address);
+        }
+        Py_XDECREF(size);
+    }
+    Py_XDECREF(bins);
+    if (block == NULL && !PyErr_Occurred()) {
+        PyObject *of[] = {arena, args[0]};
+        block = PyObject_Vectorcall(self->slowly, of, 2, NULL);
+    }
+    Py_DECREF(arena);
+    return block;
+}
+
+static int traverse(Alloc *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->arena);
+    Py_VISIT(self->slowly);
+    Py_VISIT(self->now);
+    Py_VISIT(self->dead);
+    Py_VISIT(self->died);
+    Py_VISIT(self->loans);
+    Py_VISIT(self->block);
+    return 0;
+}
+
+static int clear(Alloc *self) {
+    Py_CLEAR(self->arena);
+    Py_CLEAR(self->slowly);
+    Py_CLEAR(self->no_leases);
+    Py_CLEAR(self->now);
+    Py_CLEAR(self->dead);
+    Py_CLEAR(self->died);
+    Py_CLEAR(self->loans);
+    Py_CLEAR(self->block);
+    return 0;
+}
+
+static void dealloc(Alloc *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *arena, *block, *slowly, *no_leases, *now, *dead, *died, *loans;
+    Py_ssize_t align;
+    if (!PyArg_ParseTuple(args, "OO!OOOOOO!n:Alloc", &arena, &PyType_Type, &block, &slowly, &no_leases, &now, &dead, &died,
+                          &PyDict_Type, &loans, &align))
+        return NULL;
+    Alloc *self = (Alloc *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = call;
+    self->align = align;
+    self->slowly = Py_NewRef(slowly);
+    self->no_leases = Py_NewRef(no_leases);
+    self->now = Py_NewRef(now);
+    self->dead = Py_NewRef(dead);
+    self->died = Py_NewRef(died);
+    self->loans = Py_NewRef(loans);
+    self->block = (PyTypeObject *)Py_NewRef(block);
+    self->arena = PyWeakref_NewRef(arena, NULL);
+    for (int i = 0; i < SLOTS && !PyErr_Occurred(); i++) {
+        PyObject *descriptor = PyObject_GetAttrString(block, SLOT[i]);
+        if (descriptor != NULL && Py_TYPE(descriptor) != &PyMemberDescr_Type)
+            PyErr_Format(PyExc_TypeError, "Alloc: %s is no slot of blocks.", SLOT[i]);
+        else if (descriptor != NULL)
+            self->slot[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+        Py_XDECREF(descriptor);
+    }
+    if (PyErr_Occurred())
+        Py_CLEAR(self);
+    (void)named;
+    return (PyObject *)self;
+}
+
+static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Alloc, call), READONLY, NULL}, {NULL}};
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
+                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
+                                   {0, NULL}};
+static PyType_Spec spec = {"ag.engine._arena.Alloc", sizeof(Alloc), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
+
+static int execute(PyObject *module) {
+    for (int i = 0; i < NAMES; i++)
+        if ((name[i] = PyUnicode_InternFromString(NAME[i])) == NULL)
+            return -1;
+    PyObject *type = PyType_FromSpec(&spec);
+    const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return status;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_arena", .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__arena(void) { return PyModuleDef_Init(&definition); }
