@@ -39,7 +39,8 @@ KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
 # To modules beside them whose names begin with an underscore.
 QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
-         Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "launch.c"),
+         Path("ag", "autograd", "operands.c"), Path("ag", "engine", "arena.c"),
+         Path("ag", "engine", "backends", "launch.c"),
          Path("ag", "parallel", "comm", "rows.c"))
 NOTE = "not_built.txt"
 

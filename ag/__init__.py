@@ -53,7 +53,6 @@ from ag.engine.device import (
     ag_shutdown as ag_shutdown,
     ag_synchronize as ag_synchronize,
 )
-from ag.engine.matmul_precision import ag_matmul_precision as ag_matmul_precision
 from ag.engine.random import ag_seed as ag_seed
 
 # tensors and the tape
@@ -112,7 +111,8 @@ _LATER = {
     "ag.autograd.activation_checkpoint": ("ag_checkpoint",),
     "ag.autograd.capture": ("CapturedStep", "ag_capture"),
     "ag.autograd.gradcheck": ("ag_gradcheck",),
-    "ag.engine.profile": ("profile",),
+    "ag.engine.matmul_precision": ("ag_matmul_precision",),
+    "ag.tools.profile": ("profile",),
     "ag.data": ("Batch", "ag_dataloader", "ag_image_folder"),
     "ag.io": ("Checkpoint", "ag_load_checkpoint", "ag_load_model", "ag_save_checkpoint", "ag_save_model",
               "export_onnx", "load_weights"),
@@ -134,7 +134,7 @@ if _typing.TYPE_CHECKING:  # what _LATER says, for type checkers and editors, wh
     from ag.autograd.capture import CapturedStep as CapturedStep, ag_capture as ag_capture
     from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck
     from ag.data import Batch as Batch, ag_dataloader as ag_dataloader, ag_image_folder as ag_image_folder
-    from ag.engine.profile import profile as profile
+    from ag.engine.matmul_precision import ag_matmul_precision as ag_matmul_precision
     from ag.io import (
         Checkpoint as Checkpoint,
         ag_load_checkpoint as ag_load_checkpoint,
@@ -175,6 +175,7 @@ if _typing.TYPE_CHECKING:  # what _LATER says, for type checkers and editors, wh
         ggml_vulkan_status as ggml_vulkan_status,
     )
     from ag.tools.doctor import doctor as doctor
+    from ag.tools.profile import profile as profile
     from ag.tools.transport_selftest import transport_selftest as transport_selftest
     from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor
     from ag.training.fit import fit as fit

@@ -26,7 +26,8 @@ BACKEND = "ag/engine/backends/vulkan/"
 KERNELS = f"{BACKEND}spv/"
 EXTENSIONS = {name: re.compile(rf"{folder}{name}\.[^/]*(so|pyd)")
               for folder, name in ((BACKEND, "_kp"), ("ag/autograd/captured/", "_unchanged"),
-                                   ("ag/autograd/captured/", "_replay"), ("ag/engine/", "_arena"),
+                                   ("ag/autograd/captured/", "_replay"),
+                                   ("ag/autograd/", "_operands"), ("ag/engine/", "_arena"),
                                    ("ag/engine/backends/", "_launch"), ("ag/parallel/comm/", "_rows"))}
 IN_C = "ag/engine/backends/cpu/built/"
 COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")

@@ -30,10 +30,17 @@ import ag.autograd.operators  # noqa: F401 - where tensors look operators up tha
 from ag.autograd.captured.overheard import listening
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.mixed_precision import Widening, rounded, widening
-from ag.autograd.operands import Vectors, number_given, operands_on_one_device
+from ag.autograd.operands import (
+    Vectors,
+    alike,
+    number_given,
+    operands_on_one_device,
+    plain_tensor,
+    refuse_integers,
+)
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, TensorLike
-from ag.autograd.tensor_operators import OPS
+from ag.autograd.tensor_operators import register
 from ag.autograd.unchanged import checked, repeated_since, telling
 from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer, Run
@@ -124,7 +131,7 @@ class OpDecorator:
         function = _Function(forward, self._name or forward.__name__, self._mixed, self._integers,
                              self._vectors).published()
         if self._public:
-            OPS[forward.__name__] = function
+            register(forward.__name__, function)
         return function
 
 
@@ -166,17 +173,19 @@ class _Function(Generic[S]):
         self._in_order_from = (len(before) if last.kind is last.VAR_POSITIONAL and
                                all(p.kind is p.POSITIONAL_OR_KEYWORD for p in before) else None)
 
-    def _defaults(self) -> dict[int, tuple[object, ...]]:
+    def _defaults(self) -> _Defaults:
         """What the other arguments are by default, by how many are given by position, where none of them must be."""
-        found: dict[int, tuple[object, ...]] = {}
+        found = _Defaults(self._in_order_from)
         rest: tuple[object, ...] = ()
-        visible = [*self.signature.parameters.values()] if self._is_ordinary else []
+        if not self._is_ordinary:
+            return found
+        visible = [*self.signature.parameters.values()]
         for given in range(len(visible), -1, -1):
             found[given] = rest
             if given == 0 or visible[given - 1].default is inspect.Parameter.empty:
                 break
             rest = visible[given - 1].default, *rest
-        return found if visible else {}
+        return found
 
     @cached_property  # only unusual calls ask, and most ops are never called
     def _behind(self) -> list[tuple[list[tuple[str, object]], frozenset[str], frozenset[str]]]:
@@ -191,8 +200,6 @@ class _Function(Generic[S]):
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         """All arguments in order, defaults filled in; `axis` and `keepdims` are taken for `dim` and `keepdim`."""
-        if self._in_order_from is not None and len(args) >= self._in_order_from and not kwargs:
-            return args
         for theirs, ours in _NUMPYS.items():
             if theirs in kwargs and ours in self.signature.parameters:
                 if ours in kwargs:
@@ -227,27 +234,35 @@ class _Function(Generic[S]):
         defaults = self._defaults()
 
         def call(*args: object, **kwargs: object) -> Tensor:
-            if not kwargs and (rest := defaults.get(len(args))) is not None:
+            if not kwargs and (rest := defaults[len(args)]) is not None:
                 args += rest
             else:
                 args = self.bind(args, kwargs)
-            if listed is None:
-                values, params = args[:operands], args[operands:]
+            if (found := alike(args, operands)) is not None:
+                backend, dtype, buffers, inputs, params = found
+                if has_numbers and params:
+                    params = self.checked(params)
+                if not (dtype.is_float or integers):
+                    refuse_integers(name, dtype)
+                values: tuple[object, ...] = inputs
             else:
-                values, params = _items(name, listed, args[0]), args[1:]
-            if params and (has_numbers or Tensor in map(type, params)):
-                params = self.checked(params)
-            backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
+                if listed is None:
+                    values, params = args[:operands], args[operands:]
+                else:
+                    values, params = _items(name, listed, args[0]), args[1:]
+                if params and (has_numbers or Tensor in map(type, params)):
+                    params = self.checked(params)
+                backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
+                buffers = [*map(_BUFFER, inputs)]
             if OPEN:
                 note_tensors(inputs)
-            buffers = [*map(_BUFFER, inputs)]
             half = dtype.is_half
             launch: Run = backend.launch
             if (told := telling.get()) is not None:
                 told.note(name, [params, [x for x in values if isinstance(x, (int, float))]])
                 told.use(inputs, is_recording() is not False)
-            if since := repeated_since():
-                launch = checked(launch, since, name, inputs, buffers)
+                if since := repeated_since():
+                    launch = checked(launch, since, name, inputs, buffers)
             run = Widening(launch) if half else launch
             try:
                 out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
@@ -270,7 +285,7 @@ class _Function(Generic[S]):
                     result = Tensor(out, True, Node(name, widening(rule) if half else rule, inputs, need, saved, params,
                                                     half))
             if result is None:
-                result = Tensor(out)
+                result = plain_tensor(out)
             if (listener := listening.get()) is not None:
                 listener.op(call, name, inputs, params, result)
             return result
@@ -284,6 +299,24 @@ class _Function(Generic[S]):
         call.__annotations__ = {p.name: p.annotation for p in self.signature.parameters.values()} | {"return": "Tensor"}
         call.__dict__.update(__signature__=self.signature, vjp=vjp)
         return cast("Op[..., S]", call)
+
+
+class _Defaults(dict[int, "tuple[object, ...] | None"]):
+    """The defaults of the arguments that are not given, by how many are; None where one of these must be.
+
+    Parameters
+    ----------
+    in_order_from : int or None
+        From how many on there are none, as an op takes any number; None: it does not.
+    """
+
+    def __init__(self, in_order_from: int | None) -> None:
+        super().__init__()
+        self._from = in_order_from
+
+    def __missing__(self, given: int) -> tuple[object, ...] | None:
+        found = self[given] = () if self._from is not None and given >= self._from else None
+        return found
 
 
 _BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # runs no Python, as a comprehension would

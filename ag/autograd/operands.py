@@ -7,19 +7,35 @@ op; it knows no op itself and no gradient.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from numbers import Real
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 
 from ag.autograd.create import as_array, lift
-from ag.autograd.tensor import Tensor
-from ag.engine.buffer import Device
+from ag.autograd.tensor import IDS, Tensor
+from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
 from ag.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["Vectors", "closed_or_elsewhere", "number_given", "operands_on_one_device", "vector_beside"]
+try:
+    _code = import_module(f"{__package__}._operands").Operands(Tensor, Buffer, IDS)
+except ImportError:  # there was no compiler
+    _code = None
+
+__all__ = ["Vectors", "alike", "closed_or_elsewhere", "number_given", "operands_on_one_device", "plain_tensor",
+           "refuse_integers", "vector_beside"]
+
+Args = tuple[object, ...]
+
+# ``operands.c``: device, type, buffers, operands and other arguments of a call, where so many operands are tensors that
+# are alike; None for anything else, and always without a compiler.  And ``Tensor(buffer)`` in half the time.
+alike: Callable[[Args, int], tuple[Device, DType, list[Buffer], tuple[Tensor, ...], Args] | None] = (
+    _code.alike if _code is not None else lambda args, operands: None)
+plain_tensor: Callable[[Buffer], Tensor] = _code.tensor if _code is not None else Tensor
 
 # What a host vector is among the operands of an op: a column; a column or a row, as what it is combined with element by
 # element says; a column but for the first operand, which is a matrix.
@@ -126,8 +142,7 @@ def operands_on_one_device(
     if backend is None or dtype is None:
         backend, dtype = default_backend(), default_dtype()
     if not (dtype.is_float or integers):
-        raise DtypeError(f"{function}: operands are of type {dtype}, which is for class numbers and ids; floats are "
-                         f"required. Convert with t.astype(\"f32\").")
+        refuse_integers(function, dtype)
     if not plain:
         return backend, operands, dtype
     if arrays:
@@ -136,6 +151,12 @@ def operands_on_one_device(
     return backend, tuple(x if type(x) is Tensor else lift(
         x, backend, number if isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0 else dtype, function)
         for x in operands), dtype
+
+
+def refuse_integers(function: str, dtype: DType) -> NoReturn:
+    """Raise, as an op computes with floats."""
+    raise DtypeError(f"{function}: operands are of type {dtype}, which is for class numbers and ids; floats are "
+                     f"required. Convert with t.astype(\"f32\").")
 
 
 def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DType:

@@ -41,7 +41,7 @@ __all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike", 
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
-_ids = count(1)
+IDS = count(1)  # of all tensors of the process
 
 
 class Node:
@@ -154,7 +154,7 @@ class Tensor(TensorOperators):
         if type(buffer) is not Buffer:
             raise TypeError(f"Tensor: a {type(buffer).__name__} was given; tensors are made of values by "
                             f"ag_tensor(values), and parameters by ag_param(values).")
-        self.id = next(_ids)
+        self.id = next(IDS)
         self.buffer = buffer
         self.requires_grad = requires_grad
         self.node = node

@@ -1,4 +1,5 @@
-"""The operators of tensors, as a base class: each looks up the public op of its name, which `ag.autograd.op` registers.
+"""The operators of tensors, as a base class: each is the public op of its name, which `ag.autograd.op` registers, or
+looks it up.
 
 Comparisons, and changing a parameter in place, are no ops: `ag.autograd.operators` has them.  Knows no op, and of a
 tensor its shape and whether it is a parameter.  `ag.autograd.tensor.Tensor` derives from it; users call it by writing
@@ -18,14 +19,14 @@ from ag.errors import DtypeError
 from ag.names import MissingNameError, Named
 from ag.names.elsewhere import TENSOR
 
-__all__ = ["HOST_OPERATORS", "OPS", "TensorOperators"]
+__all__ = ["HOST_OPERATORS", "OPS", "TensorOperators", "register"]
 
 Same = TypeVar("Same", bound="TensorOperators")
 Operand = Union[Same, Array, float, int]  # noqa: UP007 - a variable cannot be joined with | for mypy
 
 Axes = int | tuple[int, ...] | None
 
-# Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
+# Public ops by name, filled by `register` at import and constant afterwards.
 OPS: dict[str, Callable[..., Any]] = {}
 # Operators that are no ops, likewise by `ag.autograd.operators`.
 HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
@@ -112,47 +113,37 @@ class TensorOperators(metaclass=Named):
 
     # -------------------------------------------------------------------------------------- arithmetic
 
-    def __add__(self: Same, other: Operand[Same]) -> Same:
-        return _call(self, "ag_add", self, other)
+    if TYPE_CHECKING:  # these are ops, see `register`
+        def __add__(self: Same, other: Operand[Same]) -> Same: ...
+        def __sub__(self: Same, other: Operand[Same]) -> Same: ...
+        def __mul__(self: Same, other: Operand[Same]) -> Same: ...
+        def __truediv__(self: Same, other: Operand[Same]) -> Same: ...
+        def __matmul__(self: Same, other: Operand[Same]) -> Same: ...
+        def __pow__(self: Same, p: float) -> Same: ...
+        def __abs__(self: Same) -> Same: ...
+        def __getitem__(self: Same, key: object) -> Same: ...
+        def reshape(self: Same, *shape: int) -> Same: ...
 
     def __radd__(self: Same, other: Operand[Same]) -> Same:
         return _call(self, "ag_add", other, self)
 
-    def __sub__(self: Same, other: Operand[Same]) -> Same:
-        return _call(self, "ag_sub", self, other)
-
     def __rsub__(self: Same, other: Operand[Same]) -> Same:
         return _call(self, "ag_sub", other, self)
-
-    def __mul__(self: Same, other: Operand[Same]) -> Same:
-        return _call(self, "ag_mul", self, other)
 
     def __rmul__(self: Same, other: Operand[Same]) -> Same:
         return _call(self, "ag_mul", other, self)
 
-    def __truediv__(self: Same, other: Operand[Same]) -> Same:
-        return _call(self, "ag_div", self, other)
-
     def __rtruediv__(self: Same, other: Operand[Same]) -> Same:
         return _call(self, "ag_div", other, self)
 
-    def __matmul__(self: Same, other: Operand[Same]) -> Same:
-        return _call(self, "ag_matmul", self, other)
-
     def __rmatmul__(self: Same, other: Operand[Same]) -> Same:
         return _call(self, "ag_matmul", other, self)
-
-    def __pow__(self: Same, p: float) -> Same:
-        return _call(self, "ag_pow", self, p)
 
     def __neg__(self: Same) -> Same:
         return _call(self, "ag_scale", self, -1.0)
 
     def __pos__(self: Same) -> Same:
         return self
-
-    def __abs__(self: Same) -> Same:
-        return _call(self, "ag_abs", self)
 
     def __iadd__(self: Same, other: Operand[Same]) -> Same:
         return _changed("+=", self, self + other)
@@ -188,13 +179,6 @@ class TensorOperators(metaclass=Named):
         """The axes in reverse order."""
         return _call(self, "ag_transpose", self)
 
-    def __getitem__(self: Same, key: object) -> Same:
-        return _call(self, "ag_slice", self, key)
-
-    def reshape(self: Same, *shape: int) -> Same:
-        """`ag_reshape` as a method."""
-        return _call(self, "ag_reshape", self, *shape)
-
     def astype(self: Same, dtype: str) -> Same:
         """`ag_cast` as a method."""
         return _call(self, "ag_cast", self, dtype)
@@ -206,6 +190,19 @@ class TensorOperators(metaclass=Named):
     def mean(self: Same, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False) -> Same:
         """`ag_mean` as a method; `axis` and `keepdims` are numpy's names."""
         return _call(self, "ag_mean", self, _one_of("mean", dim, axis), keepdim or keepdims)
+
+
+# What is an op itself, whose first operand is the tensor: nothing is called in between.
+_METHODS = {"ag_add": "__add__", "ag_sub": "__sub__", "ag_mul": "__mul__", "ag_div": "__truediv__",
+            "ag_matmul": "__matmul__", "ag_pow": "__pow__", "ag_abs": "__abs__", "ag_slice": "__getitem__",
+            "ag_reshape": "reshape"}
+
+
+def register(name: str, function: Callable[..., object]) -> None:
+    """Let tensors find a public op by its name."""
+    OPS[name] = function
+    if name in _METHODS:
+        setattr(TensorOperators, _METHODS[name], function)
 
 
 def _one_of(function: str, dim: Axes, axis: Axes) -> Axes:

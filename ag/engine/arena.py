@@ -219,8 +219,7 @@ class Arena:
         ArenaError
             If the device has no room for it.
         """
-        align = self.align
-        usable = (nbytes + align - 1) & -align or align
+        usable = (nbytes + self.align - 1) & -self.align or self.align
         size = usable + 2 * self.guard
         if self._dead:
             self._take_back()
@@ -251,18 +250,16 @@ class Arena:
         with self._lock:
             self.coalesce()
             self._live = sum([size for _, size in list(self._loans.values())])
-            own = sum([nbytes > 0 for nbytes, _ in self.segments])
-            return ArenaStats(own, self._reserved(), self._live, self._peak,
+            return ArenaStats(sum([n > 0 for n, _ in self.segments]), self._reserved(), self._live, self._peak,
                               self._free[-1][0] if self._free else 0)
 
-    def reach(self, memory: Any) -> int:
+    def reach(self, memory: object) -> int:
         """The address at which a segment of another arena begins here; nothing of it is handed out."""
-        for number, (_, known) in enumerate(self.segments):
-            if known is memory:
-                return number << OFFSET_BITS
         with self._lock:
-            self.segments.append((0, memory))
-            return (len(self.segments) - 1) << OFFSET_BITS
+            known = [there for _, there in self.segments]
+            if not any(there is memory for there in known):
+                self.segments.append((0, memory))
+            return next(i for i, there in enumerate([*known, memory]) if there is memory) << OFFSET_BITS
 
     def coalesce(self) -> None:
         """Join what is free with its neighbours, so that requests of other sizes find it, too, before untouched memory.

@@ -178,9 +178,12 @@ def matmul(a: Shape, b: Shape, *, ta: bool = False, tb: bool = False) -> Shape:
 
 def reshaped(shape: Shape, new: Sequence[int], function: str) -> Shape:
     """`new` with its one -1, if any, filled in."""
-    if {*map(type, new)} - {int}:
+    if not _INT.issuperset(map(type, new)):
         new = [whole_number(function, "a size", n) for n in new]
     return _reshaped(shape, tuple(new), function)
+
+
+_INT = frozenset({int})
 
 
 @lru_cache(maxsize=4096)

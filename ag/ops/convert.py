@@ -11,7 +11,7 @@ from ag.autograd.create import to_buffer
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, tensor_given
-from ag.autograd.tensor_operators import OPS
+from ag.autograd.tensor_operators import register
 from ag.autograd.transfer import move_cotangent
 from ag.autograd.unchanged import refuse_changed, repeated_since, tell_used
 from ag.autograd.watched import note_tensors
@@ -143,4 +143,4 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
 def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return (g,)  # the tape stores a cotangent as its tensor is
 
-OPS["ag_cast"] = ag_cast
+register("ag_cast", ag_cast)

@@ -59,7 +59,8 @@ def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     >>> ag.ag_reshape([[1.0, 2.0], [3.0, 4.0]], 1, -1).shape
     (1, 4)
     """
-    return x.view(reshaped(x.shape, _sizes(shape), "ag_reshape")), x.shape
+    sizes = shape if len(shape) > 1 else _sizes(shape)
+    return x.view(reshaped(x.shape, sizes, "ag_reshape")), x.shape
 
 
 @ag_reshape.vjp

@@ -84,6 +84,7 @@ def files() -> Iterator[Files]:
             f"{check_wheel.BACKEND}_kp.cpython-311-x86_64-linux-gnu.so": "", f"{INFO}/METADATA": METADATA,
             "ag/autograd/captured/_unchanged.cpython-311-x86_64-linux-gnu.so": "",
             "ag/autograd/captured/_replay.cpython-311-x86_64-linux-gnu.so": "",
+            "ag/autograd/_operands.cpython-311-x86_64-linux-gnu.so": "",
             "ag/engine/_arena.cpython-311-x86_64-linux-gnu.so": "",
             "ag/engine/backends/_launch.cpython-311-x86_64-linux-gnu.so": "",
             "ag/parallel/comm/_rows.cpython-311-x86_64-linux-gnu.so": "",

@@ -96,10 +96,11 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
 
 HELPERS = (Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "launch.c"),
            Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
-           Path("ag", "parallel", "comm", "rows.c"))
+           Path("ag", "parallel", "comm", "rows.c"), Path("ag", "autograd", "operands.c"))
 TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/test_quick.py",
              "engine/backends/cpu/test_launch.py", "autograd/captured/test_unchanged.py",
-             "autograd/captured/test_replay.py", "parallel/comm/test_add_up.py")
+             "autograd/captured/test_replay.py", "parallel/comm/test_add_up.py",
+             "autograd/test_operands_in_c.py")
 
 
 def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:

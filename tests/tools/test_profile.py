@@ -21,7 +21,7 @@ from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 from ag.engine.device import backend_of
 
 
-def kernels(profile: ag.engine.profile.Profile, device: str) -> list[str]:
+def kernels(profile: ag.tools.profile.Profile, device: str) -> list[str]:
     """What ran on a device, in order; copies between host and device, which only Vulkan has, left out."""
     return [e.kernel for e in profile.events if e.device == device and e.kernel != "transfer"]
 

@@ -1,0 +1,170 @@
+/* What every call of an op asks of its operands, and makes of its result, in compiled code: `ag.autograd.operands`.
+
+    Operands(tensor, buffer, ids)   made once, of the class of tensors, that of buffers, and what counts tensors
+
+        alike(args, n)   device, element type, list of buffers, the n tensors and all behind them, of a tuple that begins
+                         with n tensors on one device and of one type, and has none behind them; None for anything else
+        tensor(buffer)   ``Tensor(buffer)``
+
+It looks into slots, and runs no Python. Whether the type suits an op is for others to say. Knows no op. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+
+enum { BACKEND, DTYPE, OF_BUFFER };
+static const char *const BUFFER_SLOT[OF_BUFFER] = {"backend", "dtype"};
+enum { ID, BUFFER, REQUIRES_GRAD, NODE, GRAD, NAME, OF_TENSOR };
+static const char *const TENSOR_SLOT[OF_TENSOR] = {"id", "buffer", "requires_grad", "node", "_grad", "name"};
+
+typedef struct {
+    PyObject_HEAD
+    PyTypeObject *tensor, *buffer;
+    PyObject *ids;
+    Py_ssize_t of_tensor[OF_TENSOR], of_buffer[OF_BUFFER];
+} Operands;
+
+static PyObject **slot(PyObject *x, Py_ssize_t offset) { return (PyObject **)((char *)x + offset); }
+
+/* The buffer of a tensor, borrowed; NULL without an error if it is no tensor, or has no whole buffer. */
+static PyObject *buffer_of(Operands *self, PyObject *x) {
+    PyObject *b = Py_TYPE(x) == self->tensor ? *slot(x, self->of_tensor[BUFFER]) : NULL;
+    return b != NULL && Py_TYPE(b) == self->buffer && *slot(b, self->of_buffer[BACKEND]) != NULL &&
+           *slot(b, self->of_buffer[DTYPE]) != NULL ? b : NULL;
+}
+
+static PyObject *alike(PyObject *me, PyObject *const *given, Py_ssize_t count) {
+    Operands *self = (Operands *)me;
+    const Py_ssize_t operands = count == 2 ? PyLong_AsSsize_t(given[1]) : -1;
+    if (operands < 0 || !PyTuple_CheckExact(given[0])) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "alike: a tuple and a number of operands are required.");
+        return NULL;
+    }
+    PyObject *args = given[0], *backend = NULL, *dtype = NULL;
+    const Py_ssize_t all = PyTuple_GET_SIZE(args);
+    if (operands == 0 || operands > all)
+        return Py_NewRef(Py_None);
+    for (Py_ssize_t i = operands; i < all; i++)
+        if (Py_TYPE(PyTuple_GET_ITEM(args, i)) == self->tensor)
+            return Py_NewRef(Py_None);
+    PyObject *buffers = PyList_New(operands);
+    for (Py_ssize_t i = 0; buffers != NULL && i < operands; i++) {
+        PyObject *b = buffer_of(self, PyTuple_GET_ITEM(args, i));
+        if (b != NULL && i == 0) {
+            backend = *slot(b, self->of_buffer[BACKEND]);
+            dtype = *slot(b, self->of_buffer[DTYPE]);
+        }
+        if (b == NULL || *slot(b, self->of_buffer[BACKEND]) != backend || *slot(b, self->of_buffer[DTYPE]) != dtype) {
+            Py_DECREF(buffers);
+            return Py_NewRef(Py_None);
+        }
+        PyList_SET_ITEM(buffers, i, Py_NewRef(b));
+    }
+    PyObject *tensors = buffers == NULL ? NULL : PyTuple_GetSlice(args, 0, operands);
+    PyObject *others = tensors == NULL ? NULL : PyTuple_GetSlice(args, operands, all);
+    PyObject *found = others == NULL ? NULL : PyTuple_Pack(5, backend, dtype, buffers, tensors, others);
+    Py_XDECREF(buffers);
+    Py_XDECREF(tensors);
+    Py_XDECREF(others);
+    return found;
+}
+
+static PyObject *tensor(PyObject *me, PyObject *buffer) {
+    Operands *self = (Operands *)me;
+    if (Py_TYPE(buffer) != self->buffer)
+        return PyObject_CallOneArg((PyObject *)self->tensor, buffer); /* which says what is wrong */
+    PyObject *id = PyIter_Next(self->ids), *made = id == NULL ? NULL : self->tensor->tp_alloc(self->tensor, 0);
+    if (made == NULL) {
+        Py_XDECREF(id);
+        return NULL;
+    }
+    *slot(made, self->of_tensor[ID]) = id;
+    *slot(made, self->of_tensor[BUFFER]) = Py_NewRef(buffer);
+    *slot(made, self->of_tensor[REQUIRES_GRAD]) = Py_NewRef(Py_False);
+    *slot(made, self->of_tensor[NODE]) = Py_NewRef(Py_None);
+    *slot(made, self->of_tensor[GRAD]) = Py_NewRef(Py_None);
+    *slot(made, self->of_tensor[NAME]) = Py_NewRef(Py_None);
+    return made;
+}
+
+static int traverse(Operands *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->tensor);
+    Py_VISIT(self->buffer);
+    Py_VISIT(self->ids);
+    return 0;
+}
+
+static int clear(Operands *self) {
+    Py_CLEAR(self->tensor);
+    Py_CLEAR(self->buffer);
+    Py_CLEAR(self->ids);
+    return 0;
+}
+
+static void dealloc(Operands *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Where the slots of a class are; -1 with an error if it has not all of them. */
+static int find(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets, int count) {
+    for (int i = 0; i < count; i++) {
+        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, names[i]);
+        if (descriptor == NULL)
+            return -1;
+        if (Py_TYPE(descriptor) != &PyMemberDescr_Type)
+            PyErr_Format(PyExc_TypeError, "Operands: %s is no slot of %.100s.", names[i], type->tp_name);
+        else
+            offsets[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+        Py_DECREF(descriptor);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *of_tensor, *of_buffer, *ids;
+    if (!PyArg_ParseTuple(args, "O!O!O:Operands", &PyType_Type, &of_tensor, &PyType_Type, &of_buffer, &ids))
+        return NULL;
+    if (!PyIter_Check(ids))
+        return PyErr_Format(PyExc_TypeError, "Operands: a %.100s was given; what counts is required.",
+                            Py_TYPE(ids)->tp_name);
+    Operands *self = (Operands *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->tensor = (PyTypeObject *)Py_NewRef(of_tensor);
+    self->buffer = (PyTypeObject *)Py_NewRef(of_buffer);
+    self->ids = Py_NewRef(ids);
+    if (find(self->tensor, TENSOR_SLOT, self->of_tensor, OF_TENSOR) < 0 ||
+        find(self->buffer, BUFFER_SLOT, self->of_buffer, OF_BUFFER) < 0)
+        Py_CLEAR(self);
+    (void)named;
+    return (PyObject *)self;
+}
+
+static PyMethodDef methods[] = {{"alike", (PyCFunction)(void (*)(void))alike, METH_FASTCALL, "See the head of operands.c."},
+                                {"tensor", tensor, METH_O, "See the head of operands.c."},
+                                {NULL, NULL, 0, NULL}};
+static PyType_Slot type_slots[] = {{Py_tp_new, make},     {Py_tp_dealloc, dealloc},   {Py_tp_traverse, traverse},
+                                   {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL}};
+static PyType_Spec spec = {"ag.autograd._operands.Operands", sizeof(Operands), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
+
+static int execute(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&spec);
+    const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return status;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_operands", .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__operands(void) { return PyModuleDef_Init(&definition); }
