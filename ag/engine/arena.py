@@ -205,8 +205,7 @@ class Arena:
         self._free: list[tuple[int, int]] = []  # (size, address), sorted: best fit is one bisection
         self._making: object = None  # the latest making of bins and free list
         self._lock = threading.RLock()
-        self._live = 0
-        self._peak = 0
+        self._live = self._peak = 0
         if _code is not None and not guard:
             quickly = _code.Alloc(self, Block, Arena.alloc, (), now, self._dead, self._died, self._loans, align)
             setattr(self, "alloc", quickly)  # noqa: B010 - in the place of the method
