@@ -67,7 +67,7 @@ if [ "$call" = kernels ]; then  # a wrong kernel makes every figure worthless
         tests 420 tests/table tests/engine/kernels/test_kernel_reference.py tests/engine/kernels/test_edges.py \
             tests/engine/kernels/test_attention.py tests/engine/kernels/test_epilogue.py \
             tests/engine/compile/test_fuse_elementwise.py tests/engine/compile/test_copy_elimination.py \
-            tests/engine/compile/test_fold_scaling.py tests/engine/test_random.py tests/engine/test_profile.py \
+            tests/engine/compile/test_fold_scaling.py tests/engine/test_random.py tests/tools/test_profile.py \
             tests/engine/test_counters.py tests/engine/backends/test_autotune.py \
             tests/engine/backends/test_cooperative.py tests/autograd/test_capture.py tests/ops/test_values.py \
             tests/optim/test_optimizers.py

@@ -720,8 +720,14 @@ mutant("numbers", "no tail of silu", "ag/engine/kernels/activation.py", "far = n
 mutant("numbers", "integers wrap", "ag/engine/kernels/convert.py", "if changed.any():", "if False:",
        "ops/test_operands.py::test_what_an_integer_cannot_hold_is_refused")
 mutant("operands", "sizes that are no whole numbers are taken", "ag/engine/shape.py",
-       "if {*map(type, new)} - {int}:", "if not new:",
+       'new = [whole_number(function, "a size", n) for n in new]', "new = [int(n) for n in new]",
        *(f"ops/test_operands.py::test_an_axis_is_a_whole_number[{bad}]" for bad in ("True", "1.0")))
+mutant("operands", "whole numbers are computed with where they are alike", "ag/autograd/op.py",
+       "if not (dtype.is_float or integers):", "if False:",
+       "ops/test_operands_in_c.py::test_ops_do_the_same_without_it[whole numbers]")
+mutant("operands", "numbers stay as they are beside tensors that are alike", "ag/autograd/op.py",
+       "if has_numbers and params:", "if False:",
+       "ops/test_operands_in_c.py::test_ops_do_the_same_without_it[no number]")
 mutant("operands", "a vector beside a column is a row", "ag/autograd/operands.py",
        "len(shape) != 1 and (not shape or shape[-1] == 1)", "len(shape) == 99",
        "ops/test_operands.py::test_a_host_vector_is_what_it_fits")

@@ -100,7 +100,7 @@ HELPERS = (Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "la
 TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/test_quick.py",
              "engine/backends/cpu/test_launch.py", "autograd/captured/test_unchanged.py",
              "autograd/captured/test_replay.py", "parallel/comm/test_add_up.py",
-             "autograd/test_operands_in_c.py")
+             "ops/test_operands_in_c.py")
 
 
 def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:

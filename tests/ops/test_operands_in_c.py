@@ -100,6 +100,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "one tuple": lambda: ag.ag_reshape(X, (6, 1)), "a list": lambda: ag.ag_concat([X, Y]),
     "numbers by name": lambda: ag.ag_sum(X, dim=0, keepdim=True), "a rate": lambda: ag.ag_clamp(X, 0, 0.5),
     "whole numbers moved": lambda: WHOLE.reshape(2, 1), "whole numbers": lambda: WHOLE + WHOLE,
+    "no number": lambda: ag.ag_clamp(X, "a", 1.0),  # type: ignore[arg-type]
     "a tensor for a number": lambda: ag.ag_clamp(X, Y, 1.0), "a tensor for a size": lambda: X.reshape(Y),
     "two types": lambda: X + WHOLE, "two devices": lambda: X + ag.ag_tensor(np.ones((2, 3)), device="cpu:1"),
     "other shapes": lambda: X + ag.ag_tensor(np.ones((5, 3))), "too many": lambda: ag.ag_relu(X, Y),
