@@ -13,12 +13,17 @@ threads share it out, beside so many callers, if `run_at` is the address of what
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 8192, FREE_FROM = 1 << 14, BRIEF = 16 }; /* elements; so many rows need no memory but the stack */
+
+#ifdef _MSC_VER
+typedef volatile long flag; /* there is no pool of threads, either */
+#else
+typedef _Atomic int flag;
+#endif
 
 typedef struct { int32_t left, right, into; } addition;
 
@@ -27,7 +32,7 @@ typedef struct {
     Py_ssize_t rows, partials, additions, size, itemsize;
     const addition *steps;
     double count;
-    _Atomic int bad, no_memory;
+    flag bad, no_memory; /* which any part may set */
 } job;
 
 typedef void (*runner)(const int64_t *launch, int64_t launches, int64_t threads, int64_t callers);
@@ -128,11 +133,11 @@ static void make_part(const void *argument, int64_t part, int64_t parts) {
     if (begin >= end)
         return;
     if (j->partials && (partials = malloc((size_t)(j->partials * BLOCK * j->itemsize))) == NULL) {
-        atomic_store(&j->no_memory, 1);
+        j->no_memory = 1;
         return;
     }
     if (!(j->itemsize == sizeof(double) ? add_up_64 : add_up_32)(j, partials, begin, end))
-        atomic_store(&j->bad, 1);
+        j->bad = 1;
     free(partials);
 }
 
