@@ -7,8 +7,10 @@ machine.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,6 +19,15 @@ from golden.entries import ENTRIES, FILE, fingerprint, machine_of, measured
 
 HEAVY = {"W3 eager", "W3 recomputed", "W3 recomputed costs"}  # seconds on SwiftShader
 HOW = "run `python tests/golden/record.py` at a commit whose results you trust"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> Iterator[None]:
+    """`measured` collects garbage before each entry, which would go through all that other tests have left."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @cache
