@@ -7,27 +7,18 @@ machine.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 from golden.entries import ENTRIES, FILE, fingerprint, machine_of, measured
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")  # as `measured` does before each entry
+
 HEAVY = {"W3 eager", "W3 recomputed", "W3 recomputed costs"}  # seconds on SwiftShader
 HOW = "run `python tests/golden/record.py` at a commit whose results you trust"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def little_to_collect() -> Iterator[None]:
-    """`measured` collects garbage before each entry, which would go through all that other tests have left."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @cache

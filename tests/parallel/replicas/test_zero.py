@@ -134,7 +134,7 @@ def test_nested_layers_and_one_used_twice(stage: int) -> None:
 
 
 def live(device: str) -> int:
-    gc.collect()
+    gc.collect()  # with `little_to_collect`
     return backend_of(device).arena.stats().live
 
 
@@ -148,6 +148,7 @@ def bytes_of(model: Any) -> int:
 
 @STAGES
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("little_to_collect")
 def test_each_replica_keeps_its_part(stage: int, count: int) -> None:
     devices = DEVICES[:count]
     most = 1 / count + 0.05
