@@ -89,3 +89,14 @@ def test_a_device_reaches_its_own_memory(device: str) -> None:
     assert (elsewhere.reached(x) is not None) is (device == "cpu")
     y = elsewhere.zeros((3,), F32)
     assert (backend.reached(y) is not None) is (device == "cpu")
+
+
+def test_memory_of_a_closed_device_is_not_reached() -> None:
+    """What was reached before stays there for who holds it."""
+    one, other = NumpyBackend(1), NumpyBackend(2)
+    x = other.zeros((3,), F32)
+    there = one.reached(x)
+    other.close()
+    with expect_error("memory of a closed device", ag.DeviceError, "cpu:2", "closed"):
+        one.reached(x)
+    assert there is not None and one.look(there).tolist() == [0, 0, 0]

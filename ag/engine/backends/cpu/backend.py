@@ -170,6 +170,7 @@ class NumpyBackend(Backend):
         owner = buffer.backend
         if owner is self or not isinstance(owner, NumpyBackend):
             return super().reached(buffer)
+        owner.check_open()
         address = self.arena.reach(owner.arena.segments[buffer.address >> OFFSET_BITS][1])
         address += buffer.address & OFFSET_MASK
         return Buffer(self, Block(address, buffer.block.nbytes), address, buffer.shape, buffer.dtype)
