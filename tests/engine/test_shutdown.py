@@ -17,7 +17,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine import device as devices
-from ag.engine.backends.cpu.backend import NumpyBackend
+from ag.engine.backends.cpu.backend import NumpyBackend, quiet
 from ag.engine.device import backend_of
 
 
@@ -169,6 +169,19 @@ def test_closing_a_device_does_not_wait_for_what_others_will_compute() -> None:
     finally:
         going = False
         thread.join()
+
+
+def test_closing_a_device_does_not_wait_for_a_thread_that_was_ended_in_the_middle() -> None:
+    """By an exception from another thread, say, that came when numpy was done and this was not yet noted."""
+    def work() -> None:
+        quiet().__enter__()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    begin = time.monotonic()
+    NumpyBackend(20).close()
+    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.vulkan

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -35,7 +36,7 @@ _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
-_under_way: dict[quiet, int] = {}  # what numpy is doing, and for which thread
+_under_way: dict[int, quiet] = {}  # by thread, what numpy is doing for it
 _ENDS_S = 10.0  # how long a device that is closed waits for them
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_under_way.clear)  # which has none of the threads
@@ -48,22 +49,24 @@ class quiet(np.errstate):  # noqa: N801 - as numpy's own
         super().__init__(all="ignore")
 
     def __enter__(self) -> None:
-        _under_way[self] = get_ident()
+        _under_way[get_ident()] = self
         super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        _under_way.pop(self, None)
+        _under_way.pop(get_ident(), None)
 
 
 def _wait_for_others() -> None:
     """Wait for what numpy is doing now for other threads, on any device.
 
-    A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes.
+    A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes.  A thread
+    that an interrupt has ended in the middle does nothing any more.
     """
-    others = [work for work, thread in _under_way.copy().items() if thread != get_ident()]
+    there = {*sys._current_frames()}
+    others = [item for item in _under_way.copy().items() if item[0] != get_ident() and item[0] in there]
     end = monotonic() + _ENDS_S
-    while any(work in _under_way for work in others) and monotonic() < end:
+    while any(_under_way.get(thread) is work for thread, work in others) and monotonic() < end:
         sleep(0.0005)
 
 

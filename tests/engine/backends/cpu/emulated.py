@@ -66,7 +66,7 @@ class Emulated(Library):
         self.kernels = {name: MODULE._kernel(there, name, entry, functions)
                         for name, entry in manifest["kernels"].items()}
         self._run = self._run_briefly = self._ask  # what the base class asks its library for
-        self.launch_at = self.run_at = 0
+        self.launch_at = self.run_at = self.pool_at = 0
         self.asked = 0
 
     def _answer(self, nbytes: int) -> bytes:
