@@ -41,6 +41,14 @@ static PyObject *referred(PyObject *reference) {
 #endif
 }
 
+/* Let a number of the arena's be another; -1 with an error. */
+static int set(PyObject *arena, PyObject *which, Py_ssize_t value) {
+    PyObject *number = PyLong_FromSsize_t(value);
+    const int status = number == NULL ? -1 : PyObject_SetAttr(arena, which, number);
+    Py_XDECREF(number);
+    return status;
+}
+
 /* Take away from a number of the arena's, or add to it; the new one, or -1 with an error. */
 static Py_ssize_t moved(PyObject *arena, PyObject *which, Py_ssize_t by) {
     PyObject *old = PyObject_GetAttr(arena, which);
@@ -48,10 +56,7 @@ static Py_ssize_t moved(PyObject *arena, PyObject *which, Py_ssize_t by) {
     Py_XDECREF(old);
     if (PyErr_Occurred())
         return -1;
-    PyObject *new = PyLong_FromSsize_t(value);
-    const int status = new == NULL ? -1 : PyObject_SetAttr(arena, which, new);
-    Py_XDECREF(new);
-    return status < 0 ? -1 : value;
+    return set(arena, which, value) < 0 ? -1 : value;
 }
 
 /* The bin for blocks of a size, borrowed, made where there is none; NULL with an error. */
@@ -105,12 +110,8 @@ static int grown(PyObject *arena, Py_ssize_t by) {
     PyObject *peak = PyErr_Occurred() ? NULL : PyObject_GetAttr(arena, name[PEAK]);
     const int higher = peak != NULL && live > PyLong_AsSsize_t(peak);
     Py_XDECREF(peak);
-    if (higher) {
-        PyObject *most = PyLong_FromSsize_t(live);
-        if (most != NULL)
-            PyObject_SetAttr(arena, name[PEAK], most);
-        Py_XDECREF(most);
-    }
+    if (higher)
+        set(arena, name[PEAK], live);
     return PyErr_Occurred() ? -1 : 0;
 }
 

@@ -255,10 +255,10 @@ class Arena:
     def reach(self, memory: object) -> int:
         """The address at which a segment of another arena begins here; nothing of it is handed out."""
         with self._lock:
-            known = [there for _, there in self.segments]
-            if not any(there is memory for there in known):
+            known = [id(there) for _, there in self.segments]  # arrays would be compared element by element
+            if id(memory) not in known:
                 self.segments.append((0, memory))
-            return next(i for i, there in enumerate([*known, memory]) if there is memory) << OFFSET_BITS
+            return [*known, id(memory)].index(id(memory)) << OFFSET_BITS
 
     def coalesce(self) -> None:
         """Join what is free with its neighbours, so that requests of other sizes find it, too, before untouched memory.
