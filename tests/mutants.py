@@ -52,6 +52,11 @@ class Outcome(NamedTuple):
     reason: str
     seconds: float
 
+    @property
+    def name(self) -> str:
+        """The mutant's family and name."""
+        return f"{self.mutant.family}: {self.mutant.name}"
+
 
 class Copy:
     """A copy of the tree.
@@ -186,13 +191,16 @@ def main(words: Sequence[str]) -> int:
             finally:
                 copies.put(copy)
 
-        survivors = 0
+        survivors = []
         for o in pool.map(one, mutants):
-            survivors += not o.killer
+            if not o.killer:
+                survivors.append(o)
             what = f"killed by {o.killer}" if o.killer else f"SURVIVES: {o.reason.splitlines()[0]}"
-            print(f"{o.mutant.family}: {o.mutant.name}".ljust(66), f"{o.seconds:5.1f} s  {what}", flush=True)
-    print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
-    return int(survivors > 0)
+            print(o.name.ljust(66), f"{o.seconds:5.1f} s  {what}", flush=True)
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} mutants killed")
+    for o in survivors:  # at the end too, with all that is known, as a log may lack its middle
+        print(f"\n{o.name} survives {', '.join(o.mutant.killers)}: {o.reason}")
+    return int(bool(survivors))
 
 
 if __name__ == "__main__":
