@@ -18,6 +18,7 @@ from helpers.errors import expect_error
 import ag
 from ag.engine import device as devices
 from ag.engine.backends.cpu.backend import NumpyBackend, quiet
+from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.device import backend_of
 
 
@@ -68,6 +69,22 @@ def test_nothing_stays_of_a_closed_device(fresh: str) -> None:
         assert [part() for part in alive] == [None] * len(alive)
     finally:
         gc.enable()
+
+
+@pytest.mark.vulkan
+def test_what_was_on_a_closed_device_keeps_no_driver(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose threads a forked child would wait for, and who keeps all the memory of the card."""
+    monkeypatch.setattr(devices, "_backends", {})
+    monkeypatch.setattr(DRIVERS, "_managers", {})
+    x, layer = ag.ag_tensor(np.ones((3, 3)), vulkan), ag.ag_linear(3, 3).to(vulkan)
+    captured = ag.ag_capture(lambda x: layer(x) + x)
+    kept = [x + x, *(captured(x) for _ in range(4))]
+    backend: Any = backend_of(vulkan)
+    parts = [weakref.ref(part) for part in (backend.recorder, backend._kernels, backend._manager._manager)]
+    ag.ag_shutdown()
+    assert [part() for part in parts] == [None] * 3
+    with expect_error("a tensor of a closed device", ag.DeviceError, "closed by ag_shutdown"):
+        kept[-1].numpy()
 
 
 def test_a_broken_device_is_opened_anew(fresh: str, monkeypatch: pytest.MonkeyPatch,

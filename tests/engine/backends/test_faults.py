@@ -299,6 +299,35 @@ def test_a_forked_child_is_refused(run: Run, driver: str, request: pytest.Fixtur
     assert said["parent"] == [2.0] * 3
 
 
+AFTER_CLOSING = """
+import os, signal
+x, kept = ag.ag_tensor(np.ones((3, 1)), device=DEVICE), []
+x.numpy()
+if KEEP:
+    kept.append(ag.engine.device.backend_of(DEVICE)._manager)
+ag.ag_shutdown()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    try:
+        print("CHILD", float(ag.ag_sum(ag.ag_tensor(np.ones((3, 1)), device=DEVICE))), flush=True)
+    except ag.DeviceError as error:
+        print("CHILD", error, flush=True)
+    os._exit(0)
+said["status"] = os.waitpid(pid, 0)[1]
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+@pytest.mark.parametrize("keep", [False, True], ids=["tensors are kept", "the driver is still in use"])
+def test_a_forked_child_after_the_device_was_closed(run: Run, driver: str, keep: bool,
+                                                    request: pytest.FixtureRequest) -> None:
+    """It may open the device for itself, but not while something of the parent's is open."""
+    said = run(AFTER_CLOSING.replace("DEVICE", repr(request.getfixturevalue(driver))).replace("KEEP", repr(keep)))
+    assert said["status"] == 0 and ("this is a forked child" if keep else "CHILD 3.0") in said["out"], said
+
+
 @pytest.mark.vulkan
 def test_a_spawned_child_works(run: Run, lavapipe: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("import ag\ndef work(device):\n"

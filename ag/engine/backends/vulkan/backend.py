@@ -329,7 +329,8 @@ class VulkanBackend(Backend):
             super().let_go(why)
             if DRIVERS.inherited:
                 _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
-            for name in ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
+            for name in ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow",
+                         "_quick"):
                 setattr(self, name, LetGo(why))
 
     def forked(self) -> None:

@@ -15,6 +15,7 @@ import re
 import sys
 from types import ModuleType
 from typing import NoReturn
+from weakref import WeakSet
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.faults import Faults, guarded, no_room
@@ -57,6 +58,7 @@ class Drivers:
 
     def __init__(self) -> None:
         self._managers: dict[int, Manager] = {}
+        self._open: WeakSet[Manager] = WeakSet()  # those above, and what others still hold of closed devices
         self._listed: list[Listed] = []
         self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
         if hasattr(os, "register_at_fork"):
@@ -64,7 +66,7 @@ class Drivers:
 
     def forked(self) -> None:
         """Go on in a forked child: what is open is the parent's."""
-        if self._managers:
+        if self._open:
             self._parent = os.getppid()
 
     @property
@@ -99,12 +101,14 @@ class Drivers:
                                   f"0. `python -m ag devices` lists them.")
             kp = kompute()
             try:
-                self._managers[index] = guarded(kp.Manager(index), Faults(kp, f"vulkan:{index}"))
+                manager = kp.Manager(index)
             except kp.OutOfMemoryError as error:
                 raise no_room(f"vulkan:{index}", error) from error
             except kp.Error as error:
                 raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); "
                                   f"{_INSTALL_DRIVER}.") from error
+            self._open.add(manager)
+            self._managers[index] = guarded(manager, Faults(kp, f"vulkan:{index}"))
         return self._managers[index]
 
     def release(self, index: int) -> None:
