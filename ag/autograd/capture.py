@@ -98,6 +98,8 @@ class CapturedStep(Generic[P, R]):
         Functions of the user's that `step` calls, if it is none itself.
     trial : bool, optional
         Whether a step that cannot be captured is run to its end all the same, before that is raised.
+    several : bool, optional
+        Whether several threads call it, one after the other; by itself it notices, and records anew.
 
     Attributes
     ----------
@@ -108,7 +110,7 @@ class CapturedStep(Generic[P, R]):
     __signature__ = Making()
 
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
-                 calls: Sequence[object] = (), trial: bool = False) -> None:
+                 calls: Sequence[object] = (), trial: bool = False, several: bool = False) -> None:
         self._step: Callable[..., R] = step
         self.__wrapped__ = step  # whose arguments `inspect` and editors show
         self._backend = backend
@@ -117,7 +119,7 @@ class CapturedStep(Generic[P, R]):
         self._in_vain = 0  # recordings since the last replay
         self._own_change: str | None = None  # what the step has changed itself, so that a recording was of no use
         self._gave_up = False
-        self._thread = -1  # that has called it; 0: several
+        self._thread = 0 if several else -1  # that has called it; 0: several
         self._lock, self._busy = RLock(), False
         # In compiled code what replays the program used last, and each; no program holds its own, or it would die late.
         self._quick: Replay | None = None
@@ -158,6 +160,20 @@ class CapturedStep(Generic[P, R]):
                 if self._quick is not None and (result := self._quick(args)) is not NotImplemented:
                     return result
                 return self._replay_or_record(args)
+            finally:
+                self._busy = False
+
+    def replays(self, args: Args) -> bool:
+        """Replay for these arguments if compiled code does that, which runs nothing of the user's; else do nothing.
+
+        For a step that returns None.
+        """
+        with self._lock:
+            if self._busy or self._quick is None:
+                return False
+            self._busy = True
+            try:
+                return self._quick(args) is not NotImplemented
             finally:
                 self._busy = False
 

@@ -21,8 +21,8 @@ DATA = [np.full((3, 1), i / 4, np.float32) for i in range(4)]
 
 
 def train(devices: list[str], **options: object) -> float:
-    return ag.dp_train(lambda: ag.ag_linear(3, 3), DATA, ag.ag_mse_loss, devices=devices, n_iter=2, verbose=False,
-                       seed=1, timeout=20, **options).loss  # type: ignore[arg-type]
+    return ag.dp_train(lambda: ag.ag_linear(3, 3), DATA, ag.ag_mse_loss, devices=devices, verbose=False, seed=1,
+                       timeout=20, **{"n_iter": 2, **options}).loss  # type: ignore[arg-type]
 
 
 def in_child(call: Callable[[], object], seconds: float = 30.0) -> str:
@@ -106,13 +106,14 @@ def test_a_hundred_forks() -> None:
     forks(100)
 
 
-def test_a_training_does_not_go_on_in_a_child() -> None:
-    """Of a callback that forks, the child gets an error, and the parent goes on."""
+@pytest.mark.parametrize("last", [0, 12])
+def test_a_training_does_not_go_on_in_a_child(last: int) -> None:
+    """Of a callback that forks, the child gets an error, and the parent goes on; also where steps are replayed."""
     said: list[str] = []
     statuses: list[int] = []
 
     def callback(step: ag.DPStep) -> None:
-        if step.step == 0:
+        if step.step == last:
             pid = os.fork()
             if not pid:
                 said.append("child")
@@ -120,7 +121,7 @@ def test_a_training_does_not_go_on_in_a_child() -> None:
                 statuses.append(os.waitpid(pid, 0)[1])
 
     try:
-        loss = train(["cpu", "cpu:1"], callback=callback)
+        loss = train(["cpu", "cpu:1"], callback=callback, n_iter=last + 2)
     except ag.CommError as error:
         os._exit(0 if said and "forked child" in str(error) else 1)
     if said:

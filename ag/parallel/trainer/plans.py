@@ -136,6 +136,19 @@ class Plans:
                 "an attribute of the model, so a step had to be recorded again and again; pass what changes as part "
                 "of the samples."))
 
+    def replays(self, sample: Tree, numbers: Numbers) -> bool:
+        """`run`, if that is a replay in compiled code, which calls no function of the user's; else do nothing."""
+        found = self._known(sample) if self._policy.on else None
+        if found is None or not found[0].replayed:
+            return False
+        plan, leaves = found
+        self._streams.prepare(*numbers, plan.draws)
+        if not plan.captured.replays(leaves):
+            return False
+        plan.draws = max(plan.draws, self._streams.drawn)
+        plan.replayed += 1
+        return True
+
     def _here(self, leaf: Leaf) -> Leaf:
         """An array of a sample, on the replica's device if it is a tensor."""
         elsewhere = isinstance(leaf, Tensor) and leaf.buffer.backend is not self._backend
@@ -154,27 +167,35 @@ class Plans:
         self._call(tree_unflatten(treedef, leaves))
         self._computed += 1
 
-    def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
-        """The plan for samples like this, and its arguments; None if they run eagerly."""
+    def _known(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
+        """The plan for samples like this, if there is one, and its arguments."""
         kinds = array_kinds(sample)
-        if kinds is not None and (known := self._of_arrays.get(kinds)) is not None:
-            return known, sample
+        if kinds is not None and (plan := self._of_arrays.get(kinds)) is not None:
+            return plan, sample
         leaves, treedef = tree_flatten(sample)
         plan = self._plans.get(treedef)
-        if plan is None:
-            kind = opaque_type(treedef)
-            if kind is not None:
-                self._policy.refused(CaptureError(
-                    f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples "
-                    f"as arrays, numbers and strings, and dicts, lists and tuples of them."))
-                return None
-            if len(self._plans) == PROGRAMS_KEPT:
-                self._policy.ran_out()
-                return None
-            step: CapturedStep[..., None] = CapturedStep(
-                lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls,
-                trial=not self._policy.must)
-            plan = self._plans[treedef] = _Plan(step)
-            if kinds is not None:
-                self._of_arrays[kinds] = plan
+        return None if plan is None else (plan, tuple(map(self._here, leaves)))
+
+    def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
+        """The plan for samples like this, made if there is none, and its arguments; None if they run eagerly."""
+        known = self._known(sample)
+        if known is not None:
+            return known
+        leaves, treedef = tree_flatten(sample)
+        kind = opaque_type(treedef)
+        if kind is not None:
+            self._policy.refused(CaptureError(
+                f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples "
+                f"as arrays, numbers and strings, and dicts, lists and tuples of them."))
+            return None
+        if len(self._plans) == PROGRAMS_KEPT:
+            self._policy.ran_out()
+            return None
+        step: CapturedStep[..., None] = CapturedStep(
+            lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls, trial=not self._policy.must,
+            several=True)
+        plan = self._plans[treedef] = _Plan(step)
+        kinds = array_kinds(sample)
+        if kinds is not None:
+            self._of_arrays[kinds] = plan
         return plan, tuple(map(self._here, leaves))

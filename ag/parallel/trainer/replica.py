@@ -37,7 +37,7 @@ from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import Node, TreeSum
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
-from ag.parallel.trainer.plans import CapturePolicy, Plans
+from ag.parallel.trainer.plans import CapturePolicy, Numbers, Plans
 from ag.parallel.trainer.stacks import Stack
 
 __all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Replica"]
@@ -141,6 +141,23 @@ class Replica:
         self.start()
         self.finish()
 
+    def replays(self) -> bool:
+        """`start_and_finish`, if that is one replay in compiled code, in which no function of the user's runs.
+
+        Otherwise nothing has happened, and False is returned.
+        """
+        stacks, first, draws = self.given
+        if len(stacks) != 1 or not stacks[0].passes:
+            return False
+        began, (stack,) = perf_counter(), stacks
+        if not self.plans.replays(stack.together, _streams(stack, first, draws)):
+            return False
+        self.began, self.given = began, ((), 0, None)
+        self._tree = TreeSum(self._added)
+        self._tree.push(stack.place, stack.parts, self._weighed(stack, 0, True))
+        self.finish()
+        return True
+
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some stacks; does not wait on an asynchronous device.
 
@@ -155,9 +172,7 @@ class Replica:
         self._tree = TreeSum(self._added)
         for stack in stacks:
             if stack.passes:
-                known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
-                streams = (first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH
-                self.plans.run(stack.together, streams)
+                self.plans.run(stack.together, _streams(stack, first, draws))
                 row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
                 self._tree.push(stack.place, stack.parts, row)
             else:
@@ -385,6 +400,12 @@ class DeviceClock:
             self._meter.seconds = 0.0
         self.seconds += samples * self._per_sample
         self._steps += 1
+
+
+def _streams(stack: Stack, first: int, draws: int | None) -> Numbers:
+    """The random streams of a stack that is passed at once; the arguments are those of `Replica.run`."""
+    known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
+    return (first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH
 
 
 def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array) -> str | None:

@@ -31,6 +31,8 @@ from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Replicas", "digest"]
 
+_BRIEF_S = 3e-4  # passes that together take less are quicker one after the other than in threads that have to be woken
+
 
 class Replicas:
     """Replicas with like models.
@@ -65,7 +67,8 @@ class Replicas:
     def _find_tasks(self) -> None:
         """What is to be done in every step: first all start, then all are waited for."""
         self._tasks = [_task(r, r.start) for r in self._replicas if r.backend.asynchronous]
-        self._tasks += [_task(r, r.finish if r.backend.asynchronous else r.start_and_finish) for r in self._replicas]
+        self._tasks += [_task(r, r.finish) if r.backend.asynchronous else
+                        Task(r.device, r.name, r.start_and_finish, at_once=r.replays) for r in self._replicas]
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas)
@@ -106,7 +109,7 @@ class Replicas:
         """The sums of every replica's samples, to be used before the next call.
 
         Each device has a thread that launches its work and waits for it, so no device waits for the launches of
-        another, and each is timed on its own.
+        another, and each is timed on its own. Replays on CPU devices need no thread of their own: see `DeviceThreads`.
 
         Parameters
         ----------
@@ -127,7 +130,8 @@ class Replicas:
         else:
             for r, stacks in zip(self._replicas, shards, strict=True):
                 r.given = stacks, first, draws
-            self._threads.run(self._tasks, k)
+            took_s = sum([r.ended - r.began for r in self._replicas if not r.backend.asynchronous])
+            self._threads.run(self._tasks, k, took_s < _BRIEF_S)
         self._note_times(shards)
         return [r.collected for r in self._replicas]
 

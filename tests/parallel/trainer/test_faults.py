@@ -128,6 +128,38 @@ def test_a_replica_that_hangs_is_named(together: bool) -> None:
     no_thread_is_left()
 
 
+@pytest.mark.parametrize("replica, device", [(0, "cpu"), (1, "cpu:1")])
+def test_a_replica_that_hangs_after_replays_is_named(replica: int, device: str) -> None:
+    """The function runs again, as what it reads has changed, and it does so in a thread that may be left behind."""
+    go = threading.Event()
+    models: list[Any] = []
+
+    class Model(ag.Layer):
+        waits = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = ag.ag_linear(3, 2)
+            models.append(self)
+
+        def forward(self, x: Any) -> Any:
+            if self.waits and x.device == device:
+                go.wait(60)
+            return self.linear(x)
+
+    def callback(step: ag.DPStep) -> None:
+        if step.step == 20:
+            for model in models:
+                model.waits = True
+
+    with expect_error("dp_train with a device that does not finish its part after replays", ag.CommError,
+                      f"replica {replica} ({device})", "step 21", "within 1 s"):
+        ag.dp_train(Model, DATA, ag.ag_mse_loss, lambda m, s: m(ag.ag_tensor(s[0])), lambda s: s[1],
+                    devices=["cpu", "cpu:1"], n_iter=30, verbose=False, callback=callback, timeout=1.0)
+    go.set()
+    no_thread_is_left()
+
+
 def test_an_error_names_its_replica(device: str) -> None:
     devices = ["cpu", "cpu:1"] if device == "cpu" else [device] * 2
     with pytest.raises(KeyError, match="own error") as caught:
