@@ -373,8 +373,8 @@ mutant("rounding", "an overflow is not seen", "ag/engine/kernels/optimizer.py",
 
 mutant("random stream", "every draw the same", "ag/engine/kernels/random.py", "<< 32) + 1", "<< 32)",
        "engine/test_random.py::test_every_draw_takes_the_next_stream[cpu]")
-mutant("random stream", "samples of a step share one", "ag/parallel/trainer/replica.py",
-       "(first + stack.place) * (draws or 0)", "first * (draws or 0)",
+mutant("random stream", "samples of a step share one", "ag/parallel/trainer/stacks.py",
+       "(first + self.place) * (draws or 0)", "first * (draws or 0)",
        "parallel/trainer/test_dp_train.py::test_each_sample_draws_numbers_of_its_own")
 mutant("random stream", "another thread's generator is not noticed", "ag/engine/random.py",
        "return None if generator_state(backend) is state else", "return None if state else",
@@ -570,8 +570,8 @@ mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >
        "training/test_callbacks.py::test_early_stopping[two in a row]")
 mutant("trainer", "an interrupted step is noted twice", "ag/training/epochs.py", "step.step == self._next", "True",
        "training/test_fit.py::test_an_interrupted_training_goes_on[metric-2-1]")
-mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/replica.py",
-       "_BEYOND + stack.number * _EACH", "_BEYOND",
+mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/stacks.py",
+       "_BEYOND + self.number * _EACH", "_BEYOND",
        "parallel/trainer/test_stacks.py::test_samples_may_draw_differently_often[cpu-[1, 2, 2, 2, 1, 3]]")
 mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers.move(moved)", "pass",
        "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
@@ -788,7 +788,7 @@ mutant("refused", "a full card keeps auto from the CPU", "ag/engine/device.py",
 mutant("refused", "what could not be opened keeps its memory", "ag/engine/backends/vulkan/__init__.py",
        "        vars(backend).clear()", "        pass", f"{REFUSALS}::test_a_full_card_keeps_no_memory")
 mutant("refused", "a manager's errors are those of Kompute", "ag/engine/backends/vulkan/loader.py",
-       "guarded(kp.Manager(index), Faults(kp, f\"vulkan:{index}\"))", "kp.Manager(index)",
+       "guarded(manager, Faults(kp, f\"vulkan:{index}\"))", "manager",
        f"{REFUSALS}::test_a_kernel")
 mutant("refused", "no memory is a driver that fails", "ag/engine/backends/vulkan/faults.py",
        "if isinstance(error, MemoryError):", "if error is None:",

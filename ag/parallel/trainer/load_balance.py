@@ -9,18 +9,21 @@ A step takes as long as its slowest device, so with ``balance="auto"`` shares fo
 
 That is the host's time, from giving a device its samples to having their sums, and not the device's own: launching and
 fetching are part of the step, too, and grow with the samples.  Gradients do not depend on the shares: they are summed
-in one tree (`ag.parallel.comm.tree_reduction`).  Knows numbers and names of devices; no replica.  The trainer asks it
-before every step and tells it the times after.
+in one tree (`ag.parallel.comm.tree_reduction`).  How long a device itself works is for the report; `DeviceClock`
+estimates it.  Knows numbers and names of devices; no replica.  The trainer asks it before every step and tells it the
+times after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ag.engine.backend import Meter
 from ag.parallel.comm.tree_reduction import shard_sizes
 
-__all__ = ["AutoBalance", "Balance"]
+__all__ = ["AutoBalance", "Balance", "DeviceClock"]
 
+METERED_EVERY = 16  # steps
 _NEW = 0.5  # weight of the newest measurement
 
 
@@ -86,3 +89,36 @@ class AutoBalance(Balance):
                 self._warm.add(device)
         if len(self._per_sample) == len(set(self._devices)):
             self.weights = [1.0 / (self._per_sample[d] * self._devices.count(d)) for d in self._devices]
+
+
+class DeviceClock:
+    """Estimates a replica's device time.
+
+    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed; other steps are charged the
+    time per sample of the last timed one.  Step 0 is not typical: it also records.
+
+    Attributes
+    ----------
+    seconds : float
+        Estimated time of the device's work in all steps.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self._per_sample = 0.0
+        self._meter = Meter()
+        self._steps = 0
+
+    @property
+    def meter(self) -> Meter | None:
+        """The meter of the current step; None if it is not timed."""
+        return self._meter if self._steps < 2 or self._steps % METERED_EVERY == 0 else None
+
+    def note(self, samples: int) -> None:
+        """End a step with so many samples, after its work is done; a step without samples does not count."""
+        if not samples:
+            return
+        if self.meter is not None:
+            self._per_sample = self._meter.seconds / samples
+            self._meter.seconds = 0.0
+        self.seconds += samples * self._per_sample
+        self._steps += 1

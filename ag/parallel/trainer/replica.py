@@ -24,7 +24,6 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.loss_scale import LossScale
 from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
-from ag.engine.backend import Meter
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.engine.kernels.elementwise import add, copy, scale
@@ -36,19 +35,17 @@ from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import Node, TreeSum
+from ag.parallel.trainer.load_balance import DeviceClock
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
-from ag.parallel.trainer.plans import CapturePolicy, Numbers, Plans
+from ag.parallel.trainer.plans import CapturePolicy, Plans
 from ag.parallel.trainer.stacks import Stack
 
-__all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Replica"]
+__all__ = ["LOSS_WORDS", "LossOf", "MakeModel", "Replica"]
 
 LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
 MakeModel = Callable[[], Model]
 LOSS_WORDS = 4  # behind the gradients: the loss, and what counts, padded to 16 bytes
-METERED_EVERY = 16  # steps
 _ROWS, _ROWS_BYTES = 8, 4 << 20  # how many rows, and of how many bytes at most, lie side by side
-_BEYOND = 1 << 62  # streams of samples that draw more often than the first, a million for each
-_EACH = 1 << 20
 
 
 class Replica:
@@ -150,7 +147,7 @@ class Replica:
         if len(stacks) != 1 or not stacks[0].passes:
             return False
         began, (stack,) = perf_counter(), stacks
-        if not self.plans.replays(stack.together, _streams(stack, first, draws)):
+        if not self.plans.replays(stack.together, stack.streams(first, draws)):
             return False
         self.began, self.given = began, ((), 0, None)
         self._tree = TreeSum(self._added)
@@ -172,7 +169,7 @@ class Replica:
         self._tree = TreeSum(self._added)
         for stack in stacks:
             if stack.passes:
-                self.plans.run(stack.together, _streams(stack, first, draws))
+                self.plans.run(stack.together, stack.streams(first, draws))
                 row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
                 self._tree.push(stack.place, stack.parts, row)
             else:
@@ -184,7 +181,7 @@ class Replica:
         """The row of a stack that is passed one by one, its samples added up in a tree of their own."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
-            self.plans.run(one.together, (0, 0, _BEYOND + one.number * _EACH))
+            self.plans.run(one.together, one.streams(0, 0))  # of its own alone
             inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
         return inner.total()
 
@@ -367,45 +364,6 @@ class Replica:
     def state(self) -> tuple[Array, Array]:
         """All parameters and all buffers, in their flat layouts; waits for the device."""
         return (self.backend.download(self.group.values), self.buffers.read())
-
-
-class DeviceClock:
-    """Estimates a replica's device time.
-
-    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed; other steps are charged the
-    time per sample of the last timed one.  Step 0 is not typical: it also records.
-
-    Attributes
-    ----------
-    seconds : float
-        Estimated time of the device's work in all steps.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = self._per_sample = 0.0
-        self._meter = Meter()
-        self._steps = 0
-
-    @property
-    def meter(self) -> Meter | None:
-        """The meter of the current step; None if it is not timed."""
-        return self._meter if self._steps < 2 or self._steps % METERED_EVERY == 0 else None
-
-    def note(self, samples: int) -> None:
-        """End a step with so many samples, after its work is done; a step without samples does not count."""
-        if not samples:
-            return
-        if self.meter is not None:
-            self._per_sample = self._meter.seconds / samples
-            self._meter.seconds = 0.0
-        self.seconds += samples * self._per_sample
-        self._steps += 1
-
-
-def _streams(stack: Stack, first: int, draws: int | None) -> Numbers:
-    """The random streams of a stack that is passed at once; the arguments are those of `Replica.run`."""
-    known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
-    return (first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH
 
 
 def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array) -> str | None:

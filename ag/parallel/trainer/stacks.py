@@ -33,6 +33,7 @@ from ag.parallel.comm.tree_reduction import PART
 __all__ = ["Shard", "Stack", "all_alike", "cut", "stacked", "weighed", "why_not_stacked"]
 
 _CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
+_BEYOND, _EACH = 1 << 62, 1 << 20  # streams of samples that draw more often than the first, a million for each
 
 
 class Shard(NamedTuple):
@@ -95,6 +96,11 @@ class Stack(NamedTuple):
     def together(self) -> Tree:
         """What the model is passed: the only sample, or all of them stacked."""
         return self.samples[0] if len(self.samples) == 1 else stacked(self.samples)
+
+    def streams(self, first: int, draws: int | None) -> tuple[int, int | None, int]:
+        """Its random streams, if there were `first` stacks in all steps before; `draws`: how many a stack takes."""
+        known = draws if self.heads else 0  # the rest of a stack draws from streams of its own
+        return (first + self.place) * (draws or 0), known, _BEYOND + self.number * _EACH
 
     def one_by_one(self) -> list[Stack]:
         """Its samples as stacks of their own."""

@@ -48,8 +48,7 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches for which memory rests, as several may run at once
 _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
-
-
+_PARTS = ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow", "_quick")
 _INHERITED: list[object] = []  # of the process that this one was forked from; never freed
 
 
@@ -329,8 +328,7 @@ class VulkanBackend(Backend):
             super().let_go(why)
             if DRIVERS.inherited:
                 _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
-            for name in ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow",
-                         "_quick"):
+            for name in _PARTS:
                 setattr(self, name, LetGo(why))
 
     def forked(self) -> None:
