@@ -163,6 +163,11 @@ class CapturedStep(Generic[P, R]):
             finally:
                 self._busy = False
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the last call was a replay, and compiled code may make the next."""
+        return self._quick is not None
+
     def replays(self, args: Args) -> bool:
         """Replay for these arguments if compiled code does that, which runs nothing of the user's; else do nothing.
 

@@ -96,19 +96,27 @@ class Plans:
         self._plans: dict[TreeDef, _Plan] = {}
         self._of_arrays: dict[tuple[object, ...], _Plan] = {}  # the same, for tuples of arrays, which most samples are
         self._begun = self._computed = 0  # samples for which Python ran, and those of them that were finished
+        self._replayed: _Plan | None = None  # by which the last sample was replayed, if it was
 
     @property
     def drawn(self) -> int:
         """How often the last sample has drawn random numbers."""
         return self._streams.drawn
 
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the last sample was replayed, and compiled code may replay the next."""
+        return self._replayed is not None and self._replayed.captured.is_compiled
+
     def clear(self) -> None:
         """Forget all plans, with their programs."""
+        self._replayed = None
         self._plans.clear()
         self._of_arrays.clear()
 
     def run(self, sample: Tree, numbers: Numbers) -> None:
         """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
+        self._replayed = None
         found = self._plan_of(sample) if self._policy.on else None
         if found is None:
             self._eagerly(sample, numbers)
@@ -128,6 +136,7 @@ class Plans:
         plan.draws = max(plan.draws, self._streams.drawn)
         if self._begun == begun:
             plan.replayed += 1
+            self._replayed = plan
             return
         plan.recorded += 1
         if plan.recorded > max(RECORDED, plan.replayed):
@@ -139,7 +148,7 @@ class Plans:
     def replays(self, sample: Tree, numbers: Numbers) -> bool:
         """`run`, if that is a replay in compiled code, which calls no function of the user's; else do nothing."""
         found = self._known(sample) if self._policy.on else None
-        if found is None or not found[0].replayed:
+        if found is None:
             return False
         plan, leaves = found
         self._streams.prepare(*numbers, plan.draws)

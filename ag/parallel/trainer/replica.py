@@ -144,7 +144,7 @@ class Replica:
         Otherwise nothing has happened, and False is returned.
         """
         stacks, first, draws = self.given
-        if len(stacks) != 1 or not stacks[0].passes:
+        if not self.plans.are_compiled or len(stacks) != 1 or not stacks[0].passes:
             return False
         began, (stack,) = perf_counter(), stacks
         if not self.plans.replays(stack.together, stack.streams(first, draws)):

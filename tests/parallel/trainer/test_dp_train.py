@@ -17,8 +17,9 @@ import ag
 from ag.autograd.captured.replay import HAS_CODE
 from ag.engine.device import backend_of
 from ag.parallel.comm.device_threads import _DeviceThread
-from ag.parallel.trainer import replicas
+from ag.parallel.trainer import replicas, stacks
 from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer.stacks import stacked
 
 # ---------------------------------------------------------------------------------------------- like devices
 
@@ -210,6 +211,24 @@ def test_replays_on_cpu_devices_are_made_by_the_calling_thread(brief: bool, monk
     assert_equal(trained(True), wanted)
     assert len(given) < 60 if brief else 60 <= len(given) < 150
     assert set(ran) == {"ag_replica"}
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_samples_are_stacked_once(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the calling thread could not replay them."""
+    counts = []
+    for n in (40, 60):
+        made: list[Any] = []
+
+        def counted(samples: Any, made: list[Any] = made) -> Any:
+            if isinstance(samples[0], tuple):  # and not the parts of these
+                made.append(samples)
+            return stacked(samples)
+
+        monkeypatch.setattr(stacks, "stacked", counted)
+        train(["cpu", "cpu:1"], n_iter=n, capture=capture, stack=12)
+        counts.append(len(made))
+    assert counts[1] - counts[0] == 20 * 2
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 8])
