@@ -105,15 +105,16 @@ class DeviceThreads:
             del here[1:]
         for thread in of_thread:
             thread.begin()
+        given = [thread for thread in of_thread if thread not in here]
         try:
-            for thread, mine in of_thread.items():
-                if thread not in here:
-                    thread.give(mine)
+            for thread in given:
+                thread.give(of_thread[thread])
             for thread in here:
                 left = thread.make_at_once(of_thread[thread], 1 if brief else thread.callers)
                 if left:
+                    given.append(thread)
                     thread.give(left)
-            _wait_for([thread for thread in of_thread if thread.given], end)
+            _wait_for(given, end)
         except BaseException:  # Ctrl-C: no call goes on behind the caller's back, unless there is a second one
             _wait_for([thread for thread in of_thread if thread.now is not None], end)
             raise
@@ -152,7 +153,6 @@ class _DeviceThread:
         self.now: Task | None = None  # the call that is made now, or next
         self.failed: list[tuple[Task, BaseException]] = []
         self.callers = 1  # that share the cores with it
-        self.given = False  # whether it has made calls of the present step
         self._tasks: list[Task] = []
         self._context = copy_context()
         self._done, self._ending = Lock(), Lock()
@@ -164,10 +164,10 @@ class _DeviceThread:
         if not self._thread.is_alive():
             raise CommError("dp_train: the training was begun in another process, and this is a forked child, which "
                             "has none of its threads; begin a training of its own here.")
-        self.failed, self.given = [], False
+        self.failed = []
 
     def give(self, tasks: list[Task]) -> None:
-        self._tasks, self._context, self.now, self.given = tasks, copy_context(), tasks[0], True
+        self._tasks, self._context, self.now = tasks, copy_context(), tasks[0]
         self._thread.give(self._work)
 
     def make_at_once(self, tasks: list[Task], sharing: int) -> list[Task]:

@@ -147,7 +147,7 @@ class Plans:
 
     def replays(self, sample: Tree, numbers: Numbers) -> bool:
         """`run`, if that is a replay in compiled code, which calls no function of the user's; else do nothing."""
-        found = self._known(sample) if self._policy.on else None
+        found = self._plan_of(sample, new=False) if self._policy.on else None
         if found is None:
             return False
         plan, leaves = found
@@ -176,21 +176,18 @@ class Plans:
         self._call(tree_unflatten(treedef, leaves))
         self._computed += 1
 
-    def _known(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
-        """The plan for samples like this, if there is one, and its arguments."""
+    def _plan_of(self, sample: Tree, new: bool = True) -> tuple[_Plan, tuple[Leaf, ...]] | None:
+        """The plan for samples like this, perhaps a new one, and its arguments; None if they run eagerly."""
         kinds = array_kinds(sample)
-        if kinds is not None and (plan := self._of_arrays.get(kinds)) is not None:
-            return plan, sample
+        if kinds is not None and (known := self._of_arrays.get(kinds)) is not None:
+            return known, sample
         leaves, treedef = tree_flatten(sample)
         plan = self._plans.get(treedef)
+        if plan is None and new:
+            plan = self._new_plan(treedef, kinds)
         return None if plan is None else (plan, tuple(map(self._here, leaves)))
 
-    def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
-        """The plan for samples like this, made if there is none, and its arguments; None if they run eagerly."""
-        known = self._known(sample)
-        if known is not None:
-            return known
-        leaves, treedef = tree_flatten(sample)
+    def _new_plan(self, treedef: TreeDef, kinds: tuple[object, ...] | None) -> _Plan | None:
         kind = opaque_type(treedef)
         if kind is not None:
             self._policy.refused(CaptureError(
@@ -204,7 +201,6 @@ class Plans:
             lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls, trial=not self._policy.must,
             several=True)
         plan = self._plans[treedef] = _Plan(step)
-        kinds = array_kinds(sample)
         if kinds is not None:
             self._of_arrays[kinds] = plan
-        return plan, tuple(map(self._here, leaves))
+        return plan

@@ -57,6 +57,7 @@ class Replicas:
         check_same_models(replicas)
         self._replicas, self._balance, self._timeout = replicas, balance, timeout
         self._failed: DeviceError | None = None  # after the last step was done
+        self._brief = False  # whether the passes of the last step were
         self._find_tasks()
         several = {r.device for r in replicas if not r.backend.asynchronous}
         names = [r.device for r in replicas]
@@ -67,8 +68,8 @@ class Replicas:
     def _find_tasks(self) -> None:
         """What is to be done in every step: first all start, then all are waited for."""
         self._tasks = [_task(r, r.start) for r in self._replicas if r.backend.asynchronous]
-        self._tasks += [_task(r, r.finish) if r.backend.asynchronous else
-                        Task(r.device, r.name, r.start_and_finish, at_once=r.replays) for r in self._replicas]
+        self._tasks += [_task(r, r.finish) if r.backend.asynchronous else _task(r, r.start_and_finish, r.replays)
+                        for r in self._replicas]
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas)
@@ -130,8 +131,7 @@ class Replicas:
         else:
             for r, stacks in zip(self._replicas, shards, strict=True):
                 r.given = stacks, first, draws
-            took_s = sum([r.ended - r.began for r in self._replicas if not r.backend.asynchronous])
-            self._threads.run(self._tasks, k, took_s < _BRIEF_S)
+            self._threads.run(self._tasks, k, self._brief)
         self._note_times(shards)
         return [r.collected for r in self._replicas]
 
@@ -157,6 +157,7 @@ class Replicas:
             seconds.append(ended - max(began, free.get(replica.device, began)))
             free[replica.device] = ended
             replica.note(size, seconds[-1], last - ended)
+        self._brief = sum([s for r, s in zip(self, seconds, strict=True) if not r.backend.asynchronous]) < _BRIEF_S
         self._balance.note(sizes, seconds)
 
     def why_not_stacked(self, shard: Shard, step: int) -> str | None:
@@ -233,8 +234,8 @@ def digest(array: Array) -> str:
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
 
 
-def _task(replica: Replica, call: Callable[[], None]) -> Task:
-    return Task(replica.device, replica.name, call)
+def _task(replica: Replica, call: Callable[[], None], at_once: Callable[[], bool] | None = None) -> Task:
+    return Task(replica.device, replica.name, call, at_once=at_once)
 
 
 def check_same_models(replicas: list[Replica]) -> None:
