@@ -31,8 +31,9 @@ from ag.engine.shape import Shape
 from ag.errors import KernelError, ShapeError
 from ag.version import DISTRIBUTION
 
-__all__ = ["PLANS_KEPT", "SHARED_FROM", "Found", "Kernel", "Library", "Plan", "Ready", "found", "library", "load"]
+__all__ = ["LEVELS", "PLANS_KEPT", "SHARED_FROM", "Found", "Kernel", "Library", "Plan", "Ready", "found", "library", "load"]
 
+LEVELS = {"plain": "", "v3": ".v3", "v4": ".v4"}  # of `AG_CPU`: the ending of their library
 _BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
 _BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "tools" / "cpu_kernels.py").is_file() else
           f"install again: `pip install --force-reinstall --no-cache-dir {DISTRIBUTION}`")
@@ -189,6 +190,8 @@ class Library:
     folder : Path
     manifest : dict
         What is in its ``manifest.json``.
+    wanted : str, optional
+        The level to open, instead of the best that the processor has.
 
     Attributes
     ----------
@@ -205,10 +208,16 @@ class Library:
         Address of what makes a program with several threads.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], wanted: str | None = None) -> None:
         plain = ctypes.CDLL(_whole(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
         left_out, self.lacks = manifest.get("left_out", {}), ""
+        if wanted is not None:
+            if wanted and (plain.ag_level() < int(wanted[2:]) or wanted not in manifest["levels"]):
+                raise KernelError(f"AG_CPU is {wanted[1:]!r}; this processor or the build has no such kernels. Unset it "
+                                  f"to use the best that there are.")
+            self._open(folder, wanted, manifest)
+            return
         for level in [*(f".v{n}" for n in range(plain.ag_level(), 2, -1)), ""]:  # best first
             if level in left_out:
                 self.lacks = self.lacks or f"kernels{level}.so was left out ({left_out[level]})"
@@ -300,14 +309,16 @@ class Found(NamedTuple):
 
 @lru_cache(maxsize=1)
 def found() -> Found:
-    """The kernels of this installation; none, and nothing to be said of that, if `AG_CPU` is ``numpy``."""
+    """Load the kernels of this installation, of the level that `AG_CPU` names; ``numpy`` loads none."""
     wanted = os.environ.get("AG_CPU", "")
     if wanted == "numpy":
         return Found(None)
-    if wanted:
-        raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without "
-                          f"kernels in C. Unset it to use them where they were built.")
-    loaded = load(_BUILT)
+    if wanted and wanted not in LEVELS:
+        raise KernelError(f"AG_CPU is {wanted!r}; it may be 'numpy', for a CPU device without kernels in C, or the level "
+                          f"of these: {', '.join(map(repr, LEVELS))}. Unset it to use the best that were built.")
+    loaded = load(_BUILT, LEVELS.get(wanted))
+    if wanted and loaded.library is None:
+        raise KernelError(f"AG_CPU is {wanted!r}, and {loaded.lacks}; {loaded.remedy}.")
     if loaded.library is not None:
         share_by(loaded.library.pool_at)
     return loaded
@@ -318,15 +329,18 @@ def library() -> Library | None:
     return found().library
 
 
-def load(folder: Path) -> Found:
-    """The kernels in a folder, if they were built, from what is in the sources now, and this processor can run them."""
+def load(folder: Path, level: str | None = None) -> Found:
+    """Load the kernels of a folder: the best for this processor, or those of a level.
+
+    There are none if they were not built, the sources changed since, or this processor cannot run them.
+    """
     if not (folder / "manifest.json").is_file():
         return _none(f"no kernels in C are there ({_why_not_built(folder)})")
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
         if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
             return _none(f"{changed[0]} changed after the kernels were built")
-        kernels = Library(folder, manifest)
+        kernels = Library(folder, manifest, level)
     except _DAMAGE as error:
         return _none(f"the compiled kernels cannot be loaded ({type(error).__name__}: {error})")
     if not kernels.lacks:

@@ -43,7 +43,22 @@ def answer(program: str, **env: str) -> str:
 def test_the_environment_may_ask_for_numpy() -> None:
     program = "import ag; print(type(ag.ag_tensor([1.0]).buffer.backend).__name__)"
     assert answer(program, AG_CPU="numpy") == "NumpyBackend\n"
-    assert "AG_CPU is 'c'; the only value it may have is 'numpy'" in answer(program, AG_CPU="c")
+    assert "AG_CPU is 'c'; it may be 'numpy'" in answer(program, AG_CPU="c")
+
+
+@built
+def test_the_environment_may_ask_for_a_level() -> None:
+    program = "from ag.engine.backends.cpu.library import library; print(library().level)"
+    assert answer(program, AG_CPU="plain") == "\n"
+    best = {"": 2, ".v3": 3, ".v4": 4}[load(BUILT).library.level]
+    for level in 3, 4:
+        said = answer(program, AG_CPU=f"v{level}")
+        assert said == f".v{level}\n" if level <= best else f"AG_CPU is 'v{level}'; this processor" in said
+
+
+def test_a_level_that_was_not_built(tmp_path: Path) -> None:
+    program = without(tmp_path) + "import ag; ag.ag_tensor([1.0])"
+    assert f"AG_CPU is 'plain', and {WHY}" in answer(program, AG_CPU="plain")
 
 
 def without(tmp_path: Path) -> str:
