@@ -13,9 +13,11 @@ format, no parallelism.  Every layer and model derives from `Layer`; checkpoints
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from weakref import ProxyType
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from ag.errors import CheckpointError, compare_names
 from ag.names import MissingNameError, answers
 from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
 from ag.names.signatures import Making
-from ag.nn.mode import hidden_in, members, set_mode
+from ag.nn.mode import members, reached_from, set_mode
 from ag.ops.convert import ag_to_device
 
 __all__ = ["LIBRARY", "Layer", "Model", "State", "buffers_of", "load_into", "named_tensors", "refuse_untied",
@@ -46,6 +48,8 @@ class Model(Protocol):
     def parameters(self) -> dict[str, Tensor]:
         """Trained tensors by name."""
 
+
+_PICKLED_AT_ONCE = 50  # layers inside each other that pickle enters before it sees one that comes first
 
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
 
@@ -120,9 +124,8 @@ class Layer(Watched):
         found: dict[str, Layer] = {}
         for name, x in _members(vars(self)):
             if isinstance(x, Layer) and found.setdefault(name, x) is not x:
-                both = [own for own, held in vars(self).items() if name in dict(members({own: held}))]
-                raise ValueError(f"{type(self).__name__}: two different layers come out under the name {name!r}, of "
-                                 f"the attributes {' and '.join(both)}; rename one of the attributes.")
+                raise ValueError(f"{type(self).__name__}: two different layers come out under the name {name!r}, "
+                                 f"{_clash(vars(self), name)}.")
         return found
 
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
@@ -141,13 +144,24 @@ class Layer(Watched):
         >>> [name for name, layer in model.modules()]
         ['', 'layer1', 'layer1_body']
         """
-        yield prefix, self
-        for name, child in self.children().items():
-            try:
-                yield from child.modules(_joined(prefix, name))
-            except RecursionError:
+        around: set[int] = set()
+        todo: list[tuple[str, Layer] | Layer] = [(prefix, self)]  # a layer alone: all in it has come
+        while todo:
+            item = todo.pop()
+            if isinstance(item, Layer):
+                around.discard(id(item))
+                continue
+            name, layer = item
+            if id(layer) in around:
                 raise ValueError("Layer: a layer contains one that contains it, such as its parent, so a walk over "
-                                 "them has no end; keep a weakref.ref of that.") from None
+                                 "them has no end; keep a weakref.ref of that.")
+            if layer is not self and type(layer).modules is not Layer.modules:
+                yield from layer.modules(name)
+                continue
+            yield name, layer
+            around.add(id(layer))
+            todo.append(layer)
+            todo += [(_joined(name, own), child) for own, child in reversed(layer.children().items())]
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Parameters, then buffers; a tensor that stands in two places comes twice, under both names.
@@ -269,18 +283,93 @@ class Layer(Watched):
         return ()
 
     def __repr__(self) -> str:
-        return "\n".join(self._lines("", self._once(True).values()))
+        self._once(True)  # refuses what would not be trained
+        rows: list[tuple[int, str, Layer]] = []
+        todo: list[tuple[int, str, Layer]] = [(0, "", self)]
+        while todo:
+            rows.append(todo.pop())
+            depth, _, layer = rows[-1]
+            todo += [(depth + 1, f"{name}: ", child) for name, child in reversed(layer.children().items())]
+        lines: list[str] = []
+        sizes: dict[int, dict[int, int]] = {}  # by depth, of the parameters that the rows from here on have there
+        for depth, label, layer in reversed(rows):
+            own = [(name, x) for name, x in _members(vars(layer)) if isinstance(x, Tensor)]
+            trained = sizes.pop(depth + 1, {}) | {x.id: x.size for _, x in own if x.requires_grad}
+            sizes.setdefault(depth, {}).update(trained)
+            args = ", ".join(f"{name}={getattr(layer, name)!r}" for name in layer.settings)
+            detail = "  " * bool(own) + ", ".join(f"{name} {x.shape}" for name, x in own)
+            lines.append(f"{'  ' * depth}{label}{type(layer).__name__}({args}){detail}  "
+                         f"[{sum(trained.values()):,} parameters]")
+        return "\n".join(reversed(lines))
 
-    def _lines(self, label: str, trained: Iterable[Tensor]) -> Iterator[str]:
-        args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
-        own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
-        count = sum(p.size for p in trained)
-        detail = f"  {', '.join(own)}" if own else ""
-        yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
-        for name, child in self.children().items():
-            inside = {x.id: x for x in _tensors_in(child, child.modules()).values() if x.requires_grad}
-            for line in child._lines(f"{name}: ", inside.values()):
-                yield "  " + line
+    # -------------------------------------------------------------------------------------- copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy; the innermost layers come first, so that deep models need no deep recursion."""
+        for layer in _innermost_first(self, memo):
+            if id(layer) in memo:
+                continue
+            if type(layer).__deepcopy__ is not Layer.__deepcopy__:
+                copy.deepcopy(layer, memo)
+                continue
+            made: Any = layer.__reduce_ex__(4)
+            memo[id(layer)] = twin = made[0](*copy.deepcopy(made[1], memo))
+            if len(made) > 2:
+                twin.__setstate__(copy.deepcopy(made[2], memo))
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What pickling keeps; of a deep model, layers far inside come first, so that pickle recurses less."""
+        made: Any = super().__reduce_ex__(protocol)
+        if not isinstance(made, tuple) or len(made) < 3 or type(self).__setstate__ is not Layer.__setstate__:
+            return made
+        far, layers = 0, [self]
+        while layers and far < _PICKLED_AT_ONCE:
+            far, layers = far + 1, [child for layer in layers for child in _layers_in(layer)]
+        return (made[0], made[1], _Deep(layers, made[2]), *made[3:]) if layers else made
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, _Deep):
+            state = state.state
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        vars(self).update(attributes or {})
+        for name, value in (slots or {}).items():
+            object.__setattr__(self, name, value)
+
+
+class _Deep(NamedTuple):
+    """The state of a layer behind layers far inside, which are pickled before it."""
+
+    layers: list[Layer]
+    state: Any
+
+
+def _layers_in(layer: Layer) -> list[Layer]:
+    """Layers directly inside, unchecked; looking is nothing that a captured step reads."""
+    found: dict[int, Layer] = {}
+    seen: set[int] = set()
+    todo = [*object.__getattribute__(layer, "__dict__").values()]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Layer) and not isinstance(x, ProxyType):
+            found[id(x)] = x
+        elif isinstance(x, (list, tuple, dict)) and id(x) not in seen:
+            seen.add(id(x))
+            todo += x.values() if isinstance(x, dict) else x
+    return [*found.values()]
+
+
+def _innermost_first(layer: Layer, known: Collection[int]) -> Iterator[Layer]:
+    """A layer and all inside it, each once and after those inside it; none that are `known`."""
+    seen: set[int] = set()
+    todo = [(layer, False)]
+    while todo:
+        inner, done = todo.pop()
+        if done:
+            yield inner
+        elif id(inner) not in seen and id(inner) not in known:
+            seen.add(id(inner))
+            todo += [(inner, True), *((child, False) for child in _layers_in(inner))]
 
 
 def _joined(prefix: str, name: str) -> str:
@@ -294,14 +383,14 @@ def _tensors_in(owner: Layer, modules: Iterable[tuple[str, Layer]]) -> dict[str,
         for own_name, x in _members(vars(layer)):
             if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
                 raise ValueError(f"{type(owner).__name__}: two different tensors come out under the name {name!r}; "
-                                 f"rename one of the attributes.")
+                                 f"rename one of the attributes or keys.")
     return tensors
 
 
 def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
     """Layers and tensors among attributes."""
     for name, x in members(attributes):
-        if name[0] == "_":
+        if name[:1] == "_":
             _check_private(name, x)
         elif isinstance(x, (Layer, Tensor)):
             yield name, x
@@ -313,26 +402,43 @@ def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Te
 def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> None:
     """Refuse layers and parameters that stand where the walk over `root` has not come."""
     known = tensors.union(id(x) for layer in reached for x in (layer, *layer.children().values()))
+    seen: set[int] = set()
 
-    def is_lost(x: object) -> bool:
-        if id(x) in known or not isinstance(x, (Layer, Tensor)):
-            return False
-        if isinstance(x, Tensor):
-            return x.requires_grad and x.node is None
-        return all(layer is not root for _, layer in x.modules())  # what contains the root is not lost with it
+    def lost_in(x: object) -> Layer | Tensor | None:
+        for part in reached_from(x, seen) if id(x) not in known else ():
+            if isinstance(part, Tensor) and part.requires_grad and part.node is None and id(part) not in known:
+                return part
+            if isinstance(part, Layer) and id(part) not in known and all(
+                    layer is not root for _, layer in part.modules()):  # what contains the root is not lost with it
+                return part
+        return None
 
     for layer in reached:
-        for name, x in members(object.__getattribute__(layer, "__dict__")):  # looking is nothing that a step reads
-            if name[0] == "_" or id(x) in known:
+        for name, x in object.__getattribute__(layer, "__dict__").items():  # looking is nothing that a step reads
+            if name[:1] == "_" or (lost := lost_in(x)) is None:
                 continue
-            lost = next(filter(is_lost, (x, *hidden_in(x))), None)
-            if lost is not None:
-                kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
-                what, remedy = (f"a {kind} that children() leaves out", "put it among the children") if lost is x else (
-                    f"a {type(x).__name__} with a {kind} in it",
-                    f"use a list, tuple or dict, or the name '_{name}' if it is no part of the model")
-                raise TypeError(f"{type(layer).__name__}: attribute {name!r} is {what}, which would not be trained; "
-                                f"{remedy}.")
+            seen.clear()
+            name, x = next((item for item in members({name: x}) if lost_in(item[1]) is not None), (name, x))
+            kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
+            what, remedy = (f"a {kind} that children() leaves out", "put it among the children") if lost is x else (
+                f"a {type(x).__name__} with a {kind} in it",
+                f"use a list, tuple or dict, or the name '_{name}' if it is no part of the model")
+            raise TypeError(f"{type(layer).__name__}: attribute {name!r} is {what}, which would not be trained; "
+                            f"{remedy}.")
+        for cls in type(layer).__mro__:
+            for name, x in () if cls.__module__.startswith("ag.") or cls is object else [*vars(cls).items()]:
+                if (lost := lost_in(x)) is not None:
+                    kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
+                    raise TypeError(f"{type(layer).__name__}: {name!r} of the class {cls.__name__} has a {kind}, which "
+                                    f"would not be trained; assign it in __init__, as self.{name.strip('_')} = ...")
+
+
+def _clash(attributes: Mapping[str, object], name: str) -> str:
+    """Where the two stand that `members` calls `name`, and the remedy."""
+    both = [own for own, held in attributes.items() if name in dict(members({own: held}))]
+    if len(both) > 1:
+        return f"of the attributes {' and '.join(both)}; rename one of the attributes"
+    return f"both in the attribute {both[0]}; give one another key"
 
 
 def _check_private(name: str, x: object) -> None:

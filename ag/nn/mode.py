@@ -1,22 +1,17 @@
 """Train and eval mode of models, whatever they are made of, and the walks over the objects in them.
 
-Models need not be layers: whatever has an attribute `training` has a mode, and `objects_in` finds it.  Names come from
-`members`, which goes into lists, tuples and dicts only; what stands elsewhere `hidden_in` finds:
+`members` names what stands in attributes; `reached_from` and `objects_in` find what stands anywhere else:
 
     self.blocks = [linear, linear]         ("blocks1", linear)  ("blocks2", linear)
-    self.heads = {"out": linear}           ("heads_out", linear)
-    self.queue = deque([linear])           ("queue", the deque), in which linear is hidden
-
-Knows no layer; layers, users and `ag.parallel` call it.
+    self.queue = deque([linear])           ("queue", the deque), from which linear is reached
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType
+from gc import get_referents, is_tracked
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -24,37 +19,62 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.autograd.watched import Watched
 
-__all__ = ["ag_eval", "ag_train", "hidden_in", "members", "modes_kept", "modes_of", "objects_in", "set_mode"]
-
 M = TypeVar("M")
+
+_NOT_INSIDE = (type, ModuleType, CodeType, FrameType)  # what these refer to is no part of a model
+_OWN = ("ag.autograd.", "ag.engine.")  # objects of these packages hold no layers: programs, devices, memory
 
 
 class _Moded(Protocol):
     training: bool
 
 
-def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
+def _inside(x: object) -> Iterable[object]:
+    """What an object refers to directly, without running code of its class; of a function, what it was given."""
+    if isinstance(x, np.ndarray):
+        return x.ravel().tolist() if x.dtype.hasobject else ()
+    if not is_tracked(x) or isinstance(x, _NOT_INSIDE):
+        return ()
+    if type(x).__module__.startswith(_OWN):
+        return [getattr(x, "__wrapped__", None)]  # of a captured step
+    if isinstance(x, FunctionType):  # not its globals
+        return [*(x.__closure__ or ()), x.__defaults__, x.__kwdefaults__, vars(x)]
+    return get_referents(x)
+
+
+def reached_from(x: object, seen: set[int]) -> Iterator[object]:
+    """An object and all that it leads to, however deep, but for what is in layers, optimizers, tensors or `seen`."""
+    todo = [x]
+    while todo:
+        part = todo.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            if not isinstance(part, (Watched, Tensor)):
+                todo += _inside(part)
+
+
+def objects_in(model: object, seen: set[int] | None = None, functions: bool = False) -> Iterator[object]:
     """A model and every object inside it, each once, however nested; models need not be layers.
 
-    Attributes of objects are followed, and items of lists, tuples and dicts; objects with an id in `seen` are not.
+    Objects with an id in `seen` are left out.  `functions`: also those that functions hold, which copies share.
     """
     seen = set() if seen is None else seen
-    if id(model) in seen:
-        return
-    seen.add(id(model))
-    yield model
-    parts: Iterable[object] = ()
-    if isinstance(model, (list, tuple)):
-        parts = [*model]  # of copies, as other threads may change them meanwhile
-    elif isinstance(model, dict):
-        parts = dict(model).values()
-    elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
-        parts = dict(vars(model)).values()
-    for part in parts:
-        yield from objects_in(part, seen)
+    todo = [model]
+    while todo:
+        part = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        if isinstance(part, Tensor) or (isinstance(part, FunctionType) and not functions):
+            continue
+        # attributes first, in their order, which copies have as well; copies, as other threads may change them
+        attributes = [] if isinstance(part, _NOT_INSIDE) else [*dict(getattr(part, "__dict__", ())).values()]
+        todo += reversed([*attributes, *_inside(part)])
 
 
-def members(attributes: Mapping[str, object], around: tuple[object, ...] = ()) -> Iterator[tuple[str, object]]:
+def members(attributes: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """What stands in attributes; in lists it is numbered from 1, in dicts the key follows the name.
 
     An attribute whose name begins with an underscore is left as it is.
@@ -64,53 +84,26 @@ def members(attributes: Mapping[str, object], around: tuple[object, ...] = ()) -
     ValueError
         If a list or dict contains itself.
     """
-    for name, x in attributes.items():
-        if name[0] == "_" or not isinstance(x, (list, tuple, dict)):
-            yield name, x
+    for own, value in attributes.items():
+        if own[:1] == "_" or not isinstance(value, (list, tuple, dict)):
+            yield own, value
             continue
-        if any(x is outer for outer in around):
-            raise ValueError(f"Layer: attribute {name!r} is a {type(x).__name__} that contains itself, so what is in "
-                             f"it has no end of names; take it out of itself.")
-        inside = {f"{name}_{key}": item for key, item in x.items()} if isinstance(x, dict) else {
-            f"{name}{i}": item for i, item in enumerate(x, 1)}
-        yield from members(inside, (*around, x))
+        todo: list[tuple[str, object, tuple[object, ...]]] = [(own, value, ())]
+        while todo:
+            name, x, around = todo.pop()
+            if not isinstance(x, (list, tuple, dict)):
+                yield name, x
+                continue
+            if any(x is outer for outer in around):
+                raise ValueError(f"Layer: attribute {name!r} is a {type(x).__name__} that contains itself, so what is "
+                                 f"in it has no end of names; take it out of itself.")
+            inside = [(f"{name}_{_text(key)}", item) for key, item in x.items()] if isinstance(x, dict) else [
+                (f"{name}{i}", item) for i, item in enumerate(x, 1)]
+            todo += [(longer, item, (*around, x)) for longer, item in reversed(inside)]
 
 
-def hidden_in(x: object) -> Iterator[object]:
-    """What stands in an object that is no list, tuple or dict, and what stands in such and in methods there.
-
-    Containers, attributes of plain objects, arguments of partial functions, what methods are bound to and what local
-    functions take from around them.
-    """
-    for part in _parts(x, whole=True):
-        yield part
-        yield from _parts(part, whole=False)
-
-
-def _parts(x: object, whole: bool) -> Iterable[object]:
-    """What stands directly in an object; `whole`: also if that takes looking at all its attributes."""
-    if isinstance(x, (list, tuple, set, frozenset, deque)):
-        return [*x]  # copies, as other threads may change them meanwhile
-    if isinstance(x, (dict, MappingProxyType)):
-        return [*x.values()]
-    if isinstance(x, MethodType):
-        return [x.__self__, *_parts(x.__self__, whole)]
-    if isinstance(x, partial):
-        return [x.func, *x.args, *x.keywords.values()]
-    if isinstance(x, np.ndarray):
-        return x.ravel().tolist() if x.dtype.hasobject else ()
-    if not whole or isinstance(x, (type, ModuleType, Watched)):  # layers are asked for theirs, optimizers have none
-        return ()
-    if isinstance(x, FunctionType):
-        return [content for cell in x.__closure__ or () for content in _content(cell)]
-    return [*getattr(x, "__dict__", {}).values()]
-
-
-def _content(cell: CellType) -> list[object]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # nothing was assigned to that name
-        return []
+def _text(key: object) -> object:
+    return type(key).__name__ if isinstance(key, (Watched, Tensor)) else key
 
 
 def _has_mode(x: object) -> TypeGuard[_Moded]:
@@ -120,7 +113,7 @@ def _has_mode(x: object) -> TypeGuard[_Moded]:
 
 def modes_of(model: object) -> list[tuple[_Moded, bool]]:
     """Every object in a model that has a mode, with its mode."""
-    return [(x, x.training) for x in objects_in(model) if _has_mode(x)]
+    return [(x, x.training) for x in objects_in(model, functions=True) if _has_mode(x)]
 
 
 @contextmanager
