@@ -22,6 +22,7 @@ import ag
 from ag.engine.backends.cpu.backend import device_info
 
 FILE = Path(__file__).with_name("golden.json")
+SKETCHES = FILE.with_name("sketches.json")
 
 
 def loader_order(_device: str) -> Found:
@@ -72,8 +73,13 @@ def measured(name: str, device: str) -> Found:
 # ---------------------------------------------------------------------------------------------- whose bits
 
 
+def kind(name: str) -> str:
+    """Return what devices of one kind have in common: their fingerprints begin with the same word."""
+    return name.split()[0]
+
+
 def machine_of(device: str) -> str:
-    """What a device is, in words: numpy and what its products and functions give, and for Vulkan the driver, too."""
+    """Describe a device: numpy and what its products and functions give, and for Vulkan the driver, too."""
     host = device_info("cpu").driver  # numpy, and kernels in C if there are any
     if device == "cpu":
         return f"{host}, {_short(_numpy_bits(1, 7, 64, 300, 1031))}"

@@ -1,7 +1,4 @@
-"""What the golden tests keep of a result: a hash of arrays, the bits of losses, and what a program costs.
-
-Knows no workload and nothing inside `ag`.  The modules of the entries call it.
-"""
+"""Hashes of arrays, sketches of what they hold, the bits of losses, and the costs of a program."""
 
 from __future__ import annotations
 
@@ -14,25 +11,52 @@ import numpy as np
 
 import ag
 
-Found = dict[str, Any]  # what JSON can hold, equal after a round trip
+Found = dict[str, Any]  # equal after a round trip through JSON
+WAVES = 3  # numbers of a sketch, besides the one of the sizes
 
 
-def hash_of(arrays: Mapping[str, Any]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
-    digest = sha256()
-    for name in sorted(arrays):
+class Digest(str):
+    """A hash in hexadecimal, with a sketch of the hashed arrays for machines that round in another way.
+
+    Attributes
+    ----------
+    sketch : list of float
+        The logarithms of the arrays' root mean squares, and the scaled elements, each summed with fixed weights.
+    """
+
+    sketch: list[float]
+
+
+def hash_of(arrays: Mapping[str, Any]) -> Digest:
+    """Hash names, types, shapes and bytes by SHA-256, in the order of the names."""
+    digest, sketch = sha256(), np.zeros(1 + WAVES)
+    for number, name in enumerate(sorted(arrays)):
         array = np.asarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
-    return digest.hexdigest()
+        sketch += _sketched(number, array)
+    found = Digest(digest.hexdigest())
+    found.sketch = [float(f"{x:.7g}") for x in sketch]
+    return found
+
+
+def _sketched(number: int, array: np.ndarray) -> np.ndarray:
+    """Sketch one array; any element that differs by its own size moves some number by about the array's share of it."""
+    flat = np.nan_to_num(np.asarray(array, np.float64).ravel())
+    size = float(np.sqrt(np.square(flat).sum()))
+    if size == 0.0:
+        return np.zeros(1 + WAVES)
+    places = np.arange(1.0, flat.size + 1)
+    waves = [flat @ np.cos(places * (k + 1 + number) + k) / size for k in range(WAVES)]
+    return np.array([np.log2(size) * np.cos(number), *waves])
 
 
 def bits(losses: Iterable[Any]) -> list[str]:
-    """Losses as hexadecimal numbers, which lose no bit."""
+    """Write losses as hexadecimal numbers, which lose no bit."""
     return [float(loss).hex() for loss in losses]
 
 
 def costs(captured: ag.CapturedStep, *args: Any) -> Found:
-    """What one replay costs: numbers of the program, and how often it runs its kernels, the most frequent first."""
+    """Count what one replay costs, and how often it runs each kernel, the most frequent first."""
     program: Any = captured.program
     transfers: Any = getattr(getattr(program, "_backend", None), "transfers", None)
     if transfers is not None:  # an upload that met the end of a staging chunk would take two transfers: begin another
