@@ -40,3 +40,9 @@ def test_each_rule_sees_what_breaks_it(rule: str, tmp_path: Path) -> None:
     assert [found for found, _, _ in style.broken(path)] == [rule]
     path.write_text('"""Plan launches."""\n', "utf-8")
     assert list(style.broken(path)) == []
+
+
+def test_lines_of_the_changelog_are_short() -> None:
+    lines = (style.ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if len(line) > 160 or (line.startswith(" ") and line.strip())] == []
+    assert {line for line in lines if line.startswith("###")} <= {"### Added", "### Changed", "### Fixed"}
