@@ -10,7 +10,6 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,11 +60,21 @@ def room(path: Path) -> str:
     return "/".join(parts[:2])
 
 
-def found_now() -> list[tuple[str, str, str]]:
-    """List the rule, the room and the place of every breach in the tree."""
-    return [(rule, room(path), f"{path.relative_to(ROOT)}:{line}: {text}")
-            for top in ("ag", "tests") for path in sorted((ROOT / top).rglob("*.py"))
-            for rule, line, text in broken(path)]
+def rooms() -> dict[str, list[Path]]:
+    """List the files by the folder under which they are counted."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(path for top in ("ag", "tests") for path in (ROOT / top).rglob("*.py")):
+        found.setdefault(room(path), []).append(path)
+    return found
+
+
+def breaches(paths: list[Path]) -> dict[str, list[str]]:
+    """List the places of every breach in these files, by rule."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        for rule, line, text in broken(path):
+            found.setdefault(rule, []).append(f"{path.relative_to(ROOT)}:{line}: {text}")
+    return found
 
 
 def long_subjects() -> list[str] | None:
@@ -77,21 +86,15 @@ def long_subjects() -> list[str] | None:
     return [subject for subject in done.stdout.splitlines() if len(subject) > LONGEST_SUBJECT]
 
 
-def counts(found: list[tuple[str, str, str]]) -> dict[str, dict[str, int]]:
-    """Count breaches by rule and room."""
-    total: dict[str, Counter[str]] = {}
-    for rule, where, _ in found:
-        total.setdefault(rule, Counter())[where] += 1
-    return {rule: dict(sorted(rooms.items())) for rule, rooms in sorted(total.items())}
-
-
 def main() -> None:
     """List breaches, or record their number."""
-    now = found_now()
+    found = {name: breaches(paths) for name, paths in rooms().items()}
     if "--record" in sys.argv:
-        RATCHET.write_text(json.dumps(counts(now), indent=1) + "\n", "utf-8")
+        counts = {name: {rule: len(places) for rule, places in sorted(rules.items())} for name, rules in found.items()}
+        kept = {name: rules for name, rules in counts.items() if rules}
+        RATCHET.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     else:
-        print("\n".join(f"{rule} {place}" for rule, _, place in now))
+        print("\n".join(f"{rule} {place}" for rules in found.values() for rule in rules for place in rules[rule]))
 
 
 if __name__ == "__main__":
