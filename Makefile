@@ -26,7 +26,7 @@ test: setup-test  ## run lint, test-quick and test-sync: below 8 minutes on two 
 	@tools/test.sh lint quick sync
 
 test-full: setup-test  ## run what `make test` leaves out: test-slow, and all quick Vulkan tests under validation
-	@tools/test.sh full
+	@tools/test.sh slow sync_full mutants
 
 lint: setup  ## ruff and mypy --strict
 	@tools/test.sh lint

@@ -15,11 +15,10 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
-from helpers.devices import VULKAN, slowness, vulkan_device
+from helpers.devices import VULKAN, vulkan_device
 
 import ag
 from ag.engine.backends.vulkan.kp_types import Words
@@ -28,10 +27,8 @@ from ag.engine.backends.vulkan.transfers import Transfers
 TESTS = Path(__file__).parent
 if not (TESTS.parent / "ag" / "engine" / "backends" / "cpu" / "built" / "manifest.json").is_file():
     os.environ.setdefault("AG_CPU", "numpy")  # where no compiler is: a line in the log would say so in every process
-LONGEST_S = 5.0  # of a test that is not marked slow; the summary of a leg names its longest
-TOO_LONG = "ag/too_long"  # where the names of such tests are kept: tools/test.sh runs all of them again
-LIMIT_S = float(os.environ.get("AG_TEST_LIMIT_S", "inf"))  # at which one fails: the quick leg sets it
 BOTH_DRIVERS = ("engine/backends", "engine/kernels", "ops", "table")  # folders whose tests are quick on either
+BEGIN = pytest.StashKey[float]()
 
 
 def processor_s() -> float:
@@ -39,26 +36,17 @@ def processor_s() -> float:
     return sum(os.times()[:4])
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that is too long for the quick leg.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note the processor time at which a test begins."""
+    item.stash[BEGIN] = processor_s()
 
-    It is too long only if both clocks say so: on a busy machine the wall's runs on while others work, and the
-    processor's counts the threads of a driver one by one.  Where twice as much runs as there are cores, threads that
-    wait for each other take time, too, and nothing is said.  The leg's limit is twice the longest that a test should
-    take, for the same test takes 4 s in one minute and 6 s in the next on a machine that others share, and on a slower
-    machine it may take longer by as much as Python does.  A driver that compiles its kernels for the first time takes
-    half a minute for a test of a second, so the leg runs again what was too long.  Other legs set no limit.
-    """
-    wall, processor = perf_counter(), processor_s()
-    result = yield
-    took = min(perf_counter() - wall, processor_s() - processor)
-    judged = took > LIMIT_S and not item.get_closest_marker("slow") and os.getloadavg()[0] < 2 * (os.cpu_count() or 1)
-    if judged and took > LIMIT_S * slowness():
-        if item.config.cache is not None:
-            item.config.cache.set(TOO_LONG, [*item.config.cache.get(TOO_LONG, []), item.nodeid])
-        pytest.fail(f"took {took:.1f} s; a test of more than {LONGEST_S:g} s is to be made smaller, or marked slow")
-    return result
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Give the junit file the test's processor time: the wall's says little on a machine that others share."""
+    if call.when == "teardown":
+        item.user_properties.append(("processor_s", f"{processor_s() - item.stash[BEGIN]:.3f}"))
 
 
 def pytest_collection_finish() -> None:

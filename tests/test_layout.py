@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -20,15 +20,8 @@ def test_folders_are_those_of_the_package() -> None:
     assert all(f"`{name}/`" in readme for name in BESIDE)
 
 
-def test_a_folder_can_be_overlooked() -> None:
-    sizes = {folder: len([p for p in folder.iterdir() if p.is_file()]) for folder in {path.parent for path in FILES}}
-    assert not [str(folder) for folder, size in sizes.items() if size > 18]
-
-
 def test_no_test_imports_a_test() -> None:
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
-                [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
-            tests = [m for m in modules if m.rpartition(".")[2].startswith("test_")]
-            assert not tests or path.parent.name == "interop", f"{path.relative_to(TESTS)} imports {tests}"
+        modules = re.findall(r"^ *(?:from|import) +([\w.]+)", path.read_text("utf-8"), re.M)
+        tests = [m for m in modules if m.rpartition(".")[2].startswith("test_")]
+        assert not tests or path.parent.name == "interop", f"{path.relative_to(TESTS)} imports {tests}"

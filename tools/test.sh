@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint quick sync slow sync_full full mutants) in .venv and prints their results and
-# times last. Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more
-# arguments for pytest.
+# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times
+# last, with how slow the machine was (tests/helpers/probe.py). Every leg runs, also after one that failed. Called by make
+# after tools/setup.sh; PYTEST_ARGS holds more arguments for pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/vulkan.sh
@@ -25,28 +25,27 @@ unset PYTHONDONTWRITEBYTECODE  # as on most machines: tests start hundreds of pr
 
 say() { printf 'ag: %s\n' "$*"; }
 
-run_pytest() {  # run_pytest REPORT ARGUMENTS...
+# One worker per core, which takes tests from one that has more left. Threads of a driver or of a product would wait in
+# turns for the cores that the other workers use.
+workers=$(nproc)
+[ "$workers" -le 8 ] || workers=8  # each opens both drivers
+export LP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+run_pytest() {  # run_pytest LEG ARGUMENTS...
     local more status=0
     read -ra more <<<"${PYTEST_ARGS:-}"
-    more+=(-o "cache_dir=$folder/cache.$1")
-    .venv/bin/python -m pytest --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}" || status=$?
+    more=(-o "cache_dir=$folder/cache.$1" --timeout=$((hang_s * slow)) "${more[@]}")
+    .venv/bin/python -m pytest -q -n "$workers" --dist worksteal --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}" ||
+        status=$?
     [ $status != 5 ] || status=0  # no test has been selected
-    if [ $status = 1 ] && few_failed "$folder/cache.$1"; then
+    if [ $status = 1 ] && [ "$(grep -c :: "$folder/cache.$1/v/cache/lastfailed")" -le 2 ]; then
+        # A machine that is kept busy for a second fails one test of 30,000 now and then. The summary names it.
         say "$1: running again what failed"
         status=0
-        .venv/bin/python -m pytest --junitxml="$folder/$1.again.xml" --last-failed "${@:2}" "${more[@]}" || status=$?
+        .venv/bin/python -m pytest -q --junitxml="$folder/$1.again.xml" --last-failed "${@:2}" "${more[@]}" -n 0 ||
+            status=$?
     fi
     return $status
-}
-
-# A machine that somebody else keeps busy for a second fails one test of 30,000 now and then. Up to two are run again,
-# and those that were only too long, as a driver's first compilation is; the summary names those that passed then, so
-# that nobody overlooks a race.
-few_failed() {
-    local failed too_long
-    failed=$(grep -c :: "$1/v/cache/lastfailed")
-    too_long=$(grep -c :: "$1/v/ag/too_long" 2>/dev/null) || too_long=0
-    [ $((failed - too_long)) -le 2 ]
 }
 
 leg_lint() {
@@ -56,48 +55,9 @@ leg_lint() {
     return $status
 }
 
-# A part of a leg: its name, what runs it, which tests by their marks, and where they are.
-quick=("vulkan|run_pytest|vulkan and not slow|" "cpu|run_pytest|not vulkan and not slow|")
-slow=("vulkan|run_pytest|vulkan and slow|"
-      "cpu|run_pytest|not vulkan and slow|--ignore=tests/tools --ignore=tests/test_mutants.py"
-      "tools|run_pytest|not vulkan and slow|tests/tools tests/test_mutants.py")
-# All quick Vulkan tests as the layer sees them; the slow ones launch the same more often.
-synchronization=("sync0|validated|vulkan and not slow|tests/engine/kernels"
-                 "sync1|validated|vulkan and not slow|tests/table tests/engine --ignore=tests/engine/kernels"
-                 "sync2|validated|vulkan and not slow|--ignore=tests/engine --ignore=tests/table")
+leg_quick() { hang_s=300 run_pytest quick -m 'not slow'; }
 
-leg_quick() { AG_TEST_LIMIT_S=10 in_two_processes quick "${quick[@]}"; }
-
-leg_slow() { in_two_processes slow "${slow[@]}"; }
-
-leg_sync_full() { in_two_processes sync_full "${synchronization[@]}"; }
-
-leg_full() { in_two_processes full "${slow[@]}" "${synchronization[@]}"; }
-
-# Two processes at the same time take part after part. The first two parts are the longest: the one spends its time in
-# the threads of the drivers, the other in Python. Products on the CPU keep to one core, or their threads would wait in
-# turns for cores that the other process uses.
-in_two_processes() {  # in_two_processes LEG PART...
-    local other status=0
-    local -x OPENBLAS_NUM_THREADS=1
-    parts_of "$@" >"$folder/$1.log" 2>&1 &
-    other=$!
-    parts_of "$@" || status=$?
-    wait $other || status=$?
-    cat "$folder/$1.log"
-    return $status
-}
-
-parts_of() {  # parts_of LEG PART...: runs those that the other process has not taken
-    local part name runs marks where status=0
-    for part in "${@:2}"; do
-        IFS='|' read -r name runs marks where <<<"$part"
-        mkdir "$folder/$1.$name.taken" 2>/dev/null || continue  # which only one of the two can
-        # shellcheck disable=SC2086
-        "$runs" "$1.$name" -m "$marks" $where || status=$?
-    done
-    return $status
-}
+leg_slow() { hang_s=1500 run_pytest slow -m slow; }
 
 leg_mutants() {
     local words
@@ -106,6 +66,9 @@ leg_mutants() {
 }
 
 leg_sync() { validated sync -m 'vulkan and sync'; }
+
+# Every kernel, and every op of the case table once: other tests launch the same again.
+leg_sync_full() { validated sync_full -m 'vulkan and not slow and not sync' tests/engine/kernels tests/table/test_cases_gradient.py; }
 
 # pytest on one driver, as the layer sits above it, with its synchronization checked
 validated() {  # validated REPORT ARGUMENTS...
@@ -126,8 +89,8 @@ END
     seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$layer/races.log") || true
     say "synchronization validation saw $seen of $races deliberate races"
     [ "$seen" = "$races" ] || return 1
-    logged "$layer" tests run_pytest "$1" "${@:2}" || status=1
-    if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$layer/tests.log"; then status=1; fi
+    hang_s=600 logged "$layer" tests run_pytest "$1" "${@:2}" || status=1
+    if grep -E 'SYNC-HAZARD|VUID|UNASSIGNED' "$layer/tests.log"; then status=1; fi  # two workers may share a line
     return $status
 }
 
@@ -146,13 +109,30 @@ logged() {  # logged LAYER NAME COMMAND...: with the layer's messages in LAYER/N
     return $status
 }
 
+probe() { .venv/bin/python tests/helpers/probe.py; }
+
 rm -rf "$folder"
 mkdir -p "$folder"
+probed=$(probe)
+slow=$((${probed%%.*} + 1))  # how many times slower than at a factor of 1, rounded up
+say "this machine is slower by a factor of $probed; $workers workers"
+if [[ " $* " = *" lint "* ]]; then  # it uses one core: beside the other legs
+    (begin=$SECONDS status=0; leg_lint >"$folder/lint.log" 2>&1 || status=$?
+     echo "lint=$status=$((SECONDS - begin))=$probed" >"$folder/lint.result") &
+    lint=$!
+fi
 results=()
-for leg in "$@"; do
+for leg in "${@/#lint/}"; do
+    [ -n "$leg" ] || continue
     say "leg $leg"
     status=0 begin=$SECONDS
     (leg_"$leg") || status=$?
-    results+=("$leg=$status=$((SECONDS - begin))")
+    probed=$(probe)
+    results+=("$leg=$status=$((SECONDS - begin))=$probed")
 done
-.venv/bin/python tools/summary.py "$folder" "${results[@]}"
+if [ -n "${lint:-}" ]; then
+    wait "$lint"
+    cat "$folder/lint.log"
+    results=("$(cat "$folder/lint.result")" "${results[@]}")
+fi
+.venv/bin/python tools/summary.py "$folder" $SECONDS "${results[@]}"

@@ -155,7 +155,7 @@ RUNS = {  # what is tried together: the plugin's settings, files, and at least h
 def test_whole_files(run: str, lavapipe: str) -> None:
     settings, files, least = RUNS[run]
     marks = "vulkan" if TABLE[0] in files else "vulkan and not slow"  # all of the table, and of kernels the quick ones
-    environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT / "tests"), "AG_TEST_LIMIT_S": "inf"}
+    environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "cards.plugin", "-p", "no:cacheprovider", "-m",
          marks, "-k", "lavapipe", *files], cwd=ROOT, env=environment, capture_output=True, text=True)

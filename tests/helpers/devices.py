@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from time import thread_time
 from typing import Any
 
 import pytest
@@ -50,17 +49,6 @@ def built_layers(folder: Path, *names: str) -> dict[str, str]:
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, LAYERS[name]], check=True)
         (folder / manifest.name).write_text(text, "utf-8")
     return {"VK_LAYER_PATH": str(folder), "VK_INSTANCE_LAYERS": os.pathsep.join(names)}
-
-
-ADDITIONS_S = 0.05  # a million of them in Python, where limits of times were set
-
-
-def slowness() -> float:
-    """How many times slower Python is now, and here, than where the limit was set; 1 where it is quicker."""
-    started, total = thread_time(), 0
-    for i in range(1_000_000):
-        total += i
-    return max(1.0, (thread_time() - started) / ADDITIONS_S)
 
 
 _PREAMBLE = """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.devices import slowness
+from helpers.probe import slowness
 
 from ag.engine.backends.cpu.library import library
 from ag.parallel.comm.mpi_settings import find_mpiexec

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.devices import run_code, slowness
+from helpers.devices import run_code
+from helpers.probe import slowness
 
 import ag
 from ag.engine.backends.vulkan import backend as vulkan_backend

@@ -10,7 +10,7 @@ import curves.models
 import curves.workloads
 import numpy as np
 import pytest
-from helpers.devices import slowness
+from helpers.probe import slowness
 
 import ag
 from ag.engine.compile import pipeline
