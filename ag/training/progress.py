@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Protocol
 
+from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.training.callbacks import Callback, Run
 from ag.training.metrics import Mean
 
@@ -46,7 +47,7 @@ class Progress(Callback):
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
         """Move the bar by the samples of the step."""
-        if self._bar is None and _is_screen():
+        if self._bar is None and shows_bars():
             self._bar = _bar(run, self._before)
         size = run.seen - self._before - self._mean.count
         self._mean.add(loss, size)
@@ -62,26 +63,22 @@ class Progress(Callback):
         numbers = _numbers(run.history.rows[-1])
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(f"{name}={text}" for name, text in numbers.items()), refresh=True)
-        elif not _is_screen():
+        elif not shows_bars():
             rate = self._mean.count / max(self._until - self._began, 1e-9)
             shown = ", ".join(f"{name} {text}" for name, text in numbers.items())
-            print(f"epoch {run.history.epochs}/{run.epochs}: {shown}, {rate:,.0f} samples/s", flush=True)
+            write_line(f"epoch {run.history.epochs}/{run.epochs}: {shown}, {rate:,.0f} samples/s")
         self._end()
 
     def on_train_end(self, run: Run) -> None:
         """Close the bar of an epoch that was not finished, and say why training ended early."""
         self._end()
         if run.history.stopped:
-            print(f"fit: stopped after epoch {run.history.epochs}: {run.history.stopped}.", flush=True)
+            write_line(f"fit: stopped after epoch {run.history.epochs}: {run.history.stopped}.")
 
     def _end(self) -> None:
         if self._bar is not None:
             self._bar.close()
         self._bar, self._mean, self._began, self._before, self._shown = None, Mean(), perf_counter(), 0, 0.0
-
-
-def _is_screen() -> bool:
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _numbers(row: Mapping[str, float]) -> dict[str, str]:
@@ -92,5 +89,5 @@ def _bar(run: Run, done: int) -> _Bar:
     from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
 
     bar: _Bar = tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}",
-                     unit=" samples", leave=True)
+                     unit=" samples", leave=True, file=Forgiving(sys.stderr))
     return bar

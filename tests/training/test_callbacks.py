@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterable
 from math import nan
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -350,9 +351,30 @@ def test_progress_in_terminals_and_without(capsys: pytest.CaptureFixture[str], m
     train([1, 2], epochs=2, verbose=True)
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("epoch 1/2: loss ") and "val_made_error 1, " in out[0] and out[0].endswith(" samples/s")
-    monkeypatch.setattr("ag.training.progress.sys", SimpleNamespace(
-        stderr=SimpleNamespace(isatty=lambda: True), modules={}))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     train([1, 2], EarlyStopping(1, monitor="val_made_error"), epochs=3, batch_size=3, verbose=True)
     found = capsys.readouterr()
     assert "epoch 2/3" in found.err and "8/8" in found.err and "samples/s" in found.err
     assert "val_made_error=2" in found.err and "stopped after epoch 2: val_made_error" in found.out
+
+
+class Broken(io.StringIO):
+    """A terminal that breaks after some writes."""
+
+    writes = 3
+
+    def write(self, text: str) -> int:
+        self.writes -= 1
+        if self.writes < 0:
+            raise BrokenPipeError
+        return super().write(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [None, Broken()])
+def test_a_training_goes_on_without_its_streams(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert train([1, 2], epochs=2, verbose=True)[1].epochs == 2
