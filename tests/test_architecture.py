@@ -92,7 +92,8 @@ def test_backends_have_no_names_above_the_device_registry() -> None:
     for path in FILES:
         if module_of(path) == "ag.engine.device" or inside(module_of(path), "ag.engine.backends"):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if re.search(rf"[\"']{name.pattern}[\"']", text) else ():
             tested = isinstance(node, (ast.Compare, ast.MatchValue)) or (
                 isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "partition", "split")))
             for part in ast.walk(node) if tested else ():

@@ -87,6 +87,7 @@ def test_type_checkers_see_what_is_loaded_later() -> None:
         assert getattr(import_module(known[name]), name) is getattr(ag, name), name
 
 
+@pytest.mark.slow
 def test_every_name_is_found_when_it_is_first_used() -> None:
     run("import ag, pickle, pydoc\n"
         "assert 'dp_train' in dir(ag) and 'parallel' in dir(ag)\n"
@@ -99,11 +100,10 @@ def test_every_name_is_found_when_it_is_first_used() -> None:
         "assert 'dp_train' in pydoc.render_doc(ag)")
 
 
-@pytest.mark.parametrize("first", ["import ag.parallel", "from ag import training", "from ag import *",
-                                   "import ag.io.onnx", "from ag import fit", "import ag; ag.tools",
-                                   "from ag.training import fit",
-                                   "import pickle; pickle.loads(b'cag\\ndp_train\\n.')",
-                                   "import pydoc, ag; assert 'dp_train' in pydoc.render_doc(ag)"])
+@pytest.mark.parametrize("first", ["from ag import *", *(pytest.param(code, marks=pytest.mark.slow) for code in (
+    "import ag.parallel", "from ag import training", "import ag.io.onnx", "from ag import fit", "import ag; ag.tools",
+    "from ag.training import fit", "import pickle; pickle.loads(b'cag\\ndp_train\\n.')",
+    "import pydoc, ag; assert 'dp_train' in pydoc.render_doc(ag)"))])
 def test_whatever_comes_first(first: str) -> None:
     run(f"{first}\n"
         "import ag\n"
@@ -162,9 +162,9 @@ assert not errors and not any(thread.is_alive() for thread in threads), errors
 
 @pytest.mark.parametrize(("first", "folder", "second"), [
     ("ag.dp_train", "ag.parallel", "ag.fit"),
-    ("import ag.parallel", "ag.parallel", "from ag.training import fit"),
-    ("ag.parallel", "ag.parallel", "ag.doctor"),
     *(pytest.param(*names, marks=pytest.mark.slow) for names in (
+        ("import ag.parallel", "ag.parallel", "from ag.training import fit"),
+        ("ag.parallel", "ag.parallel", "ag.doctor"),
         ("ag.data", "ag.data", "ag.dp_train"), ("ag.ag_load_model", "ag.io", "import ag.parallel"),
         ("ag.fit", "ag.training", "ag.fit")))])
 def test_two_threads_at_once(first: str, folder: str, second: str) -> None:
@@ -172,6 +172,7 @@ def test_two_threads_at_once(first: str, folder: str, second: str) -> None:
     run(AT_ONCE.format(first=first, folder=folder, second=second))
 
 
+@pytest.mark.slow
 def test_in_a_captured_step() -> None:
     """The first use of names while a step is recorded: the results of the eager step, by one program."""
     run("import ag, sys\n"
@@ -201,6 +202,7 @@ def test_in_a_captured_step() -> None:
         "assert programs[1] is not None and all(p is programs[1] for p in programs[1:]), programs")
 
 
+@pytest.mark.slow
 def test_in_a_step_of_dp_train() -> None:
     """Replicas are threads, and each may be the first."""
     code = ("import ag\n"
