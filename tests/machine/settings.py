@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from machine.actions import action, around, clipped, step
-from machine.world import MOMENTS, World
+from machine.world import MOMENTS, World, tail
 
 import ag
 
@@ -165,6 +165,13 @@ def load_state(world: World, i: int) -> None:
 
 
 @action
+def load_into(world: World, which: str) -> None:
+    """Load the optimizer's state that was saved last into another optimizer, of whatever kind."""
+    _, (_, optimizer) = world.states[-1]
+    world.names[which].load_state_dict(optimizer)
+
+
+@action
 def through_file(world: World, which: str) -> None:
     """Save, train a little, load."""
     with TemporaryDirectory() as folder:
@@ -192,7 +199,7 @@ def load_model(world: World) -> None:
 
 
 def _go_on_with(world: World, model: Any) -> None:
-    world.names["model"] = model
+    world.names |= {"model": model, **tail(model)}
     world.names["parallel"] = ag.DataParallel(model, [world.device, world.device])
     for which in world.optimizers:
         world.names[which] = MOMENTS["sgd"](model)

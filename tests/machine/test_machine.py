@@ -12,7 +12,8 @@ from machine.defects import DEFECTS, ROOT
 from machine.pair import Divergence, Pair
 from machine.rules import Machine
 from machine.run import explore
-from machine.steps import Spec
+from machine.steps import KNOWN, Spec
+from machine.training import KNOWN_HABITS
 
 
 @pytest.fixture
@@ -48,6 +49,31 @@ def test_a_difference_is_seen() -> None:
     with pytest.raises(Divergence, match="layer1_W is f32 on cpu"):
         pair.do("step", i=0, batch=0)
     pair.close()
+
+
+# ---------------------------------------------------------------------------------------------- known faults
+
+
+@pytest.fixture
+def plain() -> Iterator[Pair]:
+    made = Pair("cpu")
+    made.do("restart", kind="tied", dtype="f32", seed=0, optimizer="sgd")
+    yield made
+    made.close()
+
+
+@pytest.mark.xfail(strict=True, raises=Divergence, reason="a fault of the seam between steps and capture")
+@pytest.mark.parametrize("hostile", KNOWN)
+def test_a_step_that_is_known_to_diverge(plain: Pair, hostile: str) -> None:
+    plain.do("new_step", spec=Spec(hostile=hostile))
+    for k in range(6):
+        plain.do("step", i=0, batch=k % 2, form="same")
+
+
+@pytest.mark.xfail(strict=True, raises=Divergence, reason="a copy of a sample or a layer stands for the thing itself")
+@pytest.mark.parametrize("habit", KNOWN_HABITS)
+def test_a_training_that_is_known_to_diverge(plain: Pair, habit: str) -> None:
+    plain.do("train", habit=habit, capture=True, replicas=2, micro_batch=2, accumulate=1)
 
 
 # ---------------------------------------------------------------------------------------------- defects put back

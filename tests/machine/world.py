@@ -19,7 +19,7 @@ from machine.steps import Spec
 
 import ag
 
-__all__ = ["Call", "Refused", "Seen", "Step", "World", "flat"]
+__all__ = ["Call", "Refused", "Seen", "Step", "World", "flat", "tail"]
 
 Seen = dict[str, Any]  # what was seen, by name: (type, shape, bytes), numbers, or a Refused
 MOMENTS = {
@@ -88,6 +88,7 @@ class World:
     def _globals(self, kind: str) -> dict[str, Any]:
         model = KINDS[kind].make()
         first = next(iter(model.parameters().values()))
+        own = ag.ag_param(host((2, 2), 7), dtype="f32")
         far = ag.ag_param(host((2, 2), 6), device=self.other, dtype="f32")  # of which there is no other state
         return {
             "__name__": "script",
@@ -108,6 +109,8 @@ class World:
             "box": deque(maxlen=3),
             "large": ag.ag_tensor(host((64, 64), 5)),  # its product lies in a program's memory
             "far": far,
+            "own": own,
+            "own_opt": ag.optimizer_sgd([own], lr=0.1),
             "far_opt": ag.optimizer_sgd([far], lr=0.1),
             "other": self.other,
             "device": self.device,
@@ -116,6 +119,7 @@ class World:
             "inner": self.wrapped(lambda w: ag.ag_mean(w * 3.0)),
             "in_thread": _in_thread,
             "parallel": ag.DataParallel(model, [self.device, self.device]),
+            **tail(model),
         }
 
     @property
@@ -173,7 +177,7 @@ class World:
             seen |= {f"batch{i}{path}": x for path, x in flat(arrays)}
         seen |= {f"box{path}": x for path, x in flat(list(self.names["box"]))}
         seen["stage"] = getattr(self.model, "stage", None)
-        for name in ("average", "far"):
+        for name in ("average", "far", "own"):
             seen[name] = value_of(lambda name=name: self.names[name])
         return seen
 
@@ -200,7 +204,8 @@ class World:
         )
         if seen["stage"] is not None:
             self.model.stage = seen["stage"]
-        names["far"].data = array_of(seen["far"])
+        for name in ("far", "own"):
+            names[name].data = array_of(seen[name])
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
@@ -236,6 +241,12 @@ class World:
         if i < len(self.steps):
             self.steps[i].refusals += 1
         return i if i < len(self.steps) and self.steps[i].refusals > 1 else None
+
+
+def tail(model: Any) -> dict[str, Any]:
+    """Make an optimizer that shares the model's first parameter with the others."""
+    first = next(iter(model.parameters().values()))
+    return {"tail_of": first, "tail": ag.optimizer_sgd([first], lr=0.1)}
 
 
 def _tensor_like(array: Any, p: Any) -> Any:
