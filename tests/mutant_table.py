@@ -640,17 +640,17 @@ mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded
 mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pipeline.py", "self._shares[micro])",
        "1.0 / len(self._shares))",
        "parallel/sharded/test_pipeline.py::test_gradients_of_the_unsplit_model[cpus-7-3-one-gpipe]")
-AT_ONCE = "parallel/comm/test_device_threads.py"
-mutant("trainer", "what cannot be made at once is left out", "ag/parallel/comm/device_threads.py",
-       "                if left:", "                if False:",
-       f"{AT_ONCE}::test_what_cannot_be_made_at_once_has_its_thread[False]")
-mutant("trainer", "the caller takes all cores beside threads", "ag/parallel/comm/device_threads.py",
-       "1 if brief else thread.callers", "1", f"{AT_ONCE}::test_the_caller_makes_calls_that_surely_return[False]")
+DEVICE_THREADS = "parallel/comm/test_device_threads.py"
+mutant("trainer", "device threads take all cores each", "ag/parallel/comm/device_threads.py",
+       "share_cores(self.callers)", "pass", f"{DEVICE_THREADS}::test_each_thread_has_its_part_of_the_cores")
+mutant("trainer", "Ctrl-C leaves calls behind", "ag/parallel/comm/device_threads.py",
+       "if thread.now is not None], end)", "if False], end)",
+       f"{DEVICE_THREADS}::test_an_interrupt_waits_for_the_calls")
 mutant("trainer", "a step has the errors of the one before", "ag/parallel/comm/device_threads.py",
-       "self.failed = []", "pass",
-       f"{AT_ONCE}::test_an_error_of_one_step_is_not_that_of_the_next")
+       "copy_context(), tasks[0], []", "copy_context(), tasks[0], self.failed",
+       f"{DEVICE_THREADS}::test_an_error_of_one_step_is_not_that_of_the_next")
 mutant("trainer", "a replay that compiled code refuses is made", "ag/autograd/capture.py",
-       "return self._quick(args) is not NotImplemented", "return self._quick(args) is not None or True",
+       "(result := self._quick(args)) is not NotImplemented:", "(result := self._quick(args)) is not None:",
        "parallel/trainer/test_faults.py::test_a_replica_that_hangs_after_replays_is_named[0-cpu]")
 mutant("trainer", "Ctrl-C leaves a part of a large array", "ag/engine/cpu_threads.py",
        "    except BaseException:\n        out[...] = array\n        raise", "    except ValueError:\n        raise",

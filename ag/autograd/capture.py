@@ -163,25 +163,6 @@ class CapturedStep(Generic[P, R]):
             finally:
                 self._busy = False
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the last call was a replay, and compiled code may make the next."""
-        return self._quick is not None
-
-    def replays(self, args: Args) -> bool:
-        """Replay for these arguments if compiled code does that, which runs nothing of the user's; else do nothing.
-
-        For a step that returns None.
-        """
-        with self._lock:
-            if self._busy or self._quick is None:
-                return False
-            self._busy = True
-            try:
-                return self._quick(args) is not NotImplemented
-            finally:
-                self._busy = False
-
     def _replay_or_record(self, args: Args) -> object:
         if self._thread != get_ident() and self._thread != 0:
             self.close()  # what was lent to the other thread alone must not be overwritten while it is used

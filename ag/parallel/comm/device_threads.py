@@ -1,11 +1,8 @@
 """Device threads: one thread per device, so that devices work at the same time and a hung one does not stop the others.
 
 More CPU devices than cores share threads, one per core: threads that take turns on a core cost more than they bring.  A
-call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.  Of calls that
-surely return, those of one thread are made by the caller, which would only wait, and all of them if they are so brief
-that waking threads takes longer.  Idle threads wait for the next training, as drivers keep some memory for every thread
-that ever used them.  Knows calls only, no model and no arithmetic.  The trainer gives it the work of the replicas, and
-synchronized samples theirs.
+call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.  Idle threads
+wait for the next training, as drivers keep some memory for every thread that ever used them.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from threading import TIMEOUT_MAX, Lock
 from time import monotonic
 from typing import NamedTuple
 
-from ag.engine.cpu_threads import WorkerThread, callers, share_cores, threads
+from ag.engine.cpu_threads import WorkerThread, share_cores, threads
 from ag.errors import CommError
 from ag.parallel.comm.shared_cores import SharedCores
 
@@ -30,16 +27,12 @@ class FollowingError(CommError):
 
 
 class Task(NamedTuple):
-    """A call for a replica, which messages call `who`; ``waits()`` tells whether it is waiting for another call.
-
-    ``at_once()`` does the same as the call in any thread, and whether it did: not where the call might not return.
-    """
+    """A call for a replica, which messages call `who`; ``waits()`` tells whether it is waiting for another call."""
 
     device: str
     who: str
     call: Callable[[], None]
     waits: Callable[[], bool] = lambda: False
-    at_once: Callable[[], bool] | None = None
 
 
 class DeviceThreads:
@@ -72,7 +65,7 @@ class DeviceThreads:
         self._direct = direct
         self._cores = SharedCores(alone)
 
-    def run(self, tasks: Sequence[Task], step: int, brief: bool = False) -> None:
+    def run(self, tasks: Sequence[Task], step: int) -> None:
         """Make all calls and wait for them; then raise the error of the first that failed.
 
         Parameters
@@ -80,8 +73,6 @@ class DeviceThreads:
         tasks : sequence of Task
         step : int
             For messages.
-        brief : bool, optional
-            Whether what can be done at once takes less than waking threads.
 
         Raises
         ------
@@ -100,21 +91,12 @@ class DeviceThreads:
         of_thread: dict[_DeviceThread, list[Task]] = {}
         for task in tasks:
             of_thread.setdefault(self._threads[task.device], []).append(task)
-        here = [thread for thread, mine in of_thread.items() if not any(task.at_once is None for task in mine)]
-        if not brief:
-            del here[1:]
         for thread in of_thread:
-            thread.begin()
-        given = [thread for thread in of_thread if thread not in here]
+            thread.check()
         try:
-            for thread in given:
-                thread.give(of_thread[thread])
-            for thread in here:
-                left = thread.make_at_once(of_thread[thread], 1 if brief else thread.callers)
-                if left:
-                    given.append(thread)
-                    thread.give(left)
-            _wait_for(given, end)
+            for thread, mine in of_thread.items():
+                thread.give(mine)
+            _wait_for(of_thread, end)
         except BaseException:  # Ctrl-C: no call goes on behind the caller's back, unless there is a second one
             _wait_for([thread for thread in of_thread if thread.now is not None], end)
             raise
@@ -159,31 +141,14 @@ class _DeviceThread:
         self._done.acquire()
         self._thread = WorkerThread("ag_replica")
 
-    def begin(self) -> None:
-        """Before tasks of a step, given or made at once."""
+    def check(self) -> None:
         if not self._thread.is_alive():
             raise CommError("dp_train: the training was begun in another process, and this is a forked child, which "
                             "has none of its threads; begin a training of its own here.")
-        self.failed = []
 
     def give(self, tasks: list[Task]) -> None:
-        self._tasks, self._context, self.now = tasks, copy_context(), tasks[0]
+        self._tasks, self._context, self.now, self.failed = tasks, copy_context(), tasks[0], []
         self._thread.give(self._work)
-
-    def make_at_once(self, tasks: list[Task], sharing: int) -> list[Task]:
-        """Make its calls in the calling thread, as one of so many at work; those from the first that cannot be."""
-        before = callers()
-        share_cores(sharing)
-        try:
-            for i, task in enumerate(tasks):
-                try:
-                    if not (task.at_once and task.at_once()):
-                        return tasks[i:]
-                except Exception as error:  # noqa: BLE001 - raised when all calls are made
-                    self.failed.append((task, error))
-        finally:
-            share_cores(before)
-        return []
 
     def wait(self, seconds: float) -> bool:
         """Wait for the calls, at most so long; whether they have returned."""

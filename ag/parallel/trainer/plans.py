@@ -96,27 +96,19 @@ class Plans:
         self._plans: dict[TreeDef, _Plan] = {}
         self._of_arrays: dict[tuple[object, ...], _Plan] = {}  # the same, for tuples of arrays, which most samples are
         self._begun = self._computed = 0  # samples for which Python ran, and those of them that were finished
-        self._replayed: _Plan | None = None  # by which the last sample was replayed, if it was
 
     @property
     def drawn(self) -> int:
         """How often the last sample has drawn random numbers."""
         return self._streams.drawn
 
-    @property
-    def are_compiled(self) -> bool:
-        """Whether the last sample was replayed, and compiled code may replay the next."""
-        return self._replayed is not None and self._replayed.captured.is_compiled
-
     def clear(self) -> None:
         """Forget all plans, with their programs."""
-        self._replayed = None
         self._plans.clear()
         self._of_arrays.clear()
 
     def run(self, sample: Tree, numbers: Numbers) -> None:
         """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
-        self._replayed = None
         found = self._plan_of(sample) if self._policy.on else None
         if found is None:
             self._eagerly(sample, numbers)
@@ -136,7 +128,6 @@ class Plans:
         plan.draws = max(plan.draws, self._streams.drawn)
         if self._begun == begun:
             plan.replayed += 1
-            self._replayed = plan
             return
         plan.recorded += 1
         if plan.recorded > max(RECORDED, plan.replayed):
@@ -144,19 +135,6 @@ class Plans:
                 "dp_train: the callback, the data or the functions of the job change what the functions read, such as "
                 "an attribute of the model, so a step had to be recorded again and again; pass what changes as part "
                 "of the samples."))
-
-    def replays(self, sample: Tree, numbers: Numbers) -> bool:
-        """`run`, if that is a replay in compiled code, which calls no function of the user's; else do nothing."""
-        found = self._plan_of(sample, new=False) if self._policy.on else None
-        if found is None:
-            return False
-        plan, leaves = found
-        self._streams.prepare(*numbers, plan.draws)
-        if not plan.captured.replays(leaves):
-            return False
-        plan.draws = max(plan.draws, self._streams.drawn)
-        plan.replayed += 1
-        return True
 
     def _here(self, leaf: Leaf) -> Leaf:
         """An array of a sample, on the replica's device if it is a tensor."""
@@ -176,14 +154,14 @@ class Plans:
         self._call(tree_unflatten(treedef, leaves))
         self._computed += 1
 
-    def _plan_of(self, sample: Tree, new: bool = True) -> tuple[_Plan, tuple[Leaf, ...]] | None:
+    def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
         """The plan for samples like this, perhaps a new one, and its arguments; None if they run eagerly."""
         kinds = array_kinds(sample)
         if kinds is not None and (known := self._of_arrays.get(kinds)) is not None:
             return known, sample
         leaves, treedef = tree_flatten(sample)
         plan = self._plans.get(treedef)
-        if plan is None and new:
+        if plan is None:
             plan = self._new_plan(treedef, kinds)
         return None if plan is None else (plan, tuple(map(self._here, leaves)))
 

@@ -138,23 +138,6 @@ class Replica:
         self.start()
         self.finish()
 
-    def replays(self) -> bool:
-        """`start_and_finish`, if that is one replay in compiled code, in which no function of the user's runs.
-
-        Otherwise nothing has happened, and False is returned.
-        """
-        stacks, first, draws = self.given
-        if not self.plans.are_compiled or len(stacks) != 1 or not stacks[0].passes:
-            return False
-        began, (stack,) = perf_counter(), stacks
-        if not self.plans.replays(stack.together, stack.streams(first, draws)):
-            return False
-        self.began, self.given = began, ((), 0, None)
-        self._tree = TreeSum(self._added)
-        self._tree.push(stack.place, stack.parts, self._weighed(stack, 0, True))
-        self.finish()
-        return True
-
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some stacks; does not wait on an asynchronous device.
 

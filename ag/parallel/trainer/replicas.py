@@ -31,8 +31,6 @@ from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Replicas", "digest"]
 
-_BRIEF_S = 3e-4  # passes that together take less are quicker one after the other than in threads that have to be woken
-
 
 class Replicas:
     """Replicas with like models.
@@ -57,7 +55,6 @@ class Replicas:
         check_same_models(replicas)
         self._replicas, self._balance, self._timeout = replicas, balance, timeout
         self._failed: DeviceError | None = None  # after the last step was done
-        self._brief = False  # whether the passes of the last step were
         self._find_tasks()
         several = {r.device for r in replicas if not r.backend.asynchronous}
         names = [r.device for r in replicas]
@@ -68,8 +65,7 @@ class Replicas:
     def _find_tasks(self) -> None:
         """What is to be done in every step: first all start, then all are waited for."""
         self._tasks = [_task(r, r.start) for r in self._replicas if r.backend.asynchronous]
-        self._tasks += [_task(r, r.finish) if r.backend.asynchronous else _task(r, r.start_and_finish, r.replays)
-                        for r in self._replicas]
+        self._tasks += [_task(r, r.finish if r.backend.asynchronous else r.start_and_finish) for r in self._replicas]
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas)
@@ -110,7 +106,7 @@ class Replicas:
         """The sums of every replica's samples, to be used before the next call.
 
         Each device has a thread that launches its work and waits for it, so no device waits for the launches of
-        another, and each is timed on its own. Replays on CPU devices need no thread of their own: see `DeviceThreads`.
+        another, and each is timed on its own.
 
         Parameters
         ----------
@@ -131,7 +127,7 @@ class Replicas:
         else:
             for r, stacks in zip(self._replicas, shards, strict=True):
                 r.given = stacks, first, draws
-            self._threads.run(self._tasks, k, self._brief)
+            self._threads.run(self._tasks, k)
         self._note_times(shards)
         return [r.collected for r in self._replicas]
 
@@ -157,7 +153,6 @@ class Replicas:
             seconds.append(ended - max(began, free.get(replica.device, began)))
             free[replica.device] = ended
             replica.note(size, seconds[-1], last - ended)
-        self._brief = sum([s for r, s in zip(self, seconds, strict=True) if not r.backend.asynchronous]) < _BRIEF_S
         self._balance.note(sizes, seconds)
 
     def why_not_stacked(self, shard: Shard, step: int) -> str | None:
@@ -234,8 +229,8 @@ def digest(array: Array) -> str:
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
 
 
-def _task(replica: Replica, call: Callable[[], None], at_once: Callable[[], bool] | None = None) -> Task:
-    return Task(replica.device, replica.name, call, at_once=at_once)
+def _task(replica: Replica, call: Callable[[], None]) -> Task:
+    return Task(replica.device, replica.name, call)
 
 
 def check_same_models(replicas: list[Replica]) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Set
 
 import pytest
 from helpers.errors import expect_error
@@ -88,97 +87,49 @@ def test_a_call_that_hangs_in_a_shared_thread(monkeypatch: pytest.MonkeyPatch) -
     go.set()
 
 
-# ---------------------------------------------------------------------------------------------- what is made at once
+# ---------------------------------------------------------------------------------------------- several steps
 
 
-def made_where(refusing: Set[str] = frozenset(), brief: bool = False, failing: str = "") -> list[tuple[str, str, int]]:
-    """Which calls of five CPU devices on two cores were made, how, and how many shared the cores then."""
-    made: list[tuple[str, str, int]] = []
-    caller = threading.get_ident()
+def test_each_thread_has_its_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_threads, "threads", lambda: 2)
+    found: list[int] = []
+    threads = DeviceThreads([*CPUS, "card"], set(CPUS), 10.0)
+    for devices in (CPUS[::3], ["card"]):
+        threads.run([Task(device, device, lambda: found.append(callers())) for device in devices], 0)
+    threads.close()
+    assert found == [2, 2, 1] and callers() == 1
+
+
+def test_an_interrupt_waits_for_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_threads, "threads", lambda: 2)
+    waits, ended = device_threads._DeviceThread.wait, list[str]()
+    go = threading.Event()
+
+    def interrupted(self: device_threads._DeviceThread, seconds: float) -> bool:
+        if not go.is_set():
+            go.set()
+            raise KeyboardInterrupt
+        return waits(self, seconds)
 
     def call(device: str) -> None:
-        assert threading.get_ident() != caller
-        made.append((device, "thread", callers()))
+        go.wait(10)
+        ended.append(device)
 
-    def at_once(device: str) -> bool:
-        assert threading.get_ident() == caller
-        if device not in refusing:
-            made.append((device, "at once", callers()))
-        if device == failing:
-            raise ValueError(device)
-        return device not in refusing
-
-    threads = DeviceThreads(CPUS, set(CPUS), 10.0)
-    tasks = [Task(device, device, lambda device=device: call(device), at_once=lambda device=device: at_once(device))
-             for device in CPUS]
-    try:
-        threads.run(tasks, 0, brief)
-    except ValueError as error:
-        assert str(error) == failing
-        made.append((failing, "error", 0))
-    finally:
-        threads.close()
-    assert callers() == 1
-    return sorted(made)
-
-
-@pytest.mark.parametrize("brief", [False, True])
-def test_the_caller_makes_calls_that_surely_return(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the first thread, and others if they are brief, when nobody shares the cores with it."""
-    monkeypatch.setattr(device_threads, "threads", lambda: 2)
-    here, there = ("at once", 1 if brief else 2), ("at once", 1) if brief else ("thread", 2)
-    assert made_where(brief=brief) == [(device, *(here if i < 3 else there)) for i, device in enumerate(CPUS)]
-
-
-@pytest.mark.parametrize("brief", [False, True])
-def test_what_cannot_be_made_at_once_has_its_thread(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so have those after it, which are to be made after it."""
-    monkeypatch.setattr(device_threads, "threads", lambda: 2)
-    made = made_where({"cpu:1", "cpu:4"}, brief)
-    assert [how for _, how, _ in made] == ["at once", "thread", "thread", "at once" if brief else "thread", "thread"]
-
-
-def test_an_error_at_once_is_raised_when_all_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_threads, "threads", lambda: 2)
-    made = made_where(failing="cpu:0")
-    assert [how for _, how, _ in made] == ["at once", "error", "at once", "at once", "thread", "thread"]
-
-
-def test_an_interrupt_at_once_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_threads, "threads", lambda: 2)
-    ended: list[int] = []
-
-    def slow() -> None:
-        time.sleep(0.1)
-        ended.append(1)
-
-    def interrupted() -> bool:
-        raise KeyboardInterrupt
-
+    monkeypatch.setattr(device_threads._DeviceThread, "wait", interrupted)
     threads = DeviceThreads(CPUS[:2], set(CPUS[:2]), 10.0)
     with pytest.raises(KeyboardInterrupt):
-        threads.run([Task(CPUS[0], "", lambda: None, at_once=interrupted), Task(CPUS[1], "", slow, at_once=bool)], 0)
-    assert ended == [1] and callers() == 1
+        threads.run([Task(device, "", lambda device=device: call(device)) for device in CPUS[:2]], 0)
+    assert sorted(ended) == CPUS[:2]
     threads.close()
 
 
-def test_an_error_of_one_step_is_not_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_threads, "threads", lambda: 1)
+def test_an_error_of_one_step_is_not_that_of_the_next() -> None:
     threads = DeviceThreads(CPUS[:1], set(CPUS[:1]), 10.0)
-    wrong = {"at once": True}
-
-    def at_once() -> bool:
-        if wrong["at once"]:
-            raise ValueError
-        return True
-
-    task = Task(CPUS[0], "", lambda: None, at_once=at_once)
-    with pytest.raises(ValueError):
-        threads.run([task], 0)
-    wrong["at once"] = False
+    with pytest.raises(ZeroDivisionError):
+        threads.run([Task(CPUS[0], "", lambda: 1 // 0 and None)], 0)
     try:
-        threads.run([task], 1)
-    except ValueError as error:
+        threads.run([Task(CPUS[0], "", lambda: None)], 1)
+    except ZeroDivisionError as error:
         pytest.fail(f"{error.__notes__}")
     threads.close()
 
