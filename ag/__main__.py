@@ -1,9 +1,6 @@
-"""The command line: `python -m ag devices` lists what there is to train on; `python -m ag doctor` examines it;
-`python -m ag launch` starts the ranks of a script.
+"""The command line: `python -m ag devices` lists devices, `doctor` examines them, `launch` starts ranks of a script.
 
 For `devices` every device computes one small product, so a device in the table without a complaint below it works.
-Knows what to ask and how to print it; not how devices are examined or ranks started, which `ag.tools` knows.  Users
-call it; nothing imports it.
 """
 
 from __future__ import annotations
@@ -11,23 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ag import __version__
 from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices, preferred_devices
 from ag.errors import DeviceError
-from ag.tools.device_table import LEGEND, device_table
+from ag.tools.device_table import LEGEND, UnwritableError, device_table, show
 from ag.tools.doctor import doctor
-from ag.tools.launcher.arguments import add_arguments
 from ag.tools.probe import fault_of
 
 
 @contextmanager
 def without_log() -> Iterator[None]:
-    """Log no warnings: a report says itself what devices lack, and would say it twice."""
+    """Log no warnings: a report lists itself what devices lack."""
     log = logging.getLogger("ag")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -38,45 +35,69 @@ def without_log() -> Iterator[None]:
 
 
 def devices() -> int:
-    """Print the table of devices; the number of those that do not work."""
+    """Print the table of devices; return the number of those that do not work."""
     infos, cards = list_devices(), list_devices(accelerators_only=True)
-    print(device_table(infos), LEGEND, sep="\n\n")
+    show(f"{device_table(infos)}\n\n{LEGEND}")
     if not cards:
-        print("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
+        show("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
     try:
-        print(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
+        show(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
     except DeviceError as error:  # of the environment variable that chooses
-        print(f"\n{error}")
+        show(f"\n{error}")
     faults = {info.name: fault_of(info.name) for info in infos}
     complaints = [f"{name} does not work: {fault}" for name, fault in faults.items() if fault]
     working = [info.name for info in infos if info not in cards and not faults[info.name]]
     for name in working:  # the processor only: examining a card takes seconds, and is the doctor's
         for lacking in backend_of(name).examine():
-            print(f"\n{name}: {lacking.found}; {lacking.remedy}.")
-    print("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
+            show(f"\n{name}: {lacking.found}; {lacking.remedy}.")
+    show("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
     return len(complaints)
 
 
 def examine(as_json: bool) -> bool:
-    """Print what the doctor found; whether all is well."""
+    """Print what the doctor found; return whether all is well."""
     found = doctor()
-    print(json.dumps(found.as_dict(), indent=1) if as_json else found)
+    show(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
     return found.healthy
 
 
 def start(options: argparse.Namespace) -> int:
-    """Launch ranks; the status of the job."""
+    """Launch ranks; return the status of the job."""
     from ag.tools.launcher.launch import launch  # of POSIX systems
 
     try:
         return launch(options)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        complain(str(error))
         return 2
 
 
+def complain(text: str) -> None:
+    """Print a text on stderr, if that can be written."""
+    with suppress(OSError):
+        show(text, "stderr")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``launch``."""
+    parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="ranks (at most, where hosts are named)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--hosts", metavar="a:2,b:2", help="hosts, and how many ranks each may have; default: this one")
+    where.add_argument("--discover", metavar="./hosts.sh", help="a script that prints such hosts, one in a line; the "
+                       "job grows when it lists more")
+    parser.add_argument("--min-ranks", type=int, default=0, metavar="K", help="go on with K ranks, also where half of "
+                        "the hosts or more do not answer")
+    parser.add_argument("--max-restarts", type=int, default=3, metavar="R", help="how often a job that was lost is "
+                        "started again (default: 3)")
+    parser.add_argument("script", help="train.py, as for python")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 a device does not work; of `launch`, that of the job."""
+    """Run a command; return 0 if done, 1 if a device does not work or the output cannot be written, or a job's status.
+
+    A reader that leaves early, such as ``head``, is no fault: 141, as of a program that SIGPIPE ends.
+    """
     parser = argparse.ArgumentParser(prog="python -m ag", description="Automatic differentiation and data-parallel "
                                      "training on all devices of a machine together.")
     parser.add_argument("--version", action="version", version=f"ag {__version__}")
@@ -86,15 +107,23 @@ def main(arguments: list[str] | None = None) -> int:
     examined.add_argument("--json", action="store_true", help="for programs")
     add_arguments(commands.add_parser("launch", help="start the ranks of a script, and again if they are lost"))
     options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help()
-        return 0
     if options.command == "launch":
         return start(options)
-    with without_log():
-        if options.command == "doctor":
-            return 0 if examine(options.json) else 1
-        return 1 if devices() else 0
+    try:
+        if options.command is None:
+            show(parser.format_help().rstrip())
+            return 0
+        with without_log():
+            if options.command == "doctor":
+                return 0 if examine(options.json) else 1
+            return 1 if devices() else 0
+    except UnwritableError as error:
+        with suppress(OSError, ValueError, AttributeError):  # or Python would fail at its end, with what is buffered
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error.__cause__, BrokenPipeError):
+            return 141
+        complain(f"ag: {error}")
+        return 1
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 import ag
 from ag.__main__ import main
 from ag.engine.backend import DeviceInfo
-from ag.tools.device_table import device_table
+from ag.tools.device_table import device_table, show
 
 
 def test_help_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,5 +89,55 @@ def test_table_fits_120_columns_with_long_names_and_all_features() -> None:
                       "integrated", 141 << 30, features)
     line = device_table([info]).splitlines()[1]
     assert len(line) <= 120
-    assert "NVIDIA GeForce RTX 4090 Lap…" in line
+    assert "NVIDIA GeForce RTX 4090 L..." in line
     assert line.endswith("141.0 GiB  f16 f64 i8 i16 i64 atomic matrix")
+
+
+# ---------------------------------------------------------------------------------------------- where the output goes
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "utf-8"])
+def test_what_an_encoding_lacks_is_replaced(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    info = DeviceInfo("vulkan:0", "Radeon\u2122 \u4e2d \udc80", "AMD", "1", "discrete", 1, ())
+    show(device_table([info]))
+    assert b"Radeon" in sys.stdout.buffer.getvalue()
+
+
+class Unwritable(io.StringIO):
+    """A stream whose reader has gone, or whose disk is full."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def write(self, text: str) -> int:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+class Bare:
+    """A stream that can only write, as programs put in the place of stdout."""
+
+    def write(self, text: str) -> None:
+        """Take it."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("stream, status", [(None, 0), (closed(), 0), (Bare(), 0), (Unwritable(errno.EPIPE), 141),
+                                            (Unwritable(errno.ENOSPC), 1)])
+def test_no_stream_ends_the_command_line_with_a_traceback(stream: object, status: int, monkeypatch: pytest.MonkeyPatch,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main([]) == status
+    said = f"ag: the output cannot be written: {os.strerror(errno.ENOSPC)}.\n"
+    assert capsys.readouterr().err == (said if status == 1 else "")
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert main(["launch", "-n", "0", __file__]) == 2

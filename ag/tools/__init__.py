@@ -1,4 +1,1 @@
-"""Diagnostics: what devices there are, and whether they work; `launcher`, which starts ranks.
-
-Knows no training.  Users call it, through `ag` and on the command line (`ag.__main__`); no other room imports it.
-"""
+"""Diagnostics: which devices there are, and whether they work; `launcher` starts ranks."""

@@ -1,23 +1,22 @@
 """The devices of this machine as a table, and ggmlR's functions about Vulkan devices.
 
-Knows devices by what the registry says of them, and opens none.  Names the Vulkan backend, because ggmlR's functions
-do; outside `ag/engine/backends` only their exports (`ag`) and the messages of `ag.names` do so, too.  Users,
-`ag.doctor` and the command line call it.
+Reads what the registry knows of devices, and opens none.  Names the Vulkan backend, because ggmlR's functions do.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.registry import devices_of, say_once, unusable_devices
 
-__all__ = ["LEGEND", "ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table",
-           "ggml_vulkan_device_count", "ggml_vulkan_list_devices", "ggml_vulkan_status"]
+__all__ = ["ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "ggml_vulkan_device_count",
+           "ggml_vulkan_list_devices", "ggml_vulkan_status"]
 
 
 def ag_vulkan_devices() -> list[DeviceInfo]:
-    """The Vulkan devices of this machine.
+    """Return the Vulkan devices of this machine.
 
     Returns
     -------
@@ -41,7 +40,7 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
 
 
 def ag_vulkan_device_count() -> int:
-    """How many Vulkan devices there are.
+    """Count the Vulkan devices.
 
     Returns
     -------
@@ -73,7 +72,7 @@ def ag_vulkan_status() -> None:
     >>> ag.ag_vulkan_status()  # doctest: +SKIP
     """
     devices, missing = devices_of("vulkan")
-    print(device_table(devices) if devices else missing)
+    show(device_table(devices) if devices else missing)
 
 
 # the same functions under ggmlR's names
@@ -85,7 +84,7 @@ LEGEND = """\
 features: f16 f64 i8 i16 i64 are element types that kernels can compute with besides f32, atomic adds floats in memory,
 matrix is matrix units; ag.ag_vulkan_devices() has the full list."""
 
-# What the table calls the features that decide which kernels a device can run; DeviceInfo.features has all of them.
+# Names in the table of those features that decide which kernels a device can run.
 _SHORT_FEATURES = {
     "float16": "f16", "float64": "f64", "int8": "i8", "int16": "i16", "int64": "i64",
     "atomic_float32_add": "atomic", "cooperative_matrix": "matrix",
@@ -94,12 +93,28 @@ _PRODUCT_WIDTH = 28  # characters; the table then fits 120 columns
 
 
 def device_table(devices: Sequence[DeviceInfo]) -> str:
-    """Devices as an aligned text table."""
+    """Return an aligned text table."""
     rows = [("device", "kind", "product", "vendor", "driver", "memory", "features")]
     for d in devices:
         features = [short for name, short in _SHORT_FEATURES.items() if name in d.features]
-        product = d.description if len(d.description) <= _PRODUCT_WIDTH else d.description[: _PRODUCT_WIDTH - 1] + "…"
+        product = d.description if len(d.description) <= _PRODUCT_WIDTH else d.description[: _PRODUCT_WIDTH - 3] + "..."
         rows.append((d.name, d.kind, product, d.vendor, d.driver, f"{d.memory_bytes / 2**30:.1f} GiB",
                      " ".join(features) or "-"))
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+
+
+class UnwritableError(OSError):
+    """Raised where a stream takes no text: its reader has gone, or its disk is full."""
+
+
+def show(text: str, stream: str = "stdout") -> None:
+    """Print a text on a stream of `sys`, with "?" for what its encoding lacks; do nothing where there is none."""
+    file = getattr(sys, stream)
+    if file is None or getattr(file, "closed", False):
+        return
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    try:
+        print(text.encode(encoding, "replace").decode(encoding), file=file, flush=True)
+    except OSError as error:
+        raise UnwritableError(f"the output cannot be written: {error.strerror}.") from error

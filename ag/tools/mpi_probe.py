@@ -69,6 +69,7 @@ def _output(*command: str) -> str:
     """The output of a program; "" if it fails."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMIX_", "PMI_"))}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, env=ours, check=True).stdout
+        return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, env=ours,
+                              check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -1,21 +1,8 @@
-"""Which ranks of a job are there: the launcher's end of their calls, which it answers: go on, leave or end.
+"""The launcher's end of its ranks' calls: which ranks are there, and how their scripts have ended.
 
-Knows sockets and outcomes.  A `Job` asks it, and says what to answer.
-
-    rank 0    called 0.1 s ago
-    rank 1    called 0.3 s ago      done: its script has come to its end
-    rank 2    called 16 s ago       silent: it has ended itself, or is stopped, or cut off
-    rank 3    hung up               over: it was killed
-
-A rank that is silent for longer than `SILENCE` does not come back: it ends when it has no answer for as long, or when
-it is continued and finds its launcher gone.  Ranks whose Python does not run, as in one long call that reads data,
-are silent, too: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
-
-Until all ranks have joined each other, none can go on without one that was lost, however long it waits:
-
-    rank 0    called 0.2 s ago, joining              waits for all ranks, in the start of MPI
-    rank 1    hung up                                over: it was killed as the job started
-    rank 2    called 0.4 s ago                       slow: it still imports, and will join nobody
+A connection is a stranger's until it has proved the secret, and until then only the proof's bytes are read.  A rank
+that is silent for `SILENCE` does not come back.  Ranks whose Python does not run, such as one in a long read, are
+silent, too: a rank that the system shows running is waited for, and all ranks while none has hung up.
 """
 
 from __future__ import annotations
@@ -25,19 +12,22 @@ import selectors
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from hmac import compare_digest
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from time import monotonic
 from typing import NamedTuple
 
-from ag.tools.launcher.rank import END, GO_ON, JOINED, JOINING, SILENCE
-
-__all__ = ["Contacts", "Outcome", "verdict"]
+from ag.tools.launcher.rank import END, GO_ON, JOINED, JOINING, NONCE, PROOF, SILENCE, proof
 
 _MOST = 8192  # bytes of a message
 _GRACE = 2.0  # seconds that a rank may take longer to end than it says
 _LONG = 300.0  # seconds for a call in which Python does not run
+_PROVE = 10.0  # seconds for a stranger to prove the secret
+_STRANGERS = 128  # connections without a proof at a time
+_AT_ONCE = 32  # connections that are accepted before others are heard
+_PAUSE = 0.2  # seconds without accepting after the files of the process have run out
 _CALLS = (b"", JOINING.encode(), JOINED.encode())
 
 
@@ -50,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 def verdict(outcomes: Sequence[Outcome | None]) -> Outcome:
-    """How a job has ended, from all its ranks; None stands for those that were killed, stopped or cut off.
+    """Return how a job has ended, from all its ranks; None stands for a rank that was killed, stopped or cut off.
 
     Examples
     --------
@@ -74,6 +64,8 @@ class _Rank:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.nonce = token_bytes(NONCE)
+        self.proved = False
         self.number: int | None = None
         self.host, self.process = "?", 0
         self.heard = monotonic()
@@ -84,21 +76,21 @@ class _Rank:
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended, and not said how."""
+        """True if it has ended without saying how."""
         return self.over and self.outcome is None
 
     def there(self, patience: float) -> bool:
-        """Whether it may still do something, if it is silent for less than so many seconds."""
+        """Return whether it may still act, if it is silent for less than so many seconds."""
         silent = monotonic() - self.heard
         return not self.over and (silent < patience or (silent < _LONG and self._runs()))
 
     @property
     def here(self) -> bool:
-        """Whether it is on this host."""
+        """True if it is on this host."""
         return self.host == socket.gethostname()
 
     def _runs(self) -> bool:
-        """Whether it is seen to run on this host, and not stopped."""
+        """Return whether it is seen to run on this host, and not stopped."""
         if not self.here:
             return False
         try:
@@ -124,56 +116,101 @@ class Contacts:
     ----------
     port : int
     secret : str
-        Ranks that say it are this job's.
+        Ranks that prove it are this job's.
     answer : bytes
-        What ranks that call are told.
+        Sent to ranks that call.
     absent : set of int
         Ranks that were lost before they called.
     """
 
     def __init__(self, size: int, others: bool, hosts: Sequence[str] = ()) -> None:
         self._size, self._hosts = size, hosts
-        self._server = socket.create_server(("" if others else "127.0.0.1", 0))
+        self._server = socket.create_server(("" if others else "127.0.0.1", 0), backlog=1024)
         self._server.setblocking(False)
         self.port: int = self._server.getsockname()[1]
-        self.secret = token_hex(16)
+        self.secret = token_hex(32)
         self.answer = GO_ON
         self.absent: set[int] = set()
         self._ranks: dict[int, _Rank] = {}
+        self._strangers: dict[_Rank, None] = {}  # connections without a proof, the oldest first
+        self._deaf_until = 0.0  # no connection is accepted before
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def look(self, seconds: float) -> None:
         """Listen for so long, or until a rank calls."""
         before = [rank for rank in self._ranks.values() if rank.outcome is not None]
-        for key, _ in self._selector.select(seconds):
-            if key.fileobj is self._server:
-                with suppress(OSError):
-                    connection, _ = self._server.accept()
-                    connection.setblocking(False)
-                    self._selector.register(connection, selectors.EVENT_READ, _Rank(connection))
-            else:
-                self._hear(key.data)
+        if self._server not in self._selector.get_map() and monotonic() >= self._deaf_until:
+            self._selector.register(self._server, selectors.EVENT_READ)
+        ready = [key.data for key, _ in self._selector.select(seconds)]
+        for rank in filter(None, ready):
+            self._hear(rank)
+        for rank in [rank for rank in self._strangers if monotonic() - rank.heard > _PROVE]:
+            self._hang_up(rank)
+        if None in ready:  # the server
+            self._accept()
         for rank in self._ranks.values() if self.loss else ():
             if rank.outcome is not None and rank.outcome.kind == "failed" and rank.progress != JOINED and (
                     rank not in before):  # for want of the one that is lost: no fault of its script
                 rank.outcome = rank.outcome._replace(kind="lost")
 
+    def _accept(self) -> None:
+        """Welcome a few strangers; where there are too many, the oldest has to go."""
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = self._server.accept()
+            except OSError as error:
+                if error.errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                    for rank in [*self._strangers]:  # a rank among them calls again
+                        self._hang_up(rank)
+                    self._selector.unregister(self._server)  # it stays ready, so `select` would spin
+                    self._deaf_until = monotonic() + _PAUSE
+                return
+            connection.setblocking(False)
+            rank = _Rank(connection)
+            self._selector.register(connection, selectors.EVENT_READ, rank)
+            self._strangers[rank] = None
+            with suppress(OSError):  # `_hear` finds out
+                connection.send(rank.nonce)
+            if len(self._strangers) > _STRANGERS:
+                self._hang_up(next(iter(self._strangers)))
+
     def _hear(self, rank: _Rank) -> None:
         try:
-            received = rank.connection.recv(_MOST)
+            received = rank.connection.recv(_MOST if rank.proved else NONCE + PROOF + 1 - len(rank.buffer))
         except BlockingIOError:
             return
         except OSError:
             received = b""
-        *lines, rank.buffer = (rank.buffer + received).split(b"\n")
-        if not received or len(rank.buffer) > _MOST or not all(self._take(rank, line) for line in lines):
-            rank.over = True
-            self._selector.unregister(rank.connection)
-            rank.connection.close()
+        rank.buffer += received
+        if not received or not (self._lines(rank) if rank.proved else self._proves(rank)):
+            self._hang_up(rank)
+
+    def _hang_up(self, rank: _Rank) -> None:
+        rank.over = True
+        self._strangers.pop(rank, None)
+        self._selector.unregister(rank.connection)
+        rank.connection.close()
+
+    def _proves(self, rank: _Rank) -> bool:
+        """Compare a stranger's proof once it is there, and answer it; False if it is wrong."""
+        if len(rank.buffer) < NONCE + PROOF:
+            return True
+        theirs, given = rank.buffer[:NONCE], rank.buffer[NONCE:]
+        if not compare_digest(given, proof(self.secret, b"rank", rank.nonce, theirs)):
+            return False
+        rank.proved, rank.buffer = True, b""
+        del self._strangers[rank]
+        with suppress(OSError):  # `_hear` finds out
+            rank.connection.send(proof(self.secret, b"launcher", rank.nonce, theirs))
+        return True
+
+    def _lines(self, rank: _Rank) -> bool:
+        """Take the lines that are there; False if one is no rank's."""
+        *lines, rank.buffer = rank.buffer.split(b"\n")
+        return len(rank.buffer) <= _MOST and all(self._take(rank, line) for line in lines)
 
     def _take(self, rank: _Rank, line: bytes) -> bool:
-        """Take a line in; False if it is no rank's."""
         rank.heard = monotonic()
         if line in _CALLS and rank.number is not None:
             rank.progress = line.decode()
@@ -185,14 +222,13 @@ class Contacts:
             if rank.number is not None:
                 rank.outcome = Outcome(str(message["outcome"]), int(message["code"]), str(message["text"]))
                 rank.progress = str(message["progress"])
-            elif compare_digest(str(message["secret"]), self.secret) and 0 <= int(message["rank"]) < self._size:
-                rank.number, rank.host, rank.process = (int(message["rank"]), str(message["host"]),
-                                                        int(message["pid"]))
-                return self._ranks.setdefault(rank.number, rank) is rank
-            else:
-                return False
-        except (ValueError, KeyError, TypeError):
+                return True
+            number, rank.host, rank.process = int(message["rank"]), str(message["host"]), int(message["pid"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return False
+        if not 0 <= number < self._size or number in self._ranks:
+            return False
+        rank.number, self._ranks[number] = number, rank
         return True
 
     @property
@@ -202,24 +238,24 @@ class Contacts:
 
     @property
     def come(self) -> bool:
-        """Whether every rank has called."""
+        """True once every rank has called."""
         return len(self._ranks) == self._size
 
     @property
     def there(self) -> bool:
-        """Whether a rank may still do something."""
+        """True while a rank may still act."""
         ranks = self._ranks.values()
         patience = SILENCE + _GRACE if any(rank.over for rank in ranks) or self.answer == END else _LONG
         return any(rank.there(patience) for rank in ranks)
 
     @property
     def joining(self) -> bool:
-        """Whether a rank waits for others, or has not called at all."""
+        """True if a rank waits for others, or has not called at all."""
         return not self.come or any(rank.progress == JOINING and not rank.over for rank in self._ranks.values())
 
     @property
     def loss(self) -> str:
-        """Who was lost before the others had joined each other, so that they never will; "" if nobody was."""
+        """The ranks that were lost before all had joined each other, so that the others never will; or ""."""
         lost = [i for i, rank in self._ranks.items() if rank.lost]
         if all(rank.progress == JOINED for rank in self._ranks.values() if not rank.lost):
             return ""  # they go on by themselves
@@ -227,37 +263,37 @@ class Contacts:
 
     @property
     def deserted(self) -> str:
-        """Who has come to the end of its script without joining those who wait for all; "" if nobody has."""
+        """The ranks that have ended their scripts without joining those that wait for all; or ""."""
         ranks = self._ranks.items()
         waits = [i for i, rank in ranks if rank.progress == JOINING and not rank.over and rank.outcome is None]
         gone = [i for i, rank in ranks if rank.progress != JOINED and rank.outcome is not None]
         return ", ".join(map(self._named, sorted(gone))) if waits else ""
 
     def processes_here(self, silent: float) -> list[int]:
-        """The processes of ranks on this host that have not hung up, and are silent for so many seconds."""
+        """Return the processes of ranks on this host that have not hung up and are silent for so many seconds."""
         return [rank.process for rank in self._ranks.values()
                 if rank.here and not rank.over and monotonic() - rank.heard > silent]
 
     @property
     def over(self) -> bool:
-        """Whether every rank has hung up, so that mpiexec will end by itself."""
+        """True once every rank has hung up, so that mpiexec will end by itself."""
         return self.come and all(rank.over for rank in self._ranks.values())
 
     @property
     def failed(self) -> bool:
-        """Whether the script of a rank has failed."""
+        """True if the script of a rank has failed."""
         return any(rank.outcome is not None and rank.outcome.kind == "failed" for rank in self._ranks.values())
 
     def outcomes(self) -> list[Outcome | None]:
-        """How every rank has ended, as far as it has said so."""
+        """Return how every rank has ended, as far as it has said so."""
         return [self._ranks[i].outcome if i in self._ranks else None for i in range(self._size)]
 
     def uncalled(self) -> list[str]:
-        """The ranks that have not called, and are not known to be lost."""
+        """Name the ranks that have not called, and are not known to be lost."""
         return [self._named(i) for i in range(self._size) if i not in self._ranks and i not in self.absent]
 
     def unsaid(self) -> list[str]:
-        """The ranks that have not said how they ended."""
+        """Name the ranks that have not said how they ended."""
         return [self._named(i) for i, outcome in enumerate(self.outcomes()) if outcome is None]
 
     def _named(self, i: int) -> str:
@@ -269,5 +305,5 @@ class Contacts:
         """Hang up."""
         self._selector.close()
         self._server.close()
-        for rank in self._ranks.values():
+        for rank in (*self._ranks.values(), *self._strangers):
             rank.connection.close()

@@ -1,9 +1,6 @@
-"""The hosts of a job: which there are, with how many ranks on each, and which of them answer.
-
-    a:2,b       two ranks on a, one on b
+"""The hosts of a job: which there are, with how many ranks on each (``a:2,b``), and which of them answer.
 
 A host answers if the agent that mpiexec uses too (ssh, or what PRTE_MCA_plm_ssh_agent names) can run this Python there.
-Knows names and commands; not what the hosts do.  The launcher calls it.
 """
 
 from __future__ import annotations
@@ -24,9 +21,6 @@ from time import monotonic
 
 from ag.tools.launcher import sweep as sweeping
 
-__all__ = ["Discovery", "Host", "addresses_for", "answering", "discover", "is_here", "parse_hosts", "places",
-           "ranks_with_processes"]
-
 Host = tuple[str, int]  # its name, and how many ranks it may have
 
 _AGENT = "PRTE_MCA_plm_ssh_agent"
@@ -38,14 +32,8 @@ _HERE = "here\n"  # the end of what a host answers
 
 
 def parse_hosts(words: Sequence[str], source: str) -> list[Host]:
-    """Hosts from words such as ``a:2``; `source` says in messages where they stand.
+    """Return the hosts of words such as ``a:2``, or raise ValueError, which says by `source` where they stand.
 
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
     >>> from ag.tools.launcher.hosts import parse_hosts
     >>> parse_hosts(["a:2", "b"], "--hosts")
     [('a', 2), ('b', 1)]
@@ -66,13 +54,7 @@ def parse_hosts(words: Sequence[str], source: str) -> list[Host]:
 
 
 def discover(script: str) -> list[Host]:
-    """The hosts that a script prints, one in a line.
-
-    Raises
-    ------
-    ValueError
-        If it fails, or prints something else.
-    """
+    """Return the hosts that a script prints, one in a line; ValueError if it fails, or prints something else."""
     source = f"--discover {script}"
     path = script if os.sep in script else os.path.join(os.curdir, script)
     with _begun({script: [path]}, "") as begun:
@@ -90,40 +72,34 @@ def discover(script: str) -> list[Host]:
 
 
 def places(hosts: Sequence[Host]) -> int:
-    """How many ranks hosts may have."""
+    """Return how many ranks hosts may have."""
     return sum(count for _, count in hosts)
 
 
 def is_here(name: str) -> bool:
-    """Whether a name is this host's."""
+    """Return whether a name is this host's."""
     if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
         return True
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as test:
+    with suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as test:
         test.bind((socket.gethostbyname(name), 0))  # only an address of one's own can be bound
         return True
     return False
 
 
 def addresses_for(hosts: Sequence[Host]) -> list[str]:
-    """The addresses under which hosts reach this one: those from which it would send to them."""
+    """Return the addresses under which hosts reach this one: those from which it would send to them."""
     found = []
     for name in [*(name for name, _ in hosts), "192.0.2.1"]:  # and that of the default route
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as test:
+        with suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as test:
             test.connect((name, 9))
             found.append(str(test.getsockname()[0]))
     return [*dict.fromkeys([*found, "127.0.0.1"])]
 
 
 def answering(hosts: Sequence[Host], job: str = "", folders: Sequence[str] = ()) -> tuple[list[Host], list[str]]:
-    """The hosts that answer, and what is wrong with the others; all of them are asked at the same time.
+    """Return the hosts that answer, and what is wrong with the others; all are asked at the same time.
 
-    Parameters
-    ----------
-    hosts : sequence of (str, int)
-    job : str, optional
-        What a job of this name has left on them is swept.
-    folders : sequence of str, optional
-        Where that is; default: where this launcher's jobs have it.
+    What the job of a name has left on them is swept, in `folders` or where this launcher's jobs have theirs.
     """
     told = {"job": job, "folders": [*folders] or sweeping.folders_of(job)}
     with _ask([name for name, _ in hosts if not is_here(name)], told) as answers:
@@ -135,7 +111,7 @@ def answering(hosts: Sequence[Host], job: str = "", folders: Sequence[str] = ())
 
 
 def ranks_with_processes(hosts: Sequence[Host], job: str) -> set[int] | None:
-    """The ranks of a job that have a process; None if that is not known, as a host does not answer."""
+    """Return the ranks of a job that have a process; None if a host does not answer."""
     found = sweeping.ranks_of(job)
     with _ask([name for name, _ in hosts if not is_here(name)], {"job": job, "look": True}) as answers:
         for _, said in answers:
@@ -146,7 +122,7 @@ def ranks_with_processes(hosts: Sequence[Host], job: str) -> set[int] | None:
 
 @contextmanager
 def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str]]]:
-    """Run `sweep.py` on other hosts, all at the same time; their answers, one by one, or what is wrong."""
+    """Run `sweep.py` on other hosts, all at the same time; yield an iterator over their answers, or what is wrong."""
     agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
     command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
     end = monotonic() + _ANSWER
@@ -167,9 +143,9 @@ def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str
 
 @contextmanager
 def _begun(commands: Mapping[str, Sequence[str]], told: str) -> Iterator[dict[str, subprocess.Popen[str] | OSError]]:
-    """Processes that are told something on their stdin, or why they do not run; at the end all are killed.
+    """Start processes that read `told` on their stdin; yield them, or their errors; kill all at the end.
 
-    Another thread starts them, as signals raise in the main thread alone: one that comes in between loses no process.
+    Another thread starts them: a signal raises in the main thread alone, and so cannot lose a process.
     """
     begun = dict[str, subprocess.Popen[str] | OSError]()
     done = Event()  # Thread.join takes a thread for ended when a signal's exception interrupts it
@@ -201,7 +177,8 @@ def _begun(commands: Mapping[str, Sequence[str]], told: str) -> Iterator[dict[st
 
 def _told(command: Sequence[str], told: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, errors="replace", start_new_session=True)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace",
+                               start_new_session=True)
     assert process.stdin is not None
     with suppress(OSError), process.stdin as stdin:
         stdin.write(told)
@@ -210,39 +187,24 @@ def _told(command: Sequence[str], told: str) -> subprocess.Popen[str]:
 
 
 class Discovery:
-    """Looks for more hosts while a job runs, in a thread of its own.
-
-    Parameters
-    ----------
-    script : str
-        Prints the hosts.
-    warn : callable
-        ``warn(text)``: says what is wrong with it.
-
-    Attributes
-    ----------
-    listed : list of (str, int)
-        What it has printed last.
-    more : bool
-        Whether hosts that answer could have more ranks than the job has now.
-    """
+    """A thread that looks for more hosts while a job runs, by a script that prints them."""
 
     def __init__(self, script: str, warn: Callable[[str], None]) -> None:
         self._script, self._warn = script, warn
-        self.listed = discover(script)
-        self.more = False
+        self.listed = discover(script)  # printed last
+        self.more = False  # whether hosts that answer could have more ranks than the job has now
         self._now: list[Host] = []
         self._end = Event()
         self._thread = Thread(target=self._look, name="ag-discovery", daemon=True)
 
     def begin(self, hosts: Sequence[Host]) -> None:
-        """A job runs on these hosts from now on."""
+        """Compare with the hosts of a new job from now on."""
         self._now, self.more = [*hosts], False
         if not self._thread.is_alive():
             self._thread.start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._end.set()
 
     def _look(self) -> None:

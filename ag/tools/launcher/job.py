@@ -1,11 +1,8 @@
 """A job: one mpiexec and its ranks, from its start until nothing of it is left on this host.
 
-Its end is that all ranks have hung up, or are silent: not that mpiexec returns, which it does not while a rank is
-stopped, and whose status is 0 after a host has crashed.  A job that has lost a rank before all had joined each other is
-ended, as the others would wait for ever; slow ranks are waited for.
-
-Knows mpiexec's command and the ranks' calls; not what becomes of a job that was lost, which
-`ag.tools.launcher.launch` decides.
+A job ends when all ranks have hung up or are silent.  mpiexec is no measure: it does not return while a rank is
+stopped, and its status is 0 after a host has crashed.  A job that loses a rank before all have joined each other is
+ended, as the others would wait for ever.
 """
 
 from __future__ import annotations
@@ -30,8 +27,6 @@ from ag.tools.launcher.hosts import Host, addresses_for, is_here, ranks_with_pro
 from ag.tools.launcher.rank import END, LAUNCH, LEAVE
 from ag.tools.launcher.sweep import dies_of, folders_of, processes_of
 
-__all__ = ["Job"]
-
 _START = 120.0  # seconds for all ranks to be there
 _FAILED = 60.0  # seconds for the others to end when the script of one has failed
 _LOOK = 0.1  # seconds between two looks at signals and mpiexec
@@ -46,19 +41,7 @@ _EXPORTED = ("AG_", "LD_LIBRARY_PATH", "MKL_", "OMP_", "OPENBLAS_", "PATH", "PYT
 
 
 class Job:
-    """A job that runs.
-
-    Parameters
-    ----------
-    name : str
-    mpiexec : str
-        Its path.
-    command : sequence of str
-        The script and its arguments.
-    ranks : int
-    hosts : sequence of (str, int)
-        None: all ranks on this one.
-    """
+    """A job that runs `command`, a script and its arguments; without hosts all its ranks are on this one."""
 
     def __init__(self, name: str, mpiexec: str, command: Sequence[str], ranks: int, hosts: Sequence[Host]) -> None:
         self._name, self._size, self._hosts = name, ranks, hosts
@@ -80,7 +63,7 @@ class Job:
         Thread(target=self._watch, name="ag-absent", daemon=True).start()
 
     def _watch(self) -> None:
-        """Look for ranks that will not call, as they have no process any more, until all have called."""
+        """Look for ranks that have lost their process before they called, until all have called."""
         known = set[int]()
         while not self._over.wait(_ABSENT[self._others]) and not self.contacts.come:
             there, called = ranks_with_processes(self._hosts, self._name), self.contacts.called
@@ -92,13 +75,7 @@ class Job:
             known = absent
 
     def run(self, leaves: Callable[[], bool], ends: Callable[[], bool]) -> None:
-        """Wait for the end of all ranks.
-
-        Parameters
-        ----------
-        leaves, ends : callable
-            Whether ranks should leave by themselves, and whether they should end at once.
-        """
+        """Wait for the end of all ranks; the functions say if they should leave by themselves, or end at once."""
         contacts, start = self.contacts, monotonic() + _START
         failed = inf  # when other ranks must have ended, too
         apart = inf  # when ranks that seem unable to join each other must have, or that should leave before they do
@@ -124,7 +101,7 @@ class Job:
             self._tell_the_deaf()
 
     def _tell_the_deaf(self) -> None:
-        """Signal ranks of this host in which no Python runs, so that they do not hear that they should end."""
+        """Signal ranks of this host in which no Python runs: they do not hear the launcher."""
         number = {END: signal.SIGKILL, LEAVE: signal.SIGTERM}.get(self.contacts.answer)
         deaf = self.contacts.processes_here(_DEAF)
         if number is not None and deaf:
@@ -134,7 +111,7 @@ class Job:
                         os.kill(process, number)
 
     def verdict(self) -> Outcome:
-        """How the job has ended."""
+        """Return how the job has ended."""
         found = verdict(self.contacts.outcomes())
         if self._deserted and found.kind == "done":
             return Outcome("failed", 1, f"{self._deserted} has come to the end of its script without joining the "

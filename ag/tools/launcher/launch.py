@@ -1,12 +1,8 @@
 """The launcher: `python -m ag launch` starts a script's ranks, and starts them again if they are lost.
 
-    started on a:1 b:1 c:1    rank 1 is killed           ranks 0 and 2 go on by themselves, and come to the end
-    started on a:1 b:1 c:1    c and mpiexec crash        a and b answer: 2 of 3
-    started on a:1 b:1        from the last checkpoint, which the script loads (``resume=True``)
-    a script lists d, too     the job saves and leaves   started on a:1 b:1 d:1
-
-A job that follows never meets one that is left over: a rank ends when its launcher does not answer for a while, and the
-launcher waits for that.  Knows hosts, jobs and how they have ended; no tensor.  `ag.__main__` calls it.
+The ranks that are left go on by themselves where they can.  Where a host and mpiexec are lost, the hosts that answer
+start again from the last checkpoint, which the script loads (``resume=True``).  A job that can grow saves, leaves, and
+is started on more hosts.
 """
 
 from __future__ import annotations
@@ -30,32 +26,17 @@ from ag.tools.launcher.rank import unread
 from ag.tools.launcher.sweep import lock, sweep, sweep_older
 from ag.version import install_line
 
-__all__ = ["launch"]
-
 _PAUSE = 1.0  # seconds before a job is started again
 _ENDED = Outcome("failed", 1)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Run a job to its end; the status of the command.
+    """Run a job to its end and return the status of the command, or raise ValueError if an argument is wrong.
 
-    Parameters
-    ----------
-    options : namespace
-        What `ag.tools.launcher.arguments` describes.
-
-    Returns
-    -------
-    int
-        0: the script came to its end on the ranks that are left.  143: SIGTERM was received, here or by a rank, and the
-        job has left.  The script's own status if it failed; 1 if the job was lost and cannot go on, or 141
-        if it was lost as nobody reads its output.
-
-    Raises
-    ------
-    ValueError
-        If an argument is wrong.
+    0: the script came to its end on the ranks that are left.  143: SIGTERM was received, here or by a rank, and the job
+    has left.  The script's own status if it failed.  1: the job was lost and cannot go on.  141: it was lost because
+    its output has no reader.
     """
     ranks, least, restarts = options.ranks, options.min_ranks, options.max_restarts
     for name, value, smallest in (("-n", ranks, 1), ("--min-ranks", least, 0), ("--max-restarts", restarts, 0)):
@@ -77,7 +58,7 @@ def launch(options: argparse.Namespace) -> int:
 
 
 def _hosts(options: argparse.Namespace, signals: _Signals) -> list[Host]:
-    """The hosts that are named; or ValueError."""
+    """Return the hosts that are named, or raise ValueError."""
     ranks, least = options.ranks, options.min_ranks
     hosts = parse_hosts([x.strip() for x in options.hosts.split(",")], "--hosts") if options.hosts else []
     with signals.raised():
@@ -92,7 +73,7 @@ def _hosts(options: argparse.Namespace, signals: _Signals) -> list[Host]:
 
 
 class _AskedToEndError(Exception):
-    """A signal has come where nothing is to be saved."""
+    """Raised by a signal that comes where there is nothing to save."""
 
 
 class _Signals:
@@ -119,7 +100,7 @@ class _Signals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """While there is no job, which could save: do not wait for others when a signal comes."""
+        """Raise when a signal comes, instead of waiting: there is no job that could save."""
         self._raises = True
         try:
             if self.count:
@@ -182,7 +163,7 @@ class _Launcher:
             time.sleep(_PAUSE)
 
     def _choose(self) -> tuple[int, list[Host]] | None:
-        """How many ranks to start, and where; None if the hosts that answer may not go on."""
+        """Return how many ranks to start, and where; None if the hosts that answer may not go on."""
         hosts = self._discovery.listed if self._discovery is not None else self._hosts
         if not hosts:
             return self._options.ranks, []
@@ -201,7 +182,7 @@ class _Launcher:
         return ranks, there
 
     def _job(self, ranks: int, hosts: list[Host]) -> tuple[Outcome, bool]:
-        """Run a job; how it ended, and whether it was asked to leave as there are more hosts."""
+        """Run a job; return how it ended, and whether it was asked to leave as there are more hosts."""
         where = ", ".join(f"{name}:{count}" for name, count in hosts) or "this host"
         _say(f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {where}.")
         more = self._discovery if ranks != self._options.ranks else None
@@ -238,5 +219,5 @@ class _Launcher:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # nobody reads it; Python's own stderr would keep it, and fail with it at the end
-        os.write(2, f"ag launch: {text}\n".encode())
+    with suppress(OSError):  # without a reader Python's own stderr would keep the text, and fail with it at the end
+        os.write(2, f"ag launch: {text}\n".encode("utf-8", "backslashreplace"))

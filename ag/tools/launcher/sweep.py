@@ -1,14 +1,8 @@
-"""What a killed job leaves, and its end: processes, temporary files, shared memory.
+"""The end of a killed job: its processes, temporary files and shared memory.
 
-Every process of a job has the job's name in its environment or on its command line, also when it was stopped, or lost
-its parent; folders are the job's own.  As long as its launcher is there, it holds locks in them, which say where they
-all are; shared memory, which is gone when the host starts again, is where every launcher looks:
-
-    /dev/shm/ag-launch-0123456789abcdef/lock     held: a job that runs, whatever TMPDIR it has
-    /dev/shm/ag-launch-fedcba9876543210/lock     free: the launcher was killed; /scratch/ag-launch-fedcba9876543210, too
-
-``python sweep.py`` does it on another host, for what it reads, and so says that the host is there.  Knows processes and
-folders; imports the standard library only.  The launcher calls it.
+Every process of a job has the job's name in its environment or on its command line.  While its launcher lives, that
+holds a lock in each folder of the job; the lock lists all of them, and shared memory is where every launcher looks.
+``python sweep.py`` sweeps another host, told by stdin.  Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -27,8 +21,6 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-__all__ = ["Left", "dies_of", "folders_of", "lock", "processes_of", "ranks_of", "sweep", "sweep_older"]
-
 _PREFIX, _LOCK = "ag-launch-", "lock"
 _NAME = re.compile("[0-9a-f]{16}")  # of a job: whatever has it is killed, so nothing shorter is one
 _COMMON = ("/dev/shm", "/tmp")
@@ -36,7 +28,7 @@ _PATIENCE = 5.0  # seconds for killed processes to go
 
 
 class Left(NamedTuple):
-    """What a launcher that was killed has left: its job's name, folders, and hosts."""
+    """A job whose launcher was killed: its name, folders, and hosts."""
 
     job: str
     folders: list[str]
@@ -44,18 +36,18 @@ class Left(NamedTuple):
 
 
 def folders_of(job: str) -> list[str]:
-    """Where the files of a job are on each host: temporary ones, and shared memory."""
+    """Return the folders of a job on each host: for temporary files, and in shared memory."""
     return [os.path.join(place, _PREFIX + job) for place in _places()]
 
 
 def _places() -> list[str]:
-    """The folders in which those of jobs are; the last one is the same for all jobs of a host."""
+    """Return the folders in which those of jobs are; the last one is the same for all jobs of a host."""
     common = [place for place in _COMMON if os.path.isdir(place)][:1]
     return [*dict.fromkeys([tempfile.gettempdir(), *common])]
 
 
 def processes_of(job: str) -> list[int]:
-    """The processes of a job on this host, as far as the system tells."""
+    """Return the processes of a job on this host, as far as the system tells."""
     found, name = [], job.encode()
     for folder in Path("/proc").glob("[0-9]*"):
         for file in ("environ", "cmdline"):
@@ -67,7 +59,7 @@ def processes_of(job: str) -> list[int]:
 
 
 def ranks_of(job: str) -> set[int] | None:
-    """The ranks that have a process on this host; None if one of its processes may still become another."""
+    """Return the ranks that have a process on this host; None if a process may still become another rank."""
     ranks = set[int]()
     for process in processes_of(job):
         with suppress(OSError):
@@ -83,7 +75,7 @@ def ranks_of(job: str) -> set[int] | None:
 
 
 def dies_of(process: int, number: int) -> bool:
-    """Whether a process on this host does nothing else about a signal, as far as the system tells."""
+    """Return whether a signal ends a process on this host, as far as the system tells."""
     with suppress(OSError):
         status = Path(f"/proc/{process}/status").read_text("utf-8", "replace")
         masks = re.findall(r"^Sig(?:Ign|Cgt):\s*([0-9a-f]+)$", status, re.MULTILINE)
@@ -94,11 +86,7 @@ def dies_of(process: int, number: int) -> bool:
 def sweep(job: str, folders: Iterable[str] = ()) -> None:
     """End all processes of a job on this host, stopped and orphaned ones too, and remove its files.
 
-    Parameters
-    ----------
-    job : str
-    folders : iterable of str, optional
-        Where these are; default: where this host's jobs have them.
+    Its folders are `folders`, or where this host's jobs have them.
     """
     end = time.monotonic() + _PATIENCE
     while (processes := processes_of(job)) and time.monotonic() < end:
@@ -107,42 +95,42 @@ def sweep(job: str, folders: Iterable[str] = ()) -> None:
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
     for folder in folders or folders_of(job):
-        shutil.rmtree(folder, ignore_errors=True)
+        if _is_ours(Path(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def lock(job: str, hosts: Sequence[str] = ()) -> ExitStack:
-    """Make a job's folders, which stand for a launcher that is there until this is closed.
+    """Make a job's folders and hold their locks until the result is closed.
 
-    Parameters
-    ----------
-    job : str
-    hosts : sequence of str, optional
-        The job's; if this launcher is killed, the next one sweeps them, too.
+    If this launcher is killed, the next one sweeps `hosts`, too.
+
+    Raises
+    ------
+    ValueError
+        If a folder is there already, or cannot be made.
     """
     files = ExitStack()
     for folder in map(Path, reversed(folders_of(job))):
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise ValueError(f"launch: the folder {folder} cannot be made ({error.strerror}); set TMPDIR to a folder "
+                             f"that this user may write to.") from error
         file = files.enter_context((folder / f"{_LOCK}.new").open("w", encoding="utf-8"))
         flock(file, LOCK_EX | LOCK_NB)
         json.dump({"folders": folders_of(job), "hosts": [*hosts]}, file)
         file.flush()
-        os.rename(file.name, folder / _LOCK)  # whoever sees it finds it held
+        os.rename(file.name, folder / _LOCK)  # so that a launcher that sees it finds it held
     return files
 
 
 def sweep_older() -> list[Left]:
-    """Sweep after launchers that were killed on this host, whichever folder for temporary files they had.
-
-    Returns
-    -------
-    list of Left
-        What is to be swept on other hosts.
-    """
+    """Sweep after launchers that were killed on this host, whatever their TMPDIR; return what other hosts have."""
     found = []
     for place in dict.fromkeys(map(Path, _places())):
         for path in place.glob(f"{_PREFIX}*/{_LOCK}"):
             job = path.parent.name.removeprefix(_PREFIX)
-            if _NAME.fullmatch(job) and _is_ours(path.parent):  # another user's is none of our business
+            if _NAME.fullmatch(job) and _is_ours(path.parent):
                 with suppress(OSError), path.open("r+", encoding="utf-8") as file:
                     flock(file, LOCK_EX | LOCK_NB)
                     left = _read(file, job)
@@ -152,23 +140,25 @@ def sweep_older() -> list[Left]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether this user has made a folder."""
+    """Return whether this user has made a folder, and alone may write to it."""
     with suppress(OSError):
-        return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.geteuid()
+        found = folder.stat()
+        return (folder.is_dir() and not folder.is_symlink() and found.st_uid == os.geteuid()
+                and not found.st_mode & 0o022)
     return False
 
 
 def _read(file: TextIO, job: str) -> Left:
-    """What a lock says; nothing, if its launcher was killed as it wrote, or was of a version that wrote nothing."""
+    """Return what a lock says: nothing, if its launcher was killed as it wrote, or its version wrote nothing."""
     try:
         said = json.load(file)
-        return Left(job, [x for x in said["folders"] if Path(x).name == _PREFIX + job], [*said["hosts"]])
-    except (ValueError, KeyError, TypeError):
+        return Left(job, [x for x in said["folders"] if Path(x).name == _PREFIX + job], [*map(str, said["hosts"])])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Left(job, [], [])
 
 
 def main() -> None:
-    """Do what another host asks."""
+    """Sweep this host, or list its ranks, as another host asks."""
     asked = json.load(sys.stdin)
     if asked.get("look"):
         ranks = ranks_of(asked["job"])

@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from ag.__main__ import main
+from ag.__main__ import add_arguments, main
 from ag.tools.launcher import contact, hosts, launch, rank
-from ag.tools.launcher.arguments import add_arguments
 from ag.tools.launcher.contact import Contacts, Outcome, verdict
 
 DONE, LEFT, LOST, FAILED = (Outcome(kind) for kind in ("done", "left", "lost", "failed"))
@@ -151,6 +150,7 @@ class Caller:
         env = {**os.environ, rank.LAUNCH: json.dumps(where), "OMPI_COMM_WORLD_RANK": "0", **variables}
         self.process = subprocess.Popen([sys.executable, rank.__file__, str(script), *arguments], env=env,
                                         stdout=output, stderr=subprocess.STDOUT, text=True)
+        self.until(lambda: self.contacts.come)
 
     def until(self, check: Callable[[], bool]) -> None:
         end = monotonic() + 30
@@ -304,22 +304,53 @@ def test_who_is_silent_and_seen_to_run_is_there(caller: Caller, monkeypatch: pyt
     assert there == [True, True, False, True, False]
 
 
-def test_nobody_else_is_taken_for_a_rank() -> None:
-    contacts = Contacts(1, False)
-    for line in (b"GET / HTTP/1.1\r\n", b'{"secret": "x", "rank": 0, "pid": 1, "host": "h"}\n', b"\n", b"[]\n",
-                 b"x" * 20000):
-        with socket.create_connection(("127.0.0.1", contacts.port)) as stranger:
-            stranger.sendall(line)
-            stranger.settimeout(10)
-            while True:
-                contacts.look(0.05)
-                try:
-                    stranger.setblocking(False)
-                    assert stranger.recv(1) == b""
-                    break
-                except BlockingIOError:
-                    continue
-                except ConnectionResetError:
-                    break
-    assert not contacts.come and contacts.outcomes() == [None]
-    contacts.close()
+@pytest.mark.parametrize("how", ["a link", "a file", "open to others", "another user's"])
+def test_a_folder_that_is_no_rank_s_own_is_refused(how: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "temporary", tmp_path / "other"
+    other.mkdir(0o700)
+    match how:
+        case "a link":
+            folder.symlink_to(other)
+        case "a file":
+            folder.touch()
+        case _:
+            folder.mkdir(0o700)
+    if how == "open to others":
+        folder.chmod(0o770)
+    if how == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 65534, 65534)
+    said = rank._refused(str(folder))
+    assert said.startswith(f"{folder} on ") and "remove it, or set TMPDIR to another place." in said
+
+
+def test_a_folder_of_a_rank_is_its_users_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    before = os.umask(0)
+    try:
+        assert rank._refused(str(folder)) == rank._refused(str(folder)) == ""  # another rank of the host has made it
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert rank._refused(str(tmp_path / "nowhere" / "temporary")) == "" and not (tmp_path / "nowhere").exists()
+
+
+def test_a_rank_without_a_folder_of_its_own_fails_by_name(caller: Caller, tmp_path: Path) -> None:
+    (tmp_path / "temporary").symlink_to(tmp_path)
+    caller.start("1 / 0")
+    status, text, outcome = caller.end()
+    assert status == 1 and outcome is not None and outcome.kind == "failed"
+    assert f"ag launch: {tmp_path}/temporary on {socket.gethostname()} is a link, or no folder" in text
+    assert outcome.text in text
+
+
+def test_a_long_text_of_any_characters_reaches_the_launcher(caller: Caller) -> None:
+    caller.start("raise ValueError(chr(0x1f600) * 500 + chr(0xd800) + chr(0) * 500)")
+    _, _, outcome = caller.end()
+    assert outcome is not None and outcome.text.startswith("ValueError: " + chr(0x1F600))
+
+
+def test_a_launcher_says_any_text(capfd: pytest.CaptureFixture[str]) -> None:
+    launch._say("a\udcff\ud800")
+    assert capfd.readouterr().err == "ag launch: a\\udcff\\ud800\n"

@@ -116,6 +116,12 @@ def test_a_folder_without_a_lock_may_be_that_of_a_living_job(places: Places) -> 
     assert sweep.sweep_older() == [] and len(places.left()) == 1
 
 
+def test_a_folder_that_is_there_already_is_refused(places: Places) -> None:
+    (places.memory / f"ag-launch-{JOB}").mkdir()
+    with pytest.raises(ValueError, match=f"launch: the folder .*{JOB} cannot be made .*; set TMPDIR to"):
+        sweep.lock(JOB)
+
+
 def test_a_lock_is_held_before_anybody_can_see_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
@@ -140,16 +146,18 @@ def test_what_is_no_name_of_a_job_ends_nobody(name: str, places: Places, monkeyp
     assert sweep.sweep_older() == [] and not swept
 
 
-@pytest.mark.parametrize("how", ["a link", "another user's"])
+@pytest.mark.parametrize("how", ["a link", "another user's", "open to others"])
 def test_what_this_user_has_not_made_is_not_believed(how: str, places: Places, tmp_path: Path) -> None:
     folder, real = places.memory / f"ag-launch-{JOB}", tmp_path / "real"
     (real if how == "a link" else folder).mkdir()
     if how == "a link":
         folder.symlink_to(real)
+    elif how == "open to others":
+        folder.chmod(0o777)
     elif os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     (folder / "lock").touch()
-    if how != "a link":
+    if how == "another user's":
         os.chown(folder, 65534, 65534)
     assert sweep.sweep_older() == [] and (folder / "lock").exists()
 
