@@ -18,6 +18,8 @@ from helpers.pages import ROOT
 
 from ag.engine.backends.cpu.library import library
 
+pytestmark = pytest.mark.slow  # it copies the repository
+
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 SPIRV = Path("ag", "engine", "backends", "vulkan", "spv")
 NAMES = "ag/ops/__init__.py"
@@ -119,12 +121,10 @@ def test_an_error_of_layers_names_the_activation(copy: Path) -> None:
         "except ValueError as error: assert 'relu' in str(error) and 'softplus' in str(error), error")
 
 
-@pytest.mark.slow
 def test_the_promised_tests_in_numpy(copy: Path) -> None:
     assert promised_tests(copy, "-m", "not vulkan") > 20
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(library() is None, reason="no kernels in C")
 def test_the_promised_tests_in_c(copy: Path) -> None:
     run(copy, "tools/cpu_kernels.py")
@@ -141,14 +141,12 @@ def compiled(copy: Path) -> None:
         assert (copy / SPIRV / f"{name}.spv").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 def test_the_promised_tests_on_vulkan(copy: Path, lavapipe: str, swiftshader: str) -> None:
     compiled(copy)
     assert promised_tests(copy, "-m", "vulkan") > 20
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 def test_the_trial_on_vulkan(copy: Path, lavapipe: str) -> None:
     compiled(copy)
@@ -158,32 +156,13 @@ def test_the_trial_on_vulkan(copy: Path, lavapipe: str) -> None:
         "[event.kernel for event in launches.events if event.kernel != 'transfer'] == ['matmul_chain']")
 
 
-def quick_tests(copy: Path, leg: str, *places: str) -> None:
-    """Run them in the copy; in numpy, so that they also show that everything works without kernels in C."""
-    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"{leg} and not slow", *places,
-        f"--ignore={Path(__file__).relative_to(ROOT)}", limit=3600, AG_CPU="numpy")
+def test_the_tests_that_know_all_ops_pass(copy: Path) -> None:
+    """In numpy, so that they also show that everything works without kernels in C."""
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not vulkan and not slow", "-k", "not test_types",
+        *map(str, sorted(copy.glob("tests/test_[ahln]*.py"))), "tests/ops", "tests/docs/test_docstrings.py",
+        "tests/docs/test_site.py", "tests/engine/compile", limit=900, AG_CPU="numpy")
 
 
-STARTS_PROCESSES = ("tests/parallel/comm", "tests/parallel/elastic", "tests/tools", "tests/test_import.py")
-COMPUTES_NOTHING = ("tests/cards", "tests/curves", "tests/data", "tests/io", "tests/test_types.py")
-
-
-@pytest.mark.slow
-def test_the_quick_leg_passes_with_the_op(copy: Path) -> None:
-    """But for what starts processes, which take the most time, and what computes nothing, or what others compute."""
-    compiled(copy)
-    quick_tests(copy, "not vulkan", "tests", *(f"--ignore={place}" for place in (*STARTS_PROCESSES, *COMPUTES_NOTHING)))
-
-
-@pytest.mark.slow
-@pytest.mark.vulkan
-def test_all_tests_of_ops_pass_with_the_op_on_vulkan(copy: Path, lavapipe: str) -> None:
-    """And those of kernels and of the compiler; the rest of the leg, which trains, knows no list of ops."""
-    compiled(copy)
-    quick_tests(copy, "vulkan", "tests/engine/kernels", "tests/engine/compile", "tests/ops", "tests/table")
-
-
-@pytest.mark.slow
 def test_types_and_style_are_right(copy: Path) -> None:
     run(copy, "-m", "ruff", "check", ".")
     (copy / "user.py").write_text("import ag\n\ny: ag.Tensor = ag.ag_softplus(1.0, beta=2.0)\n", "utf-8")

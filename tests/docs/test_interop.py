@@ -108,6 +108,7 @@ def test_the_blocks_with_pytorch(folder: Path) -> None:
     check(run_page(with_torch=True), TITLES)
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_resnets(folder: Path) -> None:
     """With weights under torchvision's names, its logits come out."""
     found = np.load(ROOT / "tests" / "nn" / "resnet" / "torchvision.npz")

@@ -51,6 +51,7 @@ def test_the_reference_has_every_public_name_once() -> None:
     assert {name for name in named if "." not in name} == set(ag.__all__) and set(named.values()) == {1}
 
 
+@pytest.mark.slow
 def test_the_table_has_every_name_of_every_public_module() -> None:
     """Or, where `ag` has the object under the same name, that one."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed, so its estimators cannot be looked at")

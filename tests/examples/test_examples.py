@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from helpers.devices import vulkan_device
 
+pytestmark = pytest.mark.slow  # they change with their own folder
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW_STEPS = "250"  # of dp_iris; the accuracies are between 0.967 and 0.980 then, on the CPU
 
@@ -46,21 +47,18 @@ def check_iris(text: str, replicas: int) -> None:
     assert len(accuracies) == 4 and min(accuracies) >= 0.95
 
 
-@pytest.mark.slow_on("lavapipe", "swiftshader")
-@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_iris_on_one_device(device: str, replicas: int) -> None:
     check_iris(output("dp_iris.py", "--devices", device, "--replicas", str(replicas), "--n-iter", FEW_STEPS,
                       "--no-plot"), replicas)
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 def test_iris_on_two_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
     devices = f"{lavapipe},{swiftshader},cpu"
     check_iris(output("dp_iris.py", "--devices", devices, "--n-iter", FEW_STEPS, "--no-plot"), 3)
 
 
-@pytest.mark.slow
 def test_iris_draws_the_loss() -> None:
     pytest.importorskip("matplotlib", reason="it draws the loss curves; pip install matplotlib")
     picture = EXAMPLES / "loss_curve.png"
@@ -105,12 +103,10 @@ def check_demo(text: str) -> None:
     assert text.endswith("all checks passed\n")
 
 
-@pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_demo_on_one_device(device: str) -> None:
     check_demo(output("dp_train_demo.py", "--devices", device))
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 def test_demo_on_two_vendors(lavapipe: str, swiftshader: str) -> None:
     check_demo(output("dp_train_demo.py", "--devices", f"{lavapipe},{swiftshader}"))
@@ -138,12 +134,10 @@ def check_digits(text: str, enough: float) -> None:
     assert found is not None and float(found[1]) >= enough, text
 
 
-@pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_digits(device: str) -> None:
     check_digits(output("digits_cnn.py", "--device", device, "--epochs", "4"), 0.95)
 
 
-@pytest.mark.slow
 def test_digits_at_full_size() -> None:
     check_digits(output("digits_cnn.py"), 0.97)
 
@@ -162,12 +156,10 @@ def check_job(text: str, steps: int, devices: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.slow
 def test_a_job_on_several_devices_crashes_and_goes_on() -> None:
     assert check_job(output("dp_digits.py"), 150, "cpu, cpu:1") >= 0.95
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 def test_a_job_on_two_vendors_crashes_and_goes_on(lavapipe: str, swiftshader: str) -> None:
     # Too few steps for the accuracy, as software drivers are slow.
@@ -196,7 +188,6 @@ def test_a_job_fails_when_the_crash_changes_it(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(os.environ.get("AG_BARRIER_ALL") == "1",
                     reason="trains for a quarter of an hour under validation; its launches are those of other tests")
-@pytest.mark.slow
 @pytest.mark.parametrize(("driver", "seeds"), [
     ("cpu", 3), pytest.param("lavapipe", 2, marks=pytest.mark.vulkan)])  # SwiftShader takes minutes for as many steps
 def test_mixed_precision(driver: str, seeds: int) -> None:
@@ -219,7 +210,6 @@ def test_mixed_precision_fails_when_16_bits_are_worse(monkeypatch: pytest.Monkey
         module["main"]()
 
 
-@pytest.mark.slow
 def test_transformer() -> None:
     # On the CPU only: its many small launches take minutes on a driver that is software.
     text = output("text_transformer.py", "--steps", "150")
@@ -258,14 +248,11 @@ def check_parallel(text: str) -> None:
     assert re.search(r": loss 0\.\d+ at first, 0\.\d+ after \d+ steps, at most \d\.\de[-+]\d\d from one device$", text)
 
 
-@pytest.mark.parametrize("script", [
-    name if name in ("parallel_data.py", "parallel_ranks.py") else pytest.param(name, marks=pytest.mark.slow)
-    for name in PARALLEL if name != "parallel_vendors.py"])
+@pytest.mark.parametrize("script", [name for name in PARALLEL if name != "parallel_vendors.py"])
 def test_parallel(script: str) -> None:
     check_parallel(output(script))
 
 
-@pytest.mark.slow
 def test_processes_are_launched() -> None:
     pytest.importorskip("mpi4py", reason="pip install ag-autograd[mpi] brings it, and Open MPI")
     text = output("-m", "ag", "launch", "-n", "2", "parallel_processes.py")
@@ -273,14 +260,12 @@ def test_processes_are_launched() -> None:
     check_parallel(text)
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 @pytest.mark.parametrize("script", ["parallel_data.py", "parallel_pipeline.py", "parallel_tensor.py"])
 def test_parallel_on_two_vendors(script: str, lavapipe: str, swiftshader: str) -> None:
     check_parallel(output(script, "--devices", f"{lavapipe},{swiftshader}"))
 
 
-@pytest.mark.slow
 @pytest.mark.vulkan
 def test_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
     text = output("parallel_vendors.py")

@@ -22,6 +22,7 @@ import ag
 from ag.data.imagenet import train_solutions, val_solutions
 from examples import make_image_tree, train_imagenet
 
+pytestmark = pytest.mark.slow  # they change with their own folder
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Settings, Job = train_imagenet.Settings, train_imagenet.Job
 
@@ -210,7 +211,7 @@ def test_the_rate_in_the_log_is_the_optimizers(tree: Path, monkeypatch: pytest.M
     assert coming[:-1] == [float(line.split(",")[2]) for line in text.splitlines()[2:]]
 
 
-@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at", [1, 3, 4])
 def test_a_job_that_was_ended_goes_on_to_the_same_log(tree: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Ended before its first checkpoint, after that of the first epoch, and in the second."""
     whole = log(settings(tree, "whole"), ["cpu"])
@@ -263,7 +264,6 @@ def last_row(path: Path) -> list[float]:
     return [float(x) for x in path.read_text().splitlines()[-1].split(",")]
 
 
-@pytest.mark.slow
 def test_digits_are_read_after_three_epochs(tmp_path: Path) -> None:
     assert run("make_image_tree.py", "digits", str(tmp_path / "digits")).returncode == 0
     done = run("train_imagenet.py", "--data", str(tmp_path / "digits"), "--devices", "cpu,cpu:1,cpu:2,cpu:3", "--log",
@@ -273,7 +273,6 @@ def test_digits_are_read_after_three_epochs(tmp_path: Path) -> None:
     assert last_row(tmp_path / "log")[4] >= 0.95, done.stdout
 
 
-@pytest.mark.slow
 def test_photos_are_told_apart_after_five_epochs(tmp_path: Path) -> None:
     made = run("make_image_tree.py", "photos", str(tmp_path / "photos"))
     if "pip could not download" in made.stderr:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import forked
 
 import ag
 
@@ -71,8 +71,7 @@ print("RESULT" + json.dumps(said))
 
 def run_code(code: str, **environment: str) -> dict[str, Any]:
     """Run code in a new process; what it put into `said`, and all it printed under "out" and "err"."""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", _PREAMBLE + code + _EPILOGUE], text=True, timeout=300,
-                          capture_output=True, env={**os.environ, **environment})
+    done = forked.run(_PREAMBLE + code + _EPILOGUE, environment=environment)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     out, _, result = done.stdout.rpartition("RESULT")
     return {**json.loads(result), "out": out, "err": done.stderr}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from helpers import forked
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8")
@@ -17,9 +17,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
 
 
-def run(code: str, *options: str, folder: Path = ROOT) -> None:
+def run(code: str, folder: Path = ROOT) -> None:
     """Python in a process of its own, with this repository's package."""
-    path = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-    done = subprocess.run([sys.executable, "-W", "error", *options, "-c", path + code], cwd=folder,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout
+    done = forked.run(code, folder=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
