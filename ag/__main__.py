@@ -17,6 +17,7 @@ from ag import __version__
 from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices, preferred_devices
 from ag.errors import DeviceError
+from ag.log import log
 from ag.tools.device_table import LEGEND, UnwritableError, device_table, show
 from ag.tools.doctor import doctor
 from ag.tools.probe import fault_of
@@ -25,7 +26,6 @@ from ag.tools.probe import fault_of
 @contextmanager
 def without_log() -> Iterator[None]:
     """Log no warnings: a report lists itself what devices lack."""
-    log = logging.getLogger("ag")
     before = log.level
     log.setLevel(logging.ERROR)
     try:

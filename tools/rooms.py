@@ -89,7 +89,7 @@ def room_of(module: str) -> str | None:
     _, *parts = module.split(".")
     if not parts or parts == ["__main__"]:
         return "ag"
-    if parts[0] in ("errors", "names", "version"):
+    if parts[0] in ("errors", "log", "names", "version"):
         return "errors"
     if parts[0] == "parallel":
         return parts[1] if len(parts) > 1 else "elastic"  # ag.parallel itself: the highest of its rooms

@@ -18,7 +18,6 @@ layer: what is in a recording is the matter of `ag.autograd.captured`.  Users ca
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from operator import is_
 from threading import RLock, get_ident
@@ -40,6 +39,7 @@ from ag.engine.kernels.convert import refuse_masked
 from ag.engine.primitive import Array
 from ag.engine.program import OPEN, Program, recording_here
 from ag.errors import CaptureError
+from ag.log import log
 from ag.names.signatures import Making
 
 __all__ = ["CapturedStep", "ag_capture"]
@@ -50,8 +50,6 @@ _IN_VAIN = 64  # recordings in a row without a replay, after which a step runs e
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-log = logging.getLogger("ag")
 
 
 class _Trusted:

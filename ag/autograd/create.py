@@ -126,9 +126,9 @@ def _device_or_default(name: str) -> Device:
 
 @cache
 def _say_elsewhere(name: str, instead: str, why: str) -> None:
-    import logging  # which takes time to load
+    from ag.log import log  # which takes time to load
 
-    logging.getLogger("ag").warning("pickle: tensors that were on %s are put on %s: %s", name, instead, why)
+    log.warning("pickle: tensors that were on %s are put on %s: %s", name, instead, why)
 
 
 HOST_OPERATORS["unpickled"] = unpickled

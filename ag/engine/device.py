@@ -420,9 +420,9 @@ def ag_shutdown() -> None:
             try:
                 backend.close()
             except (RuntimeError, MemoryError) as error:  # one that fails does not keep the others open
-                import logging  # which takes time to load
+                from ag.log import log  # which takes time to load
 
-                logging.getLogger("ag").warning(
+                log.warning(
                     "ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
 
 

@@ -182,9 +182,9 @@ def unusable_devices() -> list[str]:
 @lru_cache(maxsize=32)
 def say_once(text: str) -> None:
     """Log a warning, the first time that it is given."""
-    import logging
+    from ag.log import log  # which takes time to load
 
-    logging.getLogger("ag").warning("%s", text)
+    log.warning("%s", text)
 
 
 # ---------------------------------------------------------------------------------------------- in messages

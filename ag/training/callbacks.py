@@ -11,7 +11,6 @@ happens between steps of `dp_train` is `ag.parallel.trainer.callbacks`.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -23,6 +22,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.io.model_file import ag_save_model
 from ag.io.safetensors_file import check_writable
+from ag.log import log
 from ag.names.signatures import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
@@ -31,8 +31,6 @@ from ag.training.history import History
 from ag.training.measuring import Trained
 
 __all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number", "label_of"]
-
-log = logging.getLogger("ag")
 
 
 def is_number(value: object) -> bool:

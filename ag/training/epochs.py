@@ -12,7 +12,6 @@ Knows data, metrics, callbacks and a checkpoint's numbers; no gradient and no re
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
@@ -22,6 +21,7 @@ from types import TracebackType
 
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
+from ag.log import log
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 from ag.parallel.trainer.callbacks import Stateful
@@ -34,8 +34,6 @@ from ag.training.measuring import Loss, Trained, means_of
 from ag.training.metrics import Mean, Metric
 
 __all__ = ["Epochs"]
-
-log = logging.getLogger("ag")
 
 _STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
 

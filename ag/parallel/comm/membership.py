@@ -17,7 +17,6 @@ Knows a communicator; not what is called, nor what the ranks train.  The ranks o
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -26,13 +25,12 @@ from time import perf_counter
 from typing import TypeVar
 
 from ag.errors import CommError, RankLostError
+from ag.log import log
 from ag.parallel.comm.comm import Comm, Json
 
 __all__ = ["Member", "Membership", "shared_device", "this_process"]
 
 T = TypeVar("T")
-
-log = logging.getLogger("ag")
 
 _PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
 

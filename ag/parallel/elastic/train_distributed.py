@@ -15,7 +15,6 @@ exchange (`ag.parallel.elastic.rank_steps`), nor what a checkpoint holds.  Users
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -34,6 +33,7 @@ from ag.engine.shape import counts
 from ag.errors import CheckpointError, CommError, DeviceError, RankLostError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
 from ag.io.safetensors_file import check_writable
+from ag.log import log
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -46,8 +46,6 @@ from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["train_distributed"]
-
-log = logging.getLogger("ag")
 
 
 def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,

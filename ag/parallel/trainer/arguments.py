@@ -7,7 +7,6 @@ Knows names, numbers and devices' names; no model and no sample.  `dp_train` cal
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -22,12 +21,11 @@ from ag.engine.devices import default_devices
 from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable
+from ag.log import log
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
 
 __all__ = ["UnwritableError", "balance_of", "check_arguments", "check_path", "dealing",
            "replica_devices"]
-
-log = logging.getLogger("ag")
 
 _WHOLE = {"n_gpu": 1, "n_iter": 0, "micro_batch": 1, "accumulate": 1, "batch": 1, "checkpoint_every": 1}
 _OPTIONAL = ("n_gpu", "batch", "checkpoint_every")

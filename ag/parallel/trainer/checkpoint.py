@@ -10,7 +10,6 @@ Loops of users' own have `ag.io.checkpoint`.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,11 +21,10 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_file, to_json, write_file
+from ag.log import log
 from ag.parallel.comm.comm import Json
 
 __all__ = ["DPState", "Dealt", "load_state", "refuse_unlike", "save_state", "tell_of_unlike"]
-
-log = logging.getLogger("ag")
 
 _FORMAT = "ag-dp-train-1"
 _WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."

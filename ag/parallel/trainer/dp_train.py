@@ -18,7 +18,6 @@ of devices, and any number of them gives the same result.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -40,6 +39,7 @@ from ag.engine.device import same_default
 from ag.engine.random import ag_seed, go_on_after
 from ag.errors import DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
+from ag.log import log
 from ag.names import answers
 from ag.names.elsewhere import TRAINING_ARGUMENTS
 from ag.optim.adam import Adam
@@ -57,8 +57,6 @@ from ag.parallel.trainer.stacks import Shard, all_alike, weighed
 from ag.parallel.trainer.trainer import Trainer
 
 __all__ = ["DPResult", "DPStep", "dp_train"]
-
-log = logging.getLogger("ag")
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 _64_BITS = (1 << 64) - 1

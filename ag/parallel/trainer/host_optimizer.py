@@ -12,7 +12,6 @@ and steps the schedules.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.program import Program
 from ag.errors import CheckpointError
+from ag.log import log
 from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import FlatGroup
@@ -40,8 +40,6 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 
 __all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules"]
-
-log = logging.getLogger("ag")
 
 MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
 

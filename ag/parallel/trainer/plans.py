@@ -9,7 +9,6 @@ leaves their gradients somewhere; no model and no weights.  A replica has one se
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
@@ -19,6 +18,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.random import Streams
 from ag.errors import CaptureError
+from ag.log import log
 from ag.parallel.comm.tree import Leaf, Tree, TreeDef, array_kinds, opaque_type, tree_flatten, tree_unflatten
 
 __all__ = ["CapturePolicy", "Numbers", "Plans"]
@@ -27,8 +27,6 @@ RECORDED = 6  # times that a step is recorded, if it is not replayed more often
 PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
 
 Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.numbered` takes them
-
-log = logging.getLogger("ag")
 
 
 class CapturePolicy:

@@ -9,7 +9,6 @@ host's optimizers; not where samples come from, no file and no user's argument. 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from math import isfinite
 from operator import attrgetter
@@ -22,6 +21,7 @@ from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import DeviceError
+from ag.log import log
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
 from ag.parallel.comm.comm import Json
@@ -41,8 +41,6 @@ from ag.parallel.trainer.stacks import Shard
 __all__ = ["Trainer"]
 
 Sent = tuple[Callable[[], Array], Array]  # what returns the weights, and the buffers
-
-log = logging.getLogger("ag")
 
 _used = attrgetter("used")  # of a replica
 

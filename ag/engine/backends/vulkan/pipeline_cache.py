@@ -8,7 +8,6 @@ Vulkan backend reads the file when a device is opened, and writes it when one is
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager
 from ag.engine.cpu_threads import cores
+from ag.log import log
 
 __all__ = ["KeptPipelines", "compiled"]
 
@@ -25,8 +25,6 @@ _MAGIC = b"ag pipelines 1\n"
 _DIGEST = 32
 _HEADER = struct.Struct("<IIII16s")  # of what a driver writes: length, version 1, vendor, device, its UUID for caches
 _MOST_THREADS = 8  # some drivers take a hundred megabytes while they compile a kernel
-
-log = logging.getLogger("ag")
 
 
 def compiled(manager: Manager, asked: list[Asked]) -> list[Algorithm | None]:

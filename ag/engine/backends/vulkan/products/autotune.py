@@ -9,7 +9,6 @@ Knows products only by the sizes in their layout.  The Vulkan backend asks befor
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from math import prod
 from statistics import median
@@ -32,6 +31,7 @@ from ag.engine.dtype import F32, DType
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import ArenaError
+from ag.log import log
 
 __all__ = ["Tune", "TunedBackend", "choices_for", "class_of", "seconds_of", "warm_up"]
 
@@ -42,8 +42,6 @@ _WARM_SECONDS = 0.1
 _MOST_LAUNCHES = 200
 _NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
 _FIXED = "fixed"  # the kernels for software devices, which come in tiles of one kind
-
-log = logging.getLogger("ag")
 
 
 class TunedBackend(Protocol):

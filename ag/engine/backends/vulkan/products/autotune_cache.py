@@ -9,7 +9,6 @@ mean; `ag.engine.backends.vulkan.products.autotune` asks.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import tempfile
@@ -18,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from threading import RLock
 
+from ag.log import log
+
 __all__ = ["Choices", "choices_of"]
 
 _FORMAT = 1
-
-log = logging.getLogger("ag")
 
 
 class Choices:

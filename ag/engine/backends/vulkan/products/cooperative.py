@@ -10,7 +10,6 @@ the precision is "highest".
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from itertools import product
 
@@ -25,6 +24,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
+from ag.log import log
 
 __all__ = ["Cooperative", "CooperativeTile", "CooperativeTiles", "sizes_of"]
 
@@ -39,8 +39,6 @@ _TESTED = ((64, 64, 64, 0, 0), (65, 33, 130, 0, 1), (130, 100, 36, 1, 0), (17, 1
 _SPREADS = (0, 40)  # exponents along the inner axis, of the one operand up and of the other down
 _TIMED, _TURNS = 1024, 2
 _USED, _WRONG, _SLOW = "used", "wrong", "slow"
-
-log = logging.getLogger("ag")
 
 Sizes = tuple[int, int, int]
 

@@ -12,7 +12,6 @@ nothing of what products are for.  `ag.engine.backends.vulkan.backend` calls it,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,14 +22,13 @@ from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.dtype import F32
 from ag.engine.kernels.matmul import matmul
 from ag.errors import KernelError
+from ag.log import log
 
 __all__ = ["tried", "wrong_now"]
 
 _ROWS, _INNER, _COLS = 130, 36, 100  # more than a tile of any kind has, and no multiple of one
 _RIGHT, _WRONG = "right", "wrong"
 _SKINNY = "V"
-
-log = logging.getLogger("ag")
 
 
 def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
