@@ -83,11 +83,12 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     dtype = np.result_type(np.float32, *[kind for _, kind in layout.values()])
     starts, size = flat_layout({name: prod(shape) for name, (shape, _) in layout.items()})
     flat = np.zeros(size, dtype)
-    if named:
-        rows = (_flat(g, weight, starts, np.zeros_like(flat)) for g, weight in zip(named, counts, strict=True))
-        flat[:] = tree_sum(rows, np.add)
-    group.all_reduce(flat)
-    flat /= total[0]
+    with np.errstate(all="ignore"):
+        if named:
+            rows = (_flat(g, weight, starts, np.zeros_like(flat)) for g, weight in zip(named, counts, strict=True))
+            flat[:] = tree_sum(rows, np.add)
+        group.all_reduce(flat)
+        flat /= total[0]
     averages = {}
     for name, (shape, kind) in layout.items():
         sets = (grads.get(name) for grads in named)

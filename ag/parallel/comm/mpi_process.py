@@ -23,12 +23,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from threading import Event, Lock, RLock, Thread
 from time import monotonic, sleep
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
+from ag.engine.output import Forgiving
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.mpi_settings import FAULT_TOLERANCE, rank_environment
 
@@ -239,10 +241,12 @@ class MpiProcess:
 
     def die(self, what: str) -> None:
         """End this process at once, as others must not wait for it: print what it was doing, and kill it."""
-        sys.stderr.write(f"ag: {what} did not end in time; this process (rank {getattr(self, 'rank', '?')}) ends "
-                         f"itself by SIGKILL, so that the others lose it. Its threads were here:\n")
-        sys.stderr.flush()
-        faulthandler.dump_traceback()
+        out = Forgiving(sys.stderr)
+        out.write(f"ag: {what} did not end in time; this process (rank {getattr(self, 'rank', '?')}) ends itself by "
+                  f"SIGKILL, so that the others lose it. Its threads were here:\n")
+        out.flush()
+        with suppress(OSError, ValueError, AttributeError, RuntimeError):  # stderr may be missing, closed or no file
+            faulthandler.dump_traceback()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def abandon(self, requests: Iterable[Request]) -> None:
@@ -305,8 +309,8 @@ class MpiProcess:
             self.inside("the end of MPI", self._end)
         self._over.set()
         if not self._finalize and self.lost:  # whoever has started MPI would hang in its end
-            sys.stdout.flush()
-            sys.stderr.flush()
+            Forgiving(sys.stdout).flush()
+            Forgiving(sys.stderr).flush()
             os._exit(1 if hasattr(sys, "last_value") else 0)
 
     def _end(self) -> None:

@@ -139,8 +139,13 @@ def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:
 def add_rows(left: Array, right: Array, out: Array) -> Array:
     """Write the sum of two flat arrays to `out`, with a thread per core; returns `out`."""
     pieces = cut(out.size)
-    makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
+    makes(pieces)([partial(_add, left[p], right[p], out[p]) for p in pieces])
     return out
+
+
+def _add(left: Array, right: Array, out: Array) -> None:
+    with np.errstate(all="ignore"):  # callers deal with infinities and NaN
+        np.add(left, right, out=out)
 
 
 def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:

@@ -194,8 +194,9 @@ class CompressedDataParallel(DataParallel):
 
     def residual_rows(self) -> Array:
         """What each replica has not sent yet, as rows of all parameters, one after the other; zeros are nothing."""
-        parts = [link.residuals.get(name, np.zeros(p.shape, np.float32)).reshape(-1).astype(np.float32)
-                 for link in self._links for name, p in self.parameters().items()]
+        with np.errstate(all="ignore"):
+            parts = [link.residuals.get(name, np.zeros(p.shape, np.float32)).reshape(-1).astype(np.float32)
+                     for link in self._links for name, p in self.parameters().items()]
         return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
     def take_others(self, rows: Array) -> None:

@@ -126,7 +126,8 @@ def sums(parts: Iterable[Array], sizes: Mapping[int, int]) -> dict[int, Array]:
             places = None if whole else np.frombuffer(content[at : at + 4 * count].tobytes(), _INDEX)
             at += 0 if places is None else places.nbytes
             arrived = unpack(Message(values, places), sizes[number], wire)
-            total[number] = total[number] + arrived if number in total else arrived
+            with np.errstate(all="ignore"):
+                total[number] = total[number] + arrived if number in total else arrived
     return total
 
 
@@ -177,12 +178,13 @@ class Link:
             self.sent += gradient.nbytes
             self._keep(name, Message(gradient.astype(np.float32).reshape(-1), None))
             return gradient
-        flat = gradient.reshape(-1) * self.weight / self._now
-        whole = flat + self.residuals[name].reshape(-1) if name in self.residuals else flat
-        everything = elements_sent(flat.size, ratio, self.wire) == flat.size
-        message = pack(whole * self._now if everything else whole, ratio, self.wire)
-        arrived = unpack(message, flat.size, self.wire)
-        self.residuals[name] = (whole - arrived).reshape(gradient.shape)
+        with np.errstate(all="ignore"):
+            flat = gradient.reshape(-1) * self.weight / self._now
+            whole = flat + self.residuals[name].reshape(-1) if name in self.residuals else flat
+            everything = elements_sent(flat.size, ratio, self.wire) == flat.size
+            message = pack(whole * self._now if everything else whole, ratio, self.wire)
+            arrived = unpack(message, flat.size, self.wire)
+            self.residuals[name] = (whole - arrived).reshape(gradient.shape)
         self.sent += message.nbytes
         self._keep(name, message)
         return arrived.reshape(gradient.shape)
@@ -212,10 +214,11 @@ def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mappin
     expected = {STEPS: shapes_there.get(STEPS, ())} | {key: shapes[name] for key, (_, name) in fitting.items()}
     compare_names(f"load_compressor_state: the state does not fit {every} replicas of this model", expected,
                   shapes_there, required=[STEPS])
-    for i, link in enumerate(links):
-        mine = [(name, np.array(state[key], np.float32)) for key, (of, name) in fitting.items()
-                if of == i and key in state]
-        link.residuals = {}
-        for name, residual in mine:
-            link.residuals[name] = link.residuals[name] + residual if name in link.residuals else residual
+    with np.errstate(all="ignore"):
+        for i, link in enumerate(links):
+            mine = [(name, np.array(state[key], np.float32)) for key, (of, name) in fitting.items()
+                    if of == i and key in state]
+            link.residuals = {}
+            for name, residual in mine:
+                link.residuals[name] = link.residuals[name] + residual if name in link.residuals else residual
     return int(np.asarray(state[STEPS]).item())

@@ -209,8 +209,9 @@ class ZeroOptimizer:
             norm = self._norm_on_the_host()
             factor = max_norm / norm
         if norm > max_norm:
-            for g in grads:
-                g.data = g.numpy() * factor
+            with np.errstate(all="ignore"):
+                for g in grads:
+                    g.data = g.numpy() * factor
         return norm
 
     def _norm(self, max_norm: float) -> tuple[float, float]:
@@ -230,8 +231,9 @@ class ZeroOptimizer:
         return sqrt(Tensor(square).item()), Tensor(launch(clip_factor, square, max_norm=float(max_norm))).item()
 
     def _norm_on_the_host(self) -> float:
-        norms = {key: float(np.linalg.norm(shard.grad.numpy().astype(np.float64)))
-                 for key, shard in self.optimizer.params.items() if shard.grad is not None}
+        with np.errstate(all="ignore"):
+            norms = {key: float(np.linalg.norm(shard.grad.numpy().astype(np.float64)))
+                     for key, shard in self.optimizer.params.items() if shard.grad is not None}
         for key, norm in norms.items():
             if not isfinite(norm):
                 raise FloatingPointError(f"clip_grad_norm: the gradient of {key} has norm {norm}; gradients are "

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from operator import index
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -70,8 +71,8 @@ class UnwritableError(CheckpointError, OSError):
     """A checkpoint's path to which nothing can be written; saving would raise an OSError."""
 
 
-def check_path(path: str | os.PathLike[str], resume: bool) -> None:
-    """Try whether a checkpoint can be written there, now and not after hours; say so if it will replace another."""
+def check_path(path: str | os.PathLike[str], resume: bool) -> Path:
+    """Try whether a checkpoint can be written there, log if it will replace another, and return the absolute path."""
     try:
         check_writable(path, "dp_train")
     except CheckpointError as error:
@@ -79,6 +80,7 @@ def check_path(path: str | os.PathLike[str], resume: bool) -> None:
     if not resume and os.path.exists(path):
         log.warning("dp_train: %s is there and will be replaced, as resume is False; resume=True goes on from it.",
                     os.fspath(path))
+    return Path(path).absolute()  # now: the user's functions may change the directory
 
 
 def _check_functions(given: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -36,6 +37,7 @@ from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.arena import now
 from ag.engine.device import same_default
+from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.random import ag_seed, go_on_after
 from ag.errors import DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
@@ -285,8 +287,7 @@ def dp_train(
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
-        if checkpoint is not None and ranks.rank == 0:
-            check_path(checkpoint, resume)
+        path = None if checkpoint is None or ranks.rank else check_path(checkpoint, resume)
         if n_gpu is None and devices is None:
             devices = getattr(world, "devices", None)
         names = replica_devices(n_gpu, devices)
@@ -307,7 +308,7 @@ def dp_train(
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
-                   np.zeros(n_iter), checkpoint, checkpoint_every, callback)
+                   np.zeros(n_iter), path, checkpoint_every, callback)
         if state is not None:
             job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
         else:
@@ -320,7 +321,7 @@ class _Job:
 
     def __init__(self, trainer: Trainer, ranks: Ranks, samples: Samples, schedules: RateSchedules,
                  weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any],
-                 checkpoint: str | os.PathLike[str] | None, every: int | None,
+                 checkpoint: Path | None, every: int | None,
                  callback: Callable[[DPStep], object] | None) -> None:
         self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
         self._weight_fn, self._losses = weight_fn, losses
@@ -436,8 +437,9 @@ class _Job:
         steps, asked = len(self._losses), any(self._ranks.gather(self._callback is not None))
         if asked and self._seen < self._done and self._asked_to_end(self._done - 1):
             return
-        shows = verbose and self._ranks.rank == 0 and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False)) as bar:
+        shows = verbose and self._ranks.rank == 0 and shows_bars()
+        with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False,
+                          file=Forgiving(sys.stderr))) as bar:
             for k in range(self._done, steps):
                 self._ranks.place, self._ranks.begun = ("in", k), True
                 self._step(k)
@@ -447,7 +449,8 @@ class _Job:
                 bar.update()
                 if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
                     bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
-                    bar.write(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
+                    with tqdm.external_write_mode():
+                        write_line(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
                 if (asked and self._asked_to_end(k)) or self._ranks.leaves:
                     return
                 if self._every and (k + 1) % self._every == 0:
@@ -497,7 +500,7 @@ class _Job:
 
     def _save(self) -> None:
         """Write the checkpoint, unless it is there already."""
-        if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
+        if self._checkpoint is not None and self._saved != self._done:
             k = self._done
             state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
             if isinstance(self._callback, Stateful):

@@ -163,7 +163,8 @@ class HostBuffers:
     def move(self, by: Array) -> None:
         """Move all buffers, given the mean of the samples' movements in the flat layout."""
         if self._group is not None:
-            self.take(self.read() + by)
+            with np.errstate(all="ignore"):
+                self.take(self.read() + by)
 
     def take(self, values: Array) -> None:
         """Go on with other values, in the flat layout."""

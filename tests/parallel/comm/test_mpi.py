@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import re
@@ -16,6 +17,7 @@ import pytest
 from helpers.ranks import UNDER_MPI, mpi_job, mpirun
 
 import ag
+from ag.parallel.comm.mpi_process import MpiProcess
 from ag.parallel.comm.mpi_settings import (
     launcher_environment,
     mpiexec_arguments,
@@ -424,6 +426,16 @@ except ag.CommError as error:
 
 
 # ---------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()], ids=["missing", "no file"])
+def test_who_hangs_ends_itself_without_a_stderr(stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(os, "kill", lambda *args: killed.append(args))
+    MpiProcess.die(MpiProcess.__new__(MpiProcess), "a call")
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+    assert stream is None or "a call did not end in time" in stream.getvalue()
 
 
 def test_settings_are_in_one_place() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,15 @@ def test_a_file_of_an_earlier_version_says_nothing_of_how_it_was_made(
     write_file(path, arrays, {name: text for name, text in header.items() if name != "made"})
     train(["cpu"], n_iter=3, checkpoint=path, resume=True, max_norm=0.5)
     assert "the checkpoint was made with" not in caplog.text
+
+
+def test_a_relative_path_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever directory the functions of the job change to."""
+    for name in ("at the start", "later"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "at the start")
+    train(["cpu"], n_iter=3, checkpoint="job", checkpoint_every=2, callback=lambda step: os.chdir(tmp_path / "later"))
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")] == ["at the start/job"]
 
 
 def test_a_schedule_whose_state_is_not_json_is_refused_at_once(tmp_path: Path) -> None:
