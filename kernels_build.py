@@ -1,25 +1,9 @@
 #!/usr/bin/env python3
-"""Compile the kernels in shaders/ to SPIR-V and describe each in a manifest.
+"""Compile the kernels in shaders/ to SPIR-V, and describe each in a manifest.
 
-A kernel is a file ``<name>.comp``, or a function in ``functions.glsl``: from each of these a kernel is written that
-maps it over arrays, and from all together ``apply.glsl``, by which a chain applies one that it names by number.
-
-A shader is its own interface: the push-constant block ``Args``, the buffers, the specialization constants
-and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
-backend packs arguments by name.  A comment ``// work:`` says how many multiply-adds a launch makes, where they are
-many, or how many take as long as its other operations do; and ``// turns:`` how often an invocation's loops turn,
-where that grows with the operands without a bound.
-This script needs the standard library, glslangValidator and SPIRV-Tools, and knows nothing of `ag`.  ``make``, CI and
-developers call it; unchanged shaders are not compiled again.
-Shaders with cooperative matrices (``*_coop.comp``, ``*_coop_f16.comp``) need newer tools than the others.  Where the
-tools do not know them, what ``kernels_build.py --prebuild`` has left in shaders/prebuilt/ is taken: SPIR-V that newer
-tools have made of the same text, with a hash of that, of itself, and the tools' versions.  If that is not so, there is
-no ``.spv`` of theirs.
-
-A shader with the line ``// floats: relaxed`` leaves float32 to the driver: the backend asks for no float modes
-(`ag.engine.backends.vulkan.spirv.float_modes`).  A shader that asks whether ``FIXED`` is defined is compiled twice:
-``<name>.fixed.spv``, where it is, is for software drivers, and has tiles of one size known to the compiler
-(shaders/tiles.glsl) and loops that stay loops (shaders/attention.glsl).
+A kernel is a file ``<name>.comp``, or a function of functions.glsl, which is mapped over arrays.  The manifest has its
+operands, push constants, specialization constants, and the comments ``// grid:``, ``// work:`` and ``// turns:``
+(docs/internals.md).  Unchanged shaders are not compiled again.  This script needs no `ag`.
 """
 
 from __future__ import annotations
@@ -65,25 +49,25 @@ class ShaderError(Exception):
 
 
 def missing_tools() -> str:
-    """One sentence that names what to install, or nothing."""
+    """Say in one sentence what to install; empty if all tools are there."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
     return f"{' and '.join(missing)} not found; install with: apt install {packages}" if missing else ""
 
 
 def compiler_version() -> str:
-    """The versions of compiler and optimizer, in one line."""
+    """Return the versions of compiler and optimizer, in one line."""
     return "; ".join(_run(tool, "--version").splitlines()[0] for tool in ("glslangValidator", "spirv-opt"))
 
 
 def cooperative(shader: Path) -> bool:
-    """Whether a shader multiplies cooperative matrices."""
+    """Return whether a shader multiplies cooperative matrices."""
     return "GL_KHR_cooperative_matrix" in text_of(shader)
 
 
 @lru_cache(maxsize=1)
 def knows_cooperative() -> bool:
-    """Whether all tools know cooperative matrices of bfloat16: glslang 16.6 does, 12.0 does not."""
+    """Return whether all tools support cooperative matrices of bfloat16: glslang 16.6 does, 12.0 does not."""
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder, "probe.comp")
         probe.write_text(_PROBE, "utf-8")
@@ -117,7 +101,7 @@ def _to_spirv(shader: Path, spv: Path, target: str, *options: str) -> None:
 
 
 def _run(*command: str | Path) -> str:
-    """What a tool prints; if it fails, that is the error."""
+    """Return the output of a tool; ShaderError with that if it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -141,16 +125,13 @@ MAPS = {("a", "b"): "broadcast.glsl", ("x",): "unary.glsl", ("x", "g"): "gradien
 
 
 def number_of(name: str) -> int:
-    """The number by which a chain names a function, in 16 bits.
-
-    A checksum of the name, so that nobody keeps a list: `ag.engine.kernels.fused` computes the same.
-    """
+    """Return the 16-bit number of a function in chains, a checksum of its name, as `ag.engine.kernels.fused` does."""
     return crc32(name.encode()) >> 16
 
 
 @lru_cache(maxsize=8)
 def functions(text: str) -> tuple[Function, ...]:
-    """The functions that a text like functions.glsl defines."""
+    """Parse the functions that a text like functions.glsl defines."""
     found = []
     for name, arguments in re.findall(r"^float (\w+)_of\((.*?)\)", text, re.M):
         operands = tuple(re.findall(r"(?<!const )\bfloat (\w+)", arguments))
@@ -166,7 +147,7 @@ def functions(text: str) -> tuple[Function, ...]:
 
 
 def kernel_of(function: Function) -> str:
-    """The kernel that maps a function over arrays."""
+    """Write the kernel that maps a function over arrays."""
     name, operands, params = function
     settings = [f"#define SAVED {operands[0]}"] if operands[-1] == "g" else []
     settings += [f"#define PARAMS float {', '.join(params)};"] if params else []
@@ -179,7 +160,7 @@ def kernel_of(function: Function) -> str:
 
 
 def apply_of(table: Collection[Function]) -> str:
-    """``apply.glsl``: the function of a number, of two registers and the instruction's value."""
+    """Write ``apply.glsl``, by which a chain applies the function of a number."""
     def call(function: Function) -> str:
         return ", ".join(("x", "y")[: len(function.operands)] + ("value",) * len(function.params))
 
@@ -192,12 +173,12 @@ def apply_of(table: Collection[Function]) -> str:
 
 
 def written(shaders: Path) -> dict[str, str]:
-    """The files that follow from functions.glsl, by name; it may be missing."""
+    """Return the files generated from functions.glsl, by name; none if it is missing."""
     path = shaders / "functions.glsl"
     return _written(path.read_text("utf-8") if path.is_file() else "")
 
 
-@lru_cache(maxsize=4)  # every file that is read asks whether it follows from the table
+@lru_cache(maxsize=4)  # every read of a file asks whether it is generated
 def _written(text: str) -> dict[str, str]:
     table = functions(text)
     return {**{f"{function.name}.comp": kernel_of(function) for function in table}, "apply.glsl": apply_of(table)}
@@ -207,12 +188,12 @@ def _written(text: str) -> dict[str, str]:
 
 
 def kernels(shaders: Path) -> list[Path]:
-    """The source of every kernel; of a function's, where it would be."""
+    """List the source of every kernel, generated ones included."""
     return sorted({*shaders.glob("*.comp"), *(shaders / name for name in written(shaders) if name.endswith(".comp"))})
 
 
 def text_of(path: Path) -> str:
-    """A file in shaders/, or what follows from functions.glsl under that name."""
+    """Read a file in shaders/, or generate it from functions.glsl."""
     text = written(path.parent).get(path.name)
     if text is None:
         return path.read_text("utf-8")
@@ -222,7 +203,7 @@ def text_of(path: Path) -> str:
 
 
 def sources(shader: Path) -> list[Path]:
-    """The shader and the files it includes, each once, in the order of inclusion."""
+    """List the shader and the files it includes, each once, in the order of inclusion."""
     found = [shader]
     for path in found:
         for name in re.findall(r'^[ \t]*#include[ \t]+"([^"]+)"', text_of(path), re.M):
@@ -235,12 +216,15 @@ def sources(shader: Path) -> list[Path]:
 
 
 def fixed(shader: Path) -> bool:
-    """Whether there is another form of a shader for software drivers: one for which FIXED is defined."""
+    """Return whether a shader also has a form for software drivers, ``<name>.fixed.spv``, with FIXED defined.
+
+    It has tiles of one size known to the compiler (shaders/tiles.glsl), and loops that stay loops.
+    """
     return not cooperative(shader) and any(re.search(r"^#ifn?def FIXED\b", text_of(p), re.M) for p in sources(shader))
 
 
 def source_hash(shader: Path) -> str:
-    """SHA-256 over the text of the shader and of its includes; empty if there is no such shader."""
+    """Return the SHA-256 over the text of the shader and of its includes; empty if it does not exist."""
     if shader not in kernels(shader.parent):
         return ""
     return hashlib.sha256("\0".join(text_of(path) for path in sources(shader)).encode()).hexdigest()
@@ -250,15 +234,7 @@ def source_hash(shader: Path) -> str:
 
 
 def interface(source: str, text: str) -> dict[str, Any]:
-    """What the backend must know to launch a kernel.
-
-    Parameters
-    ----------
-    source : str
-        The .comp file, for its ``// grid:`` comment.
-    text : str
-        The same, preprocessed: includes and macros expanded, no comments.
-    """
+    """Describe a kernel for the backend, from its source, for the comments, and its preprocessed text."""
     operands = _operands(text)
     push = _push(text)
     offsets = [member["name"] for member in push if member["name"].endswith("_at")]
@@ -345,7 +321,7 @@ def _grid(source: str) -> dict[str, Any]:
 
 
 def _stated(source: str, what: str, unit: str) -> str:
-    """The expression in a comment ``// what: expression unit``; empty if there is none.  Units: ``one|another``."""
+    """Return the expression in a comment ``// what: expression unit``, or "".  Units: ``one|another``."""
     found = re.findall(rf"^// {what}: (.+?)(?: (?:{unit}))?$", source, re.M)
     if len(found) > 1 or not all(re.fullmatch(r"\w+( [*/] \w+)*", expression) for expression in found):
         raise ShaderError(f"one line `// {what}: <expression> {unit}` may stand there, with an expression as those "
@@ -354,7 +330,7 @@ def _stated(source: str, what: str, unit: str) -> str:
 
 
 def _local_size(text: str, spec: list[dict[str, Any]]) -> list[int]:
-    """The workgroup's size; where that is a specialization constant, its default."""
+    """Return the workgroup's size; of a specialization constant, its default."""
     sizes = {axis: int(n) for axis, n in re.findall(r"\blocal_size_([xyz])\s*=\s*(\d+)", text)}
     defaults = {constant["id"]: constant["default"] for constant in spec}
     for axis, number in re.findall(r"\blocal_size_([xyz])_id\s*=\s*(\d+)", text):
@@ -366,7 +342,7 @@ def _local_size(text: str, spec: list[dict[str, Any]]) -> list[int]:
 
 
 def _shared_bytes(text: str) -> int:
-    """The workgroup's shared memory, by its declarations; sizes that are specialization constants have the default."""
+    """Return the workgroup's shared memory, by its declarations and the defaults of specialization constants."""
     constants = {name: value for names in re.findall(r"\bconst\s+uint\s+([^;{]*);", text)[::-1]
                  for name, value in re.findall(r"(\w+)\s*=\s*([^,]+)", names)}
     total = 0
@@ -382,7 +358,7 @@ def _shared_bytes(text: str) -> int:
 
 
 def _number(expression: str, constants: dict[str, str]) -> int:
-    """The value of an expression of whole numbers and constants, as GLSL has it."""
+    """Evaluate an expression of whole numbers and constants as GLSL does."""
     while inner := re.search(r"\(([^()]*)\)", expression):
         expression = f"{expression[:inner.start()]} {_number(inner[1], constants)} {expression[inner.end():]}"
     condition, chosen, others = expression.partition("?")
@@ -404,8 +380,8 @@ def _number(expression: str, constants: dict[str, str]) -> int:
 def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
     """Compile, optimise and validate one shader; return its manifest entry.
 
-    One that is `fixed` is compiled again with FIXED defined, its tuning constants being constants: some software
-    drivers do not unroll loops over specialization constants, and are ten times slower then.
+    A `fixed` one is compiled again with FIXED defined: some software drivers do not unroll loops over specialization
+    constants, and are ten times slower then.
     """
     if cooperative(shader) and not knows_cooperative() and (made := prebuilt_entry(shader)) is not None:
         shutil.copyfile(shader.parent / PREBUILT / spv.name, spv)
@@ -424,7 +400,7 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
 
 
 def read_manifest(out: Path) -> Manifest:
-    """The manifest of the last build; an empty one if there is none of this format."""
+    """Read the manifest of the last build; an empty one if there is none of this format."""
     path = out / "manifest.json"
     manifest: Manifest = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return manifest if manifest.get("format") == FORMAT else {
@@ -432,14 +408,14 @@ def read_manifest(out: Path) -> Manifest:
 
 
 def wanted(shaders: Path, known: Collection[str]) -> list[Path]:
-    """The shaders that can be had; without tools, all but cooperative ones that are not compiled already."""
+    """List the shaders that can be compiled or are prebuilt; old tools cannot compile cooperative ones."""
     return [path for path in kernels(shaders)
             if not cooperative(path) or prebuilt_entry(path) is not None
             or (path.stem in known if missing_tools() else knows_cooperative())]
 
 
 def prebuilt_entry(shader: Path) -> dict[str, Any] | None:
-    """The manifest entry of a shader that newer tools have compiled; None if that was another text, or is broken."""
+    """Return the manifest entry of a prebuilt shader; None if its text has changed, or it is damaged."""
     folder = shader.parent / PREBUILT
     try:
         entry: dict[str, Any] = json.loads((folder / f"{shader.stem}.json").read_text("utf-8"))
@@ -452,12 +428,10 @@ def prebuilt_entry(shader: Path) -> dict[str, Any] | None:
 
 
 def prebuild(shaders: Path = SHADERS) -> list[str]:
-    """Compile the cooperative shaders into shaders/prebuilt/, and return their names.
+    """Compile the cooperative shaders, which need newer tools, into shaders/prebuilt/; return their names.
 
-    Raises
-    ------
-    ShaderError
-        If the tools do not know cooperative matrices of bfloat16, or a shader is refused.
+    Each file has a hash of the text and of itself, and the tools' versions.  ShaderError if the tools are too old, or
+    refuse a shader.
     """
     if not knows_cooperative():
         raise ShaderError(f"these tools ({compiler_version()}) do not know cooperative matrices of bfloat16; glslang "
@@ -474,7 +448,7 @@ def prebuild(shaders: Path = SHADERS) -> list[str]:
 
 
 def stale(shaders: Path, out: Path, manifest: Manifest, compiler: str) -> list[str]:
-    """Names of the kernels that must be compiled, and of those whose shader is gone."""
+    """Name the kernels to compile, and those whose shader is gone."""
     names = {path.stem: path for path in wanted(shaders, manifest["kernels"])}
     known = manifest["kernels"]
     changed = [
@@ -486,13 +460,7 @@ def stale(shaders: Path, out: Path, manifest: Manifest, compiler: str) -> list[s
 
 
 def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
-    """Compile what is stale and return its names.  Nothing in `out` changes unless every shader compiles.
-
-    Raises
-    ------
-    ShaderError
-        If a shader is refused; the message names all of them, with what the compiler said.
-    """
+    """Compile stale kernels and return their names; if one fails, change nothing, and raise ShaderError with all."""
     compiler = compiler_version()
     manifest = read_manifest(out)
     todo = stale(shaders, out, manifest, compiler)
@@ -525,7 +493,7 @@ def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 a shader was refused or is stale, 2 tools are missing."""
+    """Run; exit status 0: done, 1: a shader was refused or is stale, 2: tools are missing."""
     parser = argparse.ArgumentParser(description="Compile the compute shaders.")
     parser.add_argument("--check", action="store_true", help="only say whether something is stale")
     parser.add_argument("--prebuild", action="store_true", help="compile into shaders/prebuilt/ what needs newer tools")

@@ -1,17 +1,7 @@
-"""What `pip install .` makes besides copying Python files, and what it says where it cannot.
+"""Build the files of `pip install .` that need compilers: shaders, kernels in C, and extension modules.
 
-The steps are in the order in which they run:
-
-1. `STEPS` make files in the source tree, which package-data in pyproject.toml takes into the wheel.  `compile_shaders`:
-   shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `cpu_kernels.update`:
-   the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
-2. `BuildExtensions`, with the compiler that setuptools chose for this Python: third_party/kp, the patched Kompute, to
-   ag/engine/backends/vulkan/_kp, and what replays, small launches and sums of gradients ask first to modules beside
-   `QUICK`.
-
-No step is an error: one that cannot be done returns why, in one line.  That line goes into ``not_built.txt`` in the
-folder of the backend, from where ag's messages, `python -m ag devices` and `python -m ag doctor` take it, as pip shows
-nothing of a build that succeeds.  Called by setup.py; knows nothing of `ag`.
+No step is an error.  A step that cannot be done writes the reason, in one line, into ``not_built.txt`` in its backend's
+folder, which ag's messages, `devices` and `doctor` show: pip shows nothing of a build that succeeds.
 """
 
 from __future__ import annotations
@@ -48,18 +38,7 @@ NOTE = "not_built.txt"
 
 
 class Step(NamedTuple):
-    """Something that makes files in the source tree.
-
-    Attributes
-    ----------
-    name : str
-    backend : Path
-        The folder of the backend that needs them.
-    makes : str
-        The folder or file in there.
-    run : callable
-        Makes them, or brings them up to date; returns "", or why it cannot, in one line.
-    """
+    """A step that makes files in the source tree."""
 
     name: str
     backend: Path
@@ -89,7 +68,7 @@ STEPS = (
 
 
 def note(backend: Path, step: str, why: str) -> None:
-    """Write why a step could not be done, in the place of what was said of it before; "" if it was done."""
+    """Replace the note on a step by the reason why it failed; "" if it succeeded."""
     path = backend / NOTE
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     lines = [line for line in lines if not line.startswith(f"{step}: ")]
@@ -104,7 +83,7 @@ def note(backend: Path, step: str, why: str) -> None:
 
 
 def one_line(what: str, error: Exception) -> str:
-    """What failed, with the beginning of the error."""
+    """Return the failure with the beginning of the error."""
     return f"{what} ({' '.join(str(error).split())[:300]})"
 
 
@@ -132,14 +111,14 @@ NEEDED = (
 
 
 def extensions() -> list[Extension]:
-    """What is compiled for this platform: Kompute, and what Python would do, too, but slower."""
+    """List the extensions for this platform: Kompute, and faster forms of some Python modules."""
     options = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O3", "-g0"]
     return [kompute(), *(Extension(".".join([*path.parent.parts, f"_{path.stem}"]), [str(path)],
                                    extra_compile_args=options) for path in QUICK)]
 
 
 def kompute() -> Extension:
-    """The extension module of the Vulkan backend."""
+    """Return the extension module of the Vulkan backend."""
     ours = [path for folder in ("src", "patches") for path in sorted((ROOT / KP / folder).iterdir())]
     depends = [str(path.relative_to(ROOT)) for path in ours]
     kp = Extension(".".join([*VULKAN.parts, "_kp"]), [str(KP / "src" / "unity.cpp")], language="c++", depends=depends,
@@ -160,7 +139,7 @@ def kompute() -> Extension:
 
 
 class BuildExtensions(setuptools.command.build_ext.build_ext):
-    """Compiles extensions where that is possible, and else notes why not."""
+    """Compile extensions where possible; else note why not."""
 
     whys = "", ""  # Kompute, and one of the others, cannot be built
 
@@ -178,7 +157,7 @@ class BuildExtensions(setuptools.command.build_ext.build_ext):
         self.extensions = [each for each, why in zip((kp, *others), whys, strict=True) if not why]  # are copied
 
     def _missing(self, kp: Extension) -> str:
-        """What the compiler does not find of what Kompute needs."""
+        """Name the requirements of Kompute that the compiler does not find."""
         try:
             import pybind11
         except ImportError:
@@ -195,7 +174,7 @@ class BuildExtensions(setuptools.command.build_ext.build_ext):
         return ""
 
     def _compiled(self, module: Extension) -> str:
-        """Compile and link; why it failed."""
+        """Compile and link; return why it failed."""
         try:
             if module.language == "c++":
                 source = recipe.prepare(Path(self.build_temp))
@@ -213,7 +192,7 @@ PICTURES = "https://raw.githubusercontent.com/ag-autograd/ag/main/"
 
 
 def description() -> str:
-    """README.md as PyPI shows it: links to files, and its picture, lead to the repository."""
+    """Return README.md for PyPI, with links to the repository."""
     text = re.sub(r"(!\[[^]]*\]\()(?!https?://)", rf"\1{PICTURES}", (ROOT / "README.md").read_text("utf-8"))
     return re.sub(r"\]\((?!https?://|#|mailto:)", f"]({PAGES}", text)
 
@@ -222,7 +201,7 @@ def description() -> str:
 
 
 class BuildFiles(setuptools.command.build_py.build_py):
-    """Makes files before they are copied; what could not be made anew is not copied."""
+    """Make files before they are copied; do not copy outdated ones."""
 
     def run(self) -> None:
         target = ROOT if self.editable_mode else Path(self.build_lib)
@@ -238,7 +217,7 @@ class BuildFiles(setuptools.command.build_py.build_py):
 
 
 class SourceArchive(setuptools.command.sdist.sdist):
-    """Compiles the shaders first, which give the same on every machine, so that a wheel needs no compiler of them."""
+    """Compile the shaders first: SPIR-V is the same on every machine, so a wheel needs no compiler for them."""
 
     def run(self) -> None:
         compile_shaders()

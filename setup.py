@@ -1,4 +1,4 @@
-"""What setuptools does besides copying Python files; pyproject.toml has the rest, native_build.py the steps."""
+"""Run the steps of native_build.py beside those in pyproject.toml."""
 
 import sys
 from pathlib import Path

@@ -209,7 +209,7 @@ mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/
 
 # ---------------------------------------------------------------------------------------------- barriers
 
-HAZARDS, COMMANDS = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/commands.py"
+COMMANDS = "ag/engine/backends/vulkan/stream/commands.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
 QUICKLY = "engine/backends/test_quick.py"
 QUICK = "ag/engine/backends/vulkan/quick.py"
@@ -237,13 +237,13 @@ mutant("kernel", "zeros of either sign are one launch", "ag/engine/backends/vulk
 mutant("kernel", "zeros of either sign are one number of a chain", "ag/engine/backends/vulkan/plans.py",
        "*[number for *_, number in cast(Chain, params.get(\"chain\", ()))]", "",
        "engine/kernels/test_chains.py::test_zeros_of_either_sign_are_not_the_same_launch[lavapipe]")
-mutant("barrier", "none for a read after a write", HAZARDS, "or _overlap(reads, self._writes)", "",
+mutant("barrier", "none for a read after a write", COMMANDS, "or _overlap(reads, self._writes)", "",
        f"{TWO}[read after write]")
-mutant("barrier", "none for a write after a write", HAZARDS, "or _overlap(writes, self._writes)", "",
+mutant("barrier", "none for a write after a write", COMMANDS, "or _overlap(writes, self._writes)", "",
        f"{TWO}[write after write]")
-mutant("barrier", "none for a write after a read", HAZARDS, "or _overlap(writes, self._reads)", "",
+mutant("barrier", "none for a write after a read", COMMANDS, "or _overlap(writes, self._reads)", "",
        f"{TWO}[write after read]")
-mutant("barrier", "a barrier settles nothing", HAZARDS, "if needed:", "if not needed:",
+mutant("barrier", "a barrier settles nothing", COMMANDS, "if needed:", "if not needed:",
        "engine/backends/test_hazards.py::test_random_programs[0]")
 mutant("barrier", "a program does not wait for copies before it", COMMANDS, "copies or i == 0)", "copies)",
        "engine/backends/test_hazards.py::test_a_barrier_is_for_copies_where_there_may_be_some")
@@ -488,7 +488,7 @@ mutant("optimizer", "a flat buffer that the device does not address", "ag/optim/
 shader("the tickets of a part of a launch", "ticket.glsl", "== groups - 1;",
        "== gl_NumWorkGroups.x * gl_NumWorkGroups.y - 1;", ("adam_update",),
        "engine/kernels/test_edges.py::test_the_state_moves_on_once_per_launch[lavapipe]")
-mutant("kernel", "by address: the alignment of what is reached", "ag/engine/backends/vulkan/spirv/addresses.py",
+mutant("kernel", "by address: the alignment of what is reached", "ag/engine/backends/vulkan/spirv.py",
        "mask | _ALIGNED, alignment", "mask | _ALIGNED, 2 * alignment",
        "engine/backends/test_addresses.py::test_quads_are_aligned_as_such")
 mutant("kernel", "by address: which operands", "ag/engine/backends/vulkan/pipelines.py",
@@ -790,7 +790,7 @@ mutant("refused", "what could not be opened keeps its memory", "ag/engine/backen
 mutant("refused", "a manager's errors are those of Kompute", "ag/engine/backends/vulkan/loader.py",
        "guarded(manager, Faults(kp, f\"vulkan:{index}\"))", "manager",
        f"{REFUSALS}::test_a_kernel")
-mutant("refused", "no memory is a driver that fails", "ag/engine/backends/vulkan/faults.py",
+mutant("refused", "no memory is a driver that fails", "ag/engine/backends/vulkan/loader.py",
        "if isinstance(error, MemoryError):", "if error is None:",
        f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
 mutant("refused", "a lost device does not compile a kernel", "ag/engine/backends/vulkan/pipelines.py",

@@ -22,7 +22,7 @@ from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.products.tiles import tiles_of
 from ag.engine.backends.vulkan.stream import commands as of_stream
 from ag.engine.backends.vulkan.stream import recorder
-from ag.engine.backends.vulkan.stream.hazards import HazardTracker
+from ag.engine.backends.vulkan.stream.commands import HazardTracker
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
 from ag.engine.shape import Shape

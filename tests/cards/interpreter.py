@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.engine.backends.vulkan.spirv.module import code_of, read
+from ag.engine.backends.vulkan.spirv import code_of, read
 
 Array = np.ndarray[Any, Any]
 _PHI, _VARIABLE, _RETURN = 245, 59, 253

@@ -16,7 +16,7 @@ from cards.radv import KERNELS, SPV
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.products.tiles import tiles_of
-from ag.engine.backends.vulkan.spirv.addresses import with_addresses
+from ag.engine.backends.vulkan.spirv import with_addresses
 from ag.engine.kernels.attention import attention
 
 FILES = sorted(path for path in SPV.glob("*.spv") if "_coop" not in path.stem)  # Metal has none of these

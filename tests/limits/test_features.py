@@ -9,9 +9,7 @@ from limits.conftest import Limited
 
 import ag
 from ag.engine.backends.vulkan.kernel_files import read_manifest
-from ag.engine.backends.vulkan.spirv.addresses import with_addresses
-from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
-from ag.engine.backends.vulkan.spirv.module import code_of, read
+from ag.engine.backends.vulkan.spirv import code_of, modes_of, read, with_addresses, with_modes
 
 FILES = sorted((Path(ag.__file__).parent / "engine/backends/vulkan/spv").glob("*.spv"))
 # Numbers of SPIR-V's capabilities: the feature that each needs, as Manager.features() calls it; "" for none, or for a

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ag.engine.backends.vulkan import machine
-from ag.engine.backends.vulkan.machine import lanes, watchdog
+from ag.engine.backends.vulkan import examination
+from ag.engine.backends.vulkan.examination import lanes, watchdog
 
 AMD = "module/amdgpu/parameters/lockup_timeout"
 HEARTBEAT = "class/drm/card{}/engine/{}/heartbeat_interval_ms"
@@ -20,8 +20,8 @@ XE = "class/drm/card0/device/tile0/gt0/engines/{}/job_timeout_ms"
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Write files of /sys, by their paths and contents."""
-    monkeypatch.setattr(machine, "_PLATFORM", "linux")
-    monkeypatch.setattr(machine, "_SYS", tmp_path)
+    monkeypatch.setattr(examination, "_PLATFORM", "linux")
+    monkeypatch.setattr(examination, "_SYS", tmp_path)
 
     def write(content: dict[str, object]) -> None:
         for name, text in content.items():
@@ -95,7 +95,7 @@ class FakeRegistry(SimpleNamespace):
 ])
 def test_the_watchdog_of_windows(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, int], verdict: str,
                                  said: str) -> None:
-    monkeypatch.setattr(machine, "_PLATFORM", "win32")
+    monkeypatch.setattr(examination, "_PLATFORM", "win32")
     monkeypatch.setitem(sys.modules, "winreg", FakeRegistry(numbers))  # type: ignore[arg-type]
     found = watchdog("NVIDIA", True, 0.2)
     assert (found.verdict, found.found) == (verdict, f"{said}; submissions are kept below 200 ms")
@@ -104,7 +104,7 @@ def test_the_watchdog_of_windows(monkeypatch: pytest.MonkeyPatch, numbers: dict[
 
 
 def test_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_PLATFORM", "darwin")
+    monkeypatch.setattr(examination, "_PLATFORM", "darwin")
     assert watchdog("Apple", True, 0.2).found == "none that can be read; submissions are kept below 200 ms"
     assert lanes(0x10DE, 0x2684) is None
 

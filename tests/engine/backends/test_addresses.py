@@ -15,8 +15,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine.backends.vulkan.kernel_files import read_manifest
-from ag.engine.backends.vulkan.spirv.addresses import with_addresses
-from ag.engine.backends.vulkan.spirv.module import Instruction, code_of, instruction, read, written
+from ag.engine.backends.vulkan.spirv import Instruction, code_of, instruction, read, with_addresses, written
 
 SPV = Path(ag.__file__).parent / "engine" / "backends" / "vulkan" / "spv"
 FILES = sorted(path for path in SPV.glob("*.spv") if "_coop" not in path.name)  # which older validators do not know

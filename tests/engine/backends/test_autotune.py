@@ -1,4 +1,7 @@
-"""AG_TUNE=1: the quickest tiles are measured once per class of products, kept in a file, and used from then on."""
+"""AG_TUNE=1: the quickest tiles are measured once per class of products, kept in a file, and used from then on.
+
+Most tests choose for a device that only counts; one measures on SwiftShader.
+"""
 
 from __future__ import annotations
 
@@ -7,96 +10,84 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.tiled import blank, normal, on
+from helpers.tiled import normal, on
 
 import ag
+from ag.engine.backends.vulkan import cache_files
+from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.plans import Product
 from ag.engine.backends.vulkan.products import autotune as tune
-from ag.engine.backends.vulkan.products.autotune import Tune, class_of
-from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.products.autotune import Choices, Tune, choices_of, class_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.compile.pipeline import record
-from ag.engine.device import backend_of
 from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
+from ag.engine.primitive import Primitive
 from ag.engine.window import Window
 
 CLASS = "16x32 32x16 nn 1"
+NN = {"ta": False, "tb": False}
+LIMITS: Any = {"max_work_group_invocations": 128, "max_shared_memory": 16384, "max_work_group_size": (1024, 1024, 64),
+               "max_storage_buffers": 16, "driver_id": 0, "required_subgroup_sizes": (0, 0)}
 pytestmark = pytest.mark.vulkan
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The cache directory's folder of ag, which is not there yet; this process has measured nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    choices_of.cache_clear()
-    return tmp_path / "ag"
-
-
-@pytest.fixture
-def opened(folder: Path, swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
-    """Opens backends as processes of their own would, with AG_TUNE set."""
-    from ag.engine.backends.vulkan.backend import VulkanBackend
-
-    backends = []
-    monkeypatch.setattr(tune, "TILES", {kind: TILES[kind] for kind in ("S", "V")})  # others take time to compile
-    monkeypatch.setattr(tune, "_MOST_SECONDS", 60.0)
-    monkeypatch.setenv("AG_TUNE", "1")
-
-    def open_one() -> Any:
-        choices_of.cache_clear()
-        backends.append(VulkanBackend(int(swiftshader.split(":")[1]), guard=256))
-        return backends[-1]
-
-    yield open_one
-    for backend in backends:
-        backend.synchronize()
-        backend.check_guards()
-    choices_of.cache_clear()
-
-
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The workgroups of every command that is timed; of all, that with most is the quickest."""
-    grids: list[int] = []
-
-    def seconds(recorder: Any, command: Any) -> float:
-        assert tune._timed(recorder, recorder.build([command])) > 0
-        grids.append(command.grid[0] * command.grid[1] * command.grid[2])
-        return 1.0 / grids[-1]
-
-    monkeypatch.setattr(tune, "seconds_of", seconds)
     monkeypatch.setattr(tune, "_WARM_SECONDS", 0.0)
-    return grids
+    choices_of.cache_clear()
+    cache_files._warn.cache_clear()
+    yield tmp_path / "ag"
+    choices_of.cache_clear()
 
 
-def test_a_card_is_warm_before_it_is_timed(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its clock rises with work, the first of several kinds would be found slow."""
-    backend: Any = backend_of(lavapipe)
-    played = []
-    usual = tune._timed
-    monkeypatch.setattr(tune, "_timed", lambda recorder, sequence: played.append(usual(recorder, sequence)))
-    a, out = on(backend, np.ones((4, 4))), blank(backend, (4, 4))
-    begin = perf_counter()
-    tune.warm_up(backend.recorder, backend.command(matmul, (out, a, a), {"ta": False, "tb": False}))
-    assert perf_counter() - begin >= tune._WARM_SECONDS and len(played) > 3
-    tune.warm_up(backend.recorder, None)
-    assert np.array_equal(backend.download(out), np.full((4, 4), 4.0))
+class Counted:
+    """A device that runs nothing; `tuned` chooses for it, as a process of its own would."""
+
+    name, info = "vulkan:9", SimpleNamespace(description="A card", vendor="V", driver="1")
+    recorder = SimpleNamespace(build=lambda commands: None, wait=lambda: None, play=lambda sequences: None)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = {"fixed": 3.0, "S": 2.0, "V": 1.0}
+        self.timed: list[str] = []
+        monkeypatch.setattr(tune, "seconds_of", self._seconds)
+        monkeypatch.setattr(tune, "TILES", {kind: TILES[kind] for kind in ("S", "V")})
+
+    def _seconds(self, _recorder: Any, command: Any) -> float:
+        self.timed.append(command.kind)
+        return self.seconds[command.kind]
+
+    def alloc(self, shape: Any, _dtype: Any) -> Any:
+        return SimpleNamespace(shape=shape)
+
+    def upload(self, *_: Any) -> None:
+        pass
+
+    def command(self, _primitive: Any, _buffers: Any, _params: Any, tiles: Any) -> Any:
+        return SimpleNamespace(kind="fixed" if tiles.fixed else tiles.forced, _replace=lambda kernel: None)
+
+    def tuned(self) -> Tune:
+        choices_of.cache_clear()
+        return Tune(self, Tiles(1, (), fixed=True, direct_rows=9), LIMITS)  # type: ignore[arg-type]
+
+    def chosen(self, rows: int = 13, inner: int = 30, cols: int = 16, by: Tune | None = None) -> str:
+        """The kind of tiles of a product, chosen in a new process unless `by` another."""
+        rule = (by or self.tuned()).rule(matmul, ((rows, cols), (rows, inner), (inner, cols)), NN)
+        return "fixed" if rule.fixed else rule.forced
 
 
-def product(backend: Any, rows: int = 13, inner: int = 30, cols: int = 16) -> None:
-    """A product, checked."""
-    rng = np.random.default_rng(1)
-    a, b = normal(rng, rows, inner), normal(rng, inner, cols)
-    out = backend.launch(matmul, on(backend, a), on(backend, b), into=blank(backend, (rows, cols)), ta=False, tb=False)
-    np.testing.assert_allclose(backend.download(out), a @ b, rtol=1e-4, atol=1e-4)
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
 
 
 def kept(folder: Path) -> dict[str, str]:
@@ -105,76 +96,62 @@ def kept(folder: Path) -> dict[str, str]:
     return choices
 
 
-def test_a_choice_is_kept_and_no_other_process_measures(
-    opened: Callable[[], Any], folder: Path, timed: list[int]
-) -> None:
-    first = opened()
-    product(first)
-    assert len(timed) == 3  # two kinds, and that of software devices
+def test_a_card_is_warm_before_it_is_timed(card: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its clock rises with work, the first of several kinds would be found slow."""
+    played: list[Any] = []
+    monkeypatch.setattr(tune, "_WARM_SECONDS", 4.0)
+    monkeypatch.setattr(tune, "perf_counter", lambda: len(played))
+    monkeypatch.setattr(tune, "_timed", lambda recorder, sequence: played.append(sequence))
+    tune.warm_up(card.recorder, card.command(None, (), {}, Tiles(1, ())))
+    assert len(played) == 4
+    tune.warm_up(card.recorder, None)
+    assert len(played) == 4
+
+
+def test_a_choice_is_kept_and_no_other_process_measures(card: Counted, folder: Path) -> None:
+    first = card.tuned()
+    assert card.chosen(by=first) == "V" and card.timed == ["fixed", "S", "V"]  # the table's comes first
     assert kept(folder) == {CLASS: "V"}
-    product(first)
-    product(first, 16, 20, 9)  # another of the class
-    product(opened())
-    assert len(timed) == 3
-    product(opened(), 17, 30, 16)
-    assert len(timed) == 6 and list(kept(folder)) == [CLASS, "32x32 32x16 nn 1"]
+    assert card.chosen(by=first) == card.chosen(16, 20, 9, first) == card.chosen() == "V"  # all of one class
+    assert len(card.timed) == 3
+    assert card.chosen(17) == "V" and len(card.timed) == 6
+    assert list(kept(folder)) == [CLASS, "32x32 32x16 nn 1"]
 
 
-def test_what_was_chosen_is_used(opened: Callable[[], Any], folder: Path, timed: list[int]) -> None:
-    product(opened(), 40, 8, 40)
-    (file,) = folder.glob("*.json")  # compiled kernels are kept there, too
-    grids = {}
-    for kind in ("fixed", "V", "S"):
-        file.write_text(file.read_text().replace('"V"', f'"{kind}"').replace('"fixed"', f'"{kind}"'))
-        backend = opened()
-        buffers = tuple(blank(backend, shape) for shape in ((40, 40), (40, 8), (8, 40)))
-        grids[kind] = backend.command(matmul, buffers, {"ta": False, "tb": False}).grid
-    assert grids == {"fixed": (2, 2, 1), "V": (5, 2, 1), "S": (2, 2, 1)}
+def test_what_was_chosen_is_used_if_this_device_can(card: Counted, folder: Path) -> None:
+    card.chosen()
+    (file,) = folder.iterdir()
+    before = file.read_text()
+    for kind in ("fixed", "S"):
+        file.write_text(before.replace('"V"', f'"{kind}"'))
+        assert card.chosen() == kind and len(card.timed) == 3
+    file.write_text(before.replace('"V"', '"XXL"'))
+    assert card.chosen() == "V" and len(card.timed) == 6 and file.read_text() == before
 
 
-def test_the_real_stopwatch_chooses_some_kind(opened: Callable[[], Any], folder: Path) -> None:
-    backend = opened()
-    product(backend)
-    (choice,) = kept(folder).values()
-    assert choice in backend._tune._rules
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ("{", "cannot be read"), ("driver", "was made for another driver"), ("kernels", "was made for another kernels"),
-    *(pytest.param(content, message, marks=pytest.mark.slow) for content, message in (
-        ("[1]", "is no file of choices"), ('{"choices": 1}', "is no file of choices"),
-        ('{"choices": {"a": "S"}}', "was made for another format"), ("device", "was made for another device"),
-        ("choices", "holds a choice that is no word"))),
+@pytest.mark.parametrize(("change", "message"), [
+    ("{", "cannot be read"), ("[" * 9999, "cannot be read"), ("[1]", "is no file of choices"),
+    ('{"choices": 1}', "is no file of choices"), ('{"choices": {"a": "S"}}', "was made for another format"),
+    ({"device": "another"}, "was made for another device"), ({"driver": "another"}, "was made for another driver"),
+    ({"kernels": "another"}, "was made for another kernels"),
+    ({"choices": {"a": 1}}, "holds a choice that is no word"),
 ])
 def test_a_broken_or_foreign_file_is_named_once_and_replaced(
-    opened: Callable[[], Any], folder: Path, timed: list[int], caplog: pytest.LogCaptureFixture, content: str,
-    message: str
+    folder: Path, caplog: pytest.LogCaptureFixture, change: str | dict[str, object], message: str
 ) -> None:
-    product(opened())
-    (file,) = folder.glob("*.json")  # compiled kernels are kept there, too
+    assert choices_of("a device", "1", "hash").keep("a", "S", {"S"}) == "S"
+    file = folder / "a-device.json"
     before = file.read_text()
-    other = {**json.loads(before), content: {"a": 1} if content == "choices" else "another"}
-    file.write_text(json.dumps(other) if content.isalpha() else content)
-    backend = opened()
-    product(backend)
-    product(backend)
-    assert len(timed) == 6 and file.read_text() == before
-    assert [message in record.message for record in caplog.records] == [True]
-    assert str(file) in caplog.text
-
-
-def test_a_choice_that_this_device_cannot_run_is_made_again(
-    opened: Callable[[], Any], folder: Path, timed: list[int]
-) -> None:
-    product(opened())
-    (file,) = folder.glob("*.json")  # compiled kernels are kept there, too
-    file.write_text(file.read_text().replace('"V"', '"XXL"'))
-    product(opened())
-    assert len(timed) == 6 and kept(folder) == {CLASS: "V"}
+    file.write_text(change if isinstance(change, str) else json.dumps({**json.loads(before), **change}))
+    choices_of.cache_clear()
+    found = choices_of("a device", "1", "hash")
+    assert found.get("a") is None and found.keep("a", "S", {"S"}) == "S" and file.read_text() == before
+    (text,) = caplog.messages
+    assert f"{file} {message}" in text
 
 
 def test_what_another_process_chose_meanwhile_holds(folder: Path) -> None:
-    one, two = (Choices(folder / "device.json", "device", "1", "hash") for _ in range(2))
+    one, two = (Choices("device.json", "device", "1", "hash") for _ in range(2))
     assert one.keep("a", "L", {"L", "M", "S"}) == "L" and two.keep("b", "M", {"L", "M", "S"}) == "M"
     assert two.keep("a", "S", {"L", "M", "S"}) == two.get("a") == "L"
     assert two.keep("a", "S", {"M", "S"}) == "S" and two.keep("a", "L", {"L", "M", "S"}) == "S"
@@ -182,75 +159,73 @@ def test_what_another_process_chose_meanwhile_holds(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["device.json"]
 
 
-def test_a_folder_that_cannot_be_written_costs_the_file_only(
-    opened: Callable[[], Any], folder: Path, timed: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
-    folder.write_text("not a folder")
-    backend = opened()
-    caplog.clear()
-    product(backend)
-    product(backend)
-    assert len(timed) == 3 and "cannot be written" in caplog.text
-
-
-@pytest.mark.parametrize("where", ["the arena", "the command stream"])
-def test_no_room_to_measure(
-    opened: Callable[[], Any], folder: Path, timed: list[int], caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch, where: str,
-) -> None:
-    backend = opened()
-    buffers = tuple(blank(backend, shape) for shape in ((40, 40), (40, 8), (8, 40)))
-
+@pytest.mark.parametrize("where", ["alloc", "command"])
+def test_no_room_to_measure(card: Counted, folder: Path, caplog: pytest.LogCaptureFixture,
+                            monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def full(*_: Any) -> None:
-        raise ag.ArenaError(f"{where} is full")
+        raise ag.ArenaError("the arena is full")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(*(backend, "alloc") if where == "the arena" else (backend.recorder, "build"), full)
-        assert backend.command(matmul, buffers, {"ta": False, "tb": False}).grid == (2, 2, 1)
-    assert not timed and not list(folder.glob("*.json")) and f"for want of memory ({where} is full)" in caplog.text
-
-
-def test_nothing_is_read_or_written_unless_asked(
-    folder: Path, opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("AG_TUNE")
-    product(opened())
-    assert not folder.exists()
-    monkeypatch.setenv("AG_TUNE", "1")
-    monkeypatch.setenv("AG_MATMUL_TILE", "M")  # which says it already
-    product(opened())
-    assert not folder.exists()
+    monkeypatch.setattr(card, where, full)
+    assert card.chosen() == "fixed" and not card.timed and not folder.exists()
+    assert "for want of memory (the arena is full)" in caplog.text
 
 
-def test_products_and_convolutions_have_classes(
-    opened: Callable[[], Any], folder: Path, timed: list[int]
-) -> None:
-    backend, rng = opened(), np.random.default_rng(2)
-    a, b = on(backend, normal(rng, 3, 5, 9)), on(backend, normal(rng, 3, 5, 7))
-    got = backend.download(backend.launch(batched_matmul, a, b, ta=True, tb=False, chunk=64))
-    np.testing.assert_allclose(got[0], np.swapaxes(backend.download(a), 1, 2) @ backend.download(b), rtol=1e-4,
-                               atol=1e-5)
-    empty = backend.launch(matmul, on(backend, normal(rng, 3, 0)), on(backend, normal(rng, 0, 4)), ta=False, tb=False)
-    assert not backend.download(empty).any()
-    image, weight = on(backend, normal(rng, 4, 6, 6, 2)), on(backend, normal(rng, 8, 4, 3, 3))
-    out = backend.launch(conv2d, image, weight, window=Window((3, 3)), groups=1)  # element by element
-    backend.launch(conv2d_weight_grad, image, out, window=Window((3, 3)), groups=1, chunk=64)
+def test_products_and_convolutions_have_classes(card: Counted, folder: Path) -> None:
+    by, window = card.tuned(), Window((3, 3))
+
+    def choose(primitive: Primitive, operands: tuple[tuple[int, ...], ...], **params: Any) -> None:
+        by.rule(primitive, (primitive.shape(*operands, **params), *operands), params)
+
+    choose(batched_matmul, ((3, 5, 9), (3, 5, 7)), ta=True, tb=False, chunk=64)
+    choose(matmul, ((3, 0), (0, 4)), **NN)  # of nothing
+    choose(conv2d, ((4, 6, 6, 2), (8, 4, 3, 3)), window=window, groups=1)  # element by element
+    choose(conv2d_weight_grad, ((4, 6, 6, 2), (8, 4, 4, 2)), window=window, groups=1, chunk=64)
     assert sorted(kept(folder)) == ["16x8 8x8 tn 4", "8x32 32x64 taps 1"]
     assert class_of(Product(1, 2, 3, 4, "nt")) == "1x4 4x2 nt 4"
 
 
-def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Path, timed: list[int]) -> None:
-    """Whatever is chosen: eager and captured launches of a product are of one class."""
-    backend, rng = opened(), np.random.default_rng(3)
-    a, b = on(backend, normal(rng, 40, 30)), on(backend, normal(rng, 30, 40))
-    with record(backend) as recording:
-        out = backend.launch(matmul, a, b, ta=False, tb=False)
-    eager = backend.download(out)
-    recording.finished().run()
-    np.testing.assert_array_equal(backend.download(out), eager)
-    assert len(kept(folder)) == 1
+def test_the_times_are_in_the_log(card: Counted, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "ag"):
+        card.chosen()
+    assert f"tiles for {CLASS} take fixed 3000000 us, S" in caplog.text
 
 
+def test_kinds_that_have_no_turn_in_time(card: Counted, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "_MOST_SECONDS", 0.0)
+    assert card.chosen() == "fixed" and card.timed == ["fixed"] and kept(folder) == {CLASS: "fixed"}
+
+
+def test_kinds_that_do_not_fit_the_device(card: Counted) -> None:
+    for limits, kinds in (({"max_work_group_invocations": 64}, ["S"]), ({"max_shared_memory": 10000}, ["S"]),
+                          ({}, ["S", "V"])):
+        assert list(Tune(card, Tiles(1, ()), {**LIMITS, **limits})._rules) == kinds  # type: ignore[arg-type]
+
+
+def test_a_device_measures_and_captures_what_it_chose(swiftshader: str, folder: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager and captured launches of a product are of one class; without AG_TUNE no file is read or written."""
+    a, b = (normal(np.random.default_rng(3), *shape) for shape in ((40, 30), (30, 40)))
+    for tuned in (False, True):
+        monkeypatch.setenv("AG_TUNE", "1")
+        monkeypatch.setenv("AG_MATMUL_TILE", "" if tuned else "V")  # which says it already
+        monkeypatch.setattr(tune, "TILES", {})  # but for the fixed one, kinds take time to compile
+        backend: Any = VulkanBackend(int(swiftshader.split(":")[1]), guard=256)
+        assert (backend._tune is not None) is tuned
+        if tuned:
+            x, y = on(backend, a), on(backend, b)
+            with record(backend) as recording:
+                out = backend.launch(matmul, x, y, **NN)
+            eager = backend.download(out)
+            np.testing.assert_allclose(eager, a @ b, rtol=1e-4, atol=1e-4)
+            recording.finished().run()
+            np.testing.assert_array_equal(backend.download(out), eager)
+            backend.check_guards()
+            assert kept(folder) == {"64x32 32x64 nn 1": "fixed"}
+        else:
+            assert not folder.exists()
+
+
+@pytest.mark.slow
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
     """From the outside: the variable, the file, and a process that would fail if it measured."""
     program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan.products import autotune\n"
@@ -264,31 +239,3 @@ def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
                               capture_output=True, timeout=60, check=True)
         assert done.stdout == "64.0\n" and done.stderr == ""
     assert list(kept(folder)) == ["4x4 4x4 nn 1"]
-
-
-def test_the_choice_is_told_to_whoever_listens(
-    opened: Callable[[], Any], timed: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "ag"):
-        product(opened())
-    assert f"tiles for {CLASS} take fixed" in caplog.text
-
-
-def test_kinds_that_have_no_turn_in_time(
-    opened: Callable[[], Any], folder: Path, timed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = opened()
-    monkeypatch.setattr(tune, "_MOST_SECONDS", 0.0)
-    product(backend)
-    assert len(timed) == 1 and kept(folder) == {CLASS: "fixed"}  # what the table says comes first
-
-
-def test_kinds_that_do_not_fit_the_device(opened: Callable[[], Any]) -> None:
-    backend = opened()
-    rule = Tiles(1, ())
-    for limits, kinds in (({"max_work_group_invocations": 64, "max_shared_memory": 16384}, ["S"]),
-                          ({"max_work_group_invocations": 128, "max_shared_memory": 10000}, ["S"]),
-                          ({"max_work_group_invocations": 128, "max_shared_memory": 16384}, ["S", "V"])):
-        limits |= {"max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16, "driver_id": 0,
-                   "required_subgroup_sizes": (0, 0)}
-        assert list(Tune(backend, rule, limits)._rules) == kinds

@@ -25,7 +25,7 @@ import ag
 import kernels_build
 from ag.engine.backends.vulkan import plans as kernels
 from ag.engine.backends.vulkan.products import cooperative
-from ag.engine.backends.vulkan.products.autotune_cache import choices_of
+from ag.engine.backends.vulkan.products.autotune import choices_of
 from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles, sizes_of
 from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.compile.pipeline import record

@@ -13,8 +13,7 @@ import pytest
 
 import ag
 from ag.engine.backends.vulkan.kernel_files import read_manifest
-from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
-from ag.engine.backends.vulkan.spirv.module import read
+from ag.engine.backends.vulkan.spirv import Mode, modes_of, read, with_modes
 from ag.engine.device import backend_of
 
 PRESERVES, ROUNDS, DENORMALS = Mode(4466, 4461), Mode(4467, 4462), Mode(4464, 4459)

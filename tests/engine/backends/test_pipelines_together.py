@@ -16,7 +16,7 @@ from helpers.devices import run_code
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.vulkan import pipeline_cache, pipelines
+from ag.engine.backends.vulkan import pipelines
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager
 from ag.engine.compile.pipeline import record
@@ -32,7 +32,7 @@ Run = Callable[..., dict[str, Any]]
 STEP = """
 import os, signal, threading
 from time import perf_counter, sleep
-from ag.engine.backends.vulkan import pipeline_cache
+from ag.engine.backends.vulkan import pipelines
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
@@ -40,7 +40,7 @@ from ag.engine.kernels.activation import relu
 from ag.engine.kernels.elementwise import add
 
 COUNT, THREADS = 5, 3
-pipeline_cache.cores = lambda: THREADS
+pipelines.cores = lambda: THREADS
 backend = backend_of(DEVICE)
 kernels, manager = backend._kernels, backend._manager
 x = backend.alloc((40,), F32)
@@ -111,12 +111,14 @@ def test_a_program_asks_for_all_that_it_lacks(lavapipe: str, monkeypatch: pytest
     backend.upload(np.arange(4, dtype=np.float32), x)
     asked: list[int] = []
 
+    usual = pipelines.compiled
+
     def compiled(manager: Manager, wanted: list[Asked]) -> list[Algorithm | None]:
         asked.append(len(wanted))
-        return pipeline_cache.compiled(manager, wanted)
+        return usual(manager, wanted)
 
     monkeypatch.setattr(pipelines, "compiled", compiled)
-    monkeypatch.setattr(pipeline_cache, "cores", lambda: 4)
+    monkeypatch.setattr(pipelines, "cores", lambda: 4)
     for _ in range(2):
         with record(backend) as recording:
             results = [backend.launch(kernel, backend.launch(add, x, x)) for kernel in (relu, exp)]

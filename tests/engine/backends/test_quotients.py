@@ -13,8 +13,7 @@ import pytest
 
 import kernels_build
 from ag.engine import shape as shapes
-from ag.engine.backends.vulkan.plans import manifest
-from ag.engine.backends.vulkan.quotients import END, divisors, multiplier_and_shift, steps
+from ag.engine.backends.vulkan.plans import END, divisors, manifest, multiplier_and_shift, steps
 from ag.engine.shape import Shape
 
 # All small divisors, the powers of two and what is beside them, the largest, and some of every size.

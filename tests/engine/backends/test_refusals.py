@@ -384,5 +384,5 @@ said["kind"] = type(manager).__module__
 said["error"] = error_of(lambda: manager.arena(1 << 31))
 said["kept"] = manager.arena is manager.arena
 """)
-    assert said["kind"] == "ag.engine.backends.vulkan.faults" and said["kept"]
+    assert said["kind"] == "ag.engine.backends.vulkan.loader" and said["kept"]
     expect("4 GiB in a tensor of kp", said["error"], ag.DeviceError, f"{lavapipe}: the driver refuses", "4 GiB")

@@ -24,8 +24,7 @@ import ag
 from ag.autograd.captured.call import RecordedCall
 from ag.engine.backends.vulkan.plans import Plan, planned
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
-from ag.engine.backends.vulkan.stream.commands import Command, Copy, groups_of
-from ag.engine.backends.vulkan.stream.cost import Budget, seconds_of
+from ag.engine.backends.vulkan.stream.commands import Budget, Command, Copy, groups_of, seconds_of
 from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
 from ag.engine.kernels.indexing import scatter_columns

@@ -12,7 +12,7 @@ from table.rows import EPS, Array
 from ag.engine.backend import Backend
 from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.stream import commands
-from ag.engine.backends.vulkan.stream.cost import seconds_of
+from ag.engine.backends.vulkan.stream.commands import seconds_of
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import PRIMITIVES

@@ -16,8 +16,8 @@ import pytest
 import ag.engine.kernels  # noqa: F401  importing declares the primitives
 import kernels_build
 from ag.engine.backends.vulkan import plans
+from ag.engine.backends.vulkan.plans import steps
 from ag.engine.backends.vulkan.products.tiles import TILES
-from ag.engine.backends.vulkan.quotients import steps
 from ag.engine.kernels.fused import fused
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import Window

@@ -1,9 +1,7 @@
-"""The Vulkan backend: buffers are offsets into the arena's segments, a launch is a recorded dispatch.
+"""Run primitives on a Vulkan device: buffers are offsets into the arena's segments, a launch is a recorded dispatch.
 
-A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
-recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
-primitive it is given and must not know one by name: which kernel runs is the matter of `plans` and `tiles`.
-`ag.engine.backends.vulkan` makes it, when `ag.engine.device` opens a device.
+A launch evaluates the shape rule, allocates outputs, packs offsets into push constants, and records the command;
+nothing waits before a download.  No primitive is known by name here: `plans` and `tiles` choose kernels.
 """
 
 from __future__ import annotations
@@ -20,17 +18,14 @@ from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS, LetGo
-from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
-from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
 from ag.engine.backends.vulkan.plans import Plan, check_kernels
-from ag.engine.backends.vulkan.products.autotune import Tune
+from ag.engine.backends.vulkan.products.autotune import Tune, tried
 from ag.engine.backends.vulkan.products.cooperative import Cooperative
 from ag.engine.backends.vulkan.products.tiles import Rule
-from ag.engine.backends.vulkan.products.trial import tried
 from ag.engine.backends.vulkan.quick import Quick
 from ag.engine.backends.vulkan.shadow import Shadow
-from ag.engine.backends.vulkan.stream.commands import Command, Recorded
-from ag.engine.backends.vulkan.stream.cost import Budget
+from ag.engine.backends.vulkan.stream.commands import Budget, Command, Recorded
 from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
@@ -42,34 +37,32 @@ from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.errors import DtypeError
 
-__all__ = ["VulkanBackend"]
-
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
-_REST = 3  # launches for which memory rests, as several may run at once
-_IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
+_REST = 3  # launches before freed memory is used again, as several may run at once
+_IN_TURN = 2  # sequences of a program: one runs while the next is prepared
 _PARTS = ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow", "_quick")
-_INHERITED: list[object] = []  # of the process that this one was forked from; never freed
+_INHERITED: list[object] = []  # from the parent process; never freed
 
 
 def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int]:
-    """An address, how many bytes, and what goes there: elements, or what lies at another address."""
+    """Return an address, a size in bytes, and what goes there: elements, or another address."""
     if isinstance(value, Buffer):
         settle(value)
         return target.address, target.nbytes, value.address
-    exact = value.dtype == _NUMPY[target.dtype] and target.dtype is not BF16  # of which numpy knows the words only
+    exact = value.dtype == _NUMPY[target.dtype] and target.dtype is not BF16  # numpy has only its words
     return target.address, target.nbytes, value if exact else stored(value, target.dtype)
 
 
 class VulkanProgram:
-    """Recorded sequences, with `barriers` barriers; the launches keep their buffers alive."""
+    """Recorded sequences; the launches keep their buffers alive."""
 
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
         self._backend = backend
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        # By what they have timestamps for, and the most that they may cost: the next to be started comes first.
+        # By kind of timestamps and limit of cost; the next to start comes first.
         self._built: dict[tuple[object, float], list[tuple[Inputs, list[Recorded]]]] = {}
         self._results = Results()
         before = backend.recorder.barriers
@@ -77,17 +70,16 @@ class VulkanProgram:
         self.barriers: int = backend.recorder.barriers - before
 
     def _sequences(self) -> tuple[Inputs, list[Recorded]]:
-        """Those with the timestamps that somebody asks for now, built when first needed, and what they are given.
+        """Return sequences with the current kind of timestamps, and their inputs; build them when first needed.
 
-        None can be started while it runs, so there are two of each if need be: the device then has the next step when
-        it ends one.
+        A sequence cannot be resubmitted while running; with two the device is never idle between steps.
         """
         recorder = self._backend.recorder
         most = recorder.budget.seconds
         key = recorder.timing, most
         if key not in self._built:
             for timing, limit in list(self._built):
-                if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or too long
+                if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or of another limit
                     self._built.pop((timing, limit), None)
         built = self._built.setdefault(key, [])
         if not built or (built[0][1] and recorder.runs(built[0][1][-1])):
@@ -99,11 +91,11 @@ class VulkanProgram:
 
     @property
     def nbytes(self) -> int:
-        """Arena bytes of all blocks held."""
+        """Return the arena bytes of all blocks held."""
         return held_bytes(self._launches)
 
     def run(self, given: Given = ()) -> None:
-        """Start all sequences, in order, after the copies of what is given; waits for their last run only."""
+        """Copy the given values, then start all sequences; wait only for their last run."""
         with self._backend.lock:
             inputs, sequences = self._sequences()
             recorder = self._backend.recorder
@@ -114,7 +106,7 @@ class VulkanProgram:
             recorder.play(sequences)
 
     def copied(self, result: Buffer) -> Buffer:
-        """A copy of a result of the last run; does not wait."""
+        """Copy a result of the last run; do not wait."""
         backend, into = self._backend, self._backend.alloc(result.shape, result.dtype)
         if 0 not in result.shape:
             with backend.lock:
@@ -122,7 +114,7 @@ class VulkanProgram:
         return into
 
     def close(self) -> None:
-        """Wait until the device is done with them, then forget sequences and buffers."""
+        """Wait for the device, then release sequences and buffers."""
         self._backend.synchronize()
         self._built.clear()
         self._commands.clear()
@@ -130,21 +122,9 @@ class VulkanProgram:
 
 
 class VulkanBackend(Backend):
-    """A Vulkan device.
+    """A Vulkan device, by its number; tests put `guard` bytes around every block, a multiple of 256.
 
-    Parameters
-    ----------
-    index : int
-        Number of the device, as in ``vulkan:0``.
-    guard : int, optional
-        Guard bytes around every block, for tests; a multiple of 256.
-
-    Raises
-    ------
-    DeviceError
-        If the extension, a driver or the device is missing.
-    KernelError
-        If there are no compiled kernels.
+    It is a DeviceError if the extension, a driver or the device is missing, and a KernelError without kernels.
     """
 
     asynchronous = True
@@ -196,7 +176,7 @@ class VulkanBackend(Backend):
         return self._manager.arena(nbytes // 4, nbytes > self._kernels.covered)
 
     def _budget(self) -> int:
-        """The largest segment that the driver would still give to this process without moving others out."""
+        """Return the largest segment that the driver can give without evicting other memory."""
         manager = self._manager
         return max(spare_bytes(manager.memory_heaps(), manager.memory_budget(), manager.arena_heaps()))
 
@@ -241,7 +221,7 @@ class VulkanBackend(Backend):
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned:
-        """`Backend.launch`, whose next call of this kind compiled code makes, where there is a compiler."""
+        """Launch as `Backend.launch` does, and teach compiled code to make the next launch of this kind."""
         out = super().launch(primitive, *operands, into=into, **params)
         self._quick.learn(primitive, operands, params, out)
         return out
@@ -272,20 +252,20 @@ class VulkanBackend(Backend):
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
-        """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
+        """Return a launch's dispatch, in tiles by the device's rule or the given one; None for an empty grid."""
         plan, addresses = self._planned(primitive, buffers, params, tiles)
         return self._kernels.command(plan, addresses, buffers, self.arena.segments)
 
     def _planned(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                  tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...]]:
-        """How to run it, and where its operands lie."""
+        """Return the plan of a launch, and the addresses of its operands."""
         shapes, addresses = tuple([b.shape for b in buffers]), tuple([b.address for b in buffers])
         if tiles is None and (self._tune is not None or self.settings.precision != "highest"):
             tiles = self._rule(primitive, shapes, params)
         return self._kernels.plan(primitive, shapes, params, addresses, tiles), addresses
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
-        """The tiles of a product where they are not those of the device's table."""
+        """Return the rule for a product that does not follow the device's table."""
         found: Rule | None = None
         if self.settings.precision != "highest":
             found = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
@@ -314,9 +294,9 @@ class VulkanBackend(Backend):
             return examined(self, self._manager, self._kernels.tiles)
 
     def close(self) -> None:
-        with self.lock:  # so that no other thread launches what nobody would wait for
+        with self.lock:  # no other thread may launch behind the last wait
             try:
-                if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
+                if not DRIVERS.inherited and not self.recorder.lost:  # these have nothing to wait for
                     self.synchronize()
                     self._kept.save()
             finally:
@@ -327,7 +307,7 @@ class VulkanBackend(Backend):
         with self.lock:
             super().let_go(why)
             if DRIVERS.inherited:
-                _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
+                _INHERITED.append(self.__dict__.copy())  # destroying the parent's objects would hang
             for name in _PARTS:
                 setattr(self, name, LetGo(why))
 

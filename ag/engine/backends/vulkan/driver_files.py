@@ -1,9 +1,7 @@
-"""The drivers that the Vulkan loader finds: the file of each, what the loader says of it, and which devices it brings.
+"""Report the driver files that the Vulkan loader finds, their devices, and the loader's complaints.
 
-A driver is a small JSON file in one of the loader's folders, and the library that it names.  The loader passes over one
-that it cannot load without a word, and tells of no device where it comes from.  So it is asked in processes of their
-own, where a driver may also hang or crash: once for all files, and once for each alone, which lists its devices only.
-Knows what the loader says, and opens no device.  The registry asks through the package, and `examination`.
+The loader skips drivers that it cannot load, and does not say where a device comes from.  So it is asked in separate
+processes, where a driver may hang or crash: once for all files, and once for each.
 """
 
 from __future__ import annotations
@@ -23,16 +21,14 @@ from ag.engine.backend import Finding
 from ag.engine.backends.vulkan.loader import DRIVERS, driver_version, kompute
 from ag.errors import DeviceError
 
-__all__ = ["DriverFile", "Key", "driver_files", "drivers", "file_of"]
-
-Key = tuple[str, int, str]  # product, VkDriverId and version of the driver: two drivers of a card have different ones
+Key = tuple[str, int, str]  # product, VkDriverId and driver version, which differ between two drivers of a card
 
 _VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # the second is the older name
 _ADDED = "VK_ADD_DRIVER_FILES"
 _PATIENCE = 60.0  # seconds, for all
 _MOST_LINES = 3
 _LISTED = "AG"
-# The extension alone, without this package: listing devices takes a tenth of a second so.
+# Loads the extension without this package, which takes a tenth of a second.
 _CODE = f"""
 import importlib.util as u, json, sys
 spec = u.spec_from_file_location("_kp", sys.argv[1])
@@ -44,11 +40,11 @@ print("{_LISTED}" + json.dumps([dict((name, d[name]) for name in told) for d in 
 _FOUND = re.compile(r"Found ICD manifest file (.+?), version|\bDRIVER:\s{8,}(\S.*\.json)$")
 _LISTS = re.compile(r"Found the following files:|In following locations:")
 _COMPLAINT = re.compile(r"^(?:\[Vulkan Loader\] )?(ERROR|WARN(?:ING)?)\b[^:]*:\s*(.+)$")
-_NO_FAULT = re.compile(r"failed to detect any valid GPUs|found no drivers|\blayer\b", re.I)  # of the driver's
+_NO_FAULT = re.compile(r"failed to detect any valid GPUs|found no drivers|\blayer\b", re.I)  # not the driver's fault
 
 
 class DriverFile(NamedTuple):
-    """A driver's file, the devices that it brings, what the loader complains of, and whether that is an error."""
+    """A driver's file, its devices, the loader's complaints, and whether these are errors."""
 
     path: str
     devices: tuple[Key, ...]
@@ -57,7 +53,7 @@ class DriverFile(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What a process listed and wrote, and why it did not end as it should."""
+    """The devices and lines that a process wrote, and why it failed."""
 
     devices: tuple[Key, ...]
     lines: list[str]
@@ -65,10 +61,10 @@ class _Answer(NamedTuple):
 
 
 def drivers() -> list[Finding]:
-    """A finding for each driver's file, those that bring devices first; what the environment chooses, before them."""
+    """Return findings: the environment's choice of drivers, then each file, those with devices first."""
     try:
         listed = DRIVERS.listed()
-    except DeviceError:  # the registry says that there is no device
+    except DeviceError:  # the registry reports that
         listed = []
     names = [((device.info.description, device.driver_id, device.info.driver), device.info.name) for device in listed]
     chosen = {name: os.environ[name] for name in (*_VARIABLES, _ADDED) if os.environ.get(name)}
@@ -94,7 +90,7 @@ def _finding(file: DriverFile, names: list[str]) -> Finding:
 
 
 def file_of(key: Key, files: Sequence[DriverFile]) -> Finding:
-    """Which file a device comes from, as far as that can be told."""
+    """Report the file that a device comes from, if known."""
     those = [file.path for file in files if key in file.devices]
     if len(those) == 1:
         return Finding("driver file", those[0])
@@ -108,7 +104,7 @@ def file_of(key: Key, files: Sequence[DriverFile]) -> Finding:
 
 @cache
 def driver_files() -> tuple[DriverFile, ...]:
-    """All that the loader finds, in its order; none without the extension.  Asks once: the loader does so, too."""
+    """Return all files that the loader finds, in its order; none without the extension."""
     try:
         library = str(kompute().__file__)
     except DeviceError:
@@ -131,7 +127,7 @@ def _file(path: str, answer: _Answer) -> DriverFile:
 
 
 def _paths(lines: list[str]) -> list[str]:
-    """The files of drivers, in what the loader writes as it looks for them; older ones name each as it is read only."""
+    """Find the drivers' files in the loader's messages; older loaders name them only when reading them."""
     found: dict[str, None] = {}
     files = False
     for line in lines:
@@ -145,7 +141,7 @@ def _paths(lines: list[str]) -> list[str]:
 
 
 def _answers(library: str, environments: list[dict[str, str]]) -> list[_Answer]:
-    """Of a process for each environment, all at once."""
+    """Run a process for each environment, all at once."""
     try:
         started = [subprocess.Popen([sys.executable, "-c", _CODE, library], env=environment, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace")
@@ -165,6 +161,6 @@ def _answer(process: subprocess.Popen[str], patience: float) -> _Answer:
     listed = [line.removeprefix(_LISTED) for line in out.splitlines() if line.startswith(_LISTED)]
     devices = tuple((d["device_name"], d["driver_id"], driver_version(d))
                     for d in json.loads(listed[0])) if listed else ()
-    crashed = process.returncode < 0 or process.returncode > 1  # Python ends with 1 where no device is found
+    crashed = process.returncode < 0 or process.returncode > 1  # Python exits with 1 if no device is found
     return _Answer(devices, err.splitlines(), f"a process that loads it ends with {process.returncode}"
                    if crashed and not listed else "")

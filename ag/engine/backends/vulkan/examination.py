@@ -1,43 +1,32 @@
-"""What is particular to one device and its driver, a line per subject: for the doctor, and for who reports a fault.
-
-Every line has a verdict, and where that is not "ok", a remedy.  For example::
-
-    ok    memory       2.0 GiB of its own, 1.2 GiB free
-    note  kernels      1 of 89 do not fit: attention_grad needs 10 storage buffers where the device has 8
-                       -> attention, chains and epilogues are made of other kernels; the rest needs 'cpu'
-
-Knows what a driver tells, the manifest of kernels and the kinds of tiles; no tensor and no op.  The Vulkan backend
-calls it.
-"""
+"""Report what is particular to one device and its driver: a finding per subject, with a verdict and a remedy."""
 
 from __future__ import annotations
 
-import os
+import importlib
+import sys
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from ag.engine.backend import Finding
+from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, fault_of_folder
 from ag.engine.backends.vulkan.driver_files import driver_files, file_of
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, largest_block, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS
-from ag.engine.backends.vulkan.machine import lanes, watchdog
 from ag.engine.backends.vulkan.plans import compiled_by, left_out, unfit
-from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of
+from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of, wrong_now
 from ag.engine.backends.vulkan.products.cooperative import sizes_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
-from ag.engine.backends.vulkan.products.trial import wrong_now
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import AgError, ArenaError
-
-__all__ = ["examined"]
 
 _LITTLE = 1 / 8  # of the memory, which is little for what is left of it
 _SMALL = 1 << 30  # bytes; models have tensors of half of it
@@ -47,23 +36,27 @@ _QUICK, _QUICK_COPY = 2e-3, 5e-4  # seconds
 _SENT = 1 << 23  # elements that go to the device and back
 _TIMES = 3
 _SLOW = 1.0  # GB/s; a card with a single lane has less
+_PLATFORM = sys.platform
+_SYS = Path("/sys")
+_TIMERS = {  # vendor: what a timer is called, and its file of milliseconds
+    "AMD": {"amdgpu.lockup_timeout": "module/amdgpu/parameters/lockup_timeout"},
+    "Intel": {"i915's heartbeat_interval_ms": "class/drm/card*/engine/[rc]cs0/heartbeat_interval_ms",
+              "i915.request_timeout_ms": "module/i915/parameters/request_timeout_ms",
+              "xe's job_timeout_ms": "class/drm/card*/device/tile*/gt*/engines/[rc]cs/job_timeout_ms"},
+}
+_AMD = "amdgpu.lockup_timeout"
+_REGISTRY, _TDR_DELAY = r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers", 2  # of Windows, in seconds
+_MARGIN = 5  # submissions that should fit: one may take longer than was thought
+_SAFE_MS = 10_000
+_MOST_LANES = 32
 
 
 def examined(backend: TunedBackend, manager: Manager, tiles: Tiles) -> list[Finding]:
-    """What is to be said of a device, in the order of the report.
-
-    Parameters
-    ----------
-    backend : VulkanBackend
-    manager : kp.Manager
-        Of the device.
-    tiles : Tiles
-        The rule it goes by.
-    """
+    """Return the findings on a device that uses this rule of tiles, in the order of the report."""
     limits, info = manager.get_device_properties(), backend.info
     found = [*_driver(backend, limits), *_memory(backend, manager, limits), *_kernels(manager, limits),
              _products(backend, tiles, limits), *_habits(limits, manager.transfers_apart()), _kept()]
-    if info.kind != "cpu":  # which has none
+    if info.kind != "cpu":  # a processor has none
         found += [_units(backend, tiles), watchdog(info.vendor, limits["queue_draws"], backend.recorder.budget.long)]
     return [*found, _measured("bus", lambda: _bus(backend, limits)), _measured("speed", lambda: _speed(backend))]
 
@@ -103,7 +96,7 @@ def _memory(backend: TunedBackend, manager: Manager, limits: Properties) -> Iter
 
 
 def _seen(kind: str, largest: int, own: int, all_of_it: bool) -> Finding:
-    """How much of its memory the host sees: a card with a window has a second heap of its own for that."""
+    """Report how much device memory the host sees; a card with a window has a second heap for it."""
     if kind in ("integrated", "cpu"):
         return Finding("host sees", "memory that both share")
     if all_of_it:
@@ -128,20 +121,20 @@ def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
 
 
 def _units(backend: TunedBackend, tiles: Tiles) -> Finding:
-    """How many units work on tiles at once, and who says so."""
+    """Report how many units work on tiles at once, by the driver or an estimate."""
     return Finding("compute units", f"{backend.info.units}, as the driver says" if backend.info.units else
                    f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
 
 
 def _products(backend: TunedBackend, tiles: Tiles, limits: Properties) -> Finding:
-    """The kinds of tiles, in each of which a product is made now."""
+    """Make a product in each kind of tiles that the device uses."""
     usual = tiles_of(backend.info)
     named = "of one size, for software drivers" if tiles.fixed else tiles.forced or ", ".join(k for k, _ in tiles.rates)
     try:
         wrong = wrong_now(backend, tiles)
     except AgError as error:
         return Finding("tiles", f"{named}: no product can be made ({error})", "use another driver, or 'cpu'", "problem")
-    if wrong:  # of a kind that was right when it was tried
+    if wrong:  # the trial found these right
         return Finding("tiles", f"{named}: a product in {', '.join(wrong)} comes out wrong", "use another driver, or "
                        "'cpu'; if it was right before, empty the folder of the cache, and it is tried again", "problem")
     unused = [kind for kind, _ in usual.rates if kind not in [used for used, _ in tiles.rates]]
@@ -171,15 +164,13 @@ def _habits(limits: Properties, apart: bool) -> Iterator[Finding]:
 
 
 def _kept() -> Finding:
-    """The folder of what was compiled and measured."""
+    """Report the folder of compiled kernels and measured choices."""
+    fault = fault_of_folder()
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ag"
-    except RuntimeError:  # there is no home
-        return Finding("cache", "none, as there is no home", "set XDG_CACHE_HOME, or each process compiles all kernels")
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return Finding("cache", str(folder), "" if writable else
-                   f"{there} cannot be written, so each process compiles all kernels: set XDG_CACHE_HOME")
+        found = str(cache_folder())
+    except CacheError:
+        found = "none, as there is no home"
+    return Finding("cache", found, fault)
 
 
 def _measured(subject: str, measure: Callable[[], Finding]) -> Finding:
@@ -190,7 +181,7 @@ def _measured(subject: str, measure: Callable[[], Finding]) -> Finding:
 
 
 def _bus(backend: TunedBackend, limits: Properties) -> Finding:
-    """How fast elements come and go, and by how many lanes."""
+    """Measure uploads and downloads, and report the lanes of the bus."""
     values, into = np.ones(_SENT, np.float32), backend.alloc((_SENT,), F32)
     up, down = [], []
     for _ in range(_TIMES):
@@ -212,7 +203,7 @@ def _bus(backend: TunedBackend, limits: Properties) -> Finding:
 
 
 def _speed(backend: TunedBackend) -> Finding:
-    """A copy and a product, as quick as they are: up to a second."""
+    """Measure a copy and a product, for up to a second."""
     elements, copied = _largest(_COPIED, _QUICK_COPY, lambda n: _seconds(backend, copy, [(n,)] * 2, {}))
     side, multiplied = _largest(_SIDES, _QUICK, lambda n: _seconds(backend, matmul, [(n, n)] * 3,
                                                                    {"ta": False, "tb": False}))
@@ -221,7 +212,7 @@ def _speed(backend: TunedBackend) -> Finding:
 
 
 def _largest(sizes: tuple[int, ...], quick: float, seconds: Callable[[int], float]) -> tuple[int, float]:
-    """What a size takes: the next larger one where that is quickly done, as far as there is memory."""
+    """Return the largest size that is quick and fits into memory, and its seconds."""
     size, taken = sizes[0], seconds(sizes[0])
     for larger in sizes[1:]:
         if taken > quick:
@@ -242,3 +233,90 @@ def _seconds(backend: TunedBackend, primitive: Primitive, shapes: list[Shape], p
 
 def _size(nbytes: int) -> str:
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.0f} MiB"
+
+
+def watchdog(vendor: str, draws: bool, longest: float) -> Finding:
+    """Report when the operating system considers a device hung, and whether that is late enough.
+
+    A queue that also draws may have another limit.  No submission should take more than `longest` seconds.
+    """
+    kept = f"submissions are kept below {1e3 * longest:.0f} ms"
+    if _PLATFORM == "win32":
+        return _of_windows(kept, longest)
+    timers = _of_linux(vendor, draws) if _PLATFORM == "linux" else {}
+    if not timers:
+        return Finding("watchdog", f"none that can be read; {kept}")
+    said = {name: "without a limit" if ms == inf else f"{ms:.0f} ms" if ms else "the driver's default"
+            for name, ms in timers.items()}
+    short = [name for name, ms in timers.items() if 0 < ms < 1e3 * _MARGIN * longest]
+    return Finding("watchdog", f"{', '.join(f'{name} is {text}' for name, text in said.items())}; {kept}",
+                   f"set {' and '.join(short)} to {_SAFE_MS}, or a long launch may lose the device" if short else "",
+                   "problem")
+
+
+def _of_linux(vendor: str, draws: bool) -> dict[str, float]:
+    """Return milliseconds by the timer's name, the least if there are several; 0: the driver's default."""
+    found: dict[str, float] = {}
+    for name, pattern in _TIMERS.get(vendor, {}).items():
+        for path in sorted(_SYS.glob(pattern)):
+            try:
+                text = path.read_text("utf-8").strip()
+                ms = _of_amd(text, draws) if name == _AMD else float(text) or inf  # 0 switches off Intel's timers
+            except (OSError, ValueError):
+                continue
+            found[name] = min(ms, found.get(name, inf))
+    return found
+
+
+def _of_amd(text: str, draws: bool) -> float:
+    """Parse one number, of queues that draw, or several: of those that draw, compute, copy and play films."""
+    numbers = [float(part) for part in text.split(",") if part.strip()]
+    ms = numbers[0] if draws and numbers else numbers[1] if len(numbers) > 1 else 0
+    return inf if ms < 0 else ms
+
+
+def _of_windows(kept: str, longest: float) -> Finding:
+    if _registered("TdrLevel") == 0:
+        return Finding("watchdog", f"switched off (TdrLevel is 0); {kept}")
+    delay = _registered("TdrDelay")
+    told = f"{delay} s" if delay is not None else f"not set, hence {_TDR_DELAY} s"
+    short = delay is not None and delay < _MARGIN * longest
+    return Finding("watchdog", f"TdrDelay is {told}; {kept}",
+                   rf"set HKEY_LOCAL_MACHINE\{_REGISTRY}\TdrDelay to {_SAFE_MS // 1000} and restart Windows, or a "
+                   f"long launch may lose the device" if short else "", "problem")
+
+
+def _registered(name: str) -> int | None:
+    """Read a number of the registry; None if it is not there."""
+    winreg = importlib.import_module("winreg")  # of Windows
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _REGISTRY) as key:
+            return int(winreg.QueryValueEx(key, name)[0])
+    except (OSError, ValueError):
+        return None
+
+
+def lanes(vendor_id: int, device_id: int) -> tuple[int, int] | None:
+    """Return the bus lanes that a card uses on its narrowest way to the processor, and could use; None: unknown.
+
+    Of several cards of one kind, report the worst.
+    """
+    if _PLATFORM != "linux":
+        return None
+    found = []
+    for path in sorted((_SYS / "bus/pci/devices").glob("*")):
+        if (_number(path / "vendor"), _number(path / "device")) == (vendor_id, device_id):
+            place = path.resolve()
+            most = _number(place / "max_link_width")
+            way = [_number(bridge / "current_link_width") for bridge in (place, *place.parents)]
+            if used := [n for n in way if 0 < n <= _MOST_LANES]:
+                found.append((min(used), most))
+    return min(found, default=None)
+
+
+def _number(path: Path) -> int:
+    """Read a decimal or hexadecimal number in a file of /sys; 0 if there is none."""
+    try:
+        return int(path.read_text("utf-8"), 0)
+    except (OSError, ValueError):
+        return 0

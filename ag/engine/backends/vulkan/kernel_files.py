@@ -1,8 +1,4 @@
-"""The compiled kernels as files, and the note that the build left where it could not make something.
-
-kernels_build.py writes the files: a manifest, which describes every kernel, and the SPIR-V.  native_build.py writes the
-note.  Knows no device and no driver.  `plans` reads the manifest here, the loader the note.
-"""
+"""Read the compiled kernels, their manifest, and the build's note on what it could not make."""
 
 from __future__ import annotations
 
@@ -15,17 +11,15 @@ from typing import Any, TypedDict
 from ag.errors import KernelError
 from ag.version import DISTRIBUTION
 
-__all__ = ["BUILD", "Entry", "Manifest", "check_files", "not_built", "read_manifest", "refuse_stale"]
-
 _SHADERS = Path(__file__).parents[4] / "shaders"  # only in a source checkout
 BUILD = ("run `python kernels_build.py` (needs glslang-tools and spirv-tools)" if _SHADERS.is_dir() else
          f"install again: `pip install --force-reinstall {DISTRIBUTION}`")
 _NOTE = Path(__file__).parent / "not_built.txt"
-_SPIRV = bytes.fromhex("03022307")  # how a file of SPIR-V begins
+_SPIRV = bytes.fromhex("03022307")  # the first bytes of a file of SPIR-V
 
 
 def not_built() -> str:
-    """What the build could not make, and why; empty if it made everything, or is not known."""
+    """Return what the build could not make, and why; empty without a note."""
     return "; ".join(_NOTE.read_text("utf-8").splitlines()) if _NOTE.is_file() else ""
 
 
@@ -53,14 +47,14 @@ class Constant(TypedDict):
 
 
 class GridRule(TypedDict):
-    """How many invocations or workgroups a kernel has, as expressions."""
+    """The number of invocations or workgroups of a kernel, as expressions."""
 
     unit: str
     axes: list[str]
 
 
 class Entry(TypedDict):
-    """What kernels_build.py read from a shader."""
+    """The description of a kernel, which kernels_build.py reads from its shader."""
 
     operands: list[Operand]
     push: list[Argument]
@@ -85,7 +79,7 @@ class Manifest(TypedDict):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the kernels in a folder."""
+    """Read the manifest of the kernels in a folder."""
     path = folder / "manifest.json"
     if not path.is_file():
         why = f" ({why})" if (why := not_built()) else ""
@@ -103,7 +97,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 @lru_cache(maxsize=8)
 def check_files(folder: Path) -> None:
-    """Refuse a folder of kernels that is not whole; once it was, it is not looked at again."""
+    """Raise KernelError if a folder of kernels is incomplete; check it once."""
     for kernel, entry in read_manifest(folder)["kernels"].items():
         if lacking := sorted(Entry.__required_keys__ - entry.keys()):
             raise KernelError(f"Vulkan: {folder.name}/manifest.json does not say {', '.join(lacking)} of kernel "
@@ -123,7 +117,7 @@ def _file(folder: Path, kernel: str) -> Path:
 
 @lru_cache(maxsize=1)
 def _builder() -> Any:
-    """kernels_build.py of this source checkout, which knows what a shader is made of; None if this is none."""
+    """Load kernels_build.py of a source checkout, which hashes shaders; None outside of one."""
     path = _SHADERS.parent / "kernels_build.py"
     specification = importlib.util.spec_from_file_location("kernels_build", path)
     if not _SHADERS.is_dir() or not path.is_file() or specification is None or specification.loader is None:
@@ -134,14 +128,14 @@ def _builder() -> Any:
 
 
 def refuse_stale(folder: Path, kernel: str, sha256: str) -> None:
-    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now."""
+    """Raise KernelError if the SPIR-V is missing, or, in a source checkout, older than its shader."""
     _file(folder, kernel)
     _compare(kernel, sha256)
 
 
 @lru_cache(maxsize=1024)
 def _compare(kernel: str, sha256: str) -> None:
-    """Compare with the shader; once that went well it is not done again, as it takes as long as planning a launch."""
+    """Compare with the shader, once: it takes as long as planning a launch."""
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
     if builder is not None and builder.source_hash(shader) != sha256:
         raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {BUILD}.")

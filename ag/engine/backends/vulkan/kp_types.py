@@ -1,8 +1,4 @@
-"""What ag uses of `kp`, Kompute's Python binding, as types: it is compiled, to the extension `_kp`, and has none.
-
-Nothing here runs, and it knows no backend and imports no `_kp`.  third_party/kp/README.md says what the calls do; every
-file of this folder that is handed an object of `kp` takes its type from here.
-"""
+"""Types of Kompute's binding `kp`, the compiled extension `_kp`; third_party/kp/README.md describes its calls."""
 
 from __future__ import annotations
 
@@ -11,13 +7,11 @@ from typing import Protocol, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Algorithm", "Asked", "Manager", "Properties", "Sequence", "Tensor", "Words"]
-
 Words = npt.NDArray[np.uint32]
 
 
 class Properties(TypedDict):
-    """Limits and names of a device; an open one does not tell its features and heaps here."""
+    """Limits and names of a device; those of an open one lack features and heaps."""
 
     api_version: int
     arena_heaps: list[int]
@@ -55,16 +49,16 @@ class Properties(TypedDict):
 
 
 class Tensor(Protocol):
-    """Memory of a device, or of the host where the device can read it; `data` only where the host can."""
+    """Memory of a device, or of the host where the device reads it; `data` only if the host sees it."""
 
     def data(self) -> Words: ...
 
 
 class Algorithm(Protocol):
-    """A pipeline bound to tensors; it is only handed on."""
+    """A pipeline bound to tensors, opaque here."""
 
 
-Asked = tuple[list[Tensor], bytes, tuple[int, int, int], Words, Words, int]  # what `Manager.algorithm` takes
+Asked = tuple[list[Tensor], bytes, tuple[int, int, int], Words, Words, int]  # the arguments of `Manager.algorithm`
 
 
 class Sequence(Protocol):

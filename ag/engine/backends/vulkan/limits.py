@@ -1,8 +1,4 @@
-"""What a device allows: how large its allocations may be, and what a kernel may need.
-
-The numbers are the driver's own (`Properties`); nothing here is measured.  Knows no buffer and no primitive.  The
-backend asks before it makes an arena, `plans` and `tiles` before they choose a kernel.
-"""
+"""Compare the needs of kernels and allocations with the limits that a device's driver reports."""
 
 from __future__ import annotations
 
@@ -11,43 +7,26 @@ from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["MOST_GROUPS", "VULKAN_1_1", "Needs", "lacking", "largest_block", "largest_segment", "most_turns",
-           "required_subgroup", "spare_bytes"]
-
-VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
+VULKAN_1_1 = 1 << 22 | 1 << 12  # has vkCmdDispatchBase
 MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
 _LAVAPIPE = 13  # its VkDriverId
-_TURNS = 65_000  # it ended all loops of an invocation after 65,535 before Mesa 25, of which short loops take some
+_TURNS = 65_000  # before Mesa 25 it ended all loops of an invocation after 65,535; short loops take some
 _PAGE = 4096  # drivers round allocations up to pages at most
 
 
 class Needs(NamedTuple):
-    """What a kernel needs of a device.
+    """The needs of a kernel."""
 
-    Attributes
-    ----------
-    threads : int
-        Invocations of a workgroup.
-    shared_bytes : int
-        Shared memory of a workgroup.
-    bindings : int
-        Storage buffers.
-    turns : int
-        Of an invocation's loops, where they grow with the operands.
-    subgroup : int
-        Invocations of every subgroup, where the kernel depends on it; 0: it does not.
-    """
-
-    threads: int
-    shared_bytes: int
-    bindings: int = 0
-    turns: int = 0
-    subgroup: int = 0
+    threads: int  # invocations of a workgroup
+    shared_bytes: int  # of a workgroup
+    bindings: int = 0  # storage buffers
+    turns: int = 0  # of an invocation's loops, if they grow with the operands
+    subgroup: int = 0  # invocations of every subgroup, if the kernel depends on it
 
 
 def lacking(needs: Needs, limits: Properties) -> str:
-    """What a kernel needs and the device does not have; empty if it fits."""
+    """Say what the device lacks for a kernel; empty if it fits."""
     threads = min(limits["max_work_group_invocations"], limits["max_work_group_size"][0])
     rows = [(needs.bindings, limits["max_storage_buffers"], "storage buffers"),
             (needs.threads, threads, "invocations per workgroup"),
@@ -59,26 +38,26 @@ def lacking(needs: Needs, limits: Properties) -> str:
 
 
 def required_subgroup(needs: Needs, limits: Properties) -> int:
-    """What a pipeline must require for the subgroups that its kernel was planned for; 0: nothing, or it cannot.
+    """Return the size of subgroups that a pipeline must require; 0: none, or it cannot.
 
-    A driver that is not told may make others than the size that it reports, as Intel's does.
+    Without that, a driver may choose another size than it reports, as Intel's does.
     """
     least, most = limits["required_subgroup_sizes"]
     return needs.subgroup if least <= needs.subgroup <= most else 0
 
 
 def most_turns(limits: Properties) -> int:
-    """How often all loops of an invocation may turn, together."""
+    """Return how often all loops of an invocation may turn, together."""
     return _TURNS if limits["driver_id"] == _LAVAPIPE else sys.maxsize
 
 
 def largest_segment(limits: Properties) -> tuple[int, str]:
-    """How large a segment of the arena may be that descriptors cover, and the limit that says so."""
+    """Return the most bytes of a segment that descriptors cover, and the name of the limit."""
     return _least({"Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"], **_of_allocations(limits)})
 
 
 def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
-    """The same of a single block, which no descriptor need cover where buffers have addresses."""
+    """Return the most bytes of a single block, which needs no descriptor if buffers have addresses."""
     return _least(_of_allocations(limits)) if addresses else largest_segment(limits)
 
 
@@ -91,10 +70,10 @@ def _of_allocations(limits: Properties) -> dict[str, int]:
 
 
 def _least(largest: dict[str, int]) -> tuple[int, str]:
-    told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: the driver does not tell
+    told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: the driver reports none
     return min(told, key=lambda limit: limit[0])
 
 
 def spare_bytes(heaps: list[tuple[int, bool]], budget: list[tuple[int, int]], used: list[int]) -> list[int]:
-    """What the driver would still give of each heap that is used, by VK_EXT_memory_budget."""
+    """Return the free bytes of each used heap, by VK_EXT_memory_budget."""
     return [max(0, min(budget[i][0], heaps[i][0]) - budget[i][1]) for i in used]

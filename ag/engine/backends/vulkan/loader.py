@@ -1,10 +1,7 @@
-"""Finding Kompute, the Vulkan loader, drivers and devices, and saying what is missing in one sentence.
+"""Find Kompute, the Vulkan loader, drivers and devices; name what is missing, and translate Kompute's errors.
 
-One `kp.Manager` per device for the life of the process: making a second one on the same device would double its
-memory bookkeeping, and drivers dislike being torn down.  Devices are listed without opening any: that may take seconds
-and wakes cards.  A forked child inherits handles it cannot use, so it is refused; what stands for the parts of a closed
-device says that it was closed.  Knows no buffer and no kernel.  The registry lists devices through it, and the backend
-opens its own.
+There is one `kp.Manager` per device for the life of the process: a second one would double its memory bookkeeping.
+Devices are listed without opening any, as opening takes seconds and wakes cards.
 """
 
 from __future__ import annotations
@@ -14,18 +11,15 @@ import os
 import re
 import sys
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.faults import Faults, guarded, no_room
 from ag.engine.backends.vulkan.kernel_files import not_built
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.selection import Listed
-from ag.errors import DeviceError
+from ag.errors import AgError, ArenaError, DeviceError
 from ag.version import install_line
-
-__all__ = ["DRIVERS", "Drivers", "LetGo", "driver_version", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -39,13 +33,7 @@ _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-dri
 
 
 def kompute() -> ModuleType:
-    """The extension module `_kp`: Kompute's Python binding with the changes of third_party/kp.
-
-    Raises
-    ------
-    DeviceError
-        If it was not built; the message has the reason that the build left.
-    """
+    """Import `_kp`, Kompute's binding with the changes of third_party/kp; DeviceError with the reason if not built."""
     try:
         return importlib.import_module(_EXTENSION)
     except ImportError as error:
@@ -53,25 +41,88 @@ def kompute() -> ModuleType:
                           f"has it (`{install_line()}`), and `pip install .` in a clone builds it.") from error
 
 
+class Faults:
+    """Translate the errors of `kp` on one device.
+
+    `kp` has exception classes of its own, so exceptions of signal handlers pass through.  Calls of a manager are
+    translated by `guarded`; calls of sequences, a hot path, by the recorder.
+    """
+
+    def __init__(self, kp: ModuleType, device: str) -> None:
+        self._lost: type[Exception] = kp.DeviceLostError
+        self.errors: tuple[type[Exception], ...] = (kp.OutOfMemoryError, kp.Error)  # to catch
+        self._device = device
+
+    def of_a_lost_device(self, error: BaseException | None) -> bool:
+        """Return whether an error of `kp` says that the device was lost."""
+        return isinstance(error, self._lost)
+
+    def told(self, error: Exception, launch: str = "", seconds: float = 0.0) -> AgError:
+        """Return the error to raise for one of `kp`.
+
+        If the device was lost in a submission, `launch` is its costliest, and `seconds` the most that one may cost.
+        """
+        if self.of_a_lost_device(error):
+            where = (f" in a submission whose costliest launch is {launch}; if the driver's watchdog ended it, as it "
+                     f"does after some seconds, smaller batches or AG_SUBMIT_MS={max(1, round(250 * seconds))} help")
+            return DeviceError(f"{self._device}: the device was lost ({error}){where if launch else ''}. Its tensors "
+                               f"are gone: go on from the last checkpoint, after ag_shutdown() or in a new process.")
+        if isinstance(error, MemoryError):
+            return ArenaError(f"{self._device}: the driver has no memory for a call ({error}); free tensors, take "
+                              f"smaller batches, or close what else uses the device.")
+        return DeviceError(f"{self._device}: the driver refuses a call ({error}); update it, or use another device, "
+                           f"such as 'cpu'.")
+
+
+class _Guarded:
+    def __init__(self, manager: Manager, faults: Faults) -> None:
+        self._manager, self._faults = manager, faults
+
+    def __getattr__(self, name: str) -> Any:
+        call, faults = getattr(self._manager, name), self._faults
+
+        def guarded(*args: object, **options: object) -> object:
+            try:
+                return call(*args, **options)
+            except faults.errors as error:
+                raise faults.told(error) from error
+
+        setattr(self, name, guarded)  # found by the next lookup
+        return guarded
+
+
+def guarded(manager: Manager, faults: Faults) -> Manager:
+    """Return a manager whose calls raise errors of ag instead of those of `kp`."""
+    return cast(Manager, _Guarded(manager, faults))
+
+
+def no_room(device: str, error: BaseException) -> ArenaError:
+    """Return the error for a device without the memory that opening it needs."""
+    while error.__cause__ is not None:
+        error = error.__cause__  # the driver's own words
+    return ArenaError(f"{device}: the device has no memory left to be opened ({error}); close what else uses it, or "
+                      f"use another device, such as 'cpu'.")
+
+
 class Drivers:
-    """What this process knows of Vulkan devices: all that there are, and the `kp.Manager` of each that was opened."""
+    """List the Vulkan devices, and own the `kp.Manager` of each open one."""
 
     def __init__(self) -> None:
         self._managers: dict[int, Manager] = {}
-        self._open: WeakSet[Manager] = WeakSet()  # those above, and what others still hold of closed devices
+        self._open: WeakSet[Manager] = WeakSet()  # also of closed devices that are still referenced
         self._listed: list[Listed] = []
         self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forked)
 
     def forked(self) -> None:
-        """Go on in a forked child: what is open is the parent's."""
+        """Mark open devices as the parent's, in a forked child."""
         if self._open:
             self._parent = os.getppid()
 
     @property
     def inherited(self) -> bool:
-        """Whether devices were opened before this process was forked, and so are its parent's."""
+        """Return whether this process was forked from one with open devices."""
         return self._parent is not None
 
     def check_not_inherited(self, name: str) -> None:
@@ -80,20 +131,12 @@ class Drivers:
             raise DeviceError(self.inheritance(name))
 
     def inheritance(self, name: str) -> str:
-        """What is said to who uses a device that was opened before this process was forked."""
+        """Return the message for using a device that was opened before this process was forked."""
         return (f"{name}: the device was opened in process {self._parent} and this is a forked child, where drivers "
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
-        """The `kp.Manager` of a device, whose calls end in errors of ag.
-
-        Raises
-        ------
-        ArenaError
-            If the device has no memory to be opened.
-        DeviceError
-            If there is no loader, no driver, or no device of that number.
-        """
+        """Open a device once; ArenaError if it has no memory for that, DeviceError if it does not exist."""
         self.check_not_inherited(f"vulkan:{index}")
         if index not in self._managers:
             if index >= (count := len(self.listed())):
@@ -116,13 +159,7 @@ class Drivers:
         self._managers.pop(index, None)
 
     def listed(self) -> list[Listed]:
-        """All Vulkan devices, in the order of their numbers; opens none, and asks the drivers once.
-
-        Raises
-        ------
-        DeviceError
-            If Kompute, the loader or every driver is missing.
-        """
+        """List all devices by number; DeviceError if Kompute, the loader or every driver is missing."""
         self.check_not_inherited("vulkan:0")
         if not self._listed:
             kp = kompute()
@@ -137,7 +174,7 @@ class Drivers:
         return self._listed
 
     def device_info(self, index: int) -> DeviceInfo:
-        """What the driver tells about a device."""
+        """Return the driver's description of a device."""
         return self.listed()[index].info
 
 
@@ -160,11 +197,11 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
 
 
 def driver_version(properties: Properties, windows: bool = sys.platform == "win32") -> str:
-    """The version of a driver as its vendor writes it: in the driver's own words, or out of the packed number."""
+    """Return a driver's version as its vendor writes it: its own text, or unpacked from the number."""
     if told := _WRITTEN.search(properties["driver_info"]):
         return told[0]
     driver, packed = properties["driver_id"], properties["driver_version"]
-    if not driver:  # which drivers tell from Vulkan 1.2 on
+    if not driver:  # below Vulkan 1.2 drivers have no id
         driver = {0x10DE: _NVIDIA, 0x8086: _INTEL_WINDOWS if windows else 0}.get(properties["vendor_id"], 0)
     if driver == _NVIDIA:  # 10.8.8.6 bits
         return f"{packed >> 22}.{packed >> 14 & 0xFF}.{packed >> 6 & 0xFF}"
@@ -176,7 +213,7 @@ def driver_version(properties: Properties, windows: bool = sys.platform == "win3
 
 
 class LetGo:
-    """Stands for the parts of a device that was closed."""
+    """Replace a part of a closed device: every use raises DeviceError."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -1,9 +1,7 @@
-"""Plans: which kernel a primitive runs at certain shapes, with which constants, arguments and grid; all but addresses.
+"""Plan launches: the kernel, constants, push constants and grid of a primitive at certain shapes; all but addresses.
 
-The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
-grid into a manifest, and everything here follows the manifest by name.  No primitive is known by name; where one has
-two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.products.tiles` chooses.
-`pipelines` asks for a plan per launch.
+kernels_build.py reads operands, constants and grids from the shaders into a manifest, and plans follow it by name.
+Where a primitive has two kernels, or a kernel several kinds of tiles, a rule of `products.tiles` chooses.
 """
 
 from __future__ import annotations
@@ -25,25 +23,22 @@ from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule
-from ag.engine.backends.vulkan.quotients import divisors, steps
-from ag.engine.backends.vulkan.stream.cost import seconds_of
+from ag.engine.backends.vulkan.stream.commands import seconds_of
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
-__all__ = ["HELD_BYTES", "Compiled", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out",
-           "manifest", "needs_of", "planned", "product_of", "products_hash", "signs_of", "spirv_of", "unfit"]
-
 _SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
 HELD_BYTES = 8192  # of an operand that is held, per block of features: shaders/attention.glsl
+END = 1 << 31  # of dividends; divisors may be as large
 
 Grid = tuple[int, int, int]
 
 
 class Compiled(tuple[str, tuple[int, ...]]):
-    """The file of a kernel and its specialization, which are looked up for every launch: as quickly as an object."""
+    """(file, spec), interned and hashed by identity, because it is a dict key on every launch."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -51,66 +46,42 @@ class Compiled(tuple[str, tuple[int, ...]]):
 
 @cache
 def _compiled(file: str, spec: tuple[int, ...]) -> Compiled:
-    """The one object of a pair, so that equal ones have the same hash."""
     return Compiled((file, spec))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One primitive at certain shapes and parameters: everything but the addresses.
-
-    Attributes
-    ----------
-    kernel : str
-    file : str
-        Its SPIR-V.
-    spec : tuple of int
-        Specialization constants, as 32-bit words.
-    words : tuple of int
-        Push constants, as 32-bit words; 0 where an offset goes.
-    offsets : tuple of (int, int)
-        (position in `words`, number of the operand) of every operand offset.
-    grid : tuple of int
-        Workgroups; all 0 if there is nothing to do.
-    writes : tuple of bool
-        Which operands are written.
-    sizes : tuple of int
-        Bytes of every operand; empty where some may be 16-bit, which their shapes do not say.
-    work : int
-        Multiply-adds, or as many as take as long, where they take more time than reading and writing the operands.
-    needs : Needs
-        What the device must have.
-    """
+    """A launch of one primitive at certain shapes and parameters, but for the addresses."""
 
     kernel: str
-    file: str
-    spec: tuple[int, ...]
-    words: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]
-    grid: Grid
-    writes: tuple[bool, ...]
-    sizes: tuple[int, ...]
-    work: int
-    needs: Needs
+    file: str  # its SPIR-V
+    spec: tuple[int, ...]  # specialization constants, as 32-bit words
+    words: tuple[int, ...]  # push constants, as 32-bit words; 0 in place of an offset
+    offsets: tuple[tuple[int, int], ...]  # (position in `words`, number of the operand)
+    grid: Grid  # workgroups; all 0 if the launch does nothing
+    writes: tuple[bool, ...]  # by operand
+    sizes: tuple[int, ...]  # bytes by operand; empty where some may be 16-bit
+    work: int  # multiply-adds, if these take longer than reading and writing the operands
+    needs: Needs  # of the device
 
     @cached_property
     def compiled(self) -> Compiled:
-        """File and specialization, the same object for all plans of which these are equal."""
+        """Return the interned file and specialization."""
         return _compiled(self.file, self.spec)
 
     @cached_property
     def seconds(self) -> float:
-        """What a launch costs, if the plan knows the sizes of operands."""
+        """Estimate a launch's seconds, if the sizes are known."""
         return seconds_of(self.work, sum(self.sizes))
 
     @cached_property
     def read(self) -> tuple[int, ...]:
-        """The numbers of the operands that are read only."""
+        """Number the operands that are only read."""
         return tuple(i for i, written in enumerate(self.writes) if not written)
 
     @cached_property
     def written(self) -> tuple[int, ...]:
-        """The numbers of the operands that are written."""
+        """Number the operands that are written."""
         return tuple(i for i, written in enumerate(self.writes) if written)
 
     @cached_property
@@ -119,7 +90,7 @@ class Plan:
 
     @cached_property
     def around(self) -> tuple[bytes, Callable[..., bytes], bytes] | None:
-        """What comes before all offsets and after them, if these follow each other in the order of the operands."""
+        """Return the bytes before the offsets, their packer, and the bytes behind; None if offsets are scattered."""
         first, count = self.offsets[0][0] if self.offsets else 0, len(self.offsets)
         if self.offsets != tuple((first + i, i) for i in range(len(self.writes))):
             return None
@@ -127,7 +98,7 @@ class Plan:
         return block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
 
     def push(self, operand_words: list[int]) -> bytes:
-        """The push-constant block, given every operand's offset in words."""
+        """Pack the push constants, given every operand's offset in words."""
         if self.around is not None:
             before, pack, after = self.around
             return before + pack(*operand_words) + after
@@ -139,47 +110,33 @@ class Plan:
 
 @dataclass(frozen=True)
 class Product:
-    """What the choice of tiles depends on: how many products a launch makes, and their sizes.
-
-    Attributes
-    ----------
-    rows, cols, inner, count : int
-    looks : str
-        How the operands are found: ``"nn"``, ``"nt"``, ``"tn"`` and ``"tt"`` for matrices, after the transpose flags,
-        ``"taps"`` for convolutions.
-    """
+    """The products of a launch, on which the choice of tiles depends."""
 
     rows: int
     cols: int
     inner: int
     count: int
-    looks: str
+    looks: str  # nn, nt, tn or tt for matrices, by the transpose flags; taps for convolutions
 
 
 @lru_cache(maxsize=1)
 def manifest() -> Manifest:
-    """What kernels_build.py read from the shaders."""
+    """Return the description of all kernels."""
     return read_manifest(_SPV)
 
 
 def spirv_of(file: str) -> bytes:
-    """The compiled kernel of a plan's file."""
+    """Read the compiled kernel of a plan's file."""
     return (_SPV / f"{file}.spv").read_bytes()
 
 
 def check_kernels() -> None:
-    """Refuse an installation without kernels: a device that cannot run any does not count as one.
-
-    Raises
-    ------
-    KernelError
-        If the manifest or the file of a kernel is missing or broken.
-    """
+    """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
     check_files(_SPV)
 
 
 def signs_of(params: Params) -> tuple[float, ...]:
-    """The signs of all zeros among parameters, and among the numbers of a chain."""
+    """Return the signs of all zeros among parameters and the numbers of a chain."""
     numbers = [*params.values(), *[number for *_, number in cast(Chain, params.get("chain", ()))]]
     return tuple([copysign(1.0, x) for x in numbers if isinstance(x, (float, np.floating)) and x == 0])
 
@@ -187,9 +144,9 @@ def signs_of(params: Params) -> tuple[float, ...]:
 @lru_cache(maxsize=_PLANS_KEPT)
 def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
           aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:
-    """The plan of a launch; `aligned` is whether every operand begins at a multiple of four words.
+    """Plan a launch; `aligned` operands all begin at multiples of four words.
 
-    Zeros of either sign are equal and differ: `signs_of` tells plans of equal parameters apart.
+    `_signs` tells 0.0 from -0.0 in the cache key, where they are equal.
     """
     kernels = manifest()["kernels"]
     chain = cast(Chain, dict(params).get("chain", ()))
@@ -242,18 +199,18 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
 
 
 def _parts(values: Params) -> Params:
-    """The numbers of every tuple, by its name and their places, as specialization constants have them: `kernel_0`."""
+    """Name each number of every tuple as specialization constants do: `kernel_0`."""
     return {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
             for i, number in enumerate(numbers)}
 
 
 def needs_of(entry: Entry) -> Needs:
-    """What a kernel needs whose sizes are not those of a tile."""
+    """Return the needs of a kernel without tiles."""
     return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
 
 
 def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
-    """How many operands' rows stay in shared memory, and what the kernel then needs."""
+    """Return how many operands' rows stay in shared memory, and the kernel's needs then."""
     each = HELD_BYTES * values["blocks"]
     registers = needs.threads * (40 + 16 * values["held"] * (1 + values["blocks"]))  # as Mesa 22 has them on RDNA 2
     held = tiles.held(values["held"], each, needs.shared_bytes, registers)
@@ -261,10 +218,9 @@ def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
-    """The kernel for a primitive: its own, or the one of the same operands that works element by element.
+    """Name a primitive's kernel: its own, or the one that works element by element.
 
-    That of ``conv2d`` is ``conv2d_direct``, and that of ``conv2d_chain``, the same with an epilogue, is
-    ``conv2d_direct_chain``.
+    That is ``conv2d_direct`` for ``conv2d``, and with an epilogue ``conv2d_direct_chain`` for ``conv2d_chain``.
     """
     product, chain, kind = primitive.name.partition("_chain")
     direct = f"{product}_direct{chain}{kind}"
@@ -272,7 +228,7 @@ def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
 
 
 def _count(entry: Entry, values: Params) -> int:
-    """How many products a kernel with tiles makes."""
+    """Return how many products a kernel with tiles makes."""
     axes = entry["grid"]["axes"]
     return _evaluate(axes[2], values) if len(axes) == 3 else 1
 
@@ -284,7 +240,7 @@ def _in_tiles(entry: Entry) -> bool:
 @lru_cache(maxsize=_PLANS_KEPT)
 def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...],
                tiles: Rule) -> Product | None:
-    """The product of matrices that a launch makes in tiles, by this rule; None if it makes none."""
+    """Return the product that a launch makes in tiles by this rule; None if it makes none."""
     entry = manifest()["kernels"].get(primitive.name)
     if entry is None or not _in_tiles(entry):
         return None
@@ -296,22 +252,19 @@ def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tu
 
 
 def kernel_state(name: str) -> str:
-    """Whether there is a kernel: ``"compiled"``, ``"left out"`` where the compiler did not know it, or ``"none"``."""
+    """Return a kernel's state: ``"compiled"``, ``"left out"`` by the compiler, or ``"none"``."""
     if name in manifest()["kernels"]:
         return "compiled"
     return "left out" if name in manifest()["left_out"] else "none"
 
 
 def left_out() -> list[str]:
-    """Names of the kernels that the compiler did not know."""
+    """Name the kernels that the compiler did not know."""
     return manifest()["left_out"]
 
 
 def unfit(limits: Properties) -> tuple[dict[str, str], int]:
-    """What kernels need that a device does not have, by their names, and how many kernels there are in all.
-
-    Of products, whose sizes are those of a kind of tiles, what they need is `tiles_of`'s matter.
-    """
+    """Return what kernels lack on a device, by name, and the number of all kernels; `tiles_of` checks tiles."""
     kernels = manifest()["kernels"]
     lacks = {name: lacking(Needs(0, 0, len(entry["operands"])) if _in_tiles(entry) else needs_of(entry), limits)
              for name, entry in kernels.items()}
@@ -319,19 +272,19 @@ def unfit(limits: Properties) -> tuple[dict[str, str], int]:
 
 
 def compiled_by() -> str:
-    """The compiler and optimizer that made the kernels, in one line."""
+    """Name the compiler and optimizer of the kernels, in one line."""
     return manifest()["compiler"]
 
 
 def products_hash() -> str:
-    """A hash over the compiled kernels that make products in tiles, and the kinds of tiles."""
+    """Hash the compiled kernels that make products in tiles, and the kinds of tiles."""
     names = sorted(name for name, entry in manifest()["kernels"].items() if _in_tiles(entry))
     files = [path for name in names for path in sorted(_SPV.glob(f"{name}.*spv"))]
     return sha256(b"".join([repr(TILES).encode(), *(path.read_bytes() for path in files)])).hexdigest()
 
 
 def _word(value: float, kind: str) -> int:
-    """A value as the 32 bits the shader expects."""
+    """Encode a value as the 32 bits that the shader expects."""
     if kind == "float":
         return int(np.float32(value).view(np.uint32))
     return int(value) & 0xFFFFFFFF
@@ -342,7 +295,7 @@ def _grid(entry: Entry, values: Params) -> Grid:
     if entry["grid"]["unit"] == "invocations":
         axes[0] = -(-axes[0] // entry["local_size"][0])
     if max(axes) > _MOST_GROUPS:
-        rows = -(-prod(axes) // _MOST_GROUPS)  # kernels number their workgroups in a line, which may be folded
+        rows = -(-prod(axes) // _MOST_GROUPS)  # kernels number workgroups in a line, so it may be folded
         axes = [-(-prod(axes) // rows), rows]
     x, y, z = (*axes, 1, 1)[:3]
     if max(x, y, z) > _MOST_GROUPS:
@@ -352,7 +305,7 @@ def _grid(entry: Entry, values: Params) -> Grid:
 
 
 def _evaluate(expression: str, values: Params) -> int:
-    """A product of names and integers with ceiling divisions, from left to right."""
+    """Evaluate a product of names and integers with ceiling divisions, from left to right."""
     tokens = re.findall(r"\w+|[*/]", expression)
     result = 1
     operator = "*"
@@ -363,3 +316,44 @@ def _evaluate(expression: str, values: Params) -> int:
         number = int(token) if token.isdigit() else int(values[token])
         result = result * number if operator == "*" else -(-result // number)
     return result
+
+
+def multiplier_and_shift(divisor: int) -> tuple[int, int]:
+    """Return m - 2^32 and L, by which a kernel divides by a number d up to `END` (shaders/quotient.glsl); 0, 0 for 0.
+
+    With the least L for which 2^L >= d, and m = floor(2^(32 + L) / d) + 1, n / d is n m >> (32 + L) for all 32-bit n
+    (Granlund and Montgomery, 1994): m d exceeds 2^(32 + L) by at most 2^L, so the error is below 1 / d.  The first of
+    m's 33 bits is 1, so a kernel adds n, without overflow below `END`.  A division takes a card some 20 instructions.
+    """
+    if divisor == 0:
+        return 0, 0
+    shift = (divisor - 1).bit_length()
+    return (1 << 32 + shift) // divisor + 1 - (1 << 32), shift
+
+
+def divisors(numbers: int | tuple[int, ...]) -> list[int]:
+    """Return the words of a kernel's ``by_<x>``: multiplier and shift of each number of x."""
+    found = [multiplier_and_shift(int(d)) for d in (numbers if isinstance(numbers, tuple) else (numbers,))]
+    return [word for pair in found for word in pair]
+
+
+def steps(layout: Params) -> Params:
+    """Return how operands are walked (shaders/walk.glsl), if the layout has axes: ``shape`` and each ``<x>_stride``.
+
+    With sizes s and strides t, counted from the innermost axis, and q[k] = q[k - 1] / s[k - 1], the place along an axis
+    is q[k] - s[k] q[k + 1], so an operand moves by t[k] - s[k - 1] t[k - 1] for each q[k].
+    """
+    count = layout.get("ndim")
+    if count is None:
+        return {}
+    most, sizes = len(layout["shape"]), layout["shape"][:count][::-1]
+    pairs = [multiplier_and_shift(size) for size in sizes[:-1]]
+    pairs += [(0, 0)] * (most - 1 - len(pairs))
+    shifts = [sum(shift << 8 * i for i, (_, shift) in enumerate(pairs[k : k + 4])) for k in range(0, most - 1, 4)]
+    found: Params = {"multipliers": tuple(multiplier for multiplier, _ in pairs), "shifts": tuple(shifts)}
+    for name in [name for name in layout if name.endswith("_stride")]:
+        strides = layout[name][:count][::-1]
+        moved = [0, *(size * stride for size, stride in zip(sizes, strides, strict=True))]
+        walked = [stride - before for stride, before in zip(strides, moved, strict=False)]
+        found[name.replace("_stride", "_step")] = (*walked, *[0] * (most - count))
+    return found

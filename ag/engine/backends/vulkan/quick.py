@@ -1,9 +1,7 @@
-"""Launches that come again, made by compiled code: `ag/engine/backends/launch.c` looks up what is noted here.
+"""Repeat launches in compiled code: `ag/engine/backends/launch.c` follows the recipes noted here.
 
-An eager launch of known shapes and parameters differs from the last one in where its operands lie, and in nothing else:
-a command is the same but for a few push constants and the ranges that it reads and writes.  So the first launch of a
-kind goes through Python, and leaves a recipe; the following ones are made from that.  Python alone takes some 10 us for
-one, and compiled code 4.  Knows plans, and no primitive; the backend makes a `Quick` and tells it of launches.
+Eager launches of equal shapes and parameters differ only in their operands' addresses: a few push constants, and the
+ranges read and written.  The first one goes through Python and leaves a recipe.  C takes 4 us for a launch, Python 10.
 """
 
 from __future__ import annotations
@@ -25,29 +23,19 @@ from ag.engine.dtype import F32
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
 from ag.engine.program import OPEN
 
-__all__ = ["Quick"]
-
 _KEPT = 4096  # kinds of launches of one primitive
-_ALIGNED, _ELSEWHERE = 0, 4  # addresses that stand for all that are multiples of 16 bytes, and for the others
+_ALIGNED, _ELSEWHERE = 0, 4  # addresses that stand for all multiples of 16 bytes, and for all others
 
 try:
     _code: ModuleType | None = import_module("ag.engine.backends._launch")
-except ImportError:  # there was no compiler
+except ImportError:  # built without a compiler
     _code = None
 
 Ready = tuple[None, int, tuple[int, ...], object, tuple[object, object]]
 
 
 class Quick:
-    """What compiled code knows of the launches of one device.
-
-    Parameters
-    ----------
-    kernels : Kernels
-    recorder : Recorder
-    lock : context manager
-        Held while a command is recorded.
-    """
+    """The recipes for launches on one device."""
 
     def __init__(self, kernels: Kernels, recorder: Recorder, lock: AbstractContextManager[bool]) -> None:
         self._kernels, self._tiles, self._recorder, self._lock = kernels, kernels.tiles, recorder, lock
@@ -59,7 +47,7 @@ class Quick:
             if p.outputs == 1 and not p.updates and "chain" not in p.params and "bfloat" not in p.params}
 
     def launch(self, backend: Backend, slowly: Callable[..., object]) -> object:
-        """What takes the place of `slowly`, which makes launches in Python; that itself, without a compiler."""
+        """Return a compiled launch that falls back to `slowly`; without the extension, `slowly` itself."""
         if _code is None:
             return slowly
         same = (backend.settings, "precision", "highest"), (self._kernels, "tiles", self._tiles)
@@ -71,7 +59,7 @@ class Quick:
             self._recorder.record(command)
 
     def learn(self, primitive: Primitive, operands: tuple[Buffer, ...], params: Params, out: object) -> None:
-        """Note how a launch was made, for the next of its kind."""
+        """Note the recipe of a launch, for the next of its kind."""
         entry = self._table.get(primitive.name)
         if OPEN or entry is None or not isinstance(out, Buffer) or self._kernels.tiles != self._tiles:
             return
@@ -81,7 +69,7 @@ class Quick:
             return
         if len(ready) >= _KEPT:
             ready.clear()
-        zero = any(params.get(name) == 0 for name in self._reals[primitive.name])  # of either sign, which are equal
+        zero = any(params.get(name) == 0 for name in self._reals[primitive.name])  # 0.0 and -0.0 are equal keys
         plain = all(b.dtype is F32 or not b.dtype.is_float for b in operands) and out.dtype is operands[0].dtype
         ready[key] = None
         if plain and not zero and len(params) == len(names) and out.shape == primitive.shape(
@@ -92,7 +80,7 @@ class Quick:
             ready[key] = None, (prod(out.shape) * out.dtype.itemsize + 3) & ~3, out.shape, out.dtype, rows
 
     def _recipe(self, plan: Plan) -> object:
-        """What compiled code makes a command of; None if it cannot."""
+        """Return the parts of a command that stay; None if compiled code cannot make it."""
         around = plan.around
         if around is None or not plan.grid[0] or not plan.sizes:
             return None

@@ -1,7 +1,6 @@
-"""Which Vulkan devices are used where nobody names any, and which one a name or a UUID means.
+"""Choose the default Vulkan devices, and find a device by number, name or UUID.
 
-One card may be there several times, under several drivers, and beside it a driver that computes on the processor.
-Knows what the drivers tell of their devices, and opens none.  The registry asks through the package.
+One card may appear several times, under several drivers, beside a software device.
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ from typing import NamedTuple
 from ag.engine.backend import DeviceInfo
 from ag.errors import DeviceError
 
-__all__ = ["Listed", "find", "preferred"]
-
 _KINDS = ("discrete", "integrated", "virtual", "other", "cpu")
-# Of two drivers of a card, by their VkDriverId, the one of the smaller number is used; one that translates to another
-# API comes last.
+# Of two drivers of a card, by VkDriverId, the one with the smaller rank is used; translation to another API is last.
 _ORDER = {4: 0, 3: 0, 6: 0, 2: 1, 5: 1, 24: 1, 1: 2, 23: 100}  # NVIDIA, RADV, ANV; AMDVLK, Intel, NVK; AMD; Dozen
 _UNKNOWN = 10
 
 
 class Listed(NamedTuple):
-    """A device as its driver lists it: its number, what is known of it, and its driver's VkDriverId."""
+    """A device as its driver lists it, with the driver's VkDriverId."""
 
     number: int
     info: DeviceInfo
@@ -31,7 +27,7 @@ class Listed(NamedTuple):
 
 
 def _once(devices: Sequence[Listed]) -> list[Listed]:
-    """Every card once, under the driver that is best for it."""
+    """Return every card once, under its best driver."""
     best: dict[str, Listed] = {}
     for device in devices:
         key = device.info.uuid if device.info.kind != "cpu" else ""
@@ -43,15 +39,10 @@ def _once(devices: Sequence[Listed]) -> list[Listed]:
 
 
 def preferred(devices: Sequence[Listed]) -> list[DeviceInfo]:
-    """The devices to use where none is named, best first.
+    """Return the default devices, best first.
 
-    Those that the environment variable AG_VULKAN_DEVICES lists, in its order; else every card once, discrete ones
-    first, and with AG_SOFTWARE=1 software devices behind them.
-
-    Raises
-    ------
-    DeviceError
-        If AG_VULKAN_DEVICES lists what is not there.
+    AG_VULKAN_DEVICES lists them; DeviceError if one does not exist.  Else it is every card once, discrete ones first,
+    and with AG_SOFTWARE=1 software devices behind them.
     """
     parts = os.environ.get("AG_VULKAN_DEVICES", "").split(",")
     asked = [text for part in parts if (text := part.strip().removeprefix("vulkan:"))]
@@ -64,13 +55,7 @@ def preferred(devices: Sequence[Listed]) -> list[DeviceInfo]:
 
 
 def find(text: str, devices: Sequence[Listed], where: str = "") -> int:
-    """The number of the device that a number, a part of its product's name, or the beginning of its UUID means.
-
-    Raises
-    ------
-    DeviceError
-        If that is none, or if there are several.
-    """
+    """Return the device with this number, part of a product's name, or beginning of a UUID; DeviceError unless one."""
     word = text.casefold()
     hexadecimal = word.replace("-", "")
     if word.isascii() and word.isdigit():

@@ -1,8 +1,7 @@
 """AG_SHADOW=1: run every launch on the numpy reference as well, and name the first element that differs.
 
-For hunting a wrong kernel or a wrong offset: slow, as every launch waits.  Launches inside a capture are not
-checked, because the host may not read there.  Knows no primitive by name and no kernel.  The Vulkan backend calls it in
-the place of a plain dispatch.
+It finds a wrong kernel or offset, and is slow, as every launch waits.  Launches inside a capture are not checked, as
+the host cannot read there.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from ag.engine.kernels.convert import stored
 from ag.engine.primitive import Params, Primitive
 from ag.errors import KernelError
 
-__all__ = ["Shadow"]
-
-_RTOL, _ATOL = 2e-3, 1e-5  # looser than any kernel's own test: this looks for bugs, not for rounding
+_RTOL, _ATOL = 2e-3, 1e-5  # looser than the kernels' tests: for bugs, not for rounding
 
 
 class Shadow:
-    """Compares launches of one backend with their references."""
+    """Compare launches of one backend with their references."""
 
     def __init__(self, backend: TunedBackend) -> None:
         self._backend = backend

@@ -1,25 +1,8 @@
-"""Words between the host and a device's arena: by way of staging memory, which both read and write, or straight.
+"""Move words between the host and a device's arena, through staging memory or directly.
 
-Knows addresses in the arena; no buffer and no primitive.  The Vulkan backend calls it; the recorder starts the copies.
-
-A large transfer goes in chunks, so that the host and the device work at the same time.  Uploading 16 MiB in chunks of
-4, where the host copies a chunk in 1 ms and the device takes 1 ms to fetch one, takes 5 ms instead of 8::
-
-    host     write 1   write 2   write 3   write 4
-    device             fetch 1   fetch 2   fetch 3   fetch 4
-
-A chunk is submitted as soon as it is full, and written again once it was fetched: there are four, used in turn.  On the
-way down there are two landing places: the device fills one while the host reads the other.  A card may have a queue of
-its own for uploads; they then go beside the launches, where these let them (`transfer_queue`).
-
-Memory of the device that the host sees, too, it writes and reads itself, without a copy by the device: what it writes
-no command on its way may touch, and what it reads must be cached by the processor, or a read takes 40 times as long.
-Over a bus it writes up to 16 MiB itself.  On an H100 a core stored there at 11 to 16 GB/s, and by way of chunks,
-which it has to write as well, 5 to 9 GB/s arrived; of 64 MiB it was 11 against 8, and more would keep a core for long.
-
-An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a chunk's room is
-taken by one assignment, and a landing place says what it was last filled for: where that is something else when the
-host reads it, the piece is fetched once more.
+A large transfer goes in chunks, so that the host fills or reads one while the device copies another.  There are four
+chunks, used in turn, and two landing places for downloads.  A signal's handler may use the device in the middle of a
+call: a chunk's room is taken by one assignment, and a landing place notes its piece, which is else fetched again.
 """
 
 from __future__ import annotations
@@ -34,22 +17,21 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block
 from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
-from ag.engine.backends.vulkan.stream.commands import Check, Command, Copy, Recorded
-from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.commands import Check, Command, Copy, Range, Recorded
 from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.backends.vulkan.stream.transfer_queue import CHUNK_BYTES, staging
 from ag.engine.primitive import Array
 from ag.errors import ArenaError
 
-__all__ = ["Inputs", "Results", "Transfers", "whole_words"]
-
 _CHUNKS, _LANDINGS = 4, 2
-_KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
-_LOOKED_THROUGH = 1 << 20  # bytes: in less time they are staged than all commands on their way are looked through
-_OVER_A_BUS = 16 << 20  # bytes that the host writes itself
-_ORIGINS = 16  # of a program's inputs: sets of places that are remembered
-_LAUNCHED = 1 << 20  # bytes
-_PLACES, _AT_ONCE = 8, 3  # of a program's results: places that are remembered, and copies to each
+_KEPT_BYTES = 1 << 20  # of the largest input with its own staging memory
+_LOOKED_THROUGH = 1 << 20  # bytes; fewer are staged faster than commands in flight are searched
+# Bytes that the host itself writes over a bus.  On an H100 a core stores 11 to 16 GB/s, and chunks bring 5 to 9 GB/s;
+# of 64 MiB it is 11 against 8, and more would occupy a core for long.
+_OVER_A_BUS = 16 << 20
+_ORIGINS = 16  # sets of sources of a program's inputs that are kept
+_LAUNCHED = 1 << 20  # bytes of the smallest copy by a launch
+_PLACES, _AT_ONCE = 8, 3  # of a program's results: targets that are kept, and copies to each
 
 
 class _Landing:
@@ -57,12 +39,12 @@ class _Landing:
 
     def __init__(self, tensor: Tensor, view: Words, place: Range) -> None:
         self.tensor, self.view = tensor, view
-        self.place = place  # for the hazard tracker: no address of an arena
+        self.place = place  # for the hazard tracker: below all addresses of the arena
         self.filled_for: _Piece | None = None
 
 
 class _Piece(NamedTuple):
-    """A part of a download: its first word, how many there are, and where they land."""
+    """A part of a download."""
 
     start: int
     words: int
@@ -70,47 +52,38 @@ class _Piece(NamedTuple):
 
 
 class Place:
-    """Staging memory that somebody keeps: a block of it, the tensor that it is in, where, and the array that it is."""
+    """Staging memory of one input."""
 
     def __init__(self, block: Block, tensor: Tensor, start: int, array: Array) -> None:
-        self.block, self.tensor, self.start, self.array = block, tensor, start, array
+        self.block, self.tensor, self.start = block, tensor, start
+        self.array = array  # a view of the memory
 
 
 class Transfers:
-    """Transfers of one device.
+    """Transfers of one device, whose `kind` tells whether its memory lies behind a bus.
 
-    Parameters
-    ----------
-    manager : kp.Manager
-    recorder : Recorder
-        Of the same device.
-    segments : list of (int, kp.Tensor)
-        The arena's segments.
-    kind : str
-        Of the device, as in `DeviceInfo`: whether its memory is the host's own or lies behind a bus.
-    launched : callable
-        The launch that copies so many bytes from an arena address to another one.
+    `launched` makes the launch that copies bytes from an arena address to another one.
     """
 
     def __init__(self, manager: Manager, recorder: Recorder, segments: list[tuple[int, Tensor]], kind: str,
                  launched: Callable[[int, int, int], Command]) -> None:
         self._recorder = recorder
         self._segments = segments
-        made = partial(staging, manager)  # no method: the arena below would be a cycle then, which is freed late
-        # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
+        made = partial(staging, manager)  # a method would form a cycle with the arena below
+        # Allocated now, so that results can be read when memory has run out.
         self._landings = [_Landing(*made(CHUNK_BYTES), (-(k + 1) * CHUNK_BYTES, -k * CHUNK_BYTES))
                           for k in range(_LANDINGS)]
         self._chunks = [made(CHUNK_BYTES) for _ in range(_CHUNKS)]
         self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=CHUNK_BYTES)
-        self._room = (0, 0)  # the chunk in use, and how much of it is
+        self._room = (0, 0)  # the chunk in use, and its used words
         self._manager = manager
         self._most_written = inf if kind in ("integrated", "cpu") else _OVER_A_BUS  # bytes, by the host itself
         self._launched = None if kind == "cpu" else launched
-        self._seen: dict[int, tuple[Words | None, bool]] = {}  # by segment: what the host sees, and reads quickly
+        self._seen: dict[int, tuple[Words | None, bool]] = {}  # by segment: the host's view, and whether it is cached
 
     def _sees(self, address: int) -> tuple[Words | None, bool]:
-        """The segment of an address, if the host sees its memory, and whether it also reads it at full speed."""
-        if self._recorder.lost or address & 3:  # what a lost device has left is anything; staged, it is an error
+        """Return the host's view of an address's segment, if any, and whether the processor caches reads of it."""
+        if self._recorder.lost or address & 3:  # staged, a transfer of a lost device is an error
             return None, False
         number = address >> OFFSET_BITS
         if number not in self._seen:
@@ -119,7 +92,7 @@ class Transfers:
         return self._seen[number]
 
     def _write(self, address: int, words: Words) -> bool:
-        """Write to memory that the host sees, if nothing on its way touches these words; False if nothing was done."""
+        """Write to memory that the host sees; False, without effect, if a command in flight touches these words."""
         view, _ = self._sees(address)
         recorder = self._recorder
         looks = recorder.idle or words.nbytes >= _LOOKED_THROUGH
@@ -127,14 +100,14 @@ class Transfers:
             return False
         changes, at = recorder.changes, (address & OFFSET_MASK) >> 2
         end, free = at + words.size, not recorder.touches(address, address + words.nbytes)
-        # Python does not look for signals between these two lines, so no handler records anything there.
+        # Python runs no signal handler between these two lines.
         if free and recorder.changes == changes:
             view[at:end] = words
             return True
         return False
 
     def upload(self, address: int, words: Words) -> None:
-        """Copy host words to an arena address; does not wait for the device but for the chunk that it needs."""
+        """Copy host words to an arena address; wait only for the chunks that it needs."""
         if self._write(address, words):
             return
         start = 0
@@ -152,7 +125,7 @@ class Transfers:
                 self._recorder.submit()
 
     def _staging_room(self, wanted: int) -> tuple[int, int, int]:
-        """A chunk, where its unused words begin, and how many of them are the caller's."""
+        """Take room: a chunk, the first of its unused words, and their count."""
         capacity = CHUNK_BYTES // 4
         while True:
             before = self._room
@@ -162,26 +135,26 @@ class Transfers:
                 self._recorder.wait_for_users(self._chunks[chunk][0])
             count = min(wanted, capacity - used)
             after = chunk, used + count
-            if self._room is before:  # or a signal's handler has taken the room
+            if self._room is before:  # else a signal's handler has taken the room
                 self._room = after
                 return chunk, used, count
 
     def assign(self, target: int, source: int, count: int) -> None:
-        """Copy words between arena addresses; does not wait."""
+        """Copy words between arena addresses; do not wait."""
         self._recorder.record(self.inside(source, target, 4 * count))
 
     def download(self, address: int, count: int) -> Words:
-        """Words at an arena address; waits."""
+        """Wait, and read words at an arena address."""
         view, quickly = self._sees(address)
         at = (address & OFFSET_MASK) >> 2
         while view is not None and quickly:
-            # Who reads hears if the device was lost, which a submission tells; and it waits for uploads.
+            # A submission waits for uploads, and raises if the device was lost.
             if self._recorder.idle or self._recorder.beside.busy:
                 self._recorder.record(Check([], []))
             changes = self._recorder.changes
             self._recorder.wait()
             copied = view[at : at + count].copy()
-            if self._recorder.changes == changes:  # or a signal's handler has recorded something
+            if self._recorder.changes == changes:  # else a signal's handler has recorded something
                 return copied
         result = np.empty(count, np.uint32)
         size = CHUNK_BYTES // 4
@@ -198,12 +171,12 @@ class Transfers:
             result[piece.start : piece.start + piece.words] = piece.landing.view[: piece.words]
             if piece.landing.filled_for is piece:
                 coming.popleft()
-            else:  # a signal's handler has read something else
+            else:  # a signal's handler has used the landing place
                 self._land(piece, address)
         return result
 
     def _land(self, piece: _Piece, address: int) -> None:
-        """Start the way down of a piece of what lies at an address."""
+        """Start the copy of a piece to its landing place."""
         piece.landing.filled_for = piece
         begin, nbytes = address + 4 * piece.start, 4 * piece.words
         self._copy(self._segment(begin), piece.landing.tensor, (begin & OFFSET_MASK, 0, nbytes),
@@ -211,7 +184,7 @@ class Transfers:
         self._recorder.submit()
 
     def place(self, like: Array) -> Place | None:
-        """Staging memory for an array, for somebody to keep; None if there is no room."""
+        """Allocate staging memory for an array; None if there is no room."""
         try:
             block = self._kept.alloc(like.nbytes)
         except ArenaError:
@@ -222,14 +195,14 @@ class Transfers:
         return Place(block, tensor, start, array)
 
     def to_arena(self, place: Place, target: int, nbytes: int) -> Copy:
-        """The copy of what lies in such a place to an arena address."""
+        """Return the copy from a place to an arena address."""
         return Copy(place.tensor, self._segment(target), (place.start, target & OFFSET_MASK, nbytes), [],
                     [(target, target + nbytes)])
 
     def inside(self, source: int, target: int, nbytes: int) -> Command | Copy:
-        """A copy between arena addresses: on a card, a launch where it is large.
+        """Return a copy between arena addresses: on a card, a launch where it is large.
 
-        On an H100 copies moved 850 GB/s and launches 2,540, but a launch takes the host and the card more to begin.
+        On an H100 copies move 850 GB/s and launches 2,540, but a launch starts later.
         """
         if self._launched is not None and nbytes >= _LAUNCHED:
             return self._launched(source, target, nbytes)
@@ -246,24 +219,21 @@ class Transfers:
 
 
 class Inputs:
-    """What a program is given before it runs: values of the host, and what lies elsewhere in the arena.
+    """Copy a program's inputs, from the host or elsewhere in the arena, to where it reads them.
 
-    The copies to where the program finds them are recorded once for each set of places that they come from, as those
-    of a loop are few, so that a step costs the host a copy per array of the host: to record them took half of
-    a small step on an H100.  Values of the host lie in staging memory of their own, as a copy that was recorded always
-    reads the same place; large ones go by the chunks of `Transfers`.
+    The copies are recorded once per set of sources: recording them anew takes half of a small step on an H100.  Inputs
+    from the host have staging memory of their own, which a recorded copy reads again; large ones go in chunks.
     """
 
     def __init__(self) -> None:
-        self._places: dict[int, Place | None] = {}  # by where the values go
-        self._recorded: dict[tuple[int | Place, ...], list[Recorded]] = {}  # by where all is copied from
+        self._places: dict[int, Place | None] = {}  # by target
+        self._recorded: dict[tuple[int | Place, ...], list[Recorded]] = {}  # by all sources
 
     def fill(self, given: list[tuple[int, int, Array | int]], transfers: Transfers,
              recorder: Recorder) -> list[Recorded]:
-        """What is to be played before the program, on the device that it always is.
+        """Return the sequences to play before the program, none of which may still run.
 
-        Given are addresses, how many bytes, and what goes there: an array, or what lies at another address.  Nothing
-        that this has returned may run.
+        Given are target addresses, sizes in bytes, and sources: an array or an address.
         """
         sources: list[int | Place] = []
         copied: list[tuple[int, int]] = []
@@ -294,16 +264,13 @@ class Inputs:
 
 
 class Results:
-    """Copies of a program's results, recorded once for each place that they go to, as those of a loop go to few.
-
-    Of each there are up to three, used in turn: by the time that a place comes again, its last copy may still run.
-    """
+    """Copy a program's results; the copies are recorded once per target, up to three each, as one may still run."""
 
     def __init__(self) -> None:
-        self._recorded: dict[tuple[int, int, int], list[Recorded]] = {}  # of places that came at least once
+        self._recorded: dict[tuple[int, int, int], list[Recorded]] = {}  # by target, source and size
 
     def copy(self, target: int, source: int, nbytes: int, transfers: Transfers, recorder: Recorder) -> None:
-        """Copy what lies at an address to another one; does not wait."""
+        """Copy bytes between addresses; do not wait."""
         place = target, source, nbytes
         if place not in self._recorded:
             if len(self._recorded) == _PLACES:
@@ -323,7 +290,7 @@ class Results:
 
 
 def whole_words(array: Array) -> Words:
-    """The elements of an array, one behind the other, and zero to the end of the last word."""
+    """Return an array's elements as words, padded with zeros."""
     dense: Array = np.ascontiguousarray(array).reshape(-1)
     if dense.nbytes % 4:
         dense = np.append(dense, dense.dtype.type(0))

@@ -1,51 +1,58 @@
-"""Autotuning (AG_TUNE=1): the quickest tiles for a product of matrices, measured when a class of shapes is first met.
+"""Choose tiles by measurement (AG_TUNE=1), and try each kind of tiles before a card uses it.
 
-The table in `ag.engine.backends.vulkan.products.tiles` holds what others published; this measures on the device itself,
-for a second or two per class at most, and `ag.engine.backends.vulkan.products.autotune_cache` keeps the result, so that
-a later process measures nothing.  Two kinds of tiles may round differently.  So the choice follows from the cache file
-and the class of shapes alone, and a product has the same bits eagerly and captured; without AG_TUNE no file is read.
-Knows products only by the sizes in their layout.  The Vulkan backend asks before it plans a launch.
+Two kinds of tiles may round differently.  So a choice follows from the cache file and the class of shapes alone, and a
+product has the same bits eagerly and captured.  Devices are told apart by their product's name: like devices choose
+alike, and add up in the same order, as dp_train promises.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import cache
 from math import prod
 from statistics import median
+from threading import RLock
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import lacking
 from ag.engine.backends.vulkan.plans import Product, product_of, products_hash
-from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
 from ag.engine.backends.vulkan.stream.commands import Command, Recorded
 from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.backends.vulkan.transfers import Transfers
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
+from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
-from ag.errors import ArenaError
+from ag.errors import ArenaError, KernelError
 from ag.log import log
 
-__all__ = ["Tune", "TunedBackend", "choices_for", "class_of", "seconds_of", "warm_up"]
-
+_FORMAT = 1  # of the file of choices
+_MOST_BYTES = 1 << 22  # of that file
 _MOST_SECONDS = 1.5  # for a class; kinds of tiles that have not had their turn by then are not considered
-_RUN_SECONDS = 2e-3  # of a run, in which launches follow each other: what a submission costs is little beside it
+_RUN_SECONDS = 2e-3  # of a run, in which launches follow each other, so that the submission costs little beside them
 _RUNS = 3
 _WARM_SECONDS = 0.1
 _MOST_LAUNCHES = 200
 _NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
 _FIXED = "fixed"  # the kernels for software devices, which come in tiles of one kind
+_SKINNY = "V"
+_ROWS, _INNER, _COLS = 130, 36, 100  # of a trial: more than a tile of any kind has, and no multiple of one
+_RIGHT, _WRONG = "right", "wrong"
 
 
 class TunedBackend(Protocol):
-    """What is needed of a Vulkan backend to try kernels on its device."""
+    """The part of a Vulkan backend that tries kernels on its device."""
 
     name: str
     info: DeviceInfo
@@ -62,30 +69,82 @@ class TunedBackend(Protocol):
                 tiles: Rule | None = None) -> Command | None: ...
 
 
-class Tune:
-    """The measured choices of one device.
+class Choices:
+    """Choices by name for one kind of device, in a JSON file that later processes read."""
 
-    Parameters
-    ----------
-    backend : VulkanBackend
-    rule : Tiles
-        What is used without measurements.
-    limits : Properties
-        The device's.
-    """
+    def __init__(self, name: str, device: str, driver: str, kernels: str) -> None:
+        self.lock = RLock()  # held from `get` to `keep`, so that two like devices do not measure the same
+        self._name = name
+        # The choices hold for this product, its driver's version and this hash of the kernels.
+        self._holds_for = {"format": _FORMAT, "device": device, "driver": driver, "kernels": kernels}
+        self._choices = self._read()
+
+    def get(self, name: str) -> str | None:
+        """Return the choice of this name, if there is one."""
+        return self._choices.get(name)
+
+    def keep(self, name: str, choice: str, possible: Collection[str]) -> str:
+        """Add a choice and write the file; return the valid one, which another process may have written first."""
+        self._choices |= self._read()
+        if self._choices.get(name) not in possible:
+            self._choices[name] = choice
+        content = json.dumps({**self._holds_for, "choices": self._choices}, indent=1, sort_keys=True) + "\n"
+        try:
+            write_cache(self._name, content.encode())
+        except CacheError as error:
+            warn_once(error)
+        return self._choices[name]
+
+    def _read(self) -> dict[str, str]:
+        """Read the file's choices; a file that is damaged, another device's or another user's has none."""
+        try:
+            content = read_cache(self._name, _MOST_BYTES)
+            return {} if content is None else self._parsed(content)
+        except CacheError as error:
+            warn_once(error)
+            return {}
+
+    def _parsed(self, content: bytes) -> dict[str, str]:
+        path = cache_folder() / self._name
+        try:
+            read = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise CacheError(f"{path} cannot be read ({error}); its choices are measured again") from error
+        if not isinstance(read, dict) or not isinstance(choices := read.pop("choices", None), dict):
+            raise CacheError(f"{path} is no file of choices; its choices are measured again")
+        if changed := [name for name, value in self._holds_for.items() if read.get(name) != value]:
+            raise CacheError(f"{path} was made for another {changed[0]}; its choices are measured again")
+        if not all(isinstance(choice, str) for choice in choices.values()):
+            raise CacheError(f"{path} holds a choice that is no word; its choices are measured again")
+        return choices
+
+
+@cache
+def choices_of(device: str, driver: str, kernels: str) -> Choices:
+    """Return the choices for a kind of device: one object for all like devices of the process."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", device).strip("-")
+    return Choices(f"{name or 'device'}.json", device, driver, kernels)
+
+
+def choices_for(info: DeviceInfo) -> Choices:
+    """Return the choices for this kind of device, with its driver and our kernels."""
+    return choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
+
+
+class Tune:
+    """Choose the quickest tiles for products of one device; measure when a class of shapes is first met."""
 
     def __init__(self, backend: TunedBackend, rule: Tiles, limits: Properties) -> None:
         self._backend = backend
-        self._rule = rule
+        self._rule = rule  # without measurements
         self._rules = {_FIXED: rule} if rule.fixed else {}
         self._rules |= {kind: replace(rule, forced=kind, fixed=False) for kind, tile in TILES.items()
                         if not lacking(tile.needs, limits)}
-        info = backend.info
         self._classes: dict[str, Tiles] = {}
-        self._choices = choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
+        self._choices = choices_for(backend.info)
 
     def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Tiles:
-        """The rule for a launch; measures if its class is new."""
+        """Return the rule for a launch; measure if its class is new."""
         product = product_of(primitive, shapes, tuple(params.items()), self._rule)
         if product is None or not all(prod(shape) for shape in shapes):
             return self._rule
@@ -100,7 +159,7 @@ class Tune:
 
     def _measured(self, name: str, primitive: Primitive, shapes: tuple[Shape, ...], params: Params,
                   product: Product) -> str:
-        """The quickest rule's name, kept in the file; what the table says if there is no room to measure."""
+        """Return the quickest rule's name and keep it in the file; the table's if there is no memory to measure."""
         begin = perf_counter()
         usual = self._rule.choose(product.rows, product.cols, product.count)
         first = next(kind for kind in self._rules if kind == _FIXED or TILES[kind] in (usual, usual.turned()))
@@ -122,20 +181,15 @@ class Tune:
         return self._choices.keep(name, min(seconds, key=seconds.__getitem__), self._rules)
 
 
-def choices_for(info: DeviceInfo) -> Choices:
-    """What was measured on this kind of device, with its driver and our kernels."""
-    return choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
-
-
 def class_of(product: Product) -> str:
-    """Products that share a choice: those of about the same sizes, whose operands are found alike."""
+    """Name a class of products that share a choice: their sizes up to powers of two, and how operands lie."""
     rows, cols, inner, count = (1 << (n - 1).bit_length() for n in (product.rows, product.cols, product.inner,
                                                                      product.count))
     return f"{rows}x{inner} {inner}x{cols} {product.looks} {count}"
 
 
 def warm_up(recorder: Recorder, command: Command | None) -> None:
-    """Let a card that had nothing to do raise its clock, by which the first of several would be found slow."""
+    """Run a launch until an idle card has raised its clock; else the first of several would seem slow."""
     if command is not None:
         sequence, end = recorder.build([command._replace(kernel="")]), perf_counter() + _WARM_SECONDS
         while perf_counter() < end:
@@ -143,11 +197,11 @@ def warm_up(recorder: Recorder, command: Command | None) -> None:
 
 
 def seconds_of(recorder: Recorder, command: Command | None) -> float:
-    """How long a launch takes: the median of a few runs; nothing where there is nothing to do."""
+    """Return the median time of a launch in a few runs; 0 if it does nothing."""
     if command is None:
         return 0.0
     unnamed = command._replace(kernel="")  # so that a profile does not list it
-    once = _timed(recorder, recorder.build([unnamed]))  # not quite: it warms up, too
+    once = _timed(recorder, recorder.build([unnamed]))  # includes the warm-up
     launches = max(1, min(_MOST_LAUNCHES, int(_RUN_SECONDS / once)))
     sequence = recorder.build([unnamed] * launches)
     return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
@@ -159,3 +213,74 @@ def _timed(recorder: Recorder, sequence: Recorded) -> float:
     recorder.play([sequence])
     recorder.wait()
     return perf_counter() - begin
+
+
+def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
+    """Return the table's rule without the kinds of tiles whose products are wrong on this device.
+
+    MoltenVK before 1.3 mistook the sizes in a pipeline's constants: parts of a product were missing, silently.  So each
+    kind multiplies whole numbers from -8 to 8 when a card's driver is new.  Their sums stay below 2^24 and are exact in
+    any order.  The verdict is kept with the measured choices.  Software drivers run our tests, and are not tried.
+
+    Raises
+    ------
+    KernelError
+        If no kind is right, or the one that AG_MATMUL_TILE names is wrong.
+    """
+    if backend.info.kind == "cpu":
+        return usual
+    wrong = [kind for kind, rule in _kinds(usual) if _verdict(backend, kind, rule) == _WRONG]
+    if not wrong:
+        return usual
+    where = f"{backend.info.name} ({backend.info.description}, driver {backend.info.driver})"
+    log.warning("%s: a product in tiles of kind %s came out wrong in a trial, so they are not used; a newer driver may "
+                "mend that.", where, ", ".join(wrong))
+    rates = tuple((kind, rate) for kind, rate in usual.rates if kind not in wrong)
+    if usual.forced in wrong:
+        raise KernelError(f"Vulkan: a product in tiles of kind {usual.forced}, which AG_MATMUL_TILE names, comes out "
+                          f"wrong on {where}; unset it, or use another driver.")
+    if usual.fixed or not rates:
+        if usual.fixed or _verdict(backend, _FIXED, replace(usual, fixed=True)) == _WRONG:
+            raise KernelError(f"Vulkan: products of matrices come out wrong in all kinds of tiles on {where}; install "
+                              f"a newer driver, or use the device 'cpu'.")
+        return replace(usual, fixed=True)
+    return replace(usual, rates=rates, skinny=usual.skinny and _SKINNY not in wrong)
+
+
+def wrong_now(backend: TunedBackend, rule: Tiles) -> list[str]:
+    """List the kinds of tiles of a rule whose products are wrong at this moment, whatever was kept."""
+    return [kind for kind, only in _kinds(rule) if not _is_right(backend, only)]
+
+
+def _kinds(usual: Tiles) -> Iterator[tuple[str, Tiles]]:
+    """Yield each kind that a rule may choose, with a rule that chooses it alone."""
+    if usual.fixed:
+        yield _FIXED, usual
+        return
+    names = [usual.forced] if usual.forced else [kind for kind, _ in usual.rates] + [_SKINNY] * usual.skinny
+    for kind in names:
+        yield kind, replace(usual, forced=kind)
+
+
+def _verdict(backend: TunedBackend, kind: str, rule: Tiles) -> str:
+    """Return the kept verdict on a kind of tiles; try it once per driver."""
+    choices, name = choices_for(backend.info), f"trial {kind}"
+    with choices.lock:
+        known = choices.get(name)
+        if known not in (_RIGHT, _WRONG):
+            known = choices.keep(name, _RIGHT if _is_right(backend, rule) else _WRONG, (_RIGHT, _WRONG))
+    return known
+
+
+def _is_right(backend: TunedBackend, rule: Tiles) -> bool:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((_ROWS, _INNER), (_INNER, _COLS)))
+    arrays = np.full((_ROWS, _COLS), np.nan, np.float32), a, b
+    buffers = tuple(backend.alloc(x.shape, F32) for x in arrays)
+    for x, buffer in zip(arrays, buffers, strict=True):
+        backend.upload(x, buffer)
+    command = backend.command(matmul, buffers, {"ta": False, "tb": False}, rule)
+    assert command is not None  # as there are elements
+    backend.recorder.record(command._replace(kernel=""))  # so that a profile does not list it
+    found = backend.transfers.download(buffers[0].address, buffers[0].size).view(np.float32)
+    return bool(np.array_equal(found.reshape(_ROWS, _COLS), a @ b))

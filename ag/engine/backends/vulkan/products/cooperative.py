@@ -1,11 +1,8 @@
-"""Products on cooperative matrices, the matrix units of a card, for ag_matmul_precision "high" and "medium".
+"""Products on cooperative matrices, a card's matrix units, for ag_matmul_precision "high" and "medium".
 
-There, operands are rounded to bfloat16, or to the sum of two, and sums are in float32 (shaders/cooperative.glsl).
-Where there is no bfloat16, "medium" is in float16, scaled so that the range suffices (shaders/bands.glsl).
-Drivers are young here, so a kernel is used after a test on the device only: right within what rounding can explain, and
-faster than the float32 kernel.  The result is kept with the measured choices.  Where it is not used, the log says why,
-once.  Knows products by their sizes, no primitive by name.  The Vulkan backend asks before it plans a launch, unless
-the precision is "highest".
+Operands are rounded to bfloat16, or to a sum of two, and sums are in float32 (shaders/cooperative.glsl).  Without
+bfloat16, "medium" is in scaled float16 (shaders/bands.glsl).  Drivers have had errors here, so a kernel is used only if
+a test on the device finds it right, and faster than the float32 kernel.  The verdict is kept with the measured choices.
 """
 
 from __future__ import annotations
@@ -26,17 +23,15 @@ from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.log import log
 
-__all__ = ["Cooperative", "CooperativeTile", "CooperativeTiles", "sizes_of"]
-
 _BFLOAT16, _FLOAT16, _FLOAT32, _SUBGROUP = 1000141000, 0, 1, 3  # VkComponentTypeKHR, VkScopeKHR
-_EXTREMES = 16  # bytes of shared memory, of exponents
+_EXTREMES = 16  # bytes of shared memory for exponents
 _SMALLEST = 16  # rows and columns; below, most of a matrix would be padding
 _SUFFIX, _IN_FLOAT16 = "_coop", "_coop_f16"
 _TERMS = {"high": 3, "medium": 1}  # products per product
-_ROUNDING = {"high": 3 * 2.0**-16, "medium": 2.0**-7 + 2.0**-16}  # error of a product, relative; less in float16
-_SUMMING = 2.0**-22  # of every addition, and twice what float32 has: matrix units do not all round to nearest
+_ROUNDING = {"high": 3 * 2.0**-16, "medium": 2.0**-7 + 2.0**-16}  # relative error of a product; less in float16
+_SUMMING = 2.0**-22  # of every addition, twice float32's: not all matrix units round to nearest
 _TESTED = ((64, 64, 64, 0, 0), (65, 33, 130, 0, 1), (130, 100, 36, 1, 0), (17, 1, 19, 1, 1), (200, 300, 132, 0, 0))
-_SPREADS = (0, 40)  # exponents along the inner axis, of the one operand up and of the other down
+_SPREADS = (0, 40)  # of exponents along the inner axis: one operand's grow, the other's fall
 _TIMED, _TURNS = 1024, 2
 _USED, _WRONG, _SLOW = "used", "wrong", "slow"
 
@@ -45,7 +40,7 @@ Sizes = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CooperativeTile:
-    """A tile that a workgroup makes: sizes in elements, those of a subgroup's part, and of a matrix (m, n, k)."""
+    """A workgroup's tile: its sizes in elements, a subgroup's part (down, across), and a matrix's (m, n, k)."""
 
     rows: int
     cols: int
@@ -58,35 +53,35 @@ class CooperativeTile:
 
     @property
     def subgroups(self) -> int:
-        """Of a workgroup."""
+        """Return the subgroups of a workgroup."""
         return self.rows // self.down * (self.cols // self.across)
 
     @property
     def threads(self) -> int:
-        """Invocations of a workgroup."""
+        """Return the invocations of a workgroup."""
         return self.subgroups * self.subgroup
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a workgroup, at most: slices lie one way or the other, and lines have 16 bytes more."""
+        """Return the most shared memory of a workgroup: slices lie either way, and lines have 16 bytes of padding."""
         lines = sum(max(side * (self.depth + 8), self.depth * (side + 8)) for side in (self.rows, self.cols))
         matrices = 4 * self.subgroups * self.sizes[0] * self.sizes[1]
         return 2 * min(self.terms, 2) * lines + matrices + (_EXTREMES if self.terms == 1 else 0)
 
     @property
     def needs(self) -> Needs:
-        """What the device must have."""
+        """Return the needs of the device."""
         return Needs(self.threads, self.shared_bytes, subgroup=self.subgroup)
 
     @property
     def fits(self) -> bool:
-        """Whether matrices fill the parts and invocations load equal shares."""
+        """Return whether matrices fill the parts and invocations load equal shares."""
         m, n, k = self.sizes
         even = not (self.down % m or self.across % n or self.depth % k or n % 4)
         return even and not (self.rows * self.depth % (4 * self.threads) or self.cols * self.depth % (4 * self.threads))
 
     def constants(self) -> dict[str, int]:
-        """The specialization constants of shaders/tiles.glsl and shaders/halves.glsl."""
+        """Return the specialization constants of shaders/tiles.glsl and shaders/halves.glsl."""
         return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
                 "DOWN": self.down, "ACROSS": self.across, "SHARES": 1, "TERMS": self.terms,
                 "M": self.sizes[0], "N": self.sizes[1], "K": self.sizes[2]}
@@ -94,34 +89,26 @@ class CooperativeTile:
 
 @dataclass(frozen=True)
 class CooperativeTiles:
-    """The rule of one device and precision: in the largest tiles that give all units work, else in the smallest.
+    """The rule of one device and precision: the largest tiles that give all units work, else the smallest."""
 
-    Attributes
-    ----------
-    tiles : tuple of CooperativeTile
-        Largest first.
-    units : int
-        As of `Tiles`.
-    """
-
-    tiles: tuple[CooperativeTile, ...]
-    units: int
+    tiles: tuple[CooperativeTile, ...]  # largest first
+    units: int  # as of `Tiles`
     suffix: str = _SUFFIX
 
     def is_direct(self, rows: int) -> bool:
-        """Never: these rules are for products that are made in tiles."""
+        """Return False: these products are made in tiles."""
         return False
 
     def turns(self, n: int) -> int:
-        """Of kernels without products: one."""
+        """Return 1: these kernels make products."""
         return 1
 
     def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        """Of attention: nothing."""
+        """Return 0: attention has no such kernel."""
         return 0
 
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
-        """Tiles for `count` products of so many rows and columns each."""
+        """Return the tiles for `count` products of so many rows and columns."""
         for tile in self.tiles:
             if -(-rows // tile.rows) * -(-cols // tile.cols) * count >= self.units:
                 return tile
@@ -129,7 +116,7 @@ class CooperativeTiles:
 
 
 def sizes_of(matrices: list[tuple[int, ...]], of: int = _BFLOAT16) -> Sizes | None:
-    """The largest (m, n, k) of matrices of a type, usually bfloat16, with float32 sums, that a device has."""
+    """Return a device's largest (m, n, k) of matrices of a type, usually bfloat16, with float32 sums."""
     types = (of, of, _FLOAT32, _FLOAT32, _SUBGROUP)
     found = [(m, n, k) for m, n, k, *rest in matrices if tuple(rest) == types and m <= 32 and n <= 32 and k <= 32]
     return max(found, key=lambda sizes: (sizes[0] * sizes[1] * sizes[2], sizes), default=None)
@@ -144,15 +131,7 @@ def _tiles(precision: str, sizes: Sizes, limits: Properties) -> tuple[Cooperativ
 
 
 class Cooperative:
-    """What one device can do.
-
-    Parameters
-    ----------
-    backend : VulkanBackend
-    manager : kp.Manager
-    usual : Tiles
-        The rule for the float32 kernels, to compare with.
-    """
+    """Choose and test the kernels of one device; `usual` is its rule for float32 kernels."""
 
     def __init__(self, backend: TunedBackend, manager: Manager, usual: Tiles) -> None:
         self._backend = backend
@@ -166,7 +145,7 @@ class Cooperative:
 
     def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params,
              precision: str) -> CooperativeTiles | None:
-        """The rule for a launch, or None if it runs in float32; tests a kernel that was not used before."""
+        """Return the rule for a launch; None if it runs in float32.  A new kernel is tested first."""
         found = product_of(primitive, shapes, tuple(params.items()), self._usual)
         if found is None or min(found.rows, found.cols) < _SMALLEST:
             return None
@@ -180,7 +159,7 @@ class Cooperative:
         return self._rules[key]
 
     def _tested(self, primitive: Primitive, precision: str) -> tuple[CooperativeTiles | None, str]:
-        """The rule, or why there is none."""
+        """Return the rule, or why there is none."""
         suffix, sizes, types = _SUFFIX, self._sizes, "bfloat16"
         if precision == "medium" and sizes is None:
             suffix, sizes, types = _IN_FLOAT16, self._sizes_in_float16, "bfloat16 or float16"
@@ -232,7 +211,7 @@ class Cooperative:
 
     def _is_right(self, primitive: Primitive, a: Array, b: Array, params: Params, rule: CooperativeTiles,
                   allowed: float) -> bool:
-        """Whether the kernel is within `allowed` of the reference in float64, relative to sums of magnitudes."""
+        """Return whether the kernel is within `allowed` of the float64 reference, relative to sums of magnitudes."""
         out, *_ = buffers = self._buffers(primitive, a, b, params)
         expected, magnitudes = np.empty(out.shape), np.empty(out.shape)
         primitive.reference(expected, a.astype(float), b.astype(float), **params)
@@ -242,7 +221,7 @@ class Cooperative:
         if command is not None:
             recorder.record(command)
         found = self._backend.transfers.download(out.address, out.size).view(np.float32).reshape(out.shape)
-        return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # not so where something is NaN
+        return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # False for NaN
 
     def _buffers(self, primitive: Primitive, a: Array, b: Array, params: Params) -> tuple[Buffer, ...]:
         shape = primitive.shape(a.shape, b.shape, **params)

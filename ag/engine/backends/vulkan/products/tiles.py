@@ -1,10 +1,7 @@
-"""Which tiles a product of matrices is made in, if any: a choice by its shape and by what is known of the device.
+"""Choose the tiles of a product of matrices, by its shape and by what is known of the device.
 
-shaders/product.glsl takes the sizes below as specialization constants.  Large tiles read memory least often and small
-ones keep more of the device busy; `Tiles.choose` weighs the two.  Nothing here is measured at run time, so one device
-always makes the same choice, and results are the same to the bit from run to run.  Kinds that do not fit the device
-(shared memory, invocations) are not chosen from.
-`ag.engine.backends.vulkan.plans` asks.
+Large tiles read memory least often, and small ones keep more of the device busy; `Tiles.choose` weighs the two.
+Nothing is measured at run time, so a device always chooses alike, and results have the same bits in every run.
 """
 
 from __future__ import annotations
@@ -21,12 +18,10 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.limits import Needs
 from ag.errors import KernelError
 
-__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "has_few_registers", "tiles_of", "units_of"]
-
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
 _BUSY, _MOST_TURNS = 512, 16  # elements per unit that keep it busy; elements that an invocation takes
-# Where the driver does not tell how many units a card has, as Intel's and Apple's do not:
+# Where the driver does not report the number of units, as Intel's and Apple's do not:
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
 _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
@@ -38,54 +33,42 @@ _FEWEST_UNITS = 8  # a software driver has one, but may use several cores
 
 @dataclass(frozen=True)
 class Tile:
-    """Sizes of a tile, in elements.
+    """Sizes of a tile, in elements: the specialization constants of shaders/product.glsl."""
 
-    Attributes
-    ----------
-    rows, cols : int
-        Of the result, made by one workgroup.
-    depth : int
-        Of the slices of both operands in shared memory.
-    down, across : int
-        Of the part that one invocation makes; multiples of 4.
-    shares : int
-        How many invocations make the same part, each from its share of the inner axis.
-    """
-
-    rows: int
+    rows: int  # of the result, made by one workgroup
     cols: int
-    depth: int
-    down: int
+    depth: int  # of the slices of both operands in shared memory
+    down: int  # rows and columns of the part that one invocation makes; multiples of 4
     across: int
-    shares: int = 1
+    shares: int = 1  # invocations that make the same part, each from its share of the inner axis
 
     @property
     def threads(self) -> int:
-        """Invocations of a workgroup."""
+        """Return the invocations of a workgroup."""
         return self.rows // self.down * (self.cols // self.across) * self.shares
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a workgroup."""
+        """Return the bytes of shared memory of a workgroup."""
         return 4 * self.depth * (self.rows + self.cols + 8)
 
     @property
     def needs(self) -> Needs:
-        """What the device must have."""
+        """Return the needs of the device."""
         return Needs(self.threads, self.shared_bytes)
 
     def turned(self) -> Tile:
-        """The same for the transposed result."""
+        """Return the tile of the transposed result."""
         return replace(self, rows=self.cols, cols=self.rows, down=self.across, across=self.down)
 
     def constants(self) -> dict[str, int]:
-        """The specialization constants of shaders/tiles.glsl."""
+        """Return the specialization constants of shaders/tiles.glsl."""
         return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
                 "DOWN": self.down, "ACROSS": self.across, "SHARES": self.shares}
 
 
 TILES = {
-    "L": Tile(128, 128, 16, 8, 16),  # most products per word read, of shared memory, too
+    "L": Tile(128, 128, 16, 8, 16),  # most products per word read, also of shared memory
     "L2": Tile(128, 128, 16, 8, 8),  # half the registers and twice the invocations
     "L8": Tile(128, 128, 8, 8, 8),  # in slices half as deep, of which fewer registers hold the next
     "M1": Tile(128, 64, 16, 8, 8),
@@ -97,26 +80,18 @@ TILES = {
 }
 
 class Rate(NamedTuple):
-    """How quickly a unit makes tiles of a kind.
+    """The speed at which a unit makes tiles of a kind."""
 
-    Attributes
-    ----------
-    many : float
-        Products per time, relative to the best kind, of a unit that has many tiles to make.
-    alone : float
-        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.  Where
-        that was not measured, a unit is taken to be busy with two tiles, and one takes three quarters of their time.
-    """
-
-    many: float
+    many: float  # products per time of a unit with many tiles, relative to the best kind
+    # Time of a single tile, relative to one of many: with few invocations, a unit waits for its memory.  The default
+    # takes a unit to be busy with two tiles, and one to take three quarters of their time.
     alone: float = 1.5
 
 
-# NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
-# per word of shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get
-# L2, which needs half the registers of L.  What Mesa's compiler makes of each kind, tests/cards/test_radv.py looks at:
-# L, M1 and M take more registers than it finds on RDNA 3 before Mesa 24, and leave older chips a single wave, and so
-# does L2 in convolutions.
+# NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products per
+# word of shared memory read.  Unknown devices get L2, which needs half the registers of L.  On RDNA 3 before Mesa 24,
+# L, M1 and M take more registers than there are, and leave older chips a single wave; so does L2 in convolutions
+# (tests/cards/test_radv.py).
 _RATES = {
     "NVIDIA": {"L": Rate(1.0, 1.2), "M1": Rate(0.97, 1.4), "M4": Rate(0.84, 1.6), "S": Rate(0.58, 3.3),
                "S4": Rate(0.53, 1.7)},
@@ -125,72 +100,49 @@ _RATES = {
     "Intel": {"L": Rate(0.95), "L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.8), "S": Rate(0.5)},
     "Apple": {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)},
 }
-_RDNA = {  # chips in the words of Mesa's driver: the first of its versions that compiles the large tiles well for them
+_RDNA = {  # chips by Mesa's names: its first version that compiles large tiles well for them
     r"NAVI[12]\d|VANGOGH|REMBRANDT|RAPHAEL_MENDOCINO|GFX103\d": 22,
     r"NAVI[34]\d|PHOENIX\w*|STRIX\w*|GFX1[12]\d\d\w*": 24,
 }
 _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
 _MOLTENVK_1_3 = 10300
-# Bytes of shared memory that the workgroups of a unit divide, which no driver tells: of NVIDIA's cards for games since
-# 2020, and of those for data centers.  A unit of theirs has registers for 65,536 words.
+# Shared memory of a unit in bytes, which drivers do not report: of NVIDIA's cards for games since 2020, and of those
+# for data centers.  Each unit has 65,536 registers of a word.
 _ROOM, _LARGE_ROOM, _REGISTERS = 100 << 10, 164 << 10, 1 << 16
 _LARGE = re.compile(r"\b([AHB][128]00|GH200|GB200)\b")
 
 
 class Rule(Protocol):
-    """Chooses tiles, for the kernels whose names end in `suffix`."""
+    """A choice of tiles for the kernels whose files end in `suffix`, as of `Tiles`; plans are kept by rule."""
 
     @property
-    def suffix(self) -> str:
-        """What follows the primitive's name in the name of the file with the kernel."""
+    def suffix(self) -> str: ...
 
-    def is_direct(self, rows: int) -> bool:
-        """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
+    def is_direct(self, rows: int) -> bool: ...
 
-    def choose(self, rows: int, cols: int, count: int) -> Any:
-        """Tiles for `count` products of so many rows and columns each."""
+    def choose(self, rows: int, cols: int, count: int) -> Any: ...
 
-    def turns(self, n: int) -> int:
-        """How many elements an invocation takes, of `n` that are computed one by one."""
+    def turns(self, n: int) -> int: ...
 
-    def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        """How many of `most` operands of `each` bytes a workgroup holds, which else has `shared` bytes."""
+    def held(self, most: int, each: int, shared: int, registers: int) -> int: ...
 
-    def __hash__(self) -> int:
-        """Plans are kept by rule."""
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The rule of one device.
+    """The rule of one device."""
 
-    Attributes
-    ----------
-    units : int
-        Workgroups of a large tile that are worked on at once, as `units_of` has them.
-    rates : tuple of (str, Rate)
-        The kinds of tiles to choose from.
-    forced : str
-        The only kind to use, from the environment variable AG_MATMUL_TILE; usually empty.
-    fixed : bool
-        Whether to use the kernels that are compiled for tiles of kind S alone.
-    direct_rows : int
-        Up to how many rows a convolution is made element by element: in few rows tiles would be nearly empty, and on a
-        processor the lookups of the taps cost most, however many rows there are.
-    skinny : bool
-        Whether there are the tiles for few rows or columns.
-    shared, room : int
-        Bytes of shared memory that a workgroup may have, and that a unit has.
-    """
-
-    units: int
-    rates: tuple[tuple[str, Rate], ...]
-    forced: str = ""
-    fixed: bool = False
+    units: int  # workgroups of a large tile that run at once (`units_of`)
+    rates: tuple[tuple[str, Rate], ...]  # the kinds of tiles to choose from
+    forced: str = ""  # the only kind, from AG_MATMUL_TILE
+    fixed: bool = False  # use the kernels compiled for tiles of kind S alone
+    # The most rows of a convolution made element by element: tiles of few rows would be nearly empty, and on a
+    # processor the lookups of the taps cost most, for any number of rows.
     direct_rows: int = _THIN
-    skinny: bool = True
-    shared: int = 0
-    room: int = 0
+    skinny: bool = True  # has the tiles for few rows or columns
+    shared: int = 0  # bytes of shared memory of a workgroup, at most
+    room: int = 0  # and of a unit
 
     @cached_property
     def _hash(self) -> int:
@@ -198,25 +150,23 @@ class Tiles:
                      self.room))
 
     def __hash__(self) -> int:
-        """Every launch looks up its plan by it."""
-        return self._hash
+        return self._hash  # hot path: every launch looks up its plan by it
 
     def is_direct(self, rows: int) -> bool:
-        """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
+        """Return whether to make a product of so many rows element by element, if there is a kernel for that."""
         return rows <= self.direct_rows
 
     @property
     def suffix(self) -> str:
-        """What follows the primitive's name in the name of the file with the kernel."""
+        """Return the end of the kernel's file name, behind the primitive's name."""
         return ".fixed" if self.fixed else ""
 
     def choose(self, rows: int, cols: int, count: int) -> Tile:
-        """Tiles for `count` products of so many rows and columns each: those that should be finished first.
+        """Return the tiles that finish `count` products of so many rows and columns first.
 
-        All units work on tiles at once, so time goes in rounds; in the last one some units may have nothing to do,
-        tiles may stand over the edge, and a round alone takes longer.  For example, 512 x 512 elements on 132 units are
-        16 tiles of kind L, and one round of 128 * 128 * 1.2 / 1.0 = 19,700 products per step of the inner axis; in kind
-        S4 they are 256, and two rounds of 32 * 32 / 0.53 = 3,900 together.
+        All units work at once, in rounds; a single round takes longer.  For example, 512 x 512 elements on 132 units
+        are 16 tiles of kind L: one round of 128 * 128 * 1.2 / 1.0 = 19,700 products per step of the inner axis.  In
+        kind S4 they are 256 tiles: two rounds of 32 * 32 / 0.53, together 3,900.
         """
         name = "S" if self.fixed else self.forced or ("V" if self.skinny and min(rows, cols) <= _SKINNY else "")
         kinds = ((name, Rate(1.0)),) if name else self.rates
@@ -224,21 +174,20 @@ class Tiles:
             self._timed(TILES[kind], rate, rows, cols, count) for kind, rate in kinds))[2]
 
     def turns(self, n: int) -> int:
-        """How many elements an invocation takes, of `n` that are computed one by one; a power of two.
+        """Return how many of `n` elements an invocation computes, a power of two.
 
-        A card starts workgroups one after the other, about one per nanosecond, so that many small ones would leave its
-        memory idle; a software driver takes longer to start one than to compute it.
+        A card starts about one workgroup per nanosecond, so many small ones leave its memory idle.  A software driver
+        takes longer to start one than to compute it.
         """
         turns = max(1, min(n // (_BUSY * max(self.units, _FEWEST_UNITS)), _MOST_TURNS))
         return 1 << turns.bit_length() - 1
 
     def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        """How many of `most` operands of `each` bytes a workgroup holds in shared memory, not to load them again.
+        """Return how many of `most` operands of `each` bytes a workgroup keeps in shared memory.
 
-        A workgroup else has `shared` bytes and, in words, `registers`.  It may cost a unit a third of the workgroups
-        that it works on at once, which hide each other's waits; where registers are what they lack, it costs none.  For
-        example, 12,288 registers leave room for 5 workgroups of 14,848 bytes in 164 KiB, and so do 31,232 bytes; of
-        100 KiB, which 3 of these would fill, nothing is held.
+        Without them it has `shared` bytes and so many words of `registers`.  They may cost a unit a third of its
+        workgroups, which hide each other's waits.  For example, 12,288 registers allow 5 workgroups of 14,848 bytes in
+        164 KiB, and also 5 of 31,232.  100 KiB has room for 3 of these, so nothing is held.
         """
         def at_once(held: int) -> int:
             return min(_REGISTERS // registers, self.room // (shared + held * each))
@@ -258,15 +207,10 @@ def _all_fit(tile: Tile) -> bool:
 
 
 def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared: int = sys.maxsize) -> Tiles:
-    """The rule for a device, of the kinds of tiles that fit it; if none does, of kind S, which needs least.
+    """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; `shared` as of `Tiles`.
 
-    `shared` is how many bytes of shared memory a workgroup may have.  Of cards other than NVIDIA's nothing is held in
-    it: AMD's would lose more waves than that (docs/kernels.md), and of the others too little is known.
-
-    Raises
-    ------
-    KernelError
-        If AG_MATMUL_TILE names no kind of tiles.
+    Only NVIDIA's cards hold operands in shared memory: AMD's would lose more waves (docs/kernels.md), and too little
+    is known of others.  An unknown AG_MATMUL_TILE is a KernelError.
     """
     forced = os.environ.get("AG_MATMUL_TILE", "")
     if forced and forced not in TILES:
@@ -281,14 +225,14 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared
 
 
 def _room(device: DeviceInfo) -> int:
-    """How many bytes of shared memory a unit has, where that is known; else 0."""
+    """Return the bytes of shared memory of a unit; 0 if unknown."""
     if device.vendor != "NVIDIA":
         return 0
     return _LARGE_ROOM if _LARGE.search(device.description) else _ROOM
 
 
 def units_of(device: DeviceInfo) -> int:
-    """How many units a card has: multiprocessors, compute units or cores, as its driver says; else an estimate."""
+    """Return the number of multiprocessors, compute units or cores, by the driver or an estimate."""
     if device.units:
         return max(device.units, _LEAST_UNITS)
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
@@ -297,9 +241,9 @@ def units_of(device: DeviceInfo) -> int:
 
 
 def _keeps_defaults(device: DeviceInfo) -> bool:
-    """Whether an array whose size is a specialization constant has the constant's default: MoltenVK before 1.3.
+    """Return whether arrays have a specialization constant's default size: on MoltenVK before 1.3.
 
-    It counts its versions in decimal, 1.2.9 as 10209, and the number comes in the form of Vulkan's, as 0.2.2017.
+    It numbers 1.2.9 as 10209, which appears in the form of Vulkan's versions as 0.2.2017.
     """
     parts = device.driver.split(".")
     if device.vendor != "Apple" or len(parts) != 3 or not all(part.isdigit() for part in parts):
@@ -309,17 +253,17 @@ def _keeps_defaults(device: DeviceInfo) -> bool:
 
 
 def has_few_registers(device: DeviceInfo) -> bool:
-    """Whether it is a chip of RDNA with a Mesa that does not compile large tiles well for it, attention's neither."""
+    """Return whether Mesa compiles large tiles, also attention's, badly for a chip of RDNA."""
     return _has_large_tiles(device) is False
 
 
 def _family(device: DeviceInfo) -> str:
-    """Whose table a device has: its vendor's, or that of an AMD chip whose driver says that it is one of RDNA."""
+    """Name a device's table: its vendor's, or that of a known RDNA chip."""
     return "AMD RDNA" if _has_large_tiles(device) else device.vendor
 
 
 def _has_large_tiles(device: DeviceInfo) -> bool | None:
-    """Whether Mesa compiles large tiles well for a chip of RDNA; None if it is none, or the driver is another."""
+    """Return whether Mesa compiles large tiles well for a chip of RDNA; None for other chips and drivers."""
     chip = re.search(r"\(RADV (\w+)\)", device.description)
     mesa = device.driver.partition(".")[0]
     if device.vendor != "AMD" or chip is None or not mesa.isdigit():

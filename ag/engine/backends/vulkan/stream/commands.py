@@ -1,33 +1,113 @@
-"""What the recorder keeps: commands, sequences made of them, and batches of commands that start together.
-
-Knows addresses, what a command costs, and how it puts itself into a sequence of Kompute or is made in parts; no buffer
-or primitive.  It starts nothing.  The backend makes the dispatches; the recorder keeps batches of these, and says when
-they go into a sequence.
-"""
+"""Describe commands, their cost and their hazards, and fill Kompute's sequences with them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import NamedTuple, TypeVar
 
 from ag.engine.backend import Meter
 from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
-from ag.engine.backends.vulkan.stream.cost import SECONDS_PER_BYTE
-from ag.engine.backends.vulkan.stream.hazards import HazardTracker, Range
 from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
+from ag.errors import DeviceError
 
-__all__ = ["TRANSFER", "Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "fill",
-           "groups_of"]
+TRANSFER = "transfer"  # the kernel of copies, in a profile
+_MULTIPLY_ADDS = 50e9  # per second; kernels on the integrated graphics of a laptop reach it: a fifth of its peak
+_BYTES = 10e9  # per second; a third of two channels of DDR4
+SECONDS_PER_BYTE = 2 / _BYTES  # of a copy, which reads it and writes it
+_SECONDS = 0.1  # of a submission
+_QUICKER = {"discrete": 8}  # kinds of devices of which the slowest are so much faster
+_SLOWEST = 1 / 32  # of what is allowed at first: a measurement on a busy machine must not stop the device
+MOST_COMMANDS = 256  # of a submission
+_FIRST = 8
+_VARIABLE = "AG_SUBMIT_MS"
+_MOST_RANGES = 256  # beyond this, one barrier is cheaper than comparing with everything
 
-TRANSFER = "transfer"  # what copies are in a profile
+Range = tuple[int, int]  # [start, end) in arena addresses
+
+
+def seconds_of(multiply_adds: float, nbytes: float) -> float:
+    """Estimate the seconds of a launch on a slow integrated device."""
+    return multiply_adds / _MULTIPLY_ADDS + nbytes / _BYTES
+
+
+class Budget:
+    """Limit the cost of a submission on one device, by its kind; DeviceError for a wrong AG_SUBMIT_MS.
+
+    A driver's watchdog ends a submission after 2 to 10 seconds, and the device with it.  `seconds_of` assumes a slow
+    device, and `note` lowers the limit where submissions take long.  How commands are split changes no bits.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.seconds = _asked() or _SECONDS * _QUICKER.get(kind, 1)  # the most, as `seconds_of` counts
+        self._least = self.seconds * _SLOWEST
+        self.long = 2 * _SECONDS if kind != "cpu" else inf  # a processor has no watchdog
+        # Commands before an idle device is started.  A card then computes while the host records; a software device
+        # would take the host's cores.
+        self.first = _FIRST if kind != "cpu" else MOST_COMMANDS
+
+    def note(self, cost: float, took: float) -> None:
+        """Halve the limit if a costly submission has taken long."""
+        if took > self.long and cost > self.seconds / 4:
+            self.seconds = max(self.seconds / 2, self._least)
+
+
+def _asked() -> float:
+    """Return the seconds in AG_SUBMIT_MS; 0 if it is not set."""
+    text = os.environ.get(_VARIABLE, "")
+    try:
+        found = float(text or 0) / 1000
+    except ValueError:
+        found = -1.0
+    if not found >= 0:
+        raise DeviceError(f"{_VARIABLE} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
+    return found
+
+
+class HazardTracker:
+    """Tell whether a launch needs a barrier: it may overlap with all launches since the last one.
+
+    It needs one if it reads what another writes (RAW), or writes what another reads (WAR) or writes (WAW).
+    """
+
+    def __init__(self) -> None:
+        self._reads: list[Range] = []
+        self._writes: list[Range] = []
+
+    def barrier(self) -> None:
+        """Forget all ranges: a barrier was recorded, or a new command buffer begins with one."""
+        self._reads.clear()
+        self._writes.clear()
+
+    def launch(self, reads: list[Range], writes: list[Range]) -> bool:
+        """Note a launch; return whether it needs a barrier before it, which is noted, too."""
+        needed = (
+            len(self._reads) + len(self._writes) > _MOST_RANGES
+            or _overlap(reads, self._writes)
+            or _overlap(writes, self._writes)
+            or _overlap(writes, self._reads)
+        )
+        if needed:
+            self.barrier()
+        self._reads += reads
+        self._writes += writes
+        return needed
+
+
+def _overlap(some: list[Range], others: list[Range]) -> bool:
+    for a, b in some:
+        for c, d in others:
+            if a < d and c < b:
+                return True
+    return False
 
 
 class Command(NamedTuple):
-    """One dispatch: its kernel's name, algorithm, push constants, grid, the byte ranges it touches, and what it costs.
+    """One dispatch, or a part of one, which begins at a later workgroup than the `first`.
 
-    If it is `whole`, it can only be made at once.  The first workgroup of a part of a dispatch is not number 0.
+    A `whole` one cannot be split.
     """
 
     kernel: str
@@ -41,14 +121,13 @@ class Command(NamedTuple):
     first: tuple[int, int] = (0, 0)
 
     def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
-        """Add it to a sequence, after a barrier if need be, which is for copies, too, or for launches only."""
+        """Add it to a sequence, perhaps behind a barrier, which may be for copies, too."""
         sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first, copies)
 
     def parts(self, most: float) -> list[Command]:
-        """The same in dispatches of which none costs more, as far as that is possible.
+        """Split it into dispatches that cost at most so much, as far as possible; the bits are the same.
 
-        Every workgroup does what it would have done, so the bits are the same.  Kernels number them in a line, so the
-        grid may be another: one axis, or rows of workgroups if there are more than an axis has.
+        Kernels number workgroups in a line, so the grid may have another shape: one axis, or rows if that is too long.
         """
         groups = prod(self.grid)
         if self.cost <= most or self.whole or groups == 1:
@@ -65,12 +144,12 @@ class Command(NamedTuple):
 
     @property
     def kernels(self) -> list[str]:
-        """The kernel of every operation that it is."""
+        """Name the kernel of each of its operations."""
         return [self.kernel]
 
 
 class Copy(NamedTuple):
-    """A copy of a region (offsets in bytes, and how many), with a barrier for the `host` if that is to read it."""
+    """A copy of a region (two offsets and a size in bytes), with a barrier if the `host` reads it."""
 
     source: Tensor
     target: Tensor
@@ -81,11 +160,11 @@ class Copy(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Seconds, as `Command` counts them."""
+        """Estimate its seconds."""
         return self.region[2] * SECONDS_PER_BYTE
 
     def parts(self, most: float) -> list[Copy]:
-        """The same in copies of which none costs more; whole pages, but for the last."""
+        """Split it into copies that cost at most so much, of whole pages but for the last."""
         source, target, nbytes = self.region
         size = max(4096, int(nbytes * most / self.cost) // 4096 * 4096)
         if self.cost <= most or nbytes <= size:
@@ -93,25 +172,25 @@ class Copy(NamedTuple):
         return [self._replace(region=(source + i, target + i, min(size, nbytes - i))) for i in range(0, nbytes, size)]
 
     def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
-        """Add it to a sequence, after a barrier if need be, which is always for `copies`, too."""
+        """Add it to a sequence, perhaps behind a barrier."""
         assert copies
         sequence.copy(self.source, self.target, *self.region, barrier, self.host)
 
     @property
     def kernels(self) -> list[str]:
-        """The kernel of every operation that it is; a barrier has no event."""
+        """Name the kernel of each of its operations; a barrier has no event."""
         return [TRANSFER, ""] if self.host else [TRANSFER]
 
 
 class Check(NamedTuple):
-    """Nothing to do: a submission that tells whether the device is still there."""
+    """An empty submission, which fails if the device was lost."""
 
     reads: list[Range]
     writes: list[Range]
     cost: float = 0.0
 
     def parts(self, _most: float) -> list[Check]:
-        """It is made at once."""
+        """Return it alone."""
         return [self]
 
     def record(self, sequence: Sequence, _barrier: bool, _copies: bool) -> None:
@@ -120,7 +199,7 @@ class Check(NamedTuple):
 
     @property
     def kernels(self) -> list[str]:
-        """The kernel of every operation that it is; a barrier has no event."""
+        """Name the kernel of each of its operations; a barrier has no event."""
         return [""]
 
 
@@ -129,9 +208,7 @@ Kind = TypeVar("Kind", Command, Copy, Command | Copy)
 
 
 class Recorded(NamedTuple):
-    """A sequence that can be started, who makes events of its operations, if anybody, their kernels for that, the
-    commands in it, and what they cost together.
-    """
+    """A sequence that can be started, its commands and their cost; `stopwatch` makes events named after `kernels`."""
 
     sequence: Sequence
     kernels: list[str]
@@ -141,22 +218,10 @@ class Recorded(NamedTuple):
 
 
 def fill(commands: Collection[Operation], sequence: Sequence, to_host: bool, always: bool) -> int:
-    """Record commands into a sequence, in place of what it has; how many barriers that takes.
+    """Replace the commands of an idle sequence; return the number of barriers.
 
-    Parameters
-    ----------
-    commands : collection of Operation
-    sequence : kp.Sequence
-        One that does not run.
-    to_host : bool
-        Whether the host may read and write what the device did as soon as that was waited for.
-    always : bool
-        Whether there is a barrier before each, needed or not.
-
-    Raises
-    ------
-    kp.OutOfMemoryError, kp.Error
-        The sequence is of no use then.
+    With `to_host` a last barrier lets the host read and write after a wait; with `always` each command has a barrier.
+    An error of `kp` leaves the sequence unusable.
     """
     tracker, barriers = HazardTracker(), 0
     copies = any(isinstance(command, Copy) for command in commands)
@@ -172,53 +237,38 @@ def fill(commands: Collection[Operation], sequence: Sequence, to_host: bool, alw
 
 
 def costliest(commands: Iterable[Operation]) -> str:
-    """The kernel of the command that costs most."""
+    """Name the kernel of the command that costs most."""
     return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, ""))[1] or "nothing"
 
 
-_NONE: list[Sequence] = []  # of all batches that were not started; they are given others then
+_NONE: list[Sequence] = []  # shared by all batches before they start; then they get their own
 
 
 class Batch:
-    """Commands that start together, or a sequence that was recorded before.
-
-    Attributes
-    ----------
-    commands : list of Operation
-    cost : float
-        Of all commands, in seconds.
-    recorded : Recorded or None
-        The sequence that was made of them, or the other one, which can be `played` again.
-    started, waited_for : list of Sequence
-        The last sequence of its submission, once that was started, and once it was waited for; the same two lists for
-        all batches of a submission.
-    timing, meter : object
-        What the sequence has timestamps for, and who is told its time, once it was started.
-    began : float
-        When that was, by `time.perf_counter`.
-    """
+    """Commands that start together, or a sequence that was recorded before."""
 
     __slots__ = ("began", "commands", "cost", "meter", "played", "recorded", "started", "timing", "waited_for")
 
-    timing: object
-    meter: Meter | None
-    began: float
+    timing: object  # the kind of its timestamps, once started
+    meter: Meter | None  # adds up its time
+    began: float  # by `time.perf_counter`
 
     def __init__(self, recorded: Recorded | None = None, command: Operation | None = None) -> None:
         self.commands: list[Operation] = [] if command is None else [command]
         self.cost = 0.0
-        self.recorded, self.played = recorded, recorded is not None
+        self.recorded, self.played = recorded, recorded is not None  # a played sequence can be played again
+        # The last sequence of its submission, once started, and once waited for.  All batches of one share both lists.
         self.started = self.waited_for = _NONE
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether any command reads or writes between these addresses."""
+        """Return whether any command reads or writes between these addresses."""
         return any(a < end and start < b
                    for command in list(self.recorded.commands if self.recorded is not None else self.commands)
                    for a, b in (*command.reads, *command.writes))
 
 
 def groups_of(commands: list[Kind], most: float, length: int) -> list[list[Kind]]:
-    """Commands in their order, in groups of at most so many that cost at most so much, where none alone costs more."""
+    """Split commands, in order, into groups of at most so many that cost at most so much."""
     groups: list[list[Kind]] = []
     cost = 0.0
     for part in (part for command in commands for part in command.parts(most)):

@@ -1,8 +1,7 @@
-"""Device timestamps: when each command of a sequence began and ended, on the host's clock.
+"""Time each command of a sequence by the device's timestamps, on the host's clock.
 
-The recorder takes its sequences from here while a profile is active, and from Kompute otherwise.  A device writes a
-timestamp when everything before it is done, so a command's time includes its wait at a barrier, and of two commands
-that overlapped the second has only what it took longer.  Knows no command but by its kernel's name.
+A device writes a timestamp when everything before it is done.  So a command's time includes its wait at a barrier, and
+the second of two overlapping commands has only the time by which it ended later.
 """
 
 from __future__ import annotations
@@ -14,47 +13,22 @@ from ag.engine.backend import Event
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence
 from ag.errors import DeviceError
 
-__all__ = ["Counter", "Stopwatch"]
-
 
 @dataclass(frozen=True)
 class Counter:
-    """What a device's timestamps count.
+    """The counter behind a device's timestamps."""
 
-    Attributes
-    ----------
-    bits : int
-        Valid bits of a reading; 0 if the device has no timestamps.
-    period : float
-        Nanoseconds per tick.
-    """
-
-    bits: int
-    period: float
+    bits: int  # of a reading that are valid; 0: the device has no timestamps
+    period: float  # nanoseconds per tick
 
     def passed(self, since: int, until: int) -> int:
-        """Ticks between two readings; none where the clock, that of a software driver, was set back."""
+        """Return the ticks between two readings; 0 if the clock, that of a software driver, was set back."""
         ticks = (until - since) % (1 << self.bits)  # the counter may have started again at 0
         return ticks if 2 * ticks < 1 << self.bits else 0
 
 
 class Stopwatch:
-    """The counter of one device, as `time.perf_counter_ns` counts.
-
-    Parameters
-    ----------
-    manager : kp.Manager
-    counter : Counter
-    device : str
-        The device's name.
-    events : list of Event
-        Where commands are noted when they were waited for.
-
-    Raises
-    ------
-    DeviceError
-        If the device has no timestamps.
-    """
+    """Note commands in `events` after they were waited for; DeviceError if the device has no timestamps."""
 
     def __init__(self, manager: Manager, counter: Counter, device: str, events: list[Event]) -> None:
         if not counter.bits:
@@ -63,11 +37,11 @@ class Stopwatch:
         self._manager, self._counter, self._device, self._events = manager, counter, device, events
         before = perf_counter_ns()
         (self._last,) = manager.sequence(0, 1).eval().get_timestamps()
-        self._origin = (before + perf_counter_ns()) // 2  # right to half the time of a submission
+        self._origin = (before + perf_counter_ns()) // 2  # off by at most half the time of a submission
         self._ticks = 0
 
     def sequence(self, operations: int) -> Sequence:
-        """An empty sequence for so many operations."""
+        """Return an empty sequence for so many operations."""
         return self._manager.sequence(0, operations + 1)
 
     def note(self, kernels: list[str], counts: list[int]) -> None:

@@ -1,20 +1,8 @@
-"""Uploads beside launches: cards have engines that only copy, and a queue of their own for these.
+"""Upload in a card's queue for copies, beside launches: the next batch of data arrives while a step computes.
 
-In the queue for launches a copy waits for all that was started before.  Beside it, the next batch of data arrives while
-a step computes.  For example, where a step takes 5 ms and its batch 2 ms on the link::
-
-    one queue     copy 1   step 1        copy 2   step 2               14 ms for two steps
-    two queues    copy 1   step 1                 step 2               12 ms
-                           copy 2
-
-Two queues need an order.  Whatever is started in the one for launches runs after all uploads that were started before:
-the driver holds it until then (`Timeline` in third_party/kp).  The other way round nothing waits, so an upload goes
-this way only while no launch on its way touches the words: the recorder looks, and every chunk looks again.
-
-An interrupt may come anywhere, and a signal's handler may upload in the middle of an upload.  So a chunk is taken by
-one operation, and put back by one: whoever takes it next waits until the device has fetched it.  One that an interrupt
-loses in between is missed by nobody: with none left, uploads go the usual way.  Knows addresses in the arena, and no
-buffer and no launch; the recorder calls it.
+Launches wait for all uploads that were started before (`Timeline` in third_party/kp); uploads wait for no launch.  So
+an upload goes this way only while no launch in flight touches its words, which every chunk checks anew: a signal's
+handler may launch or upload at any time.  A chunk is taken and returned by one operation each.
 """
 
 from __future__ import annotations
@@ -27,45 +15,32 @@ import numpy as np
 from ag.engine.arena import OFFSET_MASK
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import kompute
-from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.commands import Range
 
-__all__ = ["CHUNK_BYTES", "TransferQueue", "staging"]
-
-CHUNK_BYTES = 4 << 20  # of a transfer, which the host and the device work on at a time
+CHUNK_BYTES = 4 << 20  # of a transfer; the host fills one while the device copies another
 _CHUNKS = 4
-_ANYWHERE = 1 << 64  # behind every address
+_ANYWHERE = 1 << 64  # above every address
 _QUEUE = 1  # of a manager that has two
 
 
 def staging(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
-    """Memory of the host that the device reads and writes, and a view of it."""
+    """Return host memory that the device reads and writes, and a view of it."""
     tensor = manager.tensor_t(np.zeros(nbytes // 4, np.uint32), kompute().TensorTypes.host)
     return tensor, tensor.data()
 
 
 class _Chunk:
-    """The command buffer of a copy, which goes first and waits for it, the staging memory, a view of that, and the
-    words that it writes, or is about to write.
-    """
-
     def __init__(self, sequence: Sequence, tensor: Tensor, view: Words) -> None:
         self.sequence, self.tensor, self.view = sequence, tensor, view
-        self.writes: Range = (0, 0)
+        self.writes: Range = (0, 0)  # also before it starts
 
 
 class _Changing(Protocol):
-    """What counts whatever is recorded or played in the queue for launches, or is to go beside them."""
-
-    changes: int
+    changes: int  # grows with each command and sequence in the queue for launches, and each upload beside it
 
 
 class TransferQueue:
-    """The queue for uploads of one device; where there is none, it takes nothing.
-
-    Parameters
-    ----------
-    manager : kp.Manager
-    """
+    """Upload in a second queue; upload nothing on a device without one."""
 
     def __init__(self, manager: Manager) -> None:
         count = _CHUNKS if manager.transfers_apart() else 0
@@ -73,26 +48,10 @@ class TransferQueue:
         self._turns = deque(self._chunks)
 
     def upload(self, address: int, words: Words, segment: Tensor, launches: _Changing, changes: int) -> int:
-        """Start copying words to an address in a segment; waits for the chunks that it needs.
+        """Start copying words to an address in a segment; wait only for the chunks that it needs.
 
-        Parameters
-        ----------
-        address : int
-        words : (n,) array of uint32
-        segment : kp.Tensor
-        launches : Recorder
-        changes : int
-            Its count, when no launch on its way touched the words.
-
-        Returns
-        -------
-        int
-            How many words are on their way, from the first: fewer than `n` if there is no chunk, or a signal's handler
-            has recorded or uploaded something.
-
-        Raises
-        ------
-        kp.OutOfMemoryError, kp.Error
+        No launch touched the words when `launches.changes` was `changes`.  Return how many words were queued, from the
+        first: fewer than given if no chunk is left, or a signal's handler recorded or uploaded something.
         """
         start, begin = 0, address
         while start < words.size and self._turns:
@@ -105,7 +64,7 @@ class TransferQueue:
                 chunk.view[: some.size] = some
                 sequence.clear()
                 sequence.copy(chunk.tensor, segment, 0, begin & OFFSET_MASK, some.nbytes, False, False)
-                # Python does not look for signals between these two lines, so no handler records anything there.
+                # Python runs no signal handler between these two lines.
                 if launches.changes == changes:
                     sequence.eval_async_after([])
                 else:
@@ -118,25 +77,20 @@ class TransferQueue:
 
     @property
     def apart(self) -> bool:
-        """Whether there is such a queue."""
+        """Return whether the device has such a queue."""
         return bool(self._chunks)
 
     @property
     def busy(self) -> bool:
-        """Whether an upload was not waited for."""
+        """Return whether an upload is in flight."""
         return any(chunk.sequence.is_running() for chunk in self._chunks)
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether an upload that was not waited for writes between these addresses."""
+        """Return whether an upload in flight writes between these addresses."""
         return any(chunk.sequence.is_running() for chunk in self._writing(start, end))
 
     def wait(self, start: int = 0, end: int = _ANYWHERE) -> None:
-        """Have the uploads end that write between these addresses.
-
-        Raises
-        ------
-        kp.OutOfMemoryError, kp.Error
-        """
+        """Wait for the uploads that write between these addresses."""
         for chunk in self._writing(start, end):
             chunk.sequence.eval_await()
 

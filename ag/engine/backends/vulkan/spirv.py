@@ -1,21 +1,6 @@
-"""Buffers that a kernel reaches by their address, as no descriptor covers them.
+"""Change the SPIR-V of compiled kernels for one device: modes of float32 arithmetic, and buffers reached by address.
 
-A storage buffer is bound by a descriptor, which covers at most maxStorageBufferRange bytes: 128 MiB on lavapipe and on
-many phones.  A larger tensor lies in a buffer of its own, and what is bound in its place are eight bytes: its address.
-The compiled kernels know nothing of that.  `with_addresses` changes their SPIR-V as they are loaded, for the bindings
-that need it; for binding 1, where ``%x`` is a buffer of floats::
-
-    %floats = OpTypeStruct %array             %floats = OpTypeStruct %array
-                                              %at = OpTypePointer PhysicalStorageBuffer %floats
-                                              %bound = OpTypeStruct %at
-    %x = OpVariable ... %floats               %x = OpVariable ... %bound
-                                              %where = OpAccessChain %x 0
-                                              %here = OpLoad %at %where
-    %e = OpAccessChain %x 0 %i                %e = OpAccessChain %here 0 %i
-    %value = OpLoad %float %e                 %value = OpLoad %float %e Aligned 4
-
-The arithmetic is the same, in the same order, so results have the same bits.  Knows SPIR-V, no kernel and no device.
-`ag.engine.backends.vulkan.pipelines` calls it.
+An instruction is a tuple of 32-bit words: the first holds how many there are, and the instruction's number.
 """
 
 from __future__ import annotations
@@ -23,14 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 from itertools import count
+from typing import NamedTuple
 
-from ag.engine.backends.vulkan.spirv.module import Instruction, code_of, instruction, read, written
-
-__all__ = ["with_addresses"]
+from ag.engine.backends.vulkan.kp_types import Properties
 
 # Instructions, by their numbers.
-_EXTENSION, _MEMORY_MODEL, _CAPABILITY, _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR = 10, 14, 17, 21, 22, 23
-_TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _FUNCTION, _VARIABLE = 30, 32, 43, 54, 59
+_EXTENSION, _MEMORY_MODEL, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _TYPE_INT = 10, 14, 15, 16, 17, 21
+_TYPE_FLOAT, _TYPE_VECTOR, _TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _FUNCTION, _VARIABLE = 22, 23, 30, 32, 43, 54, 59
 _LOAD, _STORE, _CHAIN, _CHAIN_IN_BOUNDS, _DECORATE, _MEMBER_DECORATE, _LABEL = 61, 62, 65, 66, 71, 72, 248
 _TAKES_POINTERS = {57, 63, 64, 68, 169, 245, 4457, 4458}  # calls, copies, lengths, choices, matrices; not atomics
 _POINTER, _MASK = {_LOAD: 3, _STORE: 1}, {_LOAD: 4, _STORE: 3}  # which word of an instruction is what
@@ -38,11 +22,83 @@ _UNIFORM, _STORAGE_BUFFER, _PHYSICAL = 2, 12, 5349  # storage classes
 _BLOCK, _BUFFER_BLOCK, _BINDING, _OFFSET = 2, 3, 33, 35  # decorations
 _ADDRESSES, _PHYSICAL_64 = 5347, 5348  # a capability, and an addressing model
 _ALIGNED = 2
-_NAME = b"SPV_KHR_physical_storage_buffer\0"
+_BY_ADDRESS = b"SPV_KHR_physical_storage_buffer\0"
+_FLOAT_CONTROLS = b"SPV_KHR_float_controls".ljust(24, b"\0")
+_HEADER = 5  # words
+
+Instruction = tuple[int, ...]
+
+
+def read(spirv: bytes) -> tuple[Instruction, list[Instruction]]:
+    """Split a module into its header, whose fourth word is above all ids, and its instructions."""
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    found, at = [], _HEADER
+    while at < len(words):
+        end = at + (words[at] >> 16)
+        found.append(words[at:end])
+        at = end
+    return words[:_HEADER], found
+
+
+def written(header: Instruction, instructions: list[Instruction]) -> bytes:
+    """Join a header and instructions to a module."""
+    words = [*header, *(word for x in instructions for word in x)]
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+def code_of(x: Instruction) -> int:
+    """Return the number of an instruction."""
+    return x[0] & 0xFFFF
+
+
+def instruction(code: int, *operands: int) -> Instruction:
+    """Return an instruction with these operands."""
+    return (len(operands) + 1) << 16 | code, *operands
+
+
+class Mode(NamedTuple):
+    """A capability of SPIR-V and the execution mode that it allows, by their numbers."""
+
+    capability: int
+    execution: int
+
+
+_PRESERVES_NAN = Mode(4466, 4461)  # SignedZeroInfNanPreserve
+_ROUNDS_TO_NEAREST = Mode(4467, 4462)  # RoundingModeRTE
+_KEEPS_DENORMALS = Mode(4464, 4459)  # DenormPreserve
+
+
+def modes_of(device: Properties, multiplies: bool) -> tuple[Mode, ...]:
+    """Return the modes that a device offers, of those that a kernel wants.
+
+    A driver may assume that there is no NaN: NVIDIA's turns ``x < 0 ? 0 : x`` into max(x, 0), so a relu would hide
+    NaN.  Compiled kernels ask for no mode, as modes are allowed only where a device offers them.  Kernels that
+    `multiplies` marks do not keep denormals: on older chips of AMD that makes multiply-adds four times as slow.
+    """
+    offered = ((_PRESERVES_NAN, device["preserves_nan"]), (_ROUNDS_TO_NEAREST, device["rounds_to_nearest"]),
+               (_KEEPS_DENORMALS, device["keeps_denormals"] and not multiplies))
+    return tuple(mode for mode, there in offered if there)
+
+
+def with_modes(spirv: bytes, modes: tuple[Mode, ...]) -> bytes:
+    """Return the module with these 32-bit execution modes at its entry point, and their capabilities."""
+    if not modes:
+        return spirv
+    header, instructions = read(spirv)
+    last = max(i for i, x in enumerate(instructions) if code_of(x) == _CAPABILITY)
+    made = []
+    for i, x in enumerate(instructions):
+        made.append(x)
+        if i == last:
+            made += [instruction(_CAPABILITY, mode.capability) for mode in modes]
+            made.append(instruction(_EXTENSION, *struct.unpack("<6I", _FLOAT_CONTROLS)))
+        if code_of(x) == _ENTRY_POINT:  # a kernel has one
+            made += [instruction(_EXECUTION_MODE, x[2], mode.execution, 32) for mode in modes]
+    return written(header, made)
 
 
 class _Module:
-    """What of a module is looked at, and the ids of what is new."""
+    """Index a module by ids, and collect new declarations."""
 
     def __init__(self, first_new: int, instructions: list[Instruction], bindings: Collection[int]) -> None:
         self.new_id = count(first_new).__next__
@@ -58,18 +114,18 @@ class _Module:
         self._pointers: dict[tuple[int, int], int] = {}
 
     def pointer_to(self, pointee: int, storage: int = _PHYSICAL) -> int:
-        """The type of a pointer, declared when first asked for."""
+        """Return the id of a pointer type, declared at its first use."""
         if (storage, pointee) not in self._pointers:
             self._pointers[storage, pointee] = made = self.new_id()
             self.declared.append(instruction(_TYPE_POINTER, made, storage, pointee))
         return self._pointers[storage, pointee]
 
     def pointee(self, pointer: int) -> int:
-        """What a pointer of a type points to."""
+        """Return the type that a pointer type points to."""
         return self.types[pointer][3]
 
     def alignment(self, element: int) -> int:
-        """Bytes of which an element's place in a buffer is a multiple: all of a number's, and of 4 or 2 numbers'."""
+        """Return the alignment in bytes of a number or a vector in a buffer."""
         x = self.types[element]
         if code_of(x) in (_TYPE_INT, _TYPE_FLOAT):
             return x[2] // 8
@@ -81,12 +137,21 @@ class _Module:
 
 
 def with_addresses(spirv: bytes, bindings: Collection[int]) -> bytes:
-    """The same module, which finds the address of each of these storage buffers in what is bound in its place.
+    """Return the module that reaches these storage buffers by their address; ValueError for unknown uses of one.
 
-    Raises
-    ------
-    ValueError
-        If the module does with such a buffer what is not known here.
+    A descriptor covers at most maxStorageBufferRange bytes: 128 MiB on lavapipe and many phones.  A larger tensor has
+    a buffer of its own, and eight bytes with its address are bound in its place.  The arithmetic keeps its order, hence
+    its bits.  For binding 1, where ``%x`` is a buffer of floats::
+
+        before                                    after
+        %floats = OpTypeStruct %array             %floats = OpTypeStruct %array
+                                                  %at = OpTypePointer PhysicalStorageBuffer %floats
+                                                  %bound = OpTypeStruct %at
+        %x = OpVariable ... %floats               %x = OpVariable ... %bound
+                                                  %where = OpAccessChain %x 0
+                                                  %here = OpLoad %at %where
+        %e = OpAccessChain %x 0 %i                %e = OpAccessChain %here 0 %i
+        %value = OpLoad %float %e                 %value = OpLoad %float %e Aligned 4
     """
     if not bindings:
         return spirv
@@ -100,7 +165,7 @@ def with_addresses(spirv: bytes, bindings: Collection[int]) -> bytes:
 
 
 def _declare(module: _Module, variable: Instruction, instructions: list[Instruction]) -> tuple[int, int]:
-    """Declare what is bound in the place of a buffer; types of a pointer to the address there, and of the address."""
+    """Declare the address bound in a buffer's place; return the types of a pointer to it and of the address."""
     _, pointer, name, storage = variable[:4]
     held = module.pointee(pointer)
     block = module.new_id()  # the struct that lay there, as one that is found by its address must be
@@ -118,7 +183,7 @@ def _declare(module: _Module, variable: Instruction, instructions: list[Instruct
 
 
 def _changed_declarations(module: _Module, instructions: list[Instruction]) -> Iterable[Instruction]:
-    """All that comes before functions, with the capability, and without the buffers, which are declared anew."""
+    """Yield what precedes the functions: with the capability, without the old declarations of the buffers."""
     last = max(i for i, x in enumerate(instructions) if code_of(x) == _CAPABILITY)
     decorated = max(i for i, x in enumerate(instructions) if code_of(x) in (_DECORATE, _MEMBER_DECORATE))
     for i, x in enumerate(instructions):
@@ -128,18 +193,18 @@ def _changed_declarations(module: _Module, instructions: list[Instruction]) -> I
             yield x
         if i == last:
             yield instruction(_CAPABILITY, _ADDRESSES)
-            yield instruction(_EXTENSION, *struct.unpack(f"<{len(_NAME) // 4}I", _NAME))
+            yield instruction(_EXTENSION, *struct.unpack(f"<{len(_BY_ADDRESS) // 4}I", _BY_ADDRESS))
         if i == decorated:
             yield from module.decorated
 
 
 def _changed_functions(module: _Module, instructions: list[Instruction],
                        places: dict[int, tuple[int, int]]) -> list[Instruction]:
-    """The functions, which load the addresses first."""
+    """Return the functions, each of which loads the addresses first."""
     made: list[Instruction] = []
     here: dict[int, int] = {}  # the address of a buffer in this function
     alignments: dict[int, int] = {}  # of what a pointer into a buffer points to
-    begins = False  # whether we are in the first block of a function, where its variables come first
+    begins = False  # in the first block of a function, which begins with its variables
     for x in instructions:
         code = code_of(x)
         if code == _FUNCTION:
@@ -165,12 +230,12 @@ def _changed_functions(module: _Module, instructions: list[Instruction],
 
 
 def _uses(x: Instruction, *pointers: Collection[int]) -> bool:
-    """Whether an instruction that takes pointers takes one of these."""
+    """Return whether an instruction that takes pointers takes one of these."""
     return code_of(x) in _TAKES_POINTERS and any(word in known for word in x[1:] for known in pointers)
 
 
 def _aligned(x: Instruction, alignment: int) -> Instruction:
-    """A load or store with its alignment, which comes first of what follows the mask of memory operands."""
+    """Add an alignment to a load or store: the first word behind the mask of memory operands."""
     at = _MASK[code_of(x)]
     mask, *rest = x[at:] or (0,)
     return instruction(code_of(x), *x[1:at], mask | _ALIGNED, alignment, *rest)
