@@ -17,7 +17,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
-from weakref import ProxyType
+from weakref import ProxyType, ref
 
 import numpy as np
 
@@ -52,6 +52,19 @@ class Model(Protocol):
 _PICKLED_AT_ONCE = 50  # layers inside each other that pickle enters before it sees one that comes first
 
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
+
+
+class Parameters(dict[str, Tensor]):
+    """Parameters by name, and the model that they are of, if it is there still; a copy is an ordinary dict."""
+
+    __slots__ = ("of_model",)
+
+    def __init__(self, named: Mapping[str, Tensor], model: Layer) -> None:
+        super().__init__(named)
+        self.of_model = ref(model)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return dict, (dict(self),)
 
 
 class Layer(Watched):
@@ -193,9 +206,24 @@ class Layer(Watched):
         for name, p in trained.items():
             if p.name is None or not p.name.endswith(f"_{name}"):
                 p.name = name
-        return trained
+        return Parameters(trained, self)
 
     params = parameters
+
+    def has_beside(self, known: Collection[int]) -> bool:
+        """Whether parameters may have other ids than `known`; optimizers ask at every step, so nothing else is done."""
+        seen: set[int] = set()
+        todo: list[Any] = [self]
+        while todo:
+            x = todo.pop()
+            if isinstance(x, Tensor):
+                if x.requires_grad and x.id not in known and x.node is None:
+                    return True
+            elif isinstance(x, (Layer, list, tuple, dict)) and id(x) not in seen:
+                seen.add(id(x))
+                x = object.__getattribute__(x, "__dict__") if isinstance(x, Layer) else x
+                todo += x.values() if isinstance(x, dict) else x
+        return False
 
     def buffers(self) -> dict[str, Tensor]:
         """Tensors that are state but not trained, by name, each once."""

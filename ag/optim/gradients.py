@@ -9,7 +9,7 @@ Knows parameters and gradients; no optimizer.  Optimizers and `clip_grad_norm` c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ag.autograd.create import ag_tensor
@@ -18,7 +18,7 @@ from ag.autograd.tensor import Tensor
 from ag.errors import DtypeError
 from ag.optim.settings import nearest
 
-__all__ = ["as_gradient", "gradients_given"]
+__all__ = ["as_gradient", "gradients_given", "refuse_untrained"]
 
 
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:
@@ -50,6 +50,21 @@ def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) 
         if gradient is not None:
             given[name] = gradient
     return given
+
+
+def refuse_untrained(model: Any, params: Mapping[str, Tensor], function: str, elsewhere: Container[int] = ()) -> None:
+    """Refuse a model that has parameters beside `params` now: they would not be trained.
+
+    `elsewhere` has the ids of those that other optimizers step.
+    """
+    mine = {p.id for p in params.values()}
+    if model is None or (hasattr(model, "has_beside") and not model.has_beside(mine)):
+        return
+    others = [name for name, p in model.parameters().items() if p.id not in mine and p.id not in elsewhere]
+    if others:
+        raise ValueError(f"{function}: {', '.join(others[:8])} of the model came after the optimizer was made, which "
+                         f"would not train {'it' if len(others) == 1 else 'them'}; make another optimizer, or "
+                         f"begin another training, after parameters are added, replaced or unfrozen.")
 
 
 def as_gradient(name: str, p: Tensor, gradient: object, function: str) -> Tensor:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -33,13 +34,14 @@ from ag.names import MissingNameError
 from ag.names.elsewhere import OPTIMIZER
 from ag.optim.device_state import DeviceState
 from ag.optim.flat import FlatGroup, Run, flat_groups, named_parameters
-from ag.optim.gradients import as_gradient, gradients_given
+from ag.optim.gradients import as_gradient, gradients_given, refuse_untrained
 from ag.optim.settings import NOT_NEGATIVE, Check, Settings
 
 __all__ = ["Optimizer"]
 
 _REFUSAL = "load_state_dict: the state does not fit this optimizer"
 _MOST = 1 << 24  # steps that a device counts in float32
+_STEPPED: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # parameters that optimizers were given, by id
 
 
 class Optimizer(Settings):
@@ -68,7 +70,8 @@ class Optimizer(Settings):
     def __init__(self, params: object, **settings: object) -> None:
         self._set(**settings)
         self._params = named_parameters(params, self._function)
-        self._made_with = self._changeable()
+        self._model = ref(params) if hasattr(params, "parameters") else getattr(params, "of_model", None)
+        _STEPPED.update({p.id: p for p in self._params.values()})
         self._slots = [self._state_of(group) for group in flat_groups(self._params)]
         devices = self._scaled_devices()
         self._scale = LossScale(self._params.values(), devices) if devices else None
@@ -83,7 +86,7 @@ class Optimizer(Settings):
 
         Together with a model, as in ``pickle.dumps((model, optimizer))``, the copy steps the copied model.
         """
-        return _again, (type(self), self._params, self.lr, self._made_with, self.state_dict())
+        return _again, (type(self), self._params, self.lr, self._changeable(), self.state_dict())
 
     def _state_of(self, group: FlatGroup) -> DeviceState:
         return DeviceState(group, self._moments, len(self._counts), self._for_each, self._words(vars(self)))
@@ -156,6 +159,8 @@ class Optimizer(Settings):
             If a dict has a gradient of something that is none of the parameters.
         """
         given = gradients_given(self._params, grads, "step")
+        if self._model is not None and not (isinstance(grads, Gradients) and len(given) == len(grads)):
+            refuse_untrained(self._model(), self._params, "step", _STEPPED)
         work: list[tuple[DeviceState, list[Run]]] = []
         for slots in self._slots:
             group = slots.group
@@ -235,8 +240,8 @@ class Optimizer(Settings):
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name.
 
         ``state`` is the learning rate and the counts, ``count.W`` those of a parameter that had no gradient in some
-        step, and ``settings`` the other settings, if one was assigned since the optimizer was made.  ``claimed_later``
-        is how many optimizers of f16 parameters have adopted each one since, if any has.
+        step, and ``settings`` the other settings.  ``claimed_later`` is how many optimizers of f16 parameters have
+        adopted each one since, if any has.
         """
         state: dict[str, Array] = {}
         for name, parts in self._states.items():
@@ -246,12 +251,12 @@ class Optimizer(Settings):
             state |= {f"count.{p}": row for _, counts in rows for p, row in counts.items() if (row != own).any()}
         for slots in self._slots:
             state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
+        if self._changeable():
+            state["settings"] = np.array(list(self._changeable().values()), np.float64)
         if self._scale is not None:
             state["loss_scale"] = self._scale.read()
             if any(later := self._scale.later([p.id for p in self._params.values()])):
                 state["claimed_later"] = np.array(later, np.float64)
-        if self._changeable() != self._made_with:
-            state["settings"] = np.array(list(self._changeable().values()), np.float64)
         return state
 
     def follow(self) -> None:
@@ -300,8 +305,9 @@ class Optimizer(Settings):
     def _checked_state(self, state: Mapping[str, Array], mine: Mapping[str, Array]) -> dict[str, Array]:
         arrays = number_arrays(state, _REFUSAL)
         may = {f"count.{name}": (len(self._counts),) for name in self._params if self._for_each}
-        if self._changeable():
-            may["settings"] = (len(self._changeable()),)
+        if "settings" in arrays and "settings" in mine and arrays["settings"].shape != mine["settings"].shape:
+            raise CheckpointError(f"{_REFUSAL}: it is that of another kind of optimizer, of {arrays['settings'].size} "
+                                  f"settings besides lr; {self._function} has {', '.join(self._changeable())}.")
         if self._scale is not None:
             may["claimed_later"] = (len(self._params),)
         must = {k: x.shape for k, x in mine.items() if k not in may}
@@ -310,7 +316,7 @@ class Optimizer(Settings):
         wrong = [f"{name} holds {x.tolist()}, and not only finite numbers from 0 on" for name, x in arrays.items()
                  if ("." not in name or name in may) and not (np.isfinite(x) & (x >= 0)).all()]
         wrong += [f"{name} counts {x[-1]:g} steps" for name, x in arrays.items()
-                  if (name in self._states or (name in may and name != "settings"))
+                  if (name in self._states or name in may)
                   and not (x[-1] < _MOST and float(x[-1]).is_integer())]
         wrong += [f"{name} has negative elements" for name, x in arrays.items()
                   if name.split(".")[0] in self._never_negative and (x < 0).any()]
@@ -325,10 +331,8 @@ class Optimizer(Settings):
     def _settings_in(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """The settings that a state has, checked."""
         lr = arrays["state"][0]
-        found: dict[str, Any] = dict(self._made_with)
-        if "settings" in arrays:
-            found = dict(zip(found, arrays["settings"].tolist(), strict=True))
-            found = {name: self._checks[name](self._function, name, value) for name, value in found.items()}
+        found: dict[str, Any] = dict(zip(self._changeable(), arrays.get("settings", np.zeros(0)).tolist(), strict=True))
+        found = {name: self._checks[name](self._function, name, value) for name, value in found.items()}
         # the same rate keeps the digits it was given with
         return {**found, "lr": self.lr if np.asarray(self.lr, lr.dtype) == lr else float(lr)}
 

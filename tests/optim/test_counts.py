@@ -128,7 +128,7 @@ def test_an_interrupted_load_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(backend, "upload", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        optimizer.load_state_dict({name: x + 1 for name, x in before.items()})
+        optimizer.load_state_dict({name: x if name == "settings" else x + 1 for name, x in before.items()})
     monkeypatch.undo()
     after = optimizer.state_dict()
     assert len(seen) > 5 and all(np.array_equal(before[k], after[k]) for k in before)

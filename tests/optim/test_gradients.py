@@ -78,3 +78,73 @@ def test_one_gradient_for_two_parameters_is_scaled_once(device: str) -> None:
 def test_bad_max_norm(value: Any) -> None:
     with expect_error(f"max_norm {value!r}", ValueError, "clip_grad_norm: max_norm is", "positive"):
         ag.clip_grad_norm(made()[0], {}, value)
+
+
+INPUTS = {n: ag.ag_tensor(np.ones((n, 4))) for n in (2, 3)}
+
+
+def steps(optimizer: Any, model: Any, form: str) -> None:
+    x = INPUTS[model[0].in_features]
+    with ag.with_grad_tape():
+        loss = ag.ag_mean(model(x) ** 2)
+    grads = ag.backward(loss)
+    optimizer.step(grads if form == "gradients" else None if form == "grad" else {
+        name: grads[p] for name, p in model.parameters().items() if p in grads})
+    optimizer.zero_grad()
+
+
+def changed(model: Any, how: str) -> None:
+    if how == "replaced":
+        model[0].W = ag.ag_param(np.ones((3, 3)))
+    elif how == "added":
+        model.layers.append(ag.ag_linear(2, 2))
+    elif how == "exchanged":
+        model.layers[1] = ag.ag_linear(3, 2)
+    elif how == "unfrozen":
+        model[2].b.requires_grad = True
+    elif how == "untied":
+        model[0].b = ag.ag_param(np.ones((3, 1)))
+
+
+FORMS, MADE = ["gradients", "grad", "names"], ["model", "parameters", "captured"]
+CHANGES = ["replaced", "added", "exchanged", "unfrozen", "untied"]
+LATE = [(how, FORMS[j], MADE[(i + j) % 3]) for i, how in enumerate(CHANGES) for j in range(3)]
+
+
+@pytest.mark.parametrize(("how", "form", "made_of"), LATE)
+def test_parameters_that_came_after_the_optimizer_are_refused(how: str, form: str, made_of: str) -> None:
+    model = ag.ag_sequential(ag.ag_linear(3, 3), ag.ag_linear(3, 2), ag.ag_linear(2, 2))
+    model[2].b.requires_grad = False
+    optimizer = ag.optimizer_adam(model.parameters() if made_of == "parameters" else model)
+    step = ag.ag_capture(lambda: steps(optimizer, model, form)) if made_of == "captured" else (
+        lambda: steps(optimizer, model, form))
+    for _ in range(3):
+        step()
+    changed(model, how)
+    mine = {p.id for p in optimizer.params.values()}
+    with expect_error(how, ValueError, "step: ", "layer"):
+        step()
+    ag.optimizer_sgd({name: p for name, p in model.parameters().items() if p.id not in mine})
+    if form != "names":
+        steps(optimizer, model, form)  # another optimizer has the others
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_parameters_may_be_removed_swapped_frozen_and_tied(form: str) -> None:
+    model = ag.ag_sequential(*(ag.ag_linear(2, 2) for _ in range(4)))
+    optimizer = ag.optimizer_adam(model)
+    steps(optimizer, model, form)
+    model.layers[0], model.layers[1] = model.layers[1], model.layers[0]
+    gone = model.layers.pop()
+    model[0].W.requires_grad = False
+    model[1].b = model[2].b
+    before, kept = model[0].W.numpy(), gone.W.numpy()
+    if form == "names":
+        with expect_error("another name", ValueError, "two gradients"):
+            optimizer.step({"layer1_W": np.ones((2, 2)), model[1].W: np.ones((2, 2))})
+        return
+    steps(optimizer, model, form)
+    assert np.array_equal(model[0].W.numpy(), before) and np.array_equal(gone.W.numpy(), kept)
+    model[0].W.requires_grad = True
+    steps(optimizer, model, form)
+    assert not np.array_equal(model[0].W.numpy(), before)

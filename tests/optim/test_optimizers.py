@@ -110,7 +110,7 @@ def test_a_missing_gradient_skips_the_parameter(device: str) -> None:
     optimizer.step(some)
     after = {**optimizer.state_dict(), **{n: p.numpy() for n, p in params.items()}}
     unchanged = {name for name in before if np.array_equal(before[name], after[name])}
-    assert unchanged == {f"{part}{name}" for part in ("", "m.", "v.") for name in ("b", "long")}
+    assert unchanged == {"settings", *(f"{part}{name}" for part in ("", "m.", "v.") for name in ("b", "long"))}
     assert optimizer.t == 2
 
 
@@ -317,10 +317,20 @@ def test_a_copied_schedule_sets_the_copied_optimizer() -> None:
     assert again.step() == 0.05 and (again.optimizer.lr, optimizer.lr) == (0.05, 0.1)
 
 
-def test_a_state_with_a_flag_that_was_not_assigned(device: str) -> None:
-    """Of settings one was assigned, so all are in the state, as numbers."""
-    optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1, momentum=0.5, nesterov=True)
-    optimizer.weight_decay = 0.25
-    other = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
-    other.load_state_dict(optimizer.state_dict())
-    assert (other.weight_decay, other.momentum, other.nesterov) == (0.25, 0.5, True)
+@pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
+def test_a_state_brings_its_settings_and_fits_no_other_kind(row: Optimizer) -> None:
+    W = ag.ag_param([[1.0]])
+    settings = [kept for kept in row.settings.values() if len(kept) > 1][-1]
+    optimizer = row.make([W], **settings)
+    for other in OPTIMIZERS:
+        taking = other.make([W])
+        if other is not row:
+            before = repr(taking)
+            with expect_error(other.name, ag.CheckpointError, "load_state_dict", "does not fit this optimizer"):
+                taking.load_state_dict(optimizer.state_dict())
+            assert repr(taking) == before
+            continue
+        taking.load_state_dict(optimizer.state_dict())
+        assert {name: getattr(taking, name) for name in settings} == pytest.approx(settings)
+        with expect_error("a state without settings", ag.CheckpointError, "missing settings"):
+            taking.load_state_dict({name: x for name, x in optimizer.state_dict().items() if name != "settings"})

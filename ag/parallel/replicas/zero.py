@@ -31,7 +31,7 @@ from ag.names.signatures import Making
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import named_parameters
-from ag.optim.gradients import as_gradient, gradients_given
+from ag.optim.gradients import as_gradient, gradients_given, refuse_untrained
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
@@ -150,6 +150,7 @@ class ZeroOptimizer:
             What `backward` returned, or gradients of whole parameters by name; default: those that `backward` left.
         """
         self._scale_gradients()
+        refuse_untrained(self.model.module, {s.name: s.param for s in self._sharded}, "ZeroOptimizer")
         of_shards = self._of_shards(grads)
         if self.stage < 3:  # the model's parameters may have been assigned
             for s in self._sharded:
@@ -263,9 +264,8 @@ class ZeroOptimizer:
         """
         refusal = "load_state_dict: the state does not fit this optimizer"
         arrays, inner = number_arrays(state, refusal), self.optimizer.state_dict()
-        mine = {k: x.shape for k, x in self.state_dict().items() if k != "settings" and not k.startswith("count.")}
+        mine = {k: x.shape for k, x in self.state_dict().items() if not k.startswith("count.")}
         may = {f"count.{s.name}": (inner["state"].size - 1,) for s in self._sharded}
-        may |= {"settings": (len(self.optimizer.settings) - 1,)}
         compare_names(refusal, mine | may, {k: x.shape for k, x in arrays.items()}, mine)
         dealt = {name: arrays["state"] for name in inner if _is_numbers(name)}
         dealt |= {name: arrays[name] for name in ("loss_scale", "settings") if name in arrays}

@@ -23,6 +23,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.nn.layer import Layer, Model, State, load_into
 from ag.ops.convert import ag_to_device
+from ag.optim.gradients import refuse_untrained
 from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.parallel_apply import parallel_apply
@@ -41,6 +42,7 @@ class ShardedGradients(DataParallel):
         self._sharded = {s.param.id: s for s in sharded}
 
     def _replicas(self, count: int) -> list[Model]:
+        refuse_untrained(self.module, {s.name: s.param for s in self._sharded.values()}, "ZeroOptimizer")
         devices = [str(device) for device in self.device_ids[:count]]
         return replicas_of(self.module, devices,
                            lambda i, p, device: self._sharded[p.id].linked(_copied(p, devices[i])))
@@ -61,6 +63,7 @@ class ShardedParameters(DataParallel):
             s.param.rebind(ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer)
 
     def _replicas(self, count: int) -> list[Model]:
+        refuse_untrained(self.module, {s.name: s.param for s in self._sharded.values()}, "ZeroOptimizer")
         return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
 
     def _replica(self, i: int, device: str) -> Model:

@@ -170,9 +170,9 @@ class HostOptimizers:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def use(self, used: Collection[str]) -> None:
-        """Step only parameters that some sample has used; names the others in the log once."""
-        self._used, self._step = set(used), None
+    def use(self, used: Collection[str], frozen: Collection[str] = ()) -> None:
+        """Step only parameters that some sample has used and that are not frozen; name the unused in the log once."""
+        self._used, self._step = {*used}.difference(frozen), None
         unused = [name for name in self.params if name not in used and name not in self._frozen]
         if unused and self._tells:
             log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
@@ -294,6 +294,9 @@ class HostOptimizers:
                                   f"optimizer(params) made {len(self.optimizers)}; make as many as before.")
         load_into(self.params, weights, source="dp_train: the checkpoint")
         for optimizer, state in zip(self.optimizers, states, strict=True):
+            settings = optimizer.state_dict().get("settings")
+            if settings is not None and state.get("settings", settings).shape == settings.shape:
+                state = {**state, "settings": settings}  # the job's own, which the log tells of; others: another kind
             optimizer.load_state_dict(state)
         for optimizer, rate in zip(self.optimizers, rates, strict=False):
             optimizer.lr = rate

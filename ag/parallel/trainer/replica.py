@@ -33,6 +33,7 @@ from ag.errors import CommError
 from ag.nn.layer import Model
 from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
+from ag.optim.gradients import refuse_untrained
 from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import Node, TreeSum
 from ag.parallel.trainer.load_balance import DeviceClock
@@ -254,6 +255,8 @@ class Replica:
                 loss = ag_scale(loss, weight)
         grads = backward(loss)
         used = {name: grads[p] for name, p in self.params.items() if p in grads}
+        if len(used) < len(grads):
+            refuse_untrained(self.model, self.params, "dp_train")
         for p in self.params.values():
             p.grad = None
         self.used |= used.keys()

@@ -91,7 +91,7 @@ class Trainer:
         self.endings = Endings()
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
-        self._used = 0
+        self._used: tuple[int, set[str]] = 0, set()
         self._reduce_s = 0.0
         for replica in self.replicas:
             ag_train(replica.model)
@@ -171,11 +171,13 @@ class Trainer:
         return self.replicas.compute(k, shards, k * -(-dealt.batch // dealt.stack), self._draws)
 
     def _note_used(self) -> None:
-        """Tell the optimizers when samples have used parameters that none had used before."""
-        used = sum(map(len, map(_used, self.replicas))) + len(self._ranks.used)
+        """Tell the optimizers when samples use parameters that none had used before, or when some are frozen."""
+        first = next(iter(self.replicas))
+        frozen = {name for name, p in first.params.items() if not p.requires_grad}
+        used = sum(map(len, map(_used, self.replicas))) + len(self._ranks.used), frozen
         if used != self._used:
             self._used = used
-            self.optimizers.use(self._ranks.used.union(*map(_used, self.replicas)))
+            self.optimizers.use(self._ranks.used.union(*map(_used, self.replicas)), frozen)
 
     def _move_scale(self, bad: float) -> None:
         """Update the loss scale of f16 gradients after a step, on the host and on all devices."""

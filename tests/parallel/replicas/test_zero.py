@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.errors import expect_error
 
 import ag
 from ag.engine.device import backend_of
@@ -330,3 +331,14 @@ def test_wrong_use_is_named() -> None:
     ag.backward(loss)
     with pytest.raises(FloatingPointError, match=r"the gradient of W\[0:.*\] has norm nan"):
         zero.clip_grad_norm(1.0)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_parameter_that_was_replaced_is_refused(stage: int) -> None:
+    zero = ag.ZeroOptimizer(ag.ag_linear(2, 2), ag.optimizer_sgd, ["cpu", "cpu:1"], stage)
+    zero.model.module.W = ag.ag_param(np.ones((2, 2)))
+    with expect_error("replaced", ValueError, "ZeroOptimizer: W of the model", "would not train it"):
+        with ag.with_grad_tape():
+            loss = ag.ag_mean(zero.model(np.ones((2, 4))))
+        ag.backward(loss)
+        zero.step()

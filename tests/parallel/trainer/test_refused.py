@@ -252,3 +252,30 @@ def test_a_loss_without_parameters() -> None:
 def test_a_scheduler_that_makes_no_schedule() -> None:
     with expect_error("dp_train with a scheduler that makes no schedule", TypeError, "returned 3", "step()"):
         train(scheduler=lambda optimizer: 3)
+
+
+@pytest.mark.parametrize("change", ["replaced", "unfrozen", "frozen"])
+def test_parameters_that_change_during_the_training(change: str) -> None:
+    """Others than before are refused; what is frozen keeps its value."""
+    models: list[Any] = []
+
+    def make() -> ag.Layer:
+        models.append(ag.ag_linear(4, 2))
+        models[-1].b.requires_grad = change != "unfrozen"
+        return models[-1]
+
+    frozen: list[np.ndarray] = []
+
+    def callback(step: Any) -> None:
+        if not frozen:
+            if change == "replaced":
+                models[0].W = ag.ag_param(np.ones((2, 4)))
+            models[0].b.requires_grad = change != "frozen"
+            frozen.append(models[0].b.numpy())
+
+    if change != "frozen":
+        with expect_error(change, ValueError, "dp_train: ", "b" if change == "unfrozen" else "W", "would not train it"):
+            train(devices=["cpu"], make=make, callback=callback, n_iter=3)
+        return
+    train(devices=["cpu"], make=make, callback=callback, n_iter=4)
+    assert np.array_equal(models[0].b.numpy(), frozen[0])
