@@ -13,8 +13,9 @@ from ag.names import door as _door
 from ag.parallel.comm.gather import *
 from ag.parallel.comm.grad_sync import *
 from ag.parallel.comm.scatter import scatter as scatter
-from ag.parallel.elastic.config import *
-from ag.parallel.elastic.train_distributed import *
+from ag.parallel.elastic.config import Config as Config
+from ag.parallel.elastic.config import load_config as load_config
+from ag.parallel.elastic.train_distributed import train_distributed as train_distributed
 from ag.parallel.elastic.world import DistributedWorld as DistributedWorld
 from ag.parallel.replicas.compressed import *
 from ag.parallel.replicas.data_parallel import *

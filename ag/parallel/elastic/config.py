@@ -1,7 +1,6 @@
 """Training described in a YAML file: read with the safe loader, and every mistake named with its line.
 
-The keys are those of ML Odyssey's ``distributed`` section, and what a training needs to survive its devices.  Knows
-which values are allowed and what they stand for; nothing of how the models work that it makes.  Users call it.
+The keys are those of ML Odyssey's ``distributed`` section, and the settings of checkpoints and recovery.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
 
-__all__ = ["Config", "load_config"]
-
 STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Layer]] = {
     "data_parallel": DataParallel,
     "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),
@@ -39,7 +36,7 @@ _NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True)
 class Config:
-    """What a configuration file says.
+    """The contents of a configuration file, checked.
 
     Attributes
     ----------
@@ -52,7 +49,7 @@ class Config:
     gradient_sync : str
         "all_reduce".
     checkpoint : str, or None
-        File to which `train_distributed` writes the job's state; None: a device that fails ends the job.
+        File for the job's state; None: a device that fails ends the job.
     checkpoint_every : int, or None
         After how many steps; None: after every epoch.
     max_restarts : int
@@ -75,16 +72,16 @@ class Config:
     min_ranks: int = 1
 
     def world(self) -> DistributedWorld:
-        """The world of the processes and devices."""
+        """Make the world of the processes and devices."""
         return DistributedWorld.init(self.backend, devices=self.devices, timeout=self.timeout,
                                      min_ranks=self.min_ranks)
 
     def parallel(self, model: Any, world: DistributedWorld) -> Layer:
-        """A model, or its layers or stages, spread over the world as the strategy says."""
+        """Spread a model, or its layers or stages, over the world as the strategy says."""
         return STRATEGIES[self.strategy](model, world.devices)
 
     def checkpoints(self) -> dict[str, Any]:
-        """What the file says of checkpoints, as arguments of `train_distributed`."""
+        """Return the file's arguments of `train_distributed`."""
         return {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every,
                 "max_restarts": self.max_restarts}
 
@@ -151,7 +148,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 
 
 def _said(error: Exception, content: bytes) -> str:
-    """What the YAML reader has to say, with the line of it."""
+    """Return the YAML reader's complaint, with its line."""
     mark = getattr(error, "problem_mark", None)
     if isinstance(error, UnicodeDecodeError):
         line, text = content[: error.start].count(b"\n"), f"the byte {error.object[error.start]:#04x} is no UTF-8"
@@ -164,7 +161,7 @@ def _said(error: Exception, content: bytes) -> str:
 
 
 class _Reader:
-    """Walks through the nodes of a file and collects what is wrong."""
+    """Walks through the nodes of a file and collects faults."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -173,7 +170,7 @@ class _Reader:
         self.faults.append(f"line {node.start_mark.line + 1}: {text}")
 
     def mapping(self, node: Node, name: str, known: tuple[str, ...]) -> dict[str, Node]:
-        """The values of a mapping by key."""
+        """Return the values of a mapping by key."""
         if node is None:
             return {}
         if node.id != "mapping":
@@ -190,7 +187,7 @@ class _Reader:
         return values
 
     def value(self, key: str, node: Node) -> Any:
-        """What a key stands for."""
+        """Return the value of a key."""
         if node.tag == _NULL and getattr(Config, key) is None:
             return None
         if key == "devices":
@@ -202,35 +199,30 @@ class _Reader:
         return self.whole(key, node, _LEAST[key]) if key in _LEAST else self.choice(key, node)
 
     def path(self, key: str, node: Node) -> str:
-        """The name of a file."""
         if node.id != "scalar" or not node.value or node.tag != _TEXT or not node.value.isprintable():
             self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file, in quotes if it looks like "
                              f"something else")
         return str(node.value)
 
     def whole(self, key: str, node: Node, least: int) -> int:
-        """A whole number."""
         if node.id == "scalar" and _WHOLE.fullmatch(node.value) and int(node.value) >= least:
             return int(node.value)
         self.wrong(node, f"{key} is {_shown(node)}; it must be a whole number of at least {least}")
         return least
 
     def seconds(self, key: str, node: Node) -> float:
-        """A time."""
         if node.id == "scalar" and _NUMBER.fullmatch(node.value) and float(node.value) > 0:
             return float(node.value)
         self.wrong(node, f"{key} is {_shown(node)}; it must be a number of seconds above 0")
         return 1.0
 
     def choice(self, key: str, node: Node) -> str:
-        """One of a few words."""
         if node.id != "scalar" or node.value not in _CHOICES[key]:
             self.wrong(node, f"{key} is {_shown(node)}; it must be {' or '.join(_CHOICES[key])}"
                              f"{_instead(node)}")
         return str(node.value)
 
     def devices(self, node: Node) -> tuple[str, ...]:
-        """Names of devices that are there."""
         if node.id != "sequence" or not node.value:
             self.wrong(node, f"devices is {_shown(node)}; it must be a list of at least one device")
             return ()
@@ -243,7 +235,7 @@ class _Reader:
 
 
 def _instead(node: Node) -> str:
-    """What to write for a name of another library."""
+    """Say what to write for a name of another library."""
     text = other_name(node.value).removesuffix(".") if node.id == "scalar" else ""
     return f".{text}" if text else ""
 

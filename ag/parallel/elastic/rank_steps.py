@@ -1,17 +1,8 @@
 """Steps that several ranks make together, for `train_distributed`.
 
-Each rank computes the gradients of its share of a batch; times samples they are added up over the ranks, and divided
-once, so every sample counts the same.  A batch of 5 samples on 2 ranks:
-
-    rank 0    3 samples    mean loss 1.0    gradient 2.0    2.0 * 3 = 6.0   (6.0 + 2.0) / 5 = 1.6, loss 0.8
-    rank 1    2 samples    mean loss 0.5    gradient 1.0    1.0 * 2 = 2.0   the same
-
-If the model is a `CompressedDataParallel`, its replicas' messages travel instead.  Before they compute, ranks tell each
-other where they are in the data, and what went wrong since the last step; a step counts for all of them or for none
-(`ag.parallel.comm.membership`).
-
-Knows a world, a model by its tensors and gradients, and files by their bytes; not what is computed in a step, nor when
-a job goes on after a loss, which `train_distributed` knows.
+Each rank computes the gradients of its share of a batch.  Times samples they are added up over the ranks, and divided
+once, so every sample counts the same.  Ranks first tell each other their place in the data, and faults since the last
+step.  A step counts for all of them or for none (`ag.parallel.comm.membership`).
 """
 
 from __future__ import annotations
@@ -47,31 +38,15 @@ from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.version import __version__
 
-__all__ = ["OtherRankError", "RankSteps"]
-
 
 class OtherRankError(CommError):
-    """A device of another rank failed: all go back to the last checkpoint."""
+    """Raised where a device of another rank failed: all ranks go back to the last checkpoint."""
 
 
 class RankSteps(Member):
     """A rank's place among those that make steps together; as a context it tells the others of an error.
 
-    Parameters
-    ----------
-    world : DistributedWorld
-        Follows: its communicator is that of the ranks that are left.
-    model : Layer, or any object with ``parameters()``
-
-    Attributes
-    ----------
-    where : str
-        How far the training is, for messages.
-
-    Raises
-    ------
-    ValueError
-        If the model has layers that need values of all samples of a batch.
+    The communicator of `world` follows: it is that of the ranks that are left.
     """
 
     advice = "mend that and start again, with resume=True if there is a checkpoint."
@@ -100,18 +75,15 @@ class RankSteps(Member):
             self._abort(error)
 
     def end(self) -> None:
-        """What this rank raises from now on, all others raise by themselves."""
+        """Stop telling the others: what this rank raises from now on, all raise by themselves."""
         self._over = True
 
     def has_ended(self) -> bool:
-        """Whether no call can be made any more."""
+        """Return whether no call can be made any more."""
         return self._over
 
     def tell(self, fault: str, ends: bool, leaves: bool = False) -> None:
-        """Let the others know what went wrong here, in the call that they make next.
-
-        With `leaves` this rank is left out of the group afterwards.
-        """
+        """Tell the others in their next call what went wrong here; with `leaves` this rank then leaves the group."""
         message = {"fault": fault, "ends": ends, "leaves": leaves}
         while True:
             try:
@@ -128,7 +100,7 @@ class RankSteps(Member):
 
     def _told(self, message: Mapping[str, Json],
               more: Callable[[Comm, list[Json]], object] | None = None) -> list[Json]:
-        """The values of all ranks; or what `more` makes of them, in the same agreement, as the only one."""
+        """Return the values of all ranks; or only what `more` makes of them, in the same agreement."""
         found: list[Json] = []
 
         def call(comm: Comm) -> list[Mapping[str, Json]]:
@@ -162,29 +134,17 @@ class RankSteps(Member):
         self._over |= not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
-        """The values of all ranks, in their order.
+        """Return the values of all ranks, in their order.
 
-        Raises
-        ------
-        RankLostError
-            If a rank was lost; the others are a smaller group now.
-        OtherRankError
-            If a device of another rank failed.
-        CommError
-            If another rank failed for another reason, or did not come in time; no call can be made any more.
+        Raises RankLostError where a rank was lost and the others are a smaller group now.  Raises OtherRankError where
+        a device of another rank failed, and CommError where no call can be made any more.
         """
         return self._told({"value": value})
 
     # -------------------------------------------------------------------------------------- before the first step
 
     def meet(self, alike: Sequence[tuple[str, object]]) -> None:
-        """Compare versions, arguments and models of all ranks, and see that no two threads share a device.
-
-        Raises
-        ------
-        CommError
-            Naming the first difference.
-        """
+        """Compare versions, arguments, models and devices of all ranks; a CommError names the first difference."""
         model, tensors = self._model, state_of(self._model)
         mine = [("the library's version", __version__), ("the model", type(model).__name__), *alike,
                 *((f"tensor {name!r}", f"{x.shape} {x.dtype}") for name, x in tensors.items())]
@@ -209,14 +169,14 @@ class RankSteps(Member):
     # -------------------------------------------------------------------------------------- states
 
     def gather_residuals(self) -> None:
-        """Before rank 0 saves: what replicas of all ranks have not sent yet; all ranks call."""
+        """Collect what the replicas of all ranks have not sent yet, before rank 0 saves; all ranks call."""
         if isinstance(self._model, CompressedDataParallel):
             mine = self._model.residual_rows()
             self._model.take_others(self._agreed(partial(Comm.all_gather, part=mine)))
 
     @contextmanager
     def state(self, path: Path) -> Iterator[Path]:
-        """A file like that of rank 0, on all ranks, to load; all ranks call."""
+        """Yield a file like that of rank 0, to load; all ranks call."""
         content = np.fromfile(path, np.uint8) if self.rank == 0 and path.exists() else np.empty(0, np.uint8)
         size, *_ = self.exchange(content.size)
         if not size:
@@ -242,7 +202,7 @@ class RankSteps(Member):
     # -------------------------------------------------------------------------------------- in a step
 
     def share(self, batch: Tree) -> Tree:
-        """This rank's share of a batch that all ranks have."""
+        """Return this rank's share of a batch that all ranks have."""
         sizes = sizes_along(batch, self._dim)
         if len(sizes) != 1:
             raise ShapeError(f"train_distributed: the sizes of a batch along dim {self._dim} are {sorted(sizes)}; one "
@@ -252,23 +212,10 @@ class RankSteps(Member):
         return cut(batch, self._dim, slice(start, start + parts[self.rank]))
 
     def step(self, share: Tree, place: Sequence[int], batch: Tree, compute: Callable[[], Tensor]) -> float:
-        """Let `compute` add the gradients of this rank's share to the parameters, and make them those of all ranks.
+        """Make a step of all ranks: leave the gradients of all samples with the parameters, return their mean loss.
 
-        Parameters
-        ----------
-        share : Tree
-            Of which `compute` knows; nothing is computed if it has no samples.
-        place : sequence of int
-            Where in the data it is; equal on all ranks.
-        batch : Tree
-            What must be equal on all ranks, too; None where every rank knows its share alone.
-        compute : callable
-            Returns the mean loss.
-
-        Returns
-        -------
-        float
-            The mean loss of all samples.
+        `compute` adds the gradients of this rank's share and returns its mean loss; a share without samples is skipped.
+        The place in the data, and the batch unless it is None, must be equal on all ranks.
         """
         samples = max(sizes_along(share, self._dim), default=0)
         told = self.exchange([samples, [*place, _digest(batch)]])
@@ -294,7 +241,7 @@ class RankSteps(Member):
 
     def _sum(self, loss: float, samples: int, total: int,
              messages: Array | None) -> tuple[float, Mapping[str, Tensor | Array]]:
-        """The loss and the gradients of all samples; rank 0's buffers are those of all ranks."""
+        """Return the loss and the gradients of all samples; give all ranks the buffers of rank 0."""
         mine = {name: p.grad for name, p in self._model.parameters().items() if p.grad is not None}
 
         def added(comm: Comm, told: list[Json]) -> tuple[float, Mapping[str, Tensor | Array]]:
@@ -327,7 +274,7 @@ class RankSteps(Member):
 
 
 def _at(g: Tensor | Array, p: Tensor) -> Tensor:
-    """A gradient where the parameter is, and of the type that gradients of it have."""
+    """Return a gradient on the parameter's device, of the type that its gradients have."""
     kind = "f64" if p.dtype == "f64" else "f32"
     if isinstance(g, Tensor) and (g.device, g.dtype) == (p.device, kind):
         return g
@@ -335,7 +282,7 @@ def _at(g: Tensor | Array, p: Tensor) -> Tensor:
 
 
 def _digest(batch: Tree) -> int:
-    """Of the numbers in a batch."""
+    """Return a checksum of the numbers in a batch."""
     code = 0
     for x in tree_leaves(batch):
         array = np.ascontiguousarray(x.numpy() if isinstance(x, Tensor) else x)
@@ -344,6 +291,6 @@ def _digest(batch: Tree) -> int:
 
 
 def _named(place: Sequence[int]) -> str:
-    """Where in the data a rank is."""
+    """Describe a place in the data."""
     epoch, batch, code = place
     return f"batch {batch} of epoch {epoch}" + (f" with checksum {code:08x}" if code else "")

@@ -1,23 +1,16 @@
-"""The elastic training loop: trains a model on the devices of a world, and goes on when one of them fails.
+"""`train_distributed`: trains a model on the devices of a world, and goes on when a device or a rank is lost.
 
-Between two steps a training is a checkpoint file and a place in the data.  When a device fails, another takes over its
-part of the model, everything is loaded from the file, and the steps since then are done again:
-
-    step       0  1  2  [save]  3  4  x          cpu:1 fails in step 5
-    recovery                  load, on cpu and cpu:2
-    step                        3  4  5  6 ...   with the bits of an undisturbed training
-
-A rank that is lost is a device that failed: those who are left share every batch out among them.
-
-Knows an optimizer and a world; neither how a model is called (`ag.parallel.elastic.model_step`), nor what ranks
-exchange (`ag.parallel.elastic.rank_steps`), nor what a checkpoint holds.  Users call it.
+Between two steps a training is a checkpoint file and a place in the data.  After a loss other devices take over, all is
+loaded from the file, and the steps since then are done again.  With three devices and a checkpoint every three steps:
+step 5 fails on cpu:1, steps 3, 4, 5 follow on cpu and cpu:2, with the bits of an undisturbed training.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from inspect import signature
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -26,26 +19,29 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import Batch, DataLoader
-from ag.engine.device import ag_default_device, ag_device, same_default
+from ag.engine.device import ag_default_device, ag_device, backend_of, same_default
+from ag.engine.random import forget_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, CommError, DeviceError, RankLostError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
 from ag.io.safetensors_file import check_writable
 from ag.log import log
-from ag.nn.layer import state_of
+from ag.nn.layer import Layer, Model, state_of
+from ag.nn.mode import objects_in
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.failed_devices import failed_among
+from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree
-from ag.parallel.elastic.model_step import LossFn, loss_and_gradients, takes_targets
 from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
-from ag.parallel.elastic.recovery import evacuate, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
+from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
 
-__all__ = ["train_distributed"]
+LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 
 
 def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
@@ -61,20 +57,19 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
         Such as `ag_dataloader`; passed through once per epoch, so a generator is for one epoch.  All ranks give the
         same data, of which each takes its share of every batch.
     world : DistributedWorld
-        Waited for at the end of every epoch; after a loss it has the devices and ranks that are left.
+        After a loss it has the devices and ranks that are left.
     loss_fn : callable, optional
-        ``loss_fn(output, targets)``: the mean loss.  Default: the model is called with input and targets and returns
-        its loss.
+        ``loss_fn(output, targets)``: the mean loss.  Default: the model takes input and targets and returns its loss.
     optimizer : Optimizer, optional
         Of the model's parameters; default: Adam.
     epochs : int, optional
     checkpoint : path, optional
-        File to write the job's state to: at the start, at the end, and as `checkpoint_every` says.  With it, the job
-        goes on by itself when a device fails or a rank is lost.
+        File for the job's state, written at the start, at the end, and as `checkpoint_every` says.  With it, the job
+        goes on when a device fails or a rank is lost.
     checkpoint_every : int, optional
         After how many steps; default: after every epoch.
     max_restarts : int, optional
-        How many failures are too many after which the job goes on.
+        After how many failures the job goes on.
     resume : bool, optional
         Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.
 
@@ -100,25 +95,23 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
 
     Notes
     -----
-    When a device fails, those that are left take over: every replica, stage or layer that was on it goes to the one
-    that has least to do, the state of the last checkpoint is loaded, and the steps since then are done again.  The
-    model and its parameters are the same objects as before, and ``world.devices`` names the devices that work now.  A
-    log message says so once.
+    When a device fails, the others take over: each replica, stage or layer that was on it goes to the device that has
+    least to do.  The state of the last checkpoint is loaded, and the steps since then are done again.  The model and
+    its parameters stay the same objects; ``world.devices`` names the devices that work now, and the log says so once.
 
-    Replicas are as many as before and get the same samples, so a restarted job ends with the weights and losses of an
-    undisturbed one, on like devices to the bit.  The exception is models that draw random numbers, as devices draw
-    from streams of their own.  A failed device is one that cannot compute any more; that a replica did not come in time
-    is a failure, too.  Any other error is raised at once.
+    Replicas are as many as before and get the same samples.  So a restarted job ends with the weights and losses of an
+    undisturbed one, on like devices to the bit, unless the model draws random numbers: each device has its own stream.
+    A device has failed if it cannot compute any more, or if a replica did not come in time.  Any other error is raised.
 
-    With a `world` of several ranks, each with devices of its own, all ranks make the same call.  Rank 0 gives weights,
+    With a `world` of several ranks all ranks make the same call, each with devices of its own.  Rank 0 gives weights,
     optimizer, place in the data and seed to all, and alone sees the checkpoint.  In a step every rank computes the mean
-    loss of its share of the batch; gradients times samples are added up and divided by all samples, and every rank
-    makes the optimizer's step, so weights stay equal.  Of a `CompressedDataParallel` only the messages of its replicas
-    travel.  Buffers, such as running averages, are those of rank 0.  A batch norm sees the samples of one replica, as
-    on several devices.  When a rank is lost, as its process was killed or its host is cut off, those who are left take
-    its share over and go on from the last checkpoint, if they are more than half of the ranks, or half of them with the
-    lowest; that is one failure, too.  Results then differ by rounding, as samples are shared out otherwise.  After the
-    loss of rank 0 the next one reads the file: it must be in a folder that all hosts share.
+    loss of its share of the batch.  Gradients times samples are added up and divided by all samples, and every rank
+    makes the optimizer's step.  Of a `CompressedDataParallel` only the replicas' messages travel.  Buffers, such as
+    running averages, are those of rank 0.  A batch norm sees the samples of one replica.
+
+    When a rank is lost, the others take its share over and go on from the last checkpoint, if they are more than half
+    of the ranks, or half of them with the lowest.  Results then differ by rounding.  After the loss of rank 0 the next
+    one reads the file, so it must be in a folder that all hosts share.
 
     References
     ----------
@@ -142,7 +135,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
         what = f"epochs is {epochs}" if checkpoint is None else "there is a checkpoint to go back to"
         raise ValueError(f"train_distributed: data is a {type(data).__name__}, which can be passed through once, and "
                          f"{what}; give a list or an ag_dataloader.")
-    if loss_fn is None and not takes_targets(model):
+    if loss_fn is None and not _takes_targets(model):
         raise ValueError(f"train_distributed: loss_fn was not given, and {type(model).__name__} takes no targets; give "
                          f"loss_fn, such as ag.ops.mse_loss, or a model whose forward(x, y) returns its loss.")
     optimizer = Adam(model.parameters()) if optimizer is None else optimizer
@@ -168,8 +161,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
-    saved = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts,
-                       resume)
+    path = Path(os.path.abspath(checkpoint))  # the program may change its folder meanwhile
+    saved = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, path, checkpoint_every, max_restarts, resume)
     with same_default(), saved.ranks or nullcontext():
         saved.begin()
         while True:
@@ -180,7 +173,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
 
 
 class _Loop:
-    """The training loop, and its place in the data."""
+    """The training loop, and its place in the data; without a checkpoint."""
 
     def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
                  loss_fn: LossFn | None, optimizer: Optimizer, epochs: int) -> None:
@@ -192,7 +185,7 @@ class _Loop:
         self._loader: Any = data if isinstance(data, Stateful) else None  # on several ranks, this one's share
 
     def begin(self) -> None:
-        """Before the first step: let all ranks begin alike."""
+        """Let all ranks begin alike."""
         if self.ranks is not None:
             self._meet()
             with TemporaryDirectory() as folder:
@@ -220,7 +213,7 @@ class _Loop:
             self._loader = self.data.share(self.ranks.rank, self.ranks.size)
 
     def run(self) -> list[float]:
-        """Train to the end; the loss of every step."""
+        """Train to the end; return the loss of every step."""
         while self.epoch < self.epochs:
             for batch in self._rest_of_epoch():
                 x, y = (batch.x, batch.y) if isinstance(batch, Batch) else batch
@@ -245,23 +238,23 @@ class _Loop:
         return [*self.losses]
 
     def _rest_of_epoch(self) -> Iterator[Tree]:
-        """The batches that are left; a loader knows its place itself."""
+        """Return the batches that are left; a loader keeps its own place."""
         if isinstance(self._loader, DataLoader):
             return iter(self._loader)
         return iter(self.data) if self._loader is not None else islice(self.data, self.batch, None)
 
     def _loss_of(self, x: Tree, y: Tree) -> Tensor | float:
-        """The loss of a batch; gradients are added to the parameters."""
+        """Add the gradients of a batch to the parameters; return its loss."""
         if self.ranks is None:
-            return loss_and_gradients(self.model, x, y, self.loss_fn)
+            return _loss_and_gradients(self.model, x, y, self.loss_fn)
         self.ranks.place = "in", len(self.losses)
         whole = None if isinstance(self.data, DataLoader) else (x, y)
         mine, targets = (x, y) if whole is None else self.ranks.share(whole)
         return self.ranks.step((mine, targets), (self.epoch, self.batch), whole,
-                               lambda: loss_and_gradients(self.model, mine, targets, self.loss_fn))
+                               lambda: _loss_and_gradients(self.model, mine, targets, self.loss_fn))
 
     def _finite(self, loss: Tensor | float) -> float:
-        """The loss of a step, which is that of all ranks, as a number; waits for the device."""
+        """Wait for the loss of a step, which is that of all ranks; return it as a number."""
         value = loss.item() if isinstance(loss, Tensor) else loss
         if not isfinite(value):
             if self.ranks is not None:
@@ -272,10 +265,10 @@ class _Loop:
         return float(value)
 
     def after_step(self) -> None:
-        """Called between two steps."""
+        """Save, where there is a checkpoint."""
 
     def after_epoch(self) -> None:
-        """Called between two epochs."""
+        """Save, where there is a checkpoint."""
 
 
 class _SavedLoop(_Loop):
@@ -345,13 +338,13 @@ class _SavedLoop(_Loop):
             self._restarts = min(self.ranks.exchange(self._restarts))  # a rank may have seen two losses as one
 
     def recover(self, error: DeviceError | CommError) -> None:
-        """Prepare `run` to go on from the checkpoint on devices that work, or raise where that is not possible."""
+        """Prepare `run` to go on from the checkpoint on devices that work, or raise."""
         if self.ranks is not None and self.ranks.has_ended():
             raise error
         step, before = len(self.losses), self.world.devices
         failed = failed_among([*before, *(x.device for x in state_of(self.model).values()), ag_default_device()])
         told = isinstance(error, (RankLostError, OtherRankError))  # to all ranks
-        if not failed and not told and not is_timeout(error):
+        if not failed and not told and not _is_timeout(error):
             raise error
         what = f"{', '.join(failed)} failed" if failed else "a replica did not answer"
         is_left = not set(before) <= set(failed)
@@ -369,10 +362,10 @@ class _SavedLoop(_Loop):
                               ) from error
         self._restarts -= 1
         if failed:
-            instead = substitutes(before, failed)
+            instead = _substitutes(before, failed)
             self.world.devices = tuple(instead.get(device, device) for device in before)
             ag_device(instead.get(ag_default_device(), ag_default_device()))
-            evacuate(self.model, self.optimizer, instead)
+            _evacuate(self.model, self.optimizer, instead)
         self._take_share()
         self._failed = True
         if failed or not told:
@@ -380,3 +373,62 @@ class _SavedLoop(_Loop):
                         self._saved, ", ".join(dict.fromkeys(self.world.devices)))
         elif self._is_first():
             log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
+
+
+def _takes_targets(model: Any) -> bool:
+    """Return whether a model can be called with input and targets."""
+    inner = getattr(model, "module", model)  # of a DataParallel
+    first = inner.layers[0] if isinstance(inner, ModelParallel) else inner
+    try:
+        signature(getattr(first, "forward", first)).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        return True
+    return True
+
+
+def _loss_and_gradients(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:
+    """Add the gradients of a batch to the parameters; return its loss.  A pipeline makes the step itself."""
+    if isinstance(model, Pipeline) and loss_fn is not None:
+        return model.step(x, y, loss_fn)
+    with with_grad_tape():
+        if loss_fn is None:
+            loss: Tensor = model(x, y)
+        else:
+            out = model(x)
+            loss = loss_fn(out, moved(y, out.device) if isinstance(out, Tensor) else y)
+    backward(loss)
+    return loss
+
+
+def _is_timeout(error: BaseException) -> bool:
+    """Return whether a replica did not answer in time, rather than raise an error of its own."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, CommError)
+
+
+def _substitutes(devices: tuple[str, ...], failed: list[str]) -> dict[str, str]:
+    """Choose for each failed device the working one that has least to do, with what it has taken over."""
+    serving = [device for device in devices if device not in failed]
+    working = list(dict.fromkeys(serving))
+    instead: dict[str, str] = {}
+    for device in failed:
+        instead[device] = min(working, key=serving.count)
+        serving.append(instead[device])
+    return instead
+
+
+def _evacuate(model: Model, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
+    """Move a model and its optimizer off failed devices.  Values are lost: a lost device does not return them."""
+    for device in instead:
+        forget_generator(backend_of(device))
+    for x in state_of(model).values():
+        x.grad = None
+        if x.device in instead:
+            x.rebind(backend_of(instead[x.device]).zeros(x.shape, x.buffer.dtype))
+    optimizer.follow()
+    for part in objects_in(model):
+        if isinstance(part, Layer):
+            part.replace_devices(instead)

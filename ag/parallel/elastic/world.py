@@ -1,15 +1,8 @@
 """A world: the processes and the devices that train together.
 
-A world of the backend "local" is one process, which is rank 0 of 1 and has all devices.  One of the backend "mpi" has
-the processes that mpiexec has started, each with devices of its own; the same program started alone is a world of one,
-and does not load MPI.  Two ranks on a host with three Vulkan devices, and one on a host with none:
-
-    rank 0    a, local rank 0 of 2    vulkan:0 vulkan:1
-    rank 1    a, local rank 1 of 2    vulkan:2
-    rank 2    b, local rank 0 of 1    cpu
-
-Knows names of devices and a communicator; models know how they use devices.  Users and configuration files make it;
-`dp_train`, `syncgrads` and `train_distributed` take it.
+A world of the backend "local" is one process, rank 0 of 1, with all devices.  One of the backend "mpi" has the
+processes that mpiexec has started, each with a share of its host's devices.  Of two ranks on a host with three cards,
+rank 0 has two.  The same program started alone is a world of one, and does not load MPI.
 """
 
 from __future__ import annotations
@@ -26,8 +19,6 @@ from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.mpi_settings import started_by_launcher
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.version import install_line
-
-__all__ = ["BACKENDS", "DistributedWorld", "other_name"]
 
 BACKENDS = ("local", "mpi")
 
@@ -94,7 +85,7 @@ class DistributedWorld:
     @classmethod
     def init(cls, backend: str = "local", num_devices: int | None = None, devices: Sequence[str] | None = None,
              timeout: float | None = None, min_ranks: int = 1) -> DistributedWorld:
-        """The world that this program is part of.
+        """Return the world that this program is part of.
 
         Parameters
         ----------
@@ -135,7 +126,7 @@ class DistributedWorld:
         return cls(_share(comm, num_devices) if devices is None else devices, comm, min_ranks)
 
     def join(self, comm: Comm) -> None:
-        """Be a rank of this group from now on, such as that of the ranks that are left."""
+        """Become a rank of this group, such as that of the ranks that are left."""
         self.comm: Comm = comm
         self.rank, self.size = comm.rank, comm.size
         self.host = comm.hosts[self.rank]
@@ -153,7 +144,6 @@ class DistributedWorld:
 
 
 def _mpi(timeout: float | None) -> Comm:
-    """The group of all processes."""
     try:
         from ag.parallel.comm.mpi import mpi_comm
 
@@ -164,7 +154,7 @@ def _mpi(timeout: float | None) -> Comm:
 
 
 def _share(comm: Comm, count: int | None) -> list[str]:
-    """The devices of this rank: a part of its host's cards, in the order of the ranks."""
+    """Return the devices of this rank: a part of its host's cards, in the order of the ranks."""
     host = comm.hosts[comm.rank]
     if comm.hosts.count(host) == 1 and count is None:
         return default_devices()
@@ -187,7 +177,7 @@ def _backend_name(name: str) -> str:
 
 
 def other_name(name: object) -> str:
-    """What a backend or a device of other libraries is called here, as the end of an error; "" if there is nothing."""
+    """Say, as the end of an error, what a backend or device of another library is called here; or ""."""
     word, _, number = str(name).partition(":")
     if word in ("nccl", "gloo", "rccl", "ucc", "xccl"):
         return f" Write 'mpi' instead of {name!r}: ranks exchange gradients through their hosts' memory."

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.fuzz import mutations
 from helpers.properties import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,17 @@ def test_any_file_is_read_or_its_line_named(tmp_path: Path, lines: list[str], he
 def test_null_is_nothing(tmp_path: Path, nothing: str) -> None:
     text = f"distributed:\n  devices: {nothing}\n  checkpoint: {nothing}\n  checkpoint_every: {nothing}\n"
     assert ag.load_config(written(tmp_path, text)) == type(ag.load_config(written(tmp_path, text)))()
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_damaged_files_are_read_or_refused_by_name(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    for content in mutations(b"distributed: {checkpoint: a, timeout: 1.5, devices: [cpu]}\n", count, seed=1):
+        path.write_bytes(content[:400] if count == 500 else content)  # YAML's reader is slow
+        try:
+            assert isinstance(ag.load_config(path), ag.parallel.Config)
+        except ValueError as error:
+            assert str(error).startswith(f"load_config: {path}")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -118,6 +118,15 @@ def test_the_default_device_fails(fail: Fail, tmp_path: Path) -> None:
     assert found.everything() == wanted
 
 
+def test_a_checkpoint_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the program goes to another folder."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Trained(["cpu"], checkpoint="job.safetensors", checkpoint_every=2, epochs=1,
+            happens={2: lambda: monkeypatch.chdir(tmp_path / "other")})
+    assert (tmp_path / "job.safetensors").exists() and not [*(tmp_path / "other").iterdir()]
+
+
 def test_no_device_is_left(fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.safetensors"
 
