@@ -431,15 +431,15 @@ class DataLoader:
             raise CheckpointError(f"load_state_dict: the loader's state is missing {', '.join(missing)}.")
         other = [name for name, value in settings.items() if state[name] != value]
         if other:
-            theirs, mine = (", ".join(f"{of[name]!r} {name}" if name == "samples" else f"{name} {of[name]!r}"
+            theirs, mine = (", ".join(f"{of[name]!r:.60} {name}" if name == "samples" else f"{name} {of[name]!r:.60}"
                                       for name in other) for of in (state, settings))
             raise CheckpointError(f"load_state_dict: the state is of a loader with {theirs}, and this one has {mine}; "
                                   f"they must be equal.")
         seed, epoch, following, begun = numbers = [state[k] for k in _NUMBERS]
         if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= _64_BITS for n in numbers[1:])
                 and cast(int, following) <= self.n_batches()):
-            raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r}, epoch {epoch!r}, begun "
-                                  f"{begun!r} and next {following!r}; whole numbers are required, and at most "
+            raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r:.60}, epoch {epoch!r:.60}, "
+                                  f"begun {begun!r:.60} and next {following!r:.60}; whole numbers are required, and at most "
                                   f"{self.n_batches()} batches.")
 
 

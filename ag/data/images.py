@@ -12,6 +12,7 @@ needed.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,10 @@ class ImageFiles(Samples):
 
     def __init__(self, files: Sequence[Path], fit: Fit, transform: Transform | None = None) -> None:
         self._files, self._fit, self._transform = tuple(files), fit, transform
+        try:
+            self._folder = os.getcwd()  # where relative paths begin, also after os.chdir
+        except FileNotFoundError:
+            self._folder = ""
         self.threads = min(os.cpu_count() or 1, 8)  # Pillow lets go of Python's lock
 
     def __len__(self) -> int:
@@ -111,7 +116,14 @@ class ImageFiles(Samples):
     def _image(self, i: int, of: Pass) -> Array:
         library, file = pillow(), self._files[i]
         try:
-            with library.open(file) as image:
+            path = os.path.join(self._folder, file)
+            if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+                raise ValueError("it is no regular file")
+            with library.open(path, formats=_FORMATS) as image:
+                limit = library.MAX_IMAGE_PIXELS  # Pillow only warns up to twice of it
+                if limit is not None and image.width * image.height > limit:
+                    raise ValueError(f"it has {image.width} x {image.height} pixels, more than the {limit} of "
+                                     f"PIL.Image.MAX_IMAGE_PIXELS")
                 if image.mode in _EIGHT_BITS and _SIGNED not in getattr(image, "tag_v2", {}).get(_KIND, ()):
                     plain, largest = image.convert("RGB"), 255
                 else:
@@ -131,7 +143,8 @@ class ImageFiles(Samples):
         if self._fit.mean is None:
             return colours
         mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self._fit.mean, self._fit.deviation))
-        normalised: Array = (colours - mean) / deviation
+        with np.errstate(all="ignore"):
+            normalised: Array = (colours - mean) / deviation
         return normalised
 
     def _changed(self, image: Array, transform: Transform, file: Path) -> Array:
@@ -181,6 +194,8 @@ def _half(room: int) -> int:
     return round(room / 2)
 
 
+# Decoded in this process, from this file alone: Pillow runs Ghostscript for EPS, and others hold links to files.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 _BITS, _PHOTOMETRIC, _KIND = 258, 262, 339  # tags of TIFF
 _WHITE_IS_ZERO, _SIGNED = 0, 2  # values of the last two
@@ -197,8 +212,10 @@ def _shades(image: Image) -> Array:
         raise ValueError(f"it is of mode {image.mode}, whose white is unknown")
     if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
         raise ValueError("its zero is white")
-    shades = np.asarray(image).astype(np.float32) / np.float32(white)
-    if not ((shades >= 0) & (shades <= 1)).all():
+    with np.errstate(all="ignore"):
+        shades = np.asarray(image).astype(np.float32) / np.float32(white)
+        is_grey = ((shades >= 0) & (shades <= 1)).all()
+    if not is_grey:
         raise ValueError(f"it holds numbers from {shades.min() * white:g} to {shades.max() * white:g}, and 0 is black "
                          f"and {white} white")
     return shades

@@ -34,6 +34,7 @@ from ag.optim.optimizer import Optimizer
 __all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
 
 _FORMAT = "ag-checkpoint-1"
+LARGEST_RATE = float(np.finfo(np.float32).max)  # devices hold rates in float32
 
 
 @runtime_checkable
@@ -178,7 +179,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
         generator = said["generator"]
         tied = tied_in(header, where)
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
+        raise CheckpointError(f"{where} has no readable header ({error!r:.300}); the file is not a complete "
                               f"checkpoint.") from error
     tensors = named_tensors(model)
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
@@ -225,6 +226,11 @@ class _Part:
     check: Callable[[Any], None] = lambda state: None
     tells: bool = False
 
+    @property
+    def lists(self) -> bool:
+        """Whether its errors list names of arrays, all of which are shown; others quote values of any length."""
+        return self.name not in ("scheduler", "dataloader", "lr", "generator")
+
     def misfit(self, undo: ExitStack) -> str | None:
         """Load the state and leave the way back in `undo`; or say why it does not fit."""
         if self.after is None:
@@ -236,7 +242,8 @@ class _Part:
                 undo.callback(self.load, self.before)
                 self.load(self.after)
         except CheckpointError as error:
-            return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
+            text = str(error).partition(": ")[2].rstrip(".")
+            return f"{self.name}: {text}" if self.lists else f"{self.name}: {text:.500}"
         return None
 
 
@@ -259,8 +266,8 @@ def _type(array: Array) -> str:
 
 
 def _set_rate(optimizer: Optimizer, rate: object) -> None:
-    if type(rate) is not float or not (isfinite(rate) and rate >= 0):
-        raise CheckpointError(f"lr: {rate!r} is no learning rate.")
+    if type(rate) is not float or not (isfinite(rate) and 0 <= rate <= LARGEST_RATE):
+        raise CheckpointError(f"lr: {rate!r:.60} is no learning rate.")
     optimizer.lr = rate
 
 

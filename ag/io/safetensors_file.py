@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -29,8 +30,8 @@ from ag.engine.kernels.convert import BFLOAT16, stored
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 
-__all__ = ["check_writable", "element_type", "elements_of", "read_file", "read_tensors", "replace_file",
-           "to_json", "write_file"]
+__all__ = ["absolute", "check_writable", "element_type", "elements_of", "read_file", "read_regular",
+           "read_tensors", "replace_file", "to_json", "write_file"]
 
 _LONGEST_NAME = 255 - len(".") - len(".0123abcd")  # bytes of a file's name with which a temporary file's begins
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
@@ -66,6 +67,35 @@ def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes]) -> 
     target = _target(path)
     _replace(target, content())
     _remove_abandoned(target)
+
+
+def absolute(path: Any) -> Any:
+    """Return a path from the root, so that a later ``os.chdir`` does not move it; anything else as it is."""
+    if not isinstance(path, (str, bytes, os.PathLike)) or not os.fspath(path):
+        return path
+    try:
+        return os.path.join(os.getcwd(), os.fsdecode(path))
+    except FileNotFoundError:  # the folder is gone, which the first use of the path will tell
+        return path
+
+
+def read_regular(path: str | os.PathLike[str], start: int = 0, size: int | None = None) -> bytes:
+    """Return the content of a regular file, or `size` bytes of it from `start`.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is something else, such as a pipe, which would be waited for.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("it is no regular file")
+        rest = max(0, os.fstat(handle).st_size - start)
+        if size is not None and size > rest:
+            raise OSError(f"{_shown(path)} ends before {size} bytes from {start}")
+        file.seek(min(start, os.fstat(handle).st_size))
+        return file.read(size)
 
 
 def check_writable(path: str | os.PathLike[str], function: str) -> None:
@@ -243,9 +273,7 @@ def read_tensors(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
         If it is missing, truncated or no such file.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError("it is no regular file")
-        return _with_bfloat16(Path(os.fsdecode(path)).read_bytes())
+        return _with_bfloat16(read_regular(path))
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a safetensors "
                               f"file is required, or one of ONNX that ends in .onnx. PyTorch writes one of a model by "
@@ -272,7 +300,7 @@ def read_file(path: str | os.PathLike[str], form: str, function: str, others: Se
                 as_dtype(kind.lower(), function)  # the format has types that numpy and we have not
             arrays = {} if "BF16" in types.values() else {name: file.get_tensor(name) for name in types}
         if "BF16" in types.values():
-            header, arrays = _with_bfloat16(Path(os.fsdecode(path)).read_bytes())
+            header, arrays = _with_bfloat16(read_regular(path))
             known = header.get("format") in (form, *others)  # the file may be another one now
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a complete file "

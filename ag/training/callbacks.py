@@ -19,9 +19,10 @@ from numbers import Real
 import numpy as np
 
 from ag.engine.primitive import Array
-from ag.engine.shape import counts
+from ag.engine.shape import Shape, counts
+from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
-from ag.io.safetensors_file import check_writable
+from ag.io.safetensors_file import absolute, check_writable
 from ag.log import log
 from ag.names.signatures import Making
 from ag.nn.layer import load_into, state_of
@@ -269,16 +270,19 @@ class BestWeights(_Watching):
     def __init__(self, monitor: str | None = None, mode: str = "auto",
                  path: str | os.PathLike[str] | None = None) -> None:
         super().__init__(monitor, mode)
-        self.path = path
+        self.path = self._file = path  # as given, and where that is when training begins
         self.epoch: int | None = None
         self._weights: dict[str, Array] = {}
+        self._shapes: dict[str, Shape] | None = None  # of the model, once training has begun
 
     def on_train_begin(self, run: Run) -> None:
         """Forget the last training, and see that the file can be written."""
         super().on_train_begin(run)
-        if self.path is not None:
-            check_writable(self.path, "BestWeights")
+        self._file = absolute(self.path)
+        if self._file is not None:
+            check_writable(self._file, "BestWeights")
         self.epoch, self._weights = None, {}
+        self._shapes = {name: x.shape for name, x in state_of(run.model).items()}
 
     def on_epoch_end(self, run: Run) -> None:
         """Keep the weights if no epoch was better."""
@@ -286,8 +290,8 @@ class BestWeights(_Watching):
         if best is not None and best + 1 == run.history.epochs:
             weights = {name: x.numpy() for name, x in state_of(run.model).items()}
             self.epoch, self._weights = best + 1, weights
-            if self.path is not None:
-                ag_save_model(run.model, self.path)
+            if self._file is not None:
+                ag_save_model(run.model, self._file)
 
     def on_train_end(self, run: Run) -> None:
         """Give the model the best weights, if there are some."""
@@ -304,6 +308,19 @@ class BestWeights(_Watching):
         return {"epoch": self.epoch, **{f"weight.{name}": x for name, x in self._weights.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
-        """Go on with these."""
-        self.epoch = None if state["epoch"] is None else int(state["epoch"])
-        self._weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}
+        """Go on with these.
+
+        Raises
+        ------
+        CheckpointError
+            If they are damaged, or of another model.
+        """
+        epoch: Json = state.get("epoch")
+        weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}
+        if not (epoch is None or counts(epoch)):
+            raise CheckpointError(f"BestWeights: the checkpoint's epoch is {epoch!r:.60}; a whole number of at least 1 "
+                                  f"is required, or None. Go on with an older checkpoint.")
+        if epoch is not None and self._shapes not in (None, {name: x.shape for name, x in weights.items()}):
+            raise CheckpointError("BestWeights: the best weights in the checkpoint do not fit the model; give the "
+                                  "model that was trained, or an older checkpoint.")
+        self.epoch, self._weights = epoch, weights

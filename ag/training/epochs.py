@@ -20,6 +20,7 @@ from time import perf_counter
 from types import TracebackType
 
 from ag.engine.primitive import Array
+from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.log import log
 from ag.optim.optimizer import Optimizer
@@ -94,6 +95,9 @@ class Epochs:
             raise CheckpointError(f"fit: {checkpoint} is a checkpoint of dp_train alone, which knows no epochs; go on "
                                   f"with dp_train, or name another file.")
         self.load_state_dict(state.callback)
+        if not state.seen <= self._next <= state.step:
+            raise CheckpointError(f"fit: {checkpoint} is at step {state.step}, and its epochs are at {self._next}; the "
+                                  f"file is damaged. Use another one.")
         self._say_what_begins_anew(state.callback)
         if self.run.history.stopped is not None:
             log.warning("fit: the training in %s was stopped after epoch %d (%s), and does not go on.", checkpoint,
@@ -196,17 +200,23 @@ class Epochs:
         CheckpointError
             If that is of a training with other samples, batches or columns.
         """
+        _refuse_damaged(state)
         if state["dealt"] != self._dealt:
             raise CheckpointError(f"fit: the checkpoint was made with {state['dealt']}, and the training has "
                                   f"{self._dealt}; give the same.")
-        if list(state["columns"]) != list(self.run.columns):
+        if state["columns"] != list(self.run.columns):
             raise CheckpointError(f"fit: the checkpoint's history has {', '.join(state['columns'])}, and the training "
                                   f"{', '.join(self.run.columns)}; give valid and metrics as before.")
+        told: Mapping[str, Json] = state
+        rows, losses, seconds, steps = told["rows"], told["losses"], told["seconds"], self._data.steps
+        if told["next"] != len(rows) * steps + len(losses) or len(losses) > steps or len(rows) != len(seconds):
+            raise CheckpointError(f"fit: the checkpoint has next {told['next']} with {len(rows)} rows, {len(losses)} "
+                                  f"losses and {len(seconds)} seconds, which do not go together; the file is damaged. "
+                                  f"Use another one.")
         history = self.run.history
-        self._next, self._told, self.run.seen = int(state["next"]), int(state["told"]), int(state["seen"])
-        self._losses = list(state["losses"])
-        history.rows, history.seconds = [dict(row) for row in state["rows"]], list(state["seconds"])
-        history.stopped = None if state["stopped"] is None else str(state["stopped"])
+        self._next, self._told, self._losses = told["next"], told["told"], list(losses)
+        self.run.seen = sum(map(self._data.size, range(self._next - len(losses), self._next)))
+        history.rows, history.seconds, history.stopped = [dict(row) for row in rows], list(seconds), told["stopped"]
         for prefix, callback in self._stateful():
             mine = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
             if mine:
@@ -229,3 +239,24 @@ class Epochs:
                 places = chain([label], (f"{label}, number {n}" for n in count(2)))
                 found[next(place + _STATE for place in places if place + _STATE not in found)] = callback
         return [*found.items()]
+
+
+def _refuse_damaged(state: Mapping[str, Array | Json]) -> None:
+    """Refuse a checkpoint in which an entry is missing or of another kind than `Epochs.state_dict` writes."""
+    columns, rows = state.get("columns"), state.get("rows")
+    fits = {
+        "dealt": isinstance(state.get("dealt"), str),
+        "columns": isinstance(columns, list) and all(isinstance(name, str) for name in columns),
+        "next": counts(state.get("next"), least=0), "told": counts(state.get("told"), least=0),
+        "losses": _are_numbers(state.get("losses")), "seconds": _are_numbers(state.get("seconds")),
+        "rows": isinstance(rows, list) and all(isinstance(row, dict) and [*row] == columns
+                                               and _are_numbers([*row.values()]) for row in rows),
+        "stopped": state.get("stopped", 0) is None or isinstance(state.get("stopped"), str)}
+    for name, is_fit in fits.items():
+        if not is_fit:
+            what = f"{state[name]!r:.60}" if name in state else "missing"
+            raise CheckpointError(f"fit: the checkpoint's {name} is {what}; the file is damaged. Use another one.")
+
+
+def _are_numbers(given: object) -> bool:
+    return isinstance(given, list) and all(type(x) is float or (type(x) is int and abs(x) < 1 << 53) for x in given)

@@ -105,7 +105,8 @@ class _Estimator(BaseEstimator):
     def _outputs(self, X: Array) -> Array:
         """Outputs in float64, for batches of one size: a sample's do not depend on how many others there are."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float32)
+        with np.errstate(all="ignore"):
+            X = validate_data(self, X, reset=False, dtype=np.float32)
         filled = np.concatenate([X, np.zeros((-len(X) % _TOGETHER, X.shape[1]), np.float32)])
         return predict(self.model_, filled, batch_size=_TOGETHER)[: len(X)].astype(np.float64)
 
@@ -180,7 +181,8 @@ class AgClassifier(ClassifierMixin, _Estimator):
         y : array_like of shape (samples,)
             Labels of any kind.
         """
-        X, y = validate_data(self, X, y, dtype=np.float32)
+        with np.errstate(all="ignore"):
+            X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         self.classes_, ids = np.unique(y, return_inverse=True)
         self._train(X, ids, len(self.classes_), ids)
@@ -189,8 +191,9 @@ class AgClassifier(ClassifierMixin, _Estimator):
     def predict_proba(self, X: Array) -> Array:
         """Probabilities of shape (samples, classes), in the order of ``classes_``."""
         logits = self._outputs(X)
-        powers = np.exp(logits - logits.max(1, keepdims=True))
-        shares: Array = powers / powers.sum(1, keepdims=True)
+        with np.errstate(all="ignore"):
+            powers = np.exp(logits - logits.max(1, keepdims=True))
+            shares: Array = powers / powers.sum(1, keepdims=True)
         return shares
 
     def predict(self, X: Array) -> Array:
@@ -266,9 +269,11 @@ class AgRegressor(RegressorMixin, _Estimator):
         X : array_like of shape (samples, features)
         y : array_like of shape (samples,) or (samples, targets)
         """
-        X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
+        with np.errstate(all="ignore"):
+            X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
+            targets = np.asarray(y, np.float32)
         self._many = y.ndim == 2
-        self._train(X, np.asarray(y, np.float32), y.shape[1] if self._many else 1, None)
+        self._train(X, targets, y.shape[1] if self._many else 1, None)
         return self
 
     def predict(self, X: Array) -> Array:

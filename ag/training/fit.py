@@ -21,6 +21,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.shape import counts
+from ag.io.safetensors_file import absolute
 from ag.names import answers
 from ag.names.elsewhere import FIT_ARGUMENTS
 from ag.nn.mode import modes_kept
@@ -188,6 +189,7 @@ def fit(
     if optimizer is not None and lr != 1e-3:  # the default is no choice of the caller's
         raise ValueError(f"fit: lr is {lr!r:.60} and optimizer is given, which has a rate of its own; write it there, "
                          f"as in optimizer=lambda params: ag.optim.SGD(params, lr=0.1).")
+    checkpoint = absolute(checkpoint)  # callbacks may change the folder
     measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
     replicas = ReplicaModels("fit", model, devices)
     data = Data(train, "fit: train", batch_size)

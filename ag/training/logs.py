@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ag.errors import CheckpointError
-from ag.io.safetensors_file import replace_file
+from ag.io.safetensors_file import absolute, read_regular, replace_file
 from ag.training.callbacks import Callback, Run
 
 __all__ = ["CSVLog", "TensorBoard"]
@@ -58,13 +58,19 @@ class CSVLog(Callback):
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"CSVLog: path is {path!r:.60}; the name of a file is required.")
         self.path, self.append = Path(path), bool(append)
+        self._file = self.path  # where that is when training begins
         self._before: list[str] = []
 
     def on_train_begin(self, run: Run) -> None:
         """Write the line of names."""
         names = ["epoch", "seconds", *run.columns]
-        before = self.path.read_text("utf-8").splitlines() if self.append and self.path.exists() else []
-        if before and next(csv.reader(before[:1])) != names:
+        self._file = Path(absolute(self.path))
+        before = self._lines() if self.append and self._file.exists() else []
+        try:
+            columns = next(csv.reader(before[:1]), None)
+        except csv.Error:
+            columns = []
+        if before and columns != names:
             raise CheckpointError(f"CSVLog: {self.path} has the columns {before[0]:.200} and the training "
                                   f"{','.join(names)}; give another file, or append=False.")
         self._before = before or [",".join(names)]
@@ -74,10 +80,19 @@ class CSVLog(Callback):
         """Write all rows, which is done at once or not at all."""
         self._write(run)
 
+    def _lines(self) -> list[str]:
+        """The lines of the file that is there."""
+        try:
+            lines = read_regular(self._file).decode().replace("\r\n", "\n").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"CSVLog: {self.path} cannot be read ({error}); give another file, or "
+                                  f"append=False.") from error
+        return lines[:-1] if lines[-1] == "" else lines
+
     def _write(self, run: Run) -> None:
         rows = [[str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)]
                 for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
-        replace_file(self.path, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
+        replace_file(self._file, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
 
 
 class _Writer(Protocol):
@@ -128,7 +143,7 @@ class TensorBoard(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         """Open the files."""
-        self._writer = _writer_class()(self.folder)
+        self._writer = _writer_class()(absolute(self.folder))
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
         """Write the loss of a step."""

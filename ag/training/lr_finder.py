@@ -138,7 +138,8 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
         raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
                          f"required, the second one larger.")
     data = Data(train, "find_lr: train", batch_size)
-    rates = np.geomspace(float(lowest), float(highest), int(steps))
+    with np.errstate(all="ignore"):
+        rates = np.geomspace(float(lowest), float(highest), int(steps))
     smooth: list[float] = []
     mean = 0.0
 

@@ -14,7 +14,7 @@ and no loop.  `ag.training.measuring` calls them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import fsum
+from math import fsum, nan
 
 import numpy as np
 
@@ -56,7 +56,14 @@ class Mean:
     @property
     def value(self) -> float:
         """The mean of all samples so far; NaN if there are none."""
-        return fsum(self._parts) / self.count if self.count else float("nan")
+        if not self.count:
+            return nan
+        try:
+            return fsum(self._parts) / self.count
+        except OverflowError:  # of the sum, not of the mean
+            return fsum(part / self.count for part in self._parts)
+        except ValueError:  # inf and -inf
+            return nan
 
 
 # ---------------------------------------------------------------------------------------------- metrics
@@ -97,7 +104,7 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     0.5
     """
     values, ids = _classes("accuracy", output, target)
-    return float(np.mean(values.argmax(0) == ids))
+    return _mean(values.argmax(0) == ids)
 
 
 def top_k_accuracy(k: int) -> Metric:
@@ -131,7 +138,7 @@ def top_k_accuracy(k: int) -> Metric:
     def metric(output: ArrayLike, target: ArrayLike) -> float:
         values, ids = _classes(metric.__name__, output, target)
         best = np.argsort(-values, axis=0, kind="stable")[: int(k)]
-        return float(np.mean((best == ids).any(0)))
+        return _mean((best == ids).any(0))
 
     metric.__name__ = f"top_{int(k)}_accuracy"
     return metric
@@ -160,7 +167,8 @@ def mean_absolute_error(output: ArrayLike, target: ArrayLike) -> float:
     >>> mean_absolute_error([[1.0, 2.0]], [[1.0, 4.0]])
     1.0
     """
-    return float(np.mean(np.abs(_difference("mean_absolute_error", output, target))))
+    with np.errstate(all="ignore"):
+        return _mean(np.abs(_difference("mean_absolute_error", output, target)))
 
 
 def mean_squared_error(output: ArrayLike, target: ArrayLike) -> float:
@@ -186,7 +194,8 @@ def mean_squared_error(output: ArrayLike, target: ArrayLike) -> float:
     >>> mean_squared_error([[1.0, 2.0]], [[1.0, 4.0]])
     2.0
     """
-    return float(np.mean(np.square(_difference("mean_squared_error", output, target))))
+    with np.errstate(all="ignore"):
+        return _mean(np.square(_difference("mean_squared_error", output, target)))
 
 
 METRICS: Mapping[str, Metric] = {  # those that have names
@@ -209,6 +218,11 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array
                          f"{values.shape[1:]} (class ids) or {values.shape} (distributions).")
     refuse_outside(function, len(values), "label", CLASS_RULE, ids)
     return values, np.where(np.isnan(values).any(0), -1, ids)
+
+
+def _mean(values: Array) -> float:
+    """The mean of an array, NaN of an empty one, without warnings."""
+    return float(np.mean(values)) if values.size else nan
 
 
 def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:

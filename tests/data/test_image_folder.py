@@ -225,9 +225,41 @@ def test_an_image_that_is_gone_or_may_not_be_read_is_named(folder: Path, monkeyp
     loader.files[0].unlink()
     with expect_error("ag_image_folder: a file that is gone", ValueError, str(loader.files[0]), "No such file"):
         loader.next_batch()
-    monkeypatch.setattr(Image, "open", lambda file: (_ for _ in ()).throw(struct.error("unpack requires 4 bytes")))
-    with expect_error("ag_image_folder: a file that Pillow stumbles over", ValueError, str(loader.files[0]), "unpack"):
+    loader.files[0].touch()
+    monkeypatch.setattr(Image, "open", lambda *_, **__: (_ for _ in ()).throw(struct.error("unpack requires 4 bytes")))
+    with expect_error("a file that Pillow stumbles over", ValueError, str(loader.files[0]), "unpack"):
         loader.next_batch()
+
+
+@pytest.mark.parametrize("content", [
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\n", b"P5\n# no size"])
+def test_no_program_runs_for_an_image(folder: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would run Ghostscript for PostScript, whatever the file is called."""
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was started"))
+    loader = ag.ag_image_folder(folder, size=2, shuffle=False)
+    loader.files[0].write_bytes(content)
+    with expect_error("no image", ValueError, str(loader.files[0]), "cannot be decoded"):
+        loader.next_batch()
+
+
+def test_a_pipe_is_not_waited_for_and_a_small_file_cannot_fill_the_memory(folder: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = ag.ag_image_folder(folder, size=2, shuffle=False)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with expect_error("too large", ValueError, str(loader.files[0]), "6 x 4 pixels", "MAX_IMAGE_PIXELS"), \
+            pytest.warns(Image.DecompressionBombWarning):
+        loader.next_batch()
+    loader.files[0].unlink()
+    os.mkfifo(loader.files[0])
+    with expect_error("a pipe", ValueError, str(loader.files[0]), "no regular file"):
+        loader.next_batch()
+
+
+def test_a_relative_folder_stays_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    loader = ag.ag_image_folder(folder.name, size=2, shuffle=False)
+    monkeypatch.chdir("/")
+    assert len(loader.next_batch().y) == 12
 
 
 def test_only_images_in_folders_count(folder: Path) -> None:
@@ -283,7 +315,7 @@ def test_one_by_one(folder: Path) -> None:
 def test_an_image_is_decoded_when_its_batch_is_due(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     real = Image.open
-    monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or real(file))
+    monkeypatch.setattr(Image, "open", lambda file, formats: opened.append(Path(file)) or real(file))
     loader = ag.ag_image_folder(folder, size=2, batch_size=5, seed=1, prefetch=1)
     loader.load_state_dict({**loader.state_dict(), "next": 1})
     assert opened == []

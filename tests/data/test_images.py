@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.errors import expect_error
+from helpers.fuzz import mutations
 from helpers.properties import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,3 +169,34 @@ def test_a_broken_image_is_named_when_it_is_cut_too(folder: Path, monkeypatch: p
     monkeypatch.setattr(Image.Image, "crop", lambda *given: (_ for _ in ()).throw(struct.error("of a kind")))
     with expect_error("ag_image_folder: an image that cannot be cut", ValueError, "0.png", "of a kind"):
         ag.ag_image_folder(folder, 10, shuffle=False, shorter_side=12).next_batch()
+
+
+# ---------------------------------------------------------------------------------------------- damaged files
+
+
+def encoded(form: str) -> bytes:
+    file = BytesIO()
+    Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3)).save(file, form)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"])
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged tags
+def test_damaged_images(tmp_path: Path, form: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of the size that is wanted, of numbers from 0 to 1, or a ValueError with the name of the file."""
+    path, chosen = tmp_path / "1.png", np.array([0])
+    images = ImageFiles([path], Fit(4, 5))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1 << 20)
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was started"))
+    read = 0
+    for content in mutations(encoded(form), count, seed=7):
+        path.write_bytes(content)
+        try:
+            (found,) = images.take(chosen, lambda: None, Pass(0, 0))
+        except ValueError as error:
+            assert str(error).startswith(f"ag_image_folder: {path} cannot be decoded")
+        else:
+            assert found.shape == (3, 4, 5, 1) and found.dtype == np.float32 and 0 <= found.min() <= found.max() <= 1
+            read += 1
+    assert count / 50 < read < count

@@ -21,49 +21,88 @@ _VALUES: tuple[Any, ...] = (
     "\x00", "\ud800", "../../etc/passwd", "/dev/zero", [], [[]], [0, -1], {}, {"a": 1})
 _TOKENS = (b"\x00", b"\xff" * 8, b"\x7f" * 4, b"\r\n", b"{", b"]", b'"', b"\\u0000", b"[" * 3000, b'{"a":' * 1500,
            b"%!PS", b"../", b"\xef\xbb\xbf", b"\xed\xa0\x80")
+_RAW = ("NaN", "Infinity", "1e999", "-0", "4.0", "9" * 5000, "nul", "[" * 5000, "[" * 1200 + "]" * 1200,
+        '{"a":' * 1200 + "1" + "}" * 1200, '{"layer": "Sequential", "layers": [' * 200 + "]}" * 200)  # in place of a value
+_MARK = re.compile(r'\\*"@raw(\d+)@\\*"')
 LONGEST = 1 << 16  # bytes that one change adds at most
 
 
 def mutations(data: bytes, count: int, seed: int) -> Iterator[bytes]:
-    """Yield `count` damaged variants of these bytes.  A few are unchanged."""
+    """Yield `count` damaged variants of these bytes.  A few are unchanged.
+
+    Of a JSON document, or a safetensors file, which begins with one, two thirds are well-formed with other contents.
+    """
     rng = Random(seed)
-    tree = _tree(data)
+    size = int.from_bytes(data[:8], "little")
+    is_container = data[8:9] == b"{" and size <= len(data) - 8
+    tree, rest = (_tree(data[8 : 8 + size]), data[8 + size :]) if is_container else (_tree(data), b"")
     for _ in range(count):
-        if tree is not None and rng.random() < 0.4:
-            yield json.dumps(_changed(tree, rng)).encode()
-            continue
         changed = data
-        for _ in range(rng.choice((1, 1, 1, 2, 4))):
-            changed = rng.choice(_CHANGES)(changed, rng)
+        if tree is not None and rng.random() < 2 / 3:
+            changed_tree = tree
+            for _ in range(rng.choice((1, 1, 1, 2, 3))):
+                changed_tree = _changed(changed_tree, tree, rng)
+            changed = _written(changed_tree)
+            if is_container:
+                changed = len(changed).to_bytes(8, "little") + changed + rest
+        else:
+            for _ in range(rng.choice((1, 1, 1, 2, 4))):
+                changed = rng.choice(_CHANGES)(changed, rng)
         yield changed
 
 
 def _tree(data: bytes) -> Any:
-    """The value of a JSON document; None for other bytes."""
+    """Return the value of a JSON document; None for other bytes."""
     try:
         return json.loads(data) if data[:1] in (b"{", b"[") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
-def _changed(tree: Any, rng: Random) -> Any:
-    """Return a copy of the JSON value with one change."""
-    if not isinstance(tree, (dict, list)) or not tree or rng.random() < 0.05:
-        return rng.choice(_VALUES)
+def _written(tree: Any) -> bytes:
+    """Return JSON with the marks of raw texts replaced by these, escaped where the mark stands in a string."""
+    def raw(mark: re.Match[str]) -> str:
+        text = _RAW[int(mark[1])]
+        return json.dumps(text)[1:-1] if mark[0].startswith("\\") else text
+
+    return _MARK.sub(raw, json.dumps(tree)).encode()
+
+
+def _value(tree: Any, rng: Random) -> Any:
+    """Draw a value: an odd one, a raw text, or a part of the document."""
+    match rng.randrange(3):
+        case 0:
+            return rng.choice(_VALUES)
+        case 1:
+            return f"@raw{rng.randrange(len(_RAW))}@"
+        case _:
+            while isinstance(tree, (dict, list)) and tree and rng.random() < 0.8:
+                tree = rng.choice([*tree.values()] if isinstance(tree, dict) else tree)
+                if isinstance(tree, str) and tree[:1] in ("{", "[") and rng.random() < 0.8:
+                    tree = _tree(tree.encode()) or tree
+            return tree
+
+
+def _changed(tree: Any, whole: Any, rng: Random) -> Any:
+    """Return a copy of a JSON value with one change, also in JSON inside its strings."""
+    if isinstance(tree, str) and tree[:1] in ("{", "[") and rng.random() < 0.9 and (inner := _tree(tree.encode())):
+        return json.dumps(_changed(inner, inner, rng))
+    if not isinstance(tree, (dict, list)) or not tree or rng.random() < 0.03:
+        return _value(whole, rng)
     pairs = list(enumerate(tree)) if isinstance(tree, list) else list(tree.items())
     at = rng.randrange(len(pairs))
+    if "__metadata__" in tree and rng.random() < 0.7:
+        at = [*tree].index("__metadata__")
     key, value = pairs[at]
-    change = rng.random()
-    if change < 0.08:
-        del pairs[at]
-    elif change < 0.16:
-        pairs.insert(rng.randrange(len(pairs)), (rng.choice(("", "x", "__class__", key)), value))
-    elif change < 0.2:
-        pairs[at] = (key, rng.choice(pairs)[1])
-    elif isinstance(value, str) and value[:1] in ("{", "[") and (inner := _tree(value.encode())) is not None:
-        pairs[at] = (key, json.dumps(_changed(inner, rng)))
-    else:
-        pairs[at] = (key, _changed(value, rng))
+    match rng.choice(("delete", "copy", "replace", "into", "into", "into", "into", "into", "into", "into")):
+        case "delete":
+            del pairs[at]
+        case "copy":
+            pairs.insert(rng.randrange(len(pairs)), (rng.choice(("", "x", "__class__", key)), rng.choice(pairs)[1]))
+        case "replace":
+            pairs[at] = (key, rng.choice(pairs)[1])
+        case _:
+            pairs[at] = (key, _changed(value, whole, rng))
     return [value for _, value in pairs] if isinstance(tree, list) else {str(key): value for key, value in pairs}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from helpers.errors import expect_error
+from helpers.fuzz import mutations
 
 import ag
 
@@ -183,9 +185,69 @@ def test_weights_of_other_exporters_are_turned_as_they_are_used(tmp_path: Path) 
 def test_a_broken_onnx_file(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the package onnx is not installed")
     (tmp_path / "broken.onnx").write_bytes(b"\xff" * 50)
-    for name in ("broken.onnx", "none.onnx"):
+    os.mkfifo(tmp_path / "pipe.onnx")
+    for name in ("broken.onnx", "none.onnx", "pipe.onnx"):
         with pytest.raises(ag.CheckpointError, match=r"load_weights: .* cannot be read .* complete ONNX file"):
             ag.load_weights(ag.ag_linear(2, 2), tmp_path / name)
     foreign(tmp_path / "both.onnx", ("MatMul", ["x", "W"], {}), ("MatMul", ["W", "x"], {}), W=numbers(2, 2))
     with pytest.raises(ag.CheckpointError, match="multiplies W from both sides"):
         ag.load_weights(ag.ag_linear(2, 2), tmp_path / "both.onnx")
+
+
+def initializer(path: Path, location: str = "", op: str = "Identity", *more: tuple[str, str], **fields: Any) -> bytes:
+    """Write a graph with W of shape (1, 2), in the file or elsewhere."""
+    from onnx import TensorProto, helper
+
+    w = TensorProto(**{"name": "W", "data_type": 1, "dims": [1, 2], "raw_data": np.float32([3, 4]).tobytes(), **fields})
+    if location:
+        w.ClearField("raw_data")
+        w.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", location), *more):
+            w.external_data.add(key=key, value=value)
+    graph = helper.make_graph([helper.make_node(op, ["W"], ["y"])], "g", [], [], [w])
+    content: bytes = helper.make_model(graph).SerializeToString()
+    path.write_bytes(content)
+    return content
+
+
+def test_external_data_of_an_onnx_file(tmp_path: Path) -> None:
+    """They lie in the file's folder, wherever the process is, and nowhere else."""
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    path, model = tmp_path / "deep" / "model.onnx", ag.ag_linear(2, 1, bias=False)
+    (path.parent / "weights").mkdir(parents=True)
+    for file in (path.parent / "weights" / "W.bin", tmp_path / "W.bin"):
+        file.write_bytes(np.float32([7, 7, 5, 6, 7]).tobytes())
+    initializer(path, "weights/W.bin", "MatMul", ("offset", "8"), ("length", "8"))
+    ag.load_weights(model, path)
+    assert model.W.numpy().tolist() == [[5, 6]]
+    (path.parent / "link").symlink_to(tmp_path)
+    for location, *more in (("../W.bin",), (str(tmp_path / "W.bin"),), ("link/W.bin",), ("none.bin",), ("weights",),
+                            ("weights/W.bin",), ("weights/W.bin", ("offset", "-8")), ("\0",),
+                            ("weights/W.bin", ("offset", "16"), ("length", "8")), ("weights/W.bin", ("length", "x"))):
+        initializer(path, location, "MatMul", *more)
+        with pytest.raises(ag.CheckpointError, match=r"load_weights: .* cannot be read .* external data"):
+            ag.load_weights(model, path)
+    for fields in ({"data_type": 99}, {"dims": [2, 2]}, {"dims": [1 << 62, 4]},
+                   {"data_type": 8, "string_data": [b"x"]}):
+        initializer(path, **fields)
+        with expect_error("a wrong initializer", ag.CheckpointError, "load_weights", "model.onnx"):
+            ag.load_weights(model, path)
+    assert model.W.numpy().tolist() == [[5, 6]]
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("location", ["", "W.bin"])
+def test_damaged_onnx_files(tmp_path: Path, location: str, count: int) -> None:
+    """Other numbers, or a CheckpointError that leaves the model as it was."""
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    path, model, loaded = tmp_path / "model.onnx", ag.ag_linear(2, 1, bias=False), 0
+    (tmp_path / "W.bin").write_bytes(np.float32([7, 5, 6, 7]).tobytes())
+    for content in mutations(initializer(path, location, "MatMul", ("offset", "4"), ("length", "8")), count, seed=5):
+        path.write_bytes(content)
+        before = model.W.numpy().tobytes()
+        try:
+            ag.load_weights(model, path)
+            loaded += 1
+        except ag.CheckpointError as error:
+            assert "model.onnx" in str(error) and model.W.numpy().tobytes() == before
+    assert count / 50 < loaded < count

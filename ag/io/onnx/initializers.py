@@ -10,10 +10,17 @@ Knows no model; `ag.io.weights` calls it.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.onnx.package import onnx_package
+from ag.io.safetensors_file import read_regular
+
+if TYPE_CHECKING:
+    from onnx import TensorProto
 
 __all__ = ["initializers"]
 
@@ -32,27 +39,57 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
     """
     onnx_package(function)
     from google.protobuf.message import DecodeError
-    from onnx import load, numpy_helper
+    from onnx import ModelProto
 
+    where = f"{function}: {os.fsdecode(path)}"
     try:
-        graph = load(os.fsdecode(path)).graph
-        found = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
-    except (OSError, DecodeError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{function}: {os.fsdecode(path)} cannot be read ({str(error).rstrip('.')}); a complete "
-                              f"ONNX file is required.") from error
-    arrays = {name: x for name, x in found.items() if x.ndim and x.dtype.kind not in "biu"}
+        graph = ModelProto.FromString(read_regular(path)).graph
+        arrays: dict[str, Array] = {}
+        for x in graph.initializer:
+            if not isinstance(x.name, str) or x.name in arrays:  # bytes where they are no UTF-8
+                raise ValueError(f"it has {x.name!r:.60} as the name of an initializer, or has it twice")
+            arrays[x.name] = _array(x, os.path.dirname(os.fsdecode(path)))
+    except (OSError, DecodeError, TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+        raise CheckpointError(f"{where} cannot be read ({str(error).rstrip('.')}); a complete ONNX file is "
+                              f"required, with the files of its external data in the same folder.") from error
+    arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}
     columns: set[str] = set()
     right: set[str] = set()
     left: set[str] = set()
     for node in graph.node:
         numbers = {a.name: a.i for a in node.attribute}
+        used = [*node.input, "", ""]
         if node.op_type == "Gather" and numbers.get("axis", 0) == 1:
-            columns.add(node.input[0])
+            columns.add(used[0])
         elif node.op_type in ("MatMul", "Gemm"):
-            (left if numbers.get("transA", 0) == 0 else right).add(node.input[0])
-            (right if numbers.get("transB", 0) == 0 else left).add(node.input[1])
+            (left if numbers.get("transA", 0) == 0 else right).add(used[0])
+            (right if numbers.get("transB", 0) == 0 else left).add(used[1])
     both = sorted(right & left & set(arrays))
     if both:
-        raise CheckpointError(f"{function}: {os.fsdecode(path)} multiplies {both[0]} from both sides, so it is not "
-                              f"known which of its axes are features; give the arrays to load_state_dict.")
+        raise CheckpointError(f"{where} multiplies {both[0]} from both sides, so it is not known which of its axes are "
+                              f"features; give the arrays to load_state_dict.")
     return arrays, columns, right
+
+
+def _array(x: TensorProto, folder: str) -> Array:
+    """The values of an initializer; those of bfloat16 as float32, which has them all."""
+    from onnx import TensorProto, numpy_helper
+
+    if x.data_location == TensorProto.EXTERNAL:
+        x.raw_data = _external(x.name, {entry.key: entry.value for entry in x.external_data}, folder)
+        x.data_location = TensorProto.DEFAULT
+    array = numpy_helper.to_array(x)
+    return array.astype(np.float32) if x.data_type == TensorProto.BFLOAT16 else array
+
+
+def _external(name: str, entry: dict[str, str], folder: str) -> bytes:
+    """The bytes of an initializer that lie in another file of the same folder, or in one below it."""
+    location = entry.get("location", "")
+    path = os.path.join(folder, location)
+    if not location or os.path.isabs(location) or os.path.realpath(folder) != os.path.commonpath(
+            [os.path.realpath(folder), os.path.realpath(path)]):
+        raise ValueError(f"{name!r:.60} lies in {location!r:.60}, which is not in the folder of the file")
+    start, size = (int(entry[key]) if key in entry else None for key in ("offset", "length"))
+    if min(start or 0, size or 0) < 0:
+        raise ValueError(f"{name!r:.60} has a part of {location!r:.60} that begins at {start} with {size} bytes")
+    return read_regular(path, start or 0, size)

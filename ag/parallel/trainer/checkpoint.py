@@ -20,6 +20,7 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
+from ag.io.checkpoint import LARGEST_RATE
 from ag.io.safetensors_file import read_file, to_json, write_file
 from ag.log import log
 from ag.parallel.comm.comm import Json
@@ -170,9 +171,10 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
         numbers["made"] = dict(json.loads(header.get("made", "{}")))
         told = dict(json.loads(header.get("callback", "{}")))
         losses = arrays.pop("losses")
+        _check(losses=losses, **numbers)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"dp_train: {os.fspath(path)} lacks {error}; the file is not a complete "
-                              f"checkpoint.") from error
+        raise CheckpointError(f"dp_train: {os.fspath(path)} has no readable header ({str(error):.200}); the file is "
+                              f"not a complete checkpoint.") from error
 
     def part(prefix: str) -> dict[str, Array]:
         return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
@@ -182,3 +184,16 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
         optimizers.append(more)
     return DPState(**numbers, losses=losses, weights=part(_WEIGHT), buffers=part(_BUFFER),
                    optimizers=optimizers, callback={**told, **part(_CALLBACK)})
+
+
+def _check(step: int, seed: int, draws: int, dealt: Dealt, seen: int, rates: list[Any], losses: Array,
+           **_: object) -> None:
+    """Raise a ValueError for numbers that no training has."""
+    if not (0 <= step < 1 << 62 and 0 <= seed < 1 << 64 and 0 <= draws < 1 << 62 and 0 <= step - seen <= 1):
+        raise ValueError(f"step {step}, seen {seen}, seed {seed}, draws {draws}")
+    if not (1 <= dealt.stack <= 1 << 62 and 1 <= dealt.batch <= 1 << 62 and 0 <= dealt.samples < 1 << 63):
+        raise ValueError(f"batch {dealt.batch}, stack {dealt.stack}, samples {dealt.samples}")
+    if not all(type(rate) is float and 0 <= rate <= LARGEST_RATE for rate in rates):
+        raise ValueError(f"rates {rates!r:.60}")
+    if losses.ndim != 1 or losses.dtype != np.float64:
+        raise ValueError(f"losses of shape {losses.shape} and type {losses.dtype}")
