@@ -23,15 +23,14 @@ def pair(device: str) -> Iterator[Pair]:
     made.close()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_nothing_diverges(pair: Pair, seed: int) -> None:
-    assert explore(pair, seed, examples=3, length=20) == ""
+@pytest.mark.slow_on("lavapipe")
+def test_nothing_diverges(pair: Pair) -> None:
+    assert explore(pair, 0, examples=1, length=20) == ""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 102))
-def test_nothing_diverges_for_long(pair: Pair, seed: int) -> None:
-    assert explore(pair, seed, examples=5, length=30) == ""
+def test_nothing_diverges_for_long(pair: Pair) -> None:
+    assert explore(pair, 100, examples=6, length=30) == ""
 
 
 def test_there_are_many_rules() -> None:

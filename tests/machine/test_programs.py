@@ -62,7 +62,8 @@ def far_apart(expected: list[Array], found: list[Array]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [
+    pytest.param(seed, marks=pytest.mark.slow_on("lavapipe") if seed > 1 else ()) for seed in range(8)])
 def test_captured_programs(device: str, seed: int) -> None:
     program = Program.drawn(seed)
     assert not differences(program, device), program
@@ -82,7 +83,7 @@ def test_pytorch_agrees(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1020))
+@pytest.mark.parametrize("seed", range(1000, 1010))
 def test_many_captured_programs(device: str, seed: int) -> None:
     program = Program.drawn(seed)
     assert not differences(program, device), program
