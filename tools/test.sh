@@ -65,10 +65,13 @@ leg_mutants() {
     .venv/bin/python tests/mutants.py "${words[@]}"
 }
 
-leg_sync() { validated sync -m 'vulkan and sync'; }
+# shellcheck disable=SC2046
+leg_sync() { validated sync -m 'vulkan and sync' $(grep -rl --include='test_*.py' mark.sync tests); }
 
 # Every kernel, and every op of the case table once: other tests launch the same again.
-leg_sync_full() { validated sync_full -m 'vulkan and not slow and not sync' tests/engine/kernels tests/table/test_cases_gradient.py; }
+leg_sync_full() {
+    validated sync_full -m 'vulkan and not slow and not sync' tests/engine/kernels tests/table/test_cases_gradient.py
+}
 
 # pytest on one driver, as the layer sits above it, with its synchronization checked
 validated() {  # validated REPORT ARGUMENTS...

@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ag.engine.random import set_stream
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 EPS = {"f32": float(np.finfo(np.float32).eps), "f64": float(np.finfo(np.float64).eps)}
+LARGE = 10_000  # elements; what has more takes seconds on a software driver
 TINY = float(np.finfo(np.float32).tiny)  # a Vulkan device may flush denormal numbers to 0
 
 
@@ -195,6 +197,18 @@ def bound(ulps: float, terms: int, size: Array, dtype: str) -> Array:
     "Accuracy and Stability of Numerical Algorithms", 2nd ed., eq. 4.4), and each term by a few eps of its own.
     """
     return np.asarray((ulps + terms) * EPS[dtype] * size + TINY)
+
+
+def representatives(cases: Sequence[Case]) -> list[Case]:
+    """One case of each row: the largest of at most LARGE elements, or the smallest."""
+    rows: dict[str, list[tuple[int, Case]]] = {}
+    for one in cases:
+        rows.setdefault(one.row.name + one.row.label, []).append((sum(map(prod, one.shapes)), one))
+    chosen = []
+    for sized in rows.values():
+        small = [pair for pair in sized if pair[0] <= LARGE]
+        chosen.append(max(small, key=lambda pair: pair[0]) if small else min(sized, key=lambda pair: pair[0]))
+    return [one for _, one in chosen]
 
 
 # ---------------------------------------------------------------------------------------------- running

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 from table.cases import CASES
-from table.rows import Array, Case, loss_of, restart_generator, tensor, weights_like
+from table.rows import Array, Case, loss_of, representatives, restart_generator, tensor, weights_like
 
 import ag
 from ag.engine.device import backend_of
@@ -22,12 +21,9 @@ SINGLE_OPS = {name for name in dir(ag) if hasattr(getattr(ag, name), "vjp")}
 
 
 def marked(cases: Sequence[Case]) -> list[Any]:
-    """The cases, all slow but the largest of each row: one rule in front of every op makes them 16-bit."""
-    largest: dict[str, Case] = {}
-    for case in cases:
-        key = case.row.name + case.row.label
-        largest[key] = max(largest.get(key, case), case, key=lambda c: sum(map(prod, c.shapes)))
-    return [case if case in largest.values() else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    """The cases, all slow but one of each row: one rule in front of every op makes them 16-bit."""
+    few = representatives(cases)
+    return [case if case in few else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 def rounded(array: Array, dtype: str) -> Array:
