@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint n, length, dx_at, x_at, g_at, gamma_at, mean_at, variance_at, dgamma_at, dbeta_at;
@@ -22,7 +23,7 @@ layout(set = 0, binding = 7) readonly buffer Dbeta_ { float dbeta[]; };
 void main() {
     const uint i = invocation(), row = i / length;
     if (i >= n) return;
-    const float rate = 1.0 / sqrt(variance[variance_at + row] + eps), share = 1.0 / float(length);
+    const float rate = rate_of(variance[variance_at + row], eps), share = 1.0 / float(length);
     const float h = (x[x_at + i] - mean[mean_at + row]) * rate;
     const float apart = g[g_at + i] - share * dbeta[dbeta_at + row] - h * (share * dgamma[dgamma_at + row]);
     dx[dx_at + i] = gamma[gamma_at + row] * rate * apart;

@@ -17,6 +17,9 @@ float div_of(float a, float b) {  // beyond 2^126 the reciprocal of b, which dri
     precise float r = (a * less) / (b * less);
     return r;
 }
+// target_log, target_div: log b and a / b; 0 where a target a of 0 meets a probability b of 0
+float target_log_of(float a, float b) { return a == 0.0 && isinf(ieee_log(b)) ? 0.0 : ieee_log(b); }
+float target_div_of(float a, float b) { return a == 0.0 && abs(b) < 1.17549435e-38 ? 0.0 : div_of(a, b); }
 float scale_of(float x, const float factor) { precise float r = factor * x; return r; }
 
 // exp, log, sqrt: with the special values of IEEE 754; sqrt is NaN for x < 0, where GLSL leaves it open

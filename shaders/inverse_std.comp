@@ -4,6 +4,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args { uint n, out_at, variance_at; float eps; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
@@ -11,5 +12,5 @@ layout(set = 0, binding = 1) readonly buffer Variance_ { float variance[]; };
 
 void main() {
     const uint i = invocation();
-    if (i < n) out_[out_at + i] = 1.0 / sqrt(variance[variance_at + i] + eps);
+    if (i < n) out_[out_at + i] = rate_of(variance[variance_at + i], eps);
 }

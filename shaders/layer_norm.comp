@@ -7,6 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint features, samples, out_at, mean_at, variance_at, x_at, gamma_at, beta_at;
@@ -38,7 +39,7 @@ void main() {
             mine += apart * apart;
         }
     }
-    const float spread = column_sum(1, mine, samples) / float(features), rate = 1.0 / sqrt(spread + eps);
+    const float spread = column_sum(1, mine, samples) / float(features), rate = rate_of(spread, eps);
     FOURS(k, share, end) {
         float some[FOUR];
         EACH(i) {

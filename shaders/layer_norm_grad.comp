@@ -7,6 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint features, samples, dx_at, x_at, g_at, gamma_at, mean_at, variance_at;
@@ -24,7 +25,7 @@ void main() {
     const bool valid = column < samples;
     const uint end = valid ? features : 0, x_0 = x_at + column, g_0 = g_at + column;
     const float centre = valid ? mean[mean_at + column] : 0.0;
-    const float rate = valid ? 1.0 / sqrt(variance[variance_at + column] + eps) : 0.0;
+    const float rate = valid ? rate_of(variance[variance_at + column], eps) : 0.0;
     float sum = 0.0, along = 0.0;
     FOURS(k, share, end) {
         float slopes[FOUR], apart[FOUR];

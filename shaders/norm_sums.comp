@@ -6,6 +6,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint rows, length, pieces, chunk, row_step, column_step, dgamma_at, dbeta_at, x_at, g_at, mean_at, variance_at;
@@ -20,7 +21,7 @@ layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 
 const uint SOME = 8;
 
-float rate(uint s) { return 1.0 / sqrt(variance[variance_at + s] + eps); }
+float rate(uint s) { return rate_of(variance[variance_at + s], eps); }
 
 void main() {
     const uint row = workgroup() / pieces, first = workgroup() % pieces * chunk, end = min(first + chunk, length);

@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint n, length, out_at, x_at, gamma_at, beta_at, mean_at, variance_at;
@@ -20,6 +21,6 @@ layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 void main() {
     const uint i = invocation(), row = i / length;
     if (i >= n) return;
-    const float rate = 1.0 / sqrt(variance[variance_at + row] + eps);
+    const float rate = rate_of(variance[variance_at + row], eps);
     out_[out_at + i] = (x[x_at + i] - mean[mean_at + row]) * rate * gamma[gamma_at + row] + beta[beta_at + row];
 }

@@ -7,6 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint features, samples, out_at, square_at, x_at, gamma_at;
@@ -26,7 +27,7 @@ void main() {
         EACH(i) some[i] = x[x_0 + place(f, i, end) * samples];
         EACH(i) mine += within(f, i, end) ? some[i] * some[i] : 0.0;
     }
-    const float mean = column_sum(0, mine, samples) / float(features), rate = 1.0 / sqrt(mean + eps);
+    const float mean = column_sum(0, mine, samples) / float(features), rate = rate_of(mean, eps);
     FOURS(k, share, end) {
         float some[FOUR];
         EACH(i) {

@@ -7,6 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint features, samples, dx_at, x_at, g_at, gamma_at, square_at;
@@ -21,7 +22,7 @@ layout(set = 0, binding = 4) readonly buffer Square_ { float square[]; };
 void main() {
     const uint column = column_of(samples), share = share_of(samples), end = column < samples ? features : 0;
     const uint x_0 = x_at + column, g_0 = g_at + column;
-    const float rate = column < samples ? 1.0 / sqrt(square[square_at + column] + eps) : 0.0;
+    const float rate = column < samples ? rate_of(square[square_at + column], eps) : 0.0;
     float along = 0.0;
     FOURS(k, share, end) {
         float slopes[FOUR], scaled[FOUR];

@@ -6,6 +6,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"
+#include "rate.glsl"
 
 layout(push_constant) uniform Args {
     uint rows, length, pieces, chunk, dgamma_at, x_at, g_at, square_at;
@@ -29,11 +30,11 @@ void main() {
         EACH(c, SOME) {
             values[c] = x[x_0 + i + c * 128];
             slopes[c] = g[g_0 + i + c * 128];
-            rates[c] = 1.0 / sqrt(square[square_at + i + c * 128] + eps);
+            rates[c] = rate_of(square[square_at + i + c * 128], eps);
         }
         EACH(c, SOME) along += slopes[c] * (values[c] * rates[c]);
     }
-    REST(i, end) along += g[g_0 + i] * (x[x_0 + i] * (1.0 / sqrt(square[square_at + i] + eps)));
+    REST(i, end) along += g[g_0 + i] * (x[x_0 + i] * rate_of(square[square_at + i], eps));
     along = row_sum(0, along);
     if (me() == 0) dgamma[dgamma_at + workgroup()] = along;
 }

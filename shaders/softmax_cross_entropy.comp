@@ -42,7 +42,7 @@ void main() {
             targets[i] = t[t_at + at];
         }
         EACH(i) if (within(c, i, end)) {
-            my_loss += targets[i] * (log_total - some[i]);
+            my_loss += targets[i] * (log_total - (targets[i] == 0.0 ? 0.0 : some[i]));  // 0 where some[i] is -inf
             dx[dx_at + (c + i * shares) * batch + column] = factor * (ratio * ieee_exp(some[i]) - targets[i]);
         }
     }

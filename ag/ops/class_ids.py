@@ -21,6 +21,7 @@ from ag.errors import CaptureError, DeviceError, DtypeError
 __all__ = ["CLASS_RULE", "checked_ids", "refuse_outside"]
 
 _UNSIGNED = {np.dtype(kind + size): np.dtype("u" + size) for kind in "iu" for size in "1248"}
+_LIMITS = {dtype: int(np.iinfo(dtype).max) + 1 for dtype in _UNSIGNED}
 CLASS_RULE = "labels are 0-based class numbers"
 
 
@@ -33,9 +34,10 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
         Naming the first that is not, as a `noun`, and the `rule`.
     """
     unsigned = _UNSIGNED.get(values.dtype)
-    if unsigned is not None and values.size and np.maximum.reduce(values.view(unsigned), axis=None) < count:
-        return  # as nearly always, and every replay checks: a negative number is a very large one there
-    with np.errstate(invalid="ignore"):
+    if unsigned is not None and values.size and (  # hot path, as every replay checks
+            np.maximum.reduce(values.view(unsigned), axis=None) < min(count, _LIMITS[values.dtype])):
+        return  # a negative number would be one of the limit or more
+    with np.errstate(all="ignore"):
         whole = values.astype(np.int32)
     wrong = values[(whole != values) | (whole < 0) | (whole >= count)]
     if wrong.size:

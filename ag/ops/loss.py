@@ -15,7 +15,7 @@ import numpy as np
 from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import div, log, mul, scale, sub
+from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
 from ag.engine.shape import Shape
@@ -87,7 +87,8 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
     Parameters
     ----------
     pred : Tensor of shape (classes, ...)
-        Probabilities, such as from `ag_softmax`; 0 where the target is not 0 gives an infinite loss.
+        Probabilities, such as from `ag_softmax`; 0 where the target is not 0 gives an infinite loss, and 0 where the
+        target is 0 counts as 0.
     target : Tensor or array_like of the same shape
 
     Returns
@@ -118,7 +119,7 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
     if batch == 0 or pred.ndim == 0:
         raise ShapeError(f"ag_cross_entropy_loss: pred is {pred.shape}; (classes, batch) with at least one sample is "
                          f"required.")
-    logs = run(log, pred)
+    logs = run(target_log, target, pred)
     total = sum_over(run, run(mul, target, logs), tuple(range(logs.ndim)), -1.0 / batch)
     return total.view(()), (pred, target, logs)
 
@@ -128,7 +129,7 @@ def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer]
     pred, target, logs = saved
     share = run(scale, g, factor=-1.0 / _batch(pred.shape))
     return (
-        run(mul, run(div, target, pred), share) if need[0] else None,
+        run(mul, run(target_div, target, pred), share) if need[0] else None,
         run(mul, logs, share) if need[1] else None,
     )
 

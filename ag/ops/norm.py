@@ -303,8 +303,8 @@ def batch_norm_train(
 
 def _move(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
           momentum: float) -> None:
-    run(running_update, running_mean, mean, momentum=momentum, factor=1.0)
-    run(running_update, running_var, variance, momentum=momentum, factor=count / (count - 1))
+    run(running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
+    run(running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
 
 
 def move_statistics(running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: int,

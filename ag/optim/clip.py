@@ -2,17 +2,14 @@
 
     norm = sqrt(sum of all squares);  every gradient *= min(1, max_norm / norm)
 
-This runs on the device if all gradients are tensors of one device, else with the norm on the host.  One launch per
-gradient adds up its squares and another multiplies it; in a captured step the compiler lets the optimizer's launch
-multiply instead (`ag.engine.compile.fold_scaling`).  Knows parameters and gradients, and no kind of optimizer.
-Training loops, the optimizers of `dp_train` on the host (`ag.parallel.trainer.host_optimizer`) and ZeRO
-(`ag.parallel.replicas.zero`) call it.
+Devices add up squares in the gradients' type.  Where these overflow or vanish, the norm is computed again, scaled.  In
+a captured step the compiler lets the optimizer's launch multiply (`ag.engine.compile.fold_scaling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import fsum, hypot, isfinite, sqrt
+from math import fsum, hypot, inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,6 @@ from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16
 from ag.engine.kernels.elementwise import mul, scale
-from ag.engine.kernels.elementwise import sqrt as sqrt_of
 from ag.engine.kernels.optimizer import clip_factor, pieces, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
@@ -31,6 +27,8 @@ from ag.optim.gradients import as_gradient, gradients_given
 from ag.optim.settings import number_or_nan
 
 __all__ = ["clip_grad_norm"]
+
+LEAST_FACTOR = 1e-30  # smaller ones lose digits in float32
 
 
 def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, max_norm: float) -> float | Tensor:
@@ -59,11 +57,13 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
     TypeError
         If a gradient cannot be scaled in place, such as a list.
     ValueError
-        If `max_norm` is not positive, or a dict has a gradient of something that is none of the parameters.
+        If `max_norm` is not positive, or too small for squares on the device in a captured step, or a dict has a
+        gradient of something that is none of the parameters.
 
     Notes
     -----
-    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.
+    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.  Its norm is 0
+    where the square of no gradient is a normal number of its type.
 
     References
     ----------
@@ -84,27 +84,45 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
     given = gradients_given(named, grads, "clip_grad_norm")
     arrays = {name: _writable(name, g) for name, g in given.items() if not isinstance(g, Tensor)}
     buffers = {name: as_gradient(name, named[name], g, "clip_grad_norm").buffer for name, g in given.items()}
-    places = dict.fromkeys(g.backend for g in buffers.values())
-    totals = [_square([g for g in buffers.values() if g.backend is backend]) for backend in places]
-    if len(totals) == 1 and not arrays:
-        total = totals[0]
-        if total.backend.recording is not None:
-            _clip(buffers, total, max_norm)
-            return Tensor(total.backend.launch(sqrt_of, total))
-    norm = sqrt(fsum(float(t.backend.download(t)) for t in totals))
-    if isfinite(norm) and norm > max_norm and len(totals) == 1 and not arrays:
-        _clip(buffers, total, max_norm)
-        return norm
-    if not isfinite(norm) and any(p.buffer.dtype is F16 for p in named.values()):
-        return norm
-    if not isfinite(norm):
-        norm = _norm_on_the_host(buffers)  # a square may overflow where the gradient does not
+    places = dict.fromkeys((g.backend, g.dtype) for g in buffers.values())
+    totals = [_Squares([g for g in buffers.values() if (g.backend, g.dtype) == place]) for place in places]
+    alone = totals[0] if len(totals) == 1 and not arrays else None
+    if alone is not None and alone.near.backend.recording is not None:
+        least = least_norm(buffers.values())
+        if max_norm < least:
+            raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}; a captured step takes squares in "
+                             f"{alone.near.dtype} and needs at least {least:.1e} here. Clip outside of the step.")
+        return Tensor(_clip(buffers, alone, max_norm))
+    norm = sqrt(fsum(float(t.near.backend.download(t.near)) for t in totals))
+    if not isfinite(norm) and alone is not None:
+        norm = alone.far_norm()
+    if not least_norm(buffers.values()) <= norm < inf:  # squares may overflow or vanish where gradients do not
+        may_skip = any(p.buffer.dtype is F16 for p in named.values())
+        alone, norm = None, norm_on_the_host({name: arrays.get(name, g) for name, g in buffers.items()}, may_skip)
     if norm > max_norm:
-        for buffer in _distinct({name: g for name, g in buffers.items() if name not in arrays}):
-            buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
-        for array in {(x.ctypes.data, x.shape, x.strides): x for x in arrays.values()}.values():
-            np.multiply(array, max_norm / norm, out=array)
+        if alone is not None and max_norm / norm > LEAST_FACTOR:
+            _clip(buffers, alone, max_norm)
+            return norm
+        for factor in factors(max_norm, norm):
+            for buffer in _distinct({name: g for name, g in buffers.items() if name not in arrays}):
+                buffer.backend.launch(scale, buffer, factor=factor, into=buffer)
+            for array in {(x.ctypes.data, x.shape, x.strides): x for x in arrays.values()}.values():
+                with np.errstate(all="ignore"):
+                    array[...] = array * np.float32(factor) if array.dtype.itemsize < 4 else array * factor
     return norm
+
+
+def least_norm(grads: Iterable[Buffer]) -> float:
+    """The norm from which on the squares that vanished in a device's sum change no digit of it."""
+    sizes = [(g.size, g.dtype.numpy_name) for g in grads]
+    tiny = max((float(np.finfo(name).tiny) for _, name in sizes), default=0.0)
+    return sqrt(tiny * sum(size for size, _ in sizes)) * 2.0**12
+
+
+def factors(max_norm: float, norm: float) -> list[float]:
+    """Factors that scale `norm` to `max_norm` one after the other; none is too small for float32."""
+    factor = max_norm / norm
+    return [factor] if factor > LEAST_FACTOR else [sqrt(max_norm) / sqrt(norm)] * 2
 
 
 def _writable(name: str, gradient: object) -> Array:
@@ -116,23 +134,37 @@ def _writable(name: str, gradient: object) -> Array:
     return gradient
 
 
-def _square(grads: list[Buffer]) -> Buffer:
-    """The square of the norm of gradients of one device, added up there."""
-    backend = grads[0].backend
-    sizes = [pieces((g.size,), chunk=CHUNK)[0] for g in grads]
-    sums, at = backend.alloc((sum(sizes),), grads[0].dtype), 0
-    for g, size in zip(grads, sizes, strict=True):
-        backend.launch(square_sums, g.view((g.size,)), into=sums.view((size,), at), chunk=CHUNK)
-        at += size
-    return sum_over(backend.launch, sums, (0,)).view(())
+class _Squares:
+    """The square of the norm of gradients of one device, added up there: as it is, and scaled down."""
+
+    def __init__(self, grads: list[Buffer]) -> None:
+        sizes = [pieces((g.size,), chunk=CHUNK)[0] for g in grads]
+        self._launch = grads[0].backend.launch
+        near, self._far = (grads[0].backend.alloc((sum(sizes),), grads[0].dtype) for _ in range(2))
+        at = 0
+        for g, size in zip(grads, sizes, strict=True):
+            into = near.view((size,), at), self._far.view((size,), at)
+            self._launch(square_sums, g.view((g.size,)), into=into, chunk=CHUNK)
+            at += size
+        self.near = sum_over(self._launch, near, (0,)).view(())
+
+    def clipped(self, max_norm: float) -> tuple[Buffer, Buffer]:
+        """The factor of the gradients, and their norm."""
+        return self._launch(clip_factor, self.near, sum_over(self._launch, self._far, (0,)).view(()), max_norm=max_norm)
+
+    def far_norm(self) -> float:
+        """The norm where its square overflows."""
+        _, norm = self.clipped(inf)
+        return float(norm.backend.download(norm))
 
 
-def _clip(grads: Mapping[str, Buffer], square: Buffer, max_norm: float) -> None:
-    """Scale gradients of one device, given the square of their norm there."""
+def _clip(grads: Mapping[str, Buffer], squares: _Squares, max_norm: float) -> Buffer:
+    """Scale gradients of one device, and return their norm there."""
+    factor, norm = squares.clipped(max_norm)
     if isfinite(max_norm):
-        factor = square.backend.launch(clip_factor, square, max_norm=float(max_norm))
         for buffer in _distinct(grads):
             buffer.backend.launch(mul, buffer, factor, into=buffer)
+    return norm
 
 
 def _distinct(grads: Mapping[str, Buffer]) -> Iterable[Buffer]:
@@ -140,11 +172,19 @@ def _distinct(grads: Mapping[str, Buffer]) -> Iterable[Buffer]:
     return {(g.backend, g.address): g for g in grads.values()}.values()
 
 
-def _norm_on_the_host(grads: Mapping[str, Buffer]) -> float:
-    """The norm in float64, or an error that names the first gradient that is not finite."""
-    norms = {name: float(np.linalg.norm(g.backend.download(g).astype(np.float64))) for name, g in grads.items()}
+def norm_on_the_host(grads: Mapping[str, Buffer | Array], may_be_infinite: bool = False) -> float:
+    """The norm in float64; unless it may be infinite, an error names the first gradient that is not finite."""
+    norms = {name: _length(g if isinstance(g, np.ndarray) else g.backend.download(g)) for name, g in grads.items()}
     for name, norm in norms.items():
-        if not isfinite(norm):
+        if not isfinite(norm) and not may_be_infinite:
             raise FloatingPointError(f"clip_grad_norm: the gradient of {name} has norm {norm}; gradients are "
                                      f"unchanged. Lower lr or look for a division by zero.")
     return hypot(*norms.values())
+
+
+@np.errstate(all="ignore")
+def _length(array: Array) -> float:
+    """The norm of an array, scaled by its largest number, so that no square overflows or vanishes."""
+    wide = np.abs(array.astype(np.float64))
+    largest = float(wide.max(initial=0))
+    return largest * float(np.linalg.norm(wide / largest)) if 0 < largest < inf else largest

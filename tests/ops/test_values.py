@@ -141,6 +141,71 @@ def test_wrong_labels_in_a_tensor(device: str, label: int) -> None:
             ag.ag_softmax_cross_entropy_loss([[0.0, 1.0], [1.0, 0.0]], target)
 
 
+@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "f4"])
+def test_no_class_is_negative(device: str, kind: str) -> None:
+    """Not even where there are more classes than a narrow type has numbers, eagerly and in a replay."""
+    many = {"i1": 300, "i2": 40_000}.get(kind, 3)
+    good, bad = np.array([1, 2], kind), np.array([1, -1], kind)
+    weight = ag.ag_tensor(np.zeros((1, many), np.float32))
+    lookup = ag.ag_capture(ag.ag_embedding_lookup)
+    lookup(weight, good), lookup(weight, good)
+    for call in (ag.ag_embedding_lookup, lookup):
+        with expect_error("an id of -1", IndexError, "the id -1", f"outside 0..{many - 1}"):
+            call(weight, bad)
+    with expect_error("a label of -1", IndexError, "the label -1", f"outside 0..{many - 1}"):
+        ag.ag_softmax_cross_entropy_loss(np.zeros((many, 2), np.float32), bad)
+    with expect_error("a label of -1", IndexError, "the label -1", f"outside 0..{many - 1}"):
+        ag.training.top_k_accuracy(2)(np.zeros((many, 2), np.float32), bad)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_no_setting_of_numpy_changes_a_result(device: str, captured: bool) -> None:
+    """Infinities, NaN and what vanishes are values, also for users who let numpy raise errors of them."""
+    ones, zeros = ag.ag_tensor([[1.0]] * 4), ag.ag_tensor([[0.0]] * 4)
+
+    def step(x: ag.Tensor) -> list[ag.Tensor]:
+        found = [ag.ag_exp(x), x / 0.0, ag.ag_log(x * 0.0), x * x, ag.ag_softmax(x), ag.ag_cast(x, "f16")]
+        return [*found, ag.ag_layer_norm_op(x, ones, zeros)]
+
+    run, values = ag.ag_capture(step) if captured else step, np.array([[1e-30], [200.0], [-200.0], [1e30]])
+    with np.errstate(all="ignore"):
+        want = [t.numpy() for t in run(ag.ag_tensor(values))]
+    with np.errstate(all="raise"):
+        for _ in range(3 if captured else 1):
+            for got, right in zip(run(ag.ag_tensor(values)), want, strict=True):
+                np.testing.assert_array_equal(got.numpy(), right)
+        for dtype in ("f32", "f16", "bf16"):
+            assert ag.ag_tensor([1e300, 1e-300, np.nan], dtype=dtype).numpy()[:2, 0].tolist() == [np.inf, 0]
+        with expect_error("a label that is NaN", IndexError, "label nan"):
+            ag.ag_softmax_cross_entropy_loss(np.zeros((2, 1), np.float32), [np.nan])
+        gradients = {"a": np.float32([[1e-30, 3e38]])}
+        assert ag.clip_grad_norm({"a": ag.ag_param([[0.0, 0.0]])}, gradients, 1e-10) == pytest.approx(3e38)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_nothing_of_what_cannot_be(device: str, captured: bool) -> None:
+    """Targets of 0 beside probabilities of 0, and beside logits of -inf, have no loss and no gradient."""
+    pred, logits = ag.ag_param([[1.0, 0.5], [0.0, 0.5]]), ag.ag_param([[0.0, 1.0], [-np.inf, 1.0]])
+    target = np.float32([[1, 0.5], [0, 0.5]])
+
+    def step(target: ag.Tensor) -> tuple[ag.Tensor, ...]:
+        with ag.with_grad_tape():
+            losses = ag.ag_cross_entropy_loss(pred, target), ag.ag_softmax_cross_entropy_loss(logits, target)
+            total = losses[0] + losses[1]
+        grads = ag.backward(total)
+        return *losses, grads[pred], grads[logits]
+
+    run = ag.ag_capture(step) if captured else step
+    for _ in range(3 if captured else 1):
+        a, b, of_pred, of_logits = run(ag.ag_tensor(target))
+        assert a.item() == pytest.approx(np.log(2) / 2, rel=1e-6) == b.item()
+        np.testing.assert_allclose(of_pred.numpy(), [[-0.5, -0.5], [0, -0.5]], rtol=1e-6)
+        np.testing.assert_allclose(of_logits.numpy(), [[0, 0], [0, 0]], atol=1e-7)
+    assert ag.ag_cross_entropy_loss([[0.0]], [[0.5]]).item() == np.inf
+    assert np.isnan(ag.ag_cross_entropy_loss([[np.nan]], [[0.0]]).item())
+    assert np.isnan(ag.ag_softmax_cross_entropy_loss([[0.0], [np.nan]], np.float32([[1], [0]])).item())
+
+
 def test_labels_on_another_device(device: str) -> None:
     target = ag.ag_tensor([0, 1], device="cpu:1", dtype="i32")
     with expect_error("labels on another device than the logits", ag.DeviceError, device, "cpu:1", "ag_to_device"):

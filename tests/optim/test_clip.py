@@ -60,6 +60,46 @@ def test_clip_grad_norm_of_large_finite_gradients(device: str) -> None:
     assert np.allclose(grads["W"].numpy(), 3e25 / norm, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "max_norm"), [(1e-25, 5e-26), (1e-25, 1.0), (1e25, 1.0), (1e30, 1e-12)])
+def test_clip_grad_norm_at_both_ends(device: str, size: float, max_norm: float) -> None:
+    W, g = ag.ag_param([[0.0, 0.0]]), ag.ag_tensor([[3 * size, 4 * size]])
+    assert ag.clip_grad_norm([W], {"param1": g}, max_norm) == pytest.approx(5 * size, rel=1e-5)
+    share = min(max_norm / (5 * size), 1)
+    np.testing.assert_allclose(g.numpy().astype(float) / size, np.float64([[3, 4]]) * share, rtol=1e-5)
+
+
+def test_clip_grad_norm_of_mixed_types_and_wide_arrays() -> None:
+    params = {"a": ag.ag_param([[0.0, 0.0]]), "b": ag.ag_param([[0.0, 0.0]], dtype="f64")}
+    for names in (["a", "b"], ["b", "a"]):
+        small, large = ag.ag_tensor([[3.0, 4.0]]), ag.ag_tensor([[3e200, 4e200]], dtype="f64")
+        norm = ag.clip_grad_norm({name: params[name] for name in names}, {"a": small, "b": large}, 1.0)
+        assert norm == pytest.approx(5e200) and np.allclose(large.numpy(), [[0.6, 0.8]]) and not small.numpy().any()
+    for size in (1e200, 1e-200):
+        array = np.array([[3.0, 4.0]]) * size
+        assert ag.clip_grad_norm({"a": params["a"]}, {"a": array}, size) == pytest.approx(5 * size, rel=1e-12)
+        np.testing.assert_allclose(array, np.array([[0.6, 0.8]]) * size, rtol=1e-12)
+
+
+def test_a_captured_clip_at_both_ends(device: str) -> None:
+    W = ag.ag_param([[0.0, 0.0]])
+
+    def step(x: ag.Tensor, max_norm: float) -> tuple[ag.Tensor, ag.Tensor]:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * x)
+        grads = ag.backward(loss)
+        norm = ag.clip_grad_norm([W], {"param1": grads[W]}, max_norm)
+        W.grad = None
+        assert isinstance(norm, ag.Tensor)
+        return norm, grads[W]
+
+    large = ag.ag_capture(lambda x: step(x, 1.0))
+    for _ in range(3):
+        norm, g = large(ag.ag_tensor([[3e25, 4e25]]))
+        assert norm.item() == pytest.approx(5e25, rel=1e-5) and np.allclose(g.numpy(), [[0.6, 0.8]])
+    with expect_error("a bound whose square vanishes", ValueError, "max_norm is 5e-26", "at least 6.3e-16"):
+        ag.ag_capture(lambda x: step(x, 5e-26))(ag.ag_tensor([[3e-25, 4e-25]]))
+
+
 @pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
 def test_clip_grad_norm_needs_a_positive_bound(max_norm: float) -> None:
     with expect_error(f"clip_grad_norm(max_norm={max_norm})", ValueError, f"max_norm is {max_norm}", "positive"):

@@ -39,12 +39,12 @@ def stored(array: Array, dtype: DType) -> Array:
     """
     if not dtype.is_float:
         return _whole(array, dtype)
-    if dtype is not BF16:
-        if array.dtype == dtype.numpy_name:
-            return np.asarray(array)
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
+    if array.dtype == dtype.numpy_name and dtype is not BF16:
+        return np.asarray(array)
+    with np.errstate(all="ignore"):  # what is too large becomes infinite, what is too small 0
+        if dtype is not BF16:
             return np.asarray(array, dtype.numpy_name)
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     upper = (bits >> np.uint32(16)).astype(np.uint16)
     even = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype(np.uint16)
@@ -56,7 +56,7 @@ def _whole(array: Array, dtype: DType) -> Array:
     if array.dtype.kind in "iu":
         whole = array.astype(dtype.numpy_name)
     else:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
             whole = np.asarray(array, dtype.numpy_name)
     changed = whole != array
     if changed.any():

@@ -17,7 +17,7 @@ from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import broadcast, broadcast_layout, same
 
 __all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copied", "copy", "div", "exp", "log", "mul", "pow",
-           "pow_grad", "scale", "sqrt", "sub"]
+           "pow_grad", "scale", "sqrt", "sub", "target_div", "target_log"]
 
 
 @primitive(same, bound=True, copies=True)
@@ -53,6 +53,21 @@ def sub(out: Array, a: Array, b: Array) -> Call:
 @primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
 def div(out: Array, a: Array, b: Array) -> Call:
     return partial(np.divide, a, b, out)
+
+
+@primitive(broadcast, layout=broadcast_layout, fusable=True)
+def target_log(out: Array, a: Array, b: Array) -> None:
+    # log b, but 0 where a target a of 0 meets a probability b of 0: their product is 0, not NaN.  `out` may be a or b.
+    none = (a == 0) & ((b == 0) | (b == np.inf))
+    np.log(b, out=out)
+    np.copyto(out, 0, where=none)
+
+
+@primitive(broadcast, layout=broadcast_layout, fusable=True)
+def target_div(out: Array, a: Array, b: Array) -> None:
+    none = (a == 0) & (b == 0)
+    np.divide(a, b, out=out)
+    np.copyto(out, 0, where=none)
 
 
 @primitive(bound=True, fusable=True)

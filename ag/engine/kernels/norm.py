@@ -28,22 +28,17 @@ _BLOCK = 1 << 16  # elements that the numpy functions work on at a time
 
 @primitive()
 def inverse_std(out: Array, variance: Array, *, eps: float) -> None:
-    np.add(variance, eps, out=out)
-    np.sqrt(out, out=out)
-    np.divide(1.0, out, out=out)
+    out[...] = _rate(variance, eps)
 
 
 @primitive(outputs=0, updates=("running",))
-def running_update(running: Array, value: Array, *, momentum: float, factor: float) -> None:
+def running_update(running: Array, value: Array, variance: Array, *, momentum: float, factor: float) -> None:
     # The exponential average moves towards factor * value, from the nearer end: a small value has no digits left in
-    # value - running.
+    # value - running.  It stays where the batch overflowed: a step that is skipped leaves no infinity behind.
     goal = factor * value
-    if momentum <= 0.5:
-        running += momentum * (goal - running)
-    else:
-        running -= goal
-        running *= 1 - momentum
-        running += goal
+    near = momentum <= 0.5
+    moved = running + momentum * (goal - running) if near else (running - goal) * (1 - momentum) + goal
+    np.copyto(running, moved, where=np.isfinite(goal) & np.isfinite(variance))
 
 
 def _row_blocks(x: Array) -> Iterator[slice]:
@@ -83,8 +78,16 @@ def _rows_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
 
 
 def _rate(variance: Array, eps: float) -> Array:
+    """The inverse deviation; NaN where the variance overflowed, so that no norm is 0 in silence."""
     rate: Array = 1.0 / np.sqrt(variance + variance.dtype.type(eps))
+    np.copyto(rate, np.nan, where=rate == 0)
     return rate
+
+
+def _slope(dots: Array, share: float, rate: Array) -> Array:
+    """dots share rate^2; the square of a rate below 1e-15 may be too small for its type."""
+    found: Array = np.where(rate < 1e-15, dots * share * rate * rate, dots * (share * rate * rate))
+    return found
 
 
 # Short sums in the quickest way, which adds one by one; long ones pairwise.
@@ -131,7 +134,7 @@ def layer_norm_grad(
     for c in _column_blocks(x):
         s, d, rate = g[:, c] * gamma, dx[:, c], _rate(variance[:, c], eps)
         np.subtract(x[:, c], mean[:, c], out=d)
-        along = _dots_of_columns(s, d) * (share * rate * rate)
+        along = _slope(_dots_of_columns(s, d), share, rate)
         np.subtract(s, total(s, 0) * share, out=s)
         np.multiply(d, along, out=d)
         np.subtract(s, d, out=d)

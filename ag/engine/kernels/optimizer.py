@@ -202,16 +202,24 @@ def scale_update(scaling: Array, bad: Array, *, interval: int, largest: float) -
     scaling[:] = scale, 1 / scale, good, skipped
 
 
-@primitive(pieces, layout=_pieces_layout)
-def square_sums(out: Array, x: Array, *, chunk: int) -> None:
-    # The sum of squares of each piece of x.
-    for k in range(len(out)):
+@primitive(lambda x, *, chunk: (pieces(x, chunk=chunk),) * 2, outputs=2,
+           layout=lambda near, _far, x, *, chunk: {"pieces": near[0], "n": x[0]})
+def square_sums(near: Array, far: Array, x: Array, *, chunk: int) -> None:
+    # The sum of squares of each piece of x, and of x 2^-80, whose squares do not overflow.
+    for k in range(len(near)):
         part = x[k * chunk : (k + 1) * chunk]
-        out[k] = part.dot(part)
+        near[k] = part.dot(part)
+        less = part * part.dtype.type(2.0**-80)
+        far[k] = less.dot(less)
 
 
-@primitive()
-def clip_factor(out: Array, x: Array, *, max_norm: float) -> None:
-    # x is the square of the norm; out = min(1, max_norm / norm), and 1 if the norm is not finite.
-    norm = np.sqrt(x)
-    np.copyto(out, np.where(np.isfinite(norm) & (norm > max_norm), max_norm / norm, 1.0))
+@primitive(lambda near, far, *, max_norm: (near, near), outputs=2)
+def clip_factor(factor: Array, norm: Array, near: Array, far: Array, *, max_norm: float) -> None:
+    # The norm, given the sums of squares; factor = min(1, max_norm / norm), 1 if the norm is not finite, and NaN if
+    # the quotient is too small.
+    close = near < np.inf
+    root, unit = np.sqrt(np.where(close, near, far)), np.where(close, 1, 2.0**80).astype(near.dtype)
+    np.multiply(unit, root, out=norm)
+    quotient = near.dtype.type(max_norm) / unit / root
+    quotient = np.where(quotient < np.finfo(near.dtype).tiny, np.nan, quotient)
+    np.copyto(factor, np.where((root < np.inf) & (norm > max_norm), quotient, 1))

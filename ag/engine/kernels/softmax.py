@@ -92,6 +92,9 @@ def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, facto
         add_up(t, weight)
         np.multiply(dx, t, dx)
         add_up(dx, loss)
+        if np.isnan(loss).any():  # of targets of 0 beside logits of -inf
+            np.copyto(dx, 0, where=t == 0)
+            add_up(dx, loss)
         np.log(mass, top)
         np.multiply(top, weight, top)
         np.subtract(top, loss, loss)

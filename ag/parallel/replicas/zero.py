@@ -14,7 +14,7 @@ Knows optimizers, shards and `DataParallel`; no trainer and no file.  Users make
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import hypot, isfinite, sqrt
+from math import inf, sqrt
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,7 +29,7 @@ from ag.engine.primitive import Array
 from ag.errors import compare_names
 from ag.names.signatures import Making
 from ag.optim.adam import optimizer_adam
-from ag.optim.clip import clip_grad_norm
+from ag.optim.clip import LEAST_FACTOR, clip_grad_norm, factors, least_norm, norm_on_the_host
 from ag.optim.flat import named_parameters
 from ag.optim.gradients import as_gradient, gradients_given, refuse_untrained
 from ag.optim.optimizer import Optimizer
@@ -204,15 +204,14 @@ class ZeroOptimizer:
             raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}; it must be a positive number.")
         grads = [shard.grad for shard in self.optimizer.params.values() if shard.grad is not None]
         norm, factor = self._norm(max_norm)
-        if not isfinite(norm):
-            if self.optimizer.loss_scale is not None:  # the optimizer will skip the step
-                return norm
-            norm = self._norm_on_the_host()
-            factor = max_norm / norm
-        if norm > max_norm:
+        if not least_norm(g.buffer for g in grads) <= norm < inf:  # squares may overflow or vanish
+            arrays = {key: p.grad.numpy() for key, p in self.optimizer.params.items() if p.grad is not None}
+            norm, factor = norm_on_the_host(arrays, self.optimizer.loss_scale is not None), 0.0
+        if max_norm < norm < inf:
             with np.errstate(all="ignore"):
                 for g in grads:
-                    g.data = g.numpy() * factor
+                    for part in (factor,) if factor > LEAST_FACTOR else factors(max_norm, norm):
+                        g.data = g.numpy() * part
         return norm
 
     def _norm(self, max_norm: float) -> tuple[float, float]:
@@ -221,25 +220,17 @@ class ZeroOptimizer:
         for s in self._sharded:
             grads = [shard.grad for shard in s.shards.values() if shard.grad is not None]
             if grads:
-                dtype = grads[0].dtype
-                whole = ag_tensor(s.joined([g.numpy() for g in grads]).reshape(-1, 1), device, dtype).buffer
-                sums.append(Tensor(whole.backend.launch(square_sums, whole.view((whole.size,)), chunk=CHUNK)).numpy())
+                dtype = max(dtype, grads[0].dtype)  # float64, if any is
+                whole = ag_tensor(s.joined([g.numpy() for g in grads]).reshape(-1, 1), device, grads[0].dtype).buffer
+                near, _ = whole.backend.launch(square_sums, whole.view((whole.size,)), chunk=CHUNK)
+                sums.append(Tensor(near).numpy())
         if not sums:
             return 0.0, 1.0
         every = ag_tensor(np.concatenate(sums).reshape(-1, 1), device, dtype).buffer
         launch = every.backend.launch
         square = sum_over(launch, every.view((every.size,)), (0,)).view(())
-        return sqrt(Tensor(square).item()), Tensor(launch(clip_factor, square, max_norm=float(max_norm))).item()
-
-    def _norm_on_the_host(self) -> float:
-        with np.errstate(all="ignore"):
-            norms = {key: float(np.linalg.norm(shard.grad.numpy().astype(np.float64)))
-                     for key, shard in self.optimizer.params.items() if shard.grad is not None}
-        for key, norm in norms.items():
-            if not isfinite(norm):
-                raise FloatingPointError(f"clip_grad_norm: the gradient of {key} has norm {norm}; gradients are "
-                                         f"unchanged. Lower lr or look for a division by zero.")
-        return hypot(*norms.values())
+        factor, _ = launch(clip_factor, square, square, max_norm=float(max_norm))
+        return sqrt(Tensor(square).item()), Tensor(factor).item()
 
     # -------------------------------------------------------------------------------------- state
 

@@ -86,8 +86,8 @@ def launches() -> list[Launch]:
         extra += [Launch(PRIMITIVES["nonfinite"], [values, factor], {"chunk": chunk})
                   for values in (x, np.resize(SPECIAL, n)) for factor, _ in gradients_are for chunk in (1, 5, 4096)]
         extra += [Launch(PRIMITIVES["square_sums"], [x], {"chunk": chunk}) for chunk in (1, 5, 4096)]
-    extra += [Launch(PRIMITIVES["clip_factor"], [np.array(square, np.float32)], {"max_norm": 2.0})
-              for square in (0.0, 3.0, 4.0, 400.0, np.inf, np.nan)]
+    extra += [Launch(PRIMITIVES["clip_factor"], [*np.array(squares, np.float32)], {"max_norm": 2.0})
+              for squares in ((0.0, 0.0), (3.0, 2.0), (4.0, 4.0), (400.0, 3.0), (np.inf, 9.0), (np.inf, 2e26))]
     means, variances = rng.standard_normal((2, 3, 4)).astype(np.float32)
     extra += [Launch(PRIMITIVES["joined_statistics"], [means, variances**2], {"length": 1000, "chunk": 256})]
     for bad in np.float32([0, 1, 300]):

@@ -45,6 +45,27 @@ def test_rows_in_pieces(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("layer", NORMS)
+def test_what_squares_overflow_of_is_nan(device: str, layer: Any) -> None:
+    """Zeros in silence would train on; NaN is noticed.  The neighbours, up to the largest squares, are right."""
+    sizes = np.float32([[1e20], [3e38], [1e18]]) if layer is ag.ag_batch_norm_op else np.float32([1e20, 3e38, 1e18])
+    x = np.random.default_rng(0).uniform(0.5, 1, (3, 3)).astype(np.float32) * sizes
+    for got, exact in zip(step(device, x, layer)[:2], step("cpu", x, layer, "f64")[:2], strict=True):
+        got, exact = (got, exact) if layer is ag.ag_batch_norm_op else (got.T, exact.T)
+        assert np.isnan(got[:2]).all()
+        np.testing.assert_allclose(got[2], exact[2], rtol=1e-4, atol=1e-5 * np.abs(exact[2]).max())
+    large = ag.ag_batch_norm_op([[1.0, 2.0]], [[1.0]], [[0.0]], mean=[[0.0]], variance=[[np.inf]])
+    assert np.isnan(large.numpy()).all()
+
+
+def test_running_statistics_stay_where_a_batch_overflows(device: str) -> None:
+    layer = ag.nn.BatchNorm(3)
+    with ag.with_grad_tape():
+        layer(ag.ag_tensor(np.float32([[1, 3], [1e20, 3e20], [np.inf, 0]])))
+    np.testing.assert_allclose(layer.running_mean.numpy()[:, 0], [0.2, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(layer.running_var.numpy()[:, 0], [1.1, 1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("layer", NORMS)
 def test_rows_in_pieces_for_many_units(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device whose units would be idle: the last piece is shorter."""
     x = np.random.default_rng(0).standard_normal((16, 13001)).astype(np.float32) + 1
@@ -138,14 +159,13 @@ def test_rows_are_added_up_in_one_order_however_many_loads_are_under_way(vulkan:
 
 
 def test_rms_norm_of_huge_and_tiny_numbers(device: str) -> None:
-    """Right as long as the sum of squares is float32; beyond, 0 as in PyTorch.  Beside eps, tiny ones do not count."""
+    """Right as long as the sum of squares is float32; NaN beyond.  Beside eps, tiny ones do not count."""
     x = np.random.default_rng(0).uniform(1, 2, (9, 4)).astype(np.float32) * np.float32([1e-30, 1e-4, 1e4, 1e18])
     gamma = np.ones((9, 1), np.float32)
     want = x / np.sqrt((x.astype(float) ** 2).mean(0) + 1e-6)
     np.testing.assert_allclose(ag.ag_rms_norm_op(x, gamma).numpy(), want, rtol=1e-6)
     for got, exact in zip(step(device, x, ag.ag_rms_norm_op), step("cpu", x, ag.ag_rms_norm_op, "f64"), strict=True):
         assert (np.abs(got - exact) <= 2e-6 * np.abs(exact).max(0)).all()
-    assert not ag.ag_rms_norm_op(np.full((9, 4), 1e30, np.float32), gamma).numpy().any()
 
 
 def test_rms_norm_of_zeros(device: str) -> None:
@@ -156,11 +176,11 @@ def test_rms_norm_of_zeros(device: str) -> None:
 
 
 def test_rms_norm_of_what_is_not_finite(device: str) -> None:
-    """A sample that has NaN is NaN; infinity is, too, and makes 0 of the others; its neighbours know nothing of it."""
+    """A sample that has NaN is NaN; one that has infinity, too; its neighbours know nothing of it."""
     x = np.ones((20, 5), np.float32)
     x[3, 1], x[17, 3] = np.nan, -np.inf
     out = ag.ag_rms_norm_op(x, np.ones((20, 1))).numpy()
-    assert np.isnan(out[:, 1]).all() and np.isnan(out[17, 3]) and not np.delete(out[:, 3], 17).any()
+    assert np.isnan(out[:, 1]).all() and np.isnan(out[:, 3]).all()
     np.testing.assert_allclose(out[:, [0, 2, 4]], 1, rtol=1e-6)
     _, dx, dgamma = step(device, x, ag.ag_rms_norm_op)
     assert np.isnan(dx[:, 1]).all() and np.isfinite(dx[:, [0, 2, 4]]).all() and np.isnan(dgamma).any()

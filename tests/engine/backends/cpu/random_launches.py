@@ -49,7 +49,7 @@ def function(name: str, rng: Random) -> Launch:
     primitive = PRIMITIVES[name]
     sizes = shape(rng, int(rng.integers(0, 5)))
     inputs = [normal(rng, *sizes) for _ in primitive.operands[1:]]
-    if name in ("log", "sqrt"):
+    if name in ("log", "sqrt", "target_log"):
         inputs = [np.abs(x) for x in inputs]
     if primitive.operands == ("out", "a", "b"):
         inputs = [shrunk(rng, x) for x in inputs]
@@ -136,7 +136,9 @@ def pieces(name: str, rng: Random) -> Launch:
 
 
 def clip_factor(rng: Random) -> Launch:
-    return launch("clip_factor", np.exp(normal(rng, size(rng, 100))), max_norm=float(np.exp(rng.normal())))
+    near = np.exp(normal(rng, size(rng, 100)))
+    near[rng.random(near.size) < 0.3] = np.inf
+    return launch("clip_factor", near, np.exp(normal(rng, near.size)), max_norm=float(np.exp(rng.normal())))
 
 
 def scale_update(rng: Random) -> Launch:
@@ -320,7 +322,7 @@ def inverse_std(rng: Random) -> Launch:
 def running_update(rng: Random) -> Launch:
     running, momentum = normal(rng, *shape(rng, 2)), float(rng.choice([0.1, 0.5, 0.9]))
     value = normal(rng, *running.shape)
-    return launch("running_update", running, value, momentum=momentum, factor=float(rng.normal()))
+    return launch("running_update", running, value, value, momentum=momentum, factor=float(rng.normal()))
 
 
 Maker = Callable[[Random], Launch]

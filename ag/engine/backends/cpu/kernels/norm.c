@@ -6,7 +6,11 @@
 #define SHARED static inline __attribute__((always_inline))
 #define GROUP 64  // rows that share the rates of a block of columns
 
-static inline float rate_of(float variance, float eps) { return 1.0f / __builtin_sqrtf(variance + eps); }
+// NaN where the variance overflowed, so that no norm is 0 in silence.
+static inline float rate_of(float variance, float eps) {
+    const float rate = 1.0f / __builtin_sqrtf(variance + eps);
+    return rate > 0.0f ? rate : __builtin_nanf("");
+}
 
 KERNEL(inverse_std, { float *out; const float *variance; int64_t n; double eps; }) {
     const span s = share(a->n, LANES, part, parts);
@@ -14,16 +18,20 @@ KERNEL(inverse_std, { float *out; const float *variance; int64_t n; double eps; 
     IVDEP for (int64_t i = s.begin; i < s.end; i++) a->out[i] = rate_of(a->variance[i], eps);
 }
 
-// Moves towards factor * value, from the nearer end: a small value has no digits left in value - running.
-KERNEL(running_update, { float *running; const float *value; int64_t n; double momentum; double factor; }) {
+// Moves towards factor * value, unless it or the variance is not finite; from the nearer end: a small value has no digits
+// left in value - running.
+KERNEL(running_update, {
+    float *running; const float *value; const float *variance; int64_t n; double momentum; double factor;
+}) {
     const span s = share(a->n, LANES, part, parts);
     const float momentum = (float)a->momentum, kept = (float)(1.0 - a->momentum), factor = (float)a->factor;
     const int near = a->momentum <= 0.5;
     float *x = a->running;
-    const float *value = a->value;
+    const float *value = a->value, *variance = a->variance;
     IVDEP for (int64_t i = s.begin; i < s.end; i++) {
         const float goal = factor * value[i];
-        x[i] = near ? x[i] + momentum * (goal - x[i]) : (x[i] - goal) * kept + goal;
+        const float moved = near ? x[i] + momentum * (goal - x[i]) : (x[i] - goal) * kept + goal;
+        x[i] = __builtin_fabsf(goal) < INFINITY_ && variance[i] < INFINITY_ ? moved : x[i];
     }
 }
 

@@ -123,18 +123,22 @@ KERNEL(nonfinite, { float *out; const float *x; const float *factor; int64_t n; 
     }
 }
 
-KERNEL(square_sums, { float *out; const float *x; int64_t n; int64_t pieces; int64_t chunk; }) {
+// Of x, and of x 2^-80, whose squares do not overflow.
+KERNEL(square_sums, { float *near; float *far; const float *x; int64_t n; int64_t pieces; int64_t chunk; }) {
     const span s = share(a->pieces, 1, part, parts);
     for (int64_t k = s.begin; k < s.end; k++) {
         const int64_t end = least((k + 1) * a->chunk, a->n);
         float squares[BLOCK];
-        double total = 0.0;
+        double total = 0.0, scaled = 0.0;
         for (int64_t b = k * a->chunk; b < end; b += BLOCK) {
             const int64_t m = least(BLOCK, end - b);
             EACH(i, m) squares[i] = a->x[b + i] * a->x[b + i];
             total += block_sum(squares, m);
+            EACH(i, m) squares[i] = (a->x[b + i] * 0x1p-80f) * (a->x[b + i] * 0x1p-80f);
+            scaled += block_sum(squares, m);
         }
-        a->out[k] = (float)total;
+        a->near[k] = (float)total;
+        a->far[k] = (float)scaled;
     }
 }
 
@@ -161,11 +165,14 @@ KERNEL(scale_update, { float *scaling; const float *bad; int64_t interval; doubl
     (void)parts;
 }
 
-KERNEL(clip_factor, { float *out; const float *x; int64_t n; double max_norm; }) {
+KERNEL(clip_factor, { float *factor; float *norm; const float *near; const float *far; int64_t n; double max_norm; }) {
     const span s = share(a->n, LANES, part, parts);
     const float most = (float)a->max_norm;
     for (int64_t i = s.begin; i < s.end; i++) {
-        const float norm = __builtin_sqrtf(a->x[i]);
-        a->out[i] = norm < INFINITY_ && norm > most ? most / norm : 1.0f;
+        const int close = a->near[i] < INFINITY_;
+        const float root = __builtin_sqrtf(close ? a->near[i] : a->far[i]), unit = close ? 1.0f : 0x1p80f;
+        const float norm = unit * root, quotient = most / unit / root;
+        a->norm[i] = norm;
+        a->factor[i] = !(root < INFINITY_ && norm > most) ? 1.0f : quotient < 0x1p-126f ? __builtin_nanf("") : quotient;
     }
 }

@@ -146,7 +146,7 @@ static void cross_entropy_row(float *loss, float *dx, const float *x, const floa
     double sum = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
-        EACH(i, m) terms[i] = (x[b + i] - top) * t[b + i];
+        EACH(i, m) terms[i] = (t[b + i] == 0.0f ? 0.0f : x[b + i] - top) * t[b + i];
         sum += block_sum(terms, m);
     }
     const float weight = (float)row_sum(t, n), mass = (float)exponentials(dx, x, top, n), ratio = weight / mass;
@@ -180,7 +180,7 @@ KERNEL(softmax_cross_entropy, {
                     dx[k + c] = e;
                     mass[c] += e;
                     weight[c] += t[k + c];
-                    loss[c] += z * t[k + c];
+                    loss[c] += (t[k + c] == 0.0f ? 0.0f : z) * t[k + c];  // 0 where z is -inf
                 }
             EACH(c, width) {
                 masses[c] += mass[c];
