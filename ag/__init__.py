@@ -1,24 +1,15 @@
 """ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
 
-Knows the names and where they lie, and nothing of what they do.  Users import it; of `ag` only the command line does.
-
-Every public name is here, grouped as the documentation is, and by subject in the namespaces `nn`, `ops`, `optim`,
-`data`, `io`, `parallel` and `training`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a
-driver, and of `ag` what every training needs: tensors, ops, layers, optimizers.  The rest is loaded when one of its
-names is first used (PEP 562), after which the name is an attribute as any other:
-
-    import ag            ag.dp_train is not there
-    ag.dp_train          `__getattr__` finds it in _LATER, loads ag.parallel and keeps the function
-    ag.dp_train          is there
-
-Which folder may import which, and what from outside, is a table in tools/rooms.py; tests/test_architecture.py fails
-otherwise.
+Every public name is here, and by subject in `nn`, `ops`, `optim`, `data`, `io`, `parallel` and `training`.  Importing
+`ag` loads what every training needs, and neither Kompute nor a driver.  The rest is loaded when one of its names is
+first used (PEP 562).  tools/rooms.py has the table of which folder may import which.
 """
 
 import os as _os
 import typing as _typing
+from functools import cache as _cache
 from importlib import import_module as _import_module
-from types import ModuleType as _ModuleType
+from types import ModuleType as _ModuleType, SimpleNamespace as _SimpleNamespace
 
 # After a product of matrices numpy's idle threads spin for 20 ms, on cores that the rest of a step could use; 2^16
 # cycles are enough.  Takes effect if numpy is not loaded yet.
@@ -106,98 +97,44 @@ from ag.optim import (
 )
 from ag.version import __version__ as __version__
 
-# What is loaded when it is first used: names by the file that has them, and folders, of which the first are namespaces.
-_LATER = {
-    "ag.autograd.activation_checkpoint": ("ag_checkpoint",),
-    "ag.autograd.capture": ("CapturedStep", "ag_capture"),
-    "ag.autograd.gradcheck": ("ag_gradcheck",),
-    "ag.engine.matmul_precision": ("ag_matmul_precision",),
-    "ag.tools.profile": ("profile",),
-    "ag.data": ("Batch", "ag_dataloader", "ag_image_folder"),
-    "ag.io": ("Checkpoint", "ag_load_checkpoint", "ag_load_model", "ag_save_checkpoint", "ag_save_model",
-              "export_onnx", "load_weights"),
-    "ag.parallel": ("ColumnParallelLinear", "CompressedDataParallel", "DataParallel", "DistributedWorld", "DPResult",
-                    "DPStep", "ModelParallel", "Pipeline", "RowParallelLinear", "SyncBatchNorm", "ZeroOptimizer",
-                    "dp_train", "gather", "load_config", "parallel_apply", "replicate", "scatter", "start",
-                    "syncgrads", "train_distributed"),
-    "ag.training": ("fit",),
-    "ag.tools.device_table": ("ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status",
-                              "ggml_vulkan_device_count", "ggml_vulkan_list_devices", "ggml_vulkan_status"),
-    "ag.tools.doctor": ("doctor",),
-    "ag.tools.transport_selftest": ("transport_selftest",),
-}
-_NAMESPACES_LATER = ("data", "io", "parallel", "training")
-
-if _typing.TYPE_CHECKING:  # what _LATER says, for type checkers and editors, which a test compares
-    from ag import data as data, io as io, parallel as parallel, training as training
-    from ag.autograd.activation_checkpoint import ag_checkpoint as ag_checkpoint
-    from ag.autograd.capture import CapturedStep as CapturedStep, ag_capture as ag_capture
-    from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck
-    from ag.data import Batch as Batch, ag_dataloader as ag_dataloader, ag_image_folder as ag_image_folder
-    from ag.engine.matmul_precision import ag_matmul_precision as ag_matmul_precision
-    from ag.io import (
-        Checkpoint as Checkpoint,
-        ag_load_checkpoint as ag_load_checkpoint,
-        ag_load_model as ag_load_model,
-        ag_save_checkpoint as ag_save_checkpoint,
-        ag_save_model as ag_save_model,
-        export_onnx as export_onnx,
-        load_weights as load_weights,
-    )
-    from ag.parallel import (
-        ColumnParallelLinear as ColumnParallelLinear,
-        CompressedDataParallel as CompressedDataParallel,
-        DataParallel as DataParallel,
-        DistributedWorld as DistributedWorld,
-        DPResult as DPResult,
-        DPStep as DPStep,
-        ModelParallel as ModelParallel,
-        Pipeline as Pipeline,
-        RowParallelLinear as RowParallelLinear,
-        SyncBatchNorm as SyncBatchNorm,
-        ZeroOptimizer as ZeroOptimizer,
-        dp_train as dp_train,
-        gather as gather,
-        load_config as load_config,
-        parallel_apply as parallel_apply,
-        replicate as replicate,
-        scatter as scatter,
-        start as start,
-        syncgrads as syncgrads,
-        train_distributed as train_distributed,
-    )
-    from ag.tools.device_table import (
-        ag_vulkan_device_count as ag_vulkan_device_count,
-        ag_vulkan_devices as ag_vulkan_devices,
-        ag_vulkan_status as ag_vulkan_status,
-        ggml_vulkan_device_count as ggml_vulkan_device_count,
-        ggml_vulkan_list_devices as ggml_vulkan_list_devices,
-        ggml_vulkan_status as ggml_vulkan_status,
-    )
-    from ag.tools.doctor import doctor as doctor
-    from ag.tools.profile import profile as profile
-    from ag.tools.transport_selftest import transport_selftest as transport_selftest
-    from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor
-    from ag.training.fit import fit as fit
+# The rest is loaded when it is first used.  ag/_later.py has its names, for type checkers and for `_homes`.
+if _typing.TYPE_CHECKING:
+    from ag._later import *
 else:
-    _HOME = {name: file for file, names in _LATER.items() for name in names}
-    __all__ = [name for name, x in globals().items()
-               if name[0] != "_" and name not in _HOME and not isinstance(x, _ModuleType)] + [*_HOME]
+    @_cache
+    def _homes() -> dict[str, str]:
+        """Return the module of each name in ag/_later.py: run that file with an import that only takes notes."""
+        from importlib.util import find_spec
+
+        homes = {}
+
+        def note(module, _globals, _locals, names, _level):
+            homes.update(dict.fromkeys(names, module))
+            return _SimpleNamespace(**dict.fromkeys(names))
+
+        exec(find_spec("ag._later").loader.get_code("ag._later"), {"__builtins__": {"__import__": note}})
+        return homes
+
+    def _public() -> set[str]:
+        names = {name for name, x in globals().items() if name[0] != "_" and not isinstance(x, _ModuleType)}
+        return (names | {name for name, home in _homes().items() if home != "ag"}) - {"AgClassifier", "AgRegressor"}
 
     def __dir__() -> list[str]:
-        """What completion shows: the public names and the namespaces, without the modules that they are made of."""
+        """List the public names and the namespaces, without the modules that they are made of."""
         from importlib.util import find_spec
 
         others = ("AgClassifier", "AgRegressor") if find_spec("sklearn") else ()
-        return sorted([*__all__, "nn", "ops", "optim", *_NAMESPACES_LATER, "__version__", *others])
+        namespaces = [name for name, home in _homes().items() if home == "ag"]
+        return sorted([*_public(), "nn", "ops", "optim", *namespaces, "__version__", *others])
 
     def __getattr__(name: str) -> object:
-        """What is loaded when it is first used, or the answer to a name that is not there: the nearest one."""
-        if name in _NAMESPACES_LATER or name == "tools":
-            return _import_module(f"ag.{name}")
-        if name in ("AgClassifier", "AgRegressor"):  # not in __all__, as they need another package
-            return getattr(_import_module("ag.training"), name)
-        if name not in _HOME:
+        """Load a name that is first used, or answer one that is not there with the nearest."""
+        if name == "__all__":
+            return sorted(_public())
+        home = "ag" if name == "tools" else _homes().get(name)
+        if home is None:
             raise _MissingNameError("ag", name)
-        found = globals()[name] = getattr(_import_module(_HOME[name]), name)
+        if home == "ag":
+            return _import_module(f"ag.{name}")
+        found = globals()[name] = getattr(_import_module(home), name)
         return found

@@ -68,11 +68,9 @@ def test_a_training_loads_no_driver_and_no_package_but_numpy() -> None:
 
 
 def for_type_checkers() -> dict[str, str]:
-    """The names that `ag` has for type checkers only, with the files that they are imported from."""
-    tree = ast.parse((ROOT / "ag" / "__init__.py").read_text("utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    """Return the names of ag/_later.py, with the files that they are imported from."""
     found = {}
-    for node in block.body:
+    for node in ast.parse((ROOT / "ag" / "_later.py").read_text("utf-8")).body[1:]:
         assert isinstance(node, ast.ImportFrom) and all(alias.asname == alias.name for alias in node.names)
         found.update({alias.name: str(node.module) for alias in node.names})
     return found
@@ -80,10 +78,8 @@ def for_type_checkers() -> dict[str, str]:
 
 def test_type_checkers_see_what_is_loaded_later() -> None:
     known = for_type_checkers()
-    estimators = {"AgClassifier", "AgRegressor"}  # of scikit-learn, which may not be there
-    later = {name for names in vars(ag)["_LATER"].values() for name in names} | {*vars(ag)["_NAMESPACES_LATER"]}
-    assert known.keys() == later | estimators
-    for name in later:
+    assert known == vars(ag)["_homes"]() and len(known) > 40
+    for name in known.keys() - {"AgClassifier", "AgRegressor"}:  # of scikit-learn, which may not be there
         assert getattr(import_module(known[name]), name) is getattr(ag, name), name
 
 
@@ -91,9 +87,9 @@ def test_type_checkers_see_what_is_loaded_later() -> None:
 def test_every_name_is_found_when_it_is_first_used() -> None:
     run("import ag, pickle, pydoc\n"
         "assert 'dp_train' in dir(ag) and 'parallel' in dir(ag)\n"
-        "for file, names in reversed(ag._LATER.items()):\n"
-        "    for name in names:\n"
-        "        assert name not in vars(ag) and name in ag.__all__, name\n"
+        "for name in ag.__all__:\n"
+        "    if name in ag._homes():\n"
+        "        assert name not in vars(ag), name\n"
         "        assert getattr(ag, name) is vars(ag)[name], name\n"
         "        assert pickle.loads(pickle.dumps(getattr(ag, name))) is getattr(ag, name), name\n"
         "assert {'data', 'io', 'parallel', 'tools', 'training'} <= vars(ag).keys()\n"

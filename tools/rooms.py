@@ -87,7 +87,7 @@ def sources(root: Path = ROOT) -> dict[str, str]:
 def room_of(module: str) -> str | None:
     """The room of a module; None for the `__init__` of a folder of rooms, which only says what is in it."""
     _, *parts = module.split(".")
-    if not parts or parts == ["__main__"]:
+    if not parts or parts[0] in ("__main__", "_later"):
         return "ag"
     if parts[0] in ("errors", "log", "names", "version"):
         return "errors"
