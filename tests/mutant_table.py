@@ -166,7 +166,7 @@ shader("half: ties upwards", "half.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u
 
 # ---------------------------------------------------------------------------------------------- pipelines
 
-TOGETHER = "engine/backends/test_pipelines_together.py::test_a_program_asks_for_all_that_it_lacks"
+TOGETHER = "engine/backends/test_pipelines.py::test_a_program_asks_for_all_that_it_lacks"
 mutant("capture", "a program's pipelines are made one by one", "ag/engine/backends/vulkan/backend.py",
        "self._kernels.make(planned, self.arena.segments)", "pass",
        TOGETHER)
@@ -490,13 +490,13 @@ shader("the tickets of a part of a launch", "ticket.glsl", "== groups - 1;",
        "engine/kernels/test_edges.py::test_the_state_moves_on_once_per_launch[lavapipe]")
 mutant("kernel", "by address: the alignment of what is reached", "ag/engine/backends/vulkan/spirv.py",
        "mask | _ALIGNED, alignment", "mask | _ALIGNED, 2 * alignment",
-       "engine/backends/test_addresses.py::test_quads_are_aligned_as_such")
+       "engine/backends/test_spirv.py::test_quads_are_aligned_as_such")
 mutant("kernel", "by address: which operands", "ag/engine/backends/vulkan/pipelines.py",
        "of_arena[segment][0] > self.covered]", "of_arena[segment][0] > 4 * self.covered]",
-       "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
+       "engine/backends/test_spirv.py::test_each_set_of_operands_by_address_has_a_pipeline")
 mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine/backends/vulkan/pipelines.py",
        "return plan.compiled, far", "return plan.compiled, far[:0]",
-       "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
+       "engine/backends/test_spirv.py::test_each_set_of_operands_by_address_has_a_pipeline")
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",
        "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")

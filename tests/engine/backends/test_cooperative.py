@@ -219,6 +219,7 @@ def verdicts(tmp_path: Path) -> dict[str, str]:
     return choices
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_a_right_and_fast_kernel_is_used_and_not_tested_again(injected: Callable[..., Any], tmp_path: Path) -> None:
     first = injected()
@@ -233,7 +234,8 @@ def test_a_right_and_fast_kernel_is_used_and_not_tested_again(injected: Callable
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize(("right", "seconds", "verdict"), [(False, 0.5, "wrong"), (True, 2.0, "slow")])
+@pytest.mark.parametrize(("right", "seconds", "verdict"), [
+    (False, 0.5, "wrong"), pytest.param(True, 2.0, "slow", marks=pytest.mark.slow)])
 def test_a_wrong_or_slow_kernel_is_not_used(
     injected: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, right: bool, seconds: float,
     verdict: str
@@ -249,15 +251,15 @@ def test_a_wrong_or_slow_kernel_is_not_used(
 
 @pytest.mark.vulkan
 def test_float16_takes_the_place_of_bfloat16_for_medium_alone(
-    injected: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    injected: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = injected()
-    backend._cooperative._sizes, backend._cooperative._sizes_in_float16 = None, (8, 8, 8)
-    with ag.ag_matmul_precision("medium"):
-        assert grid(backend) == (5, 2, 1)
+    monkeypatch.setattr(cooperative.Cooperative, "_verdict", lambda *_: "used")
+    made = injected()._cooperative
+    made._sizes, made._sizes_in_float16 = None, (8, 8, 8)
+    given: Any = matmul, ((40, 40), (40, 8), (8, 40)), {"ta": False, "tb": False}
+    assert made.rule(*given, "medium").forced == "V"
     assert verdicts(tmp_path) == {"matmul medium in subgroups of 4 in float16": "used"} and not caplog.records
-    with ag.ag_matmul_precision("high"):
-        assert grid(backend) == (2, 2, 1)
+    assert made.rule(*given, "high") is None
     assert "has no cooperative matrices of bfloat16 that are of use" in caplog.text
 
 
@@ -271,6 +273,7 @@ def test_what_is_no_product_of_large_matrices_stays(injected: Callable[..., Any]
     assert backend.tested == 0 and not (tmp_path / "ag").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_a_captured_step_is_the_eager_one(injected: Callable[..., Any], tmp_path: Path) -> None:
     """Products keep their kernels: no epilogue is taken into one, as the kernels for lower precision have none."""

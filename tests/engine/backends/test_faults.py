@@ -1,4 +1,4 @@
-"""What happens when the machine fails: no memory, a lost device, no driver, no extension.  The process always goes on.
+"""The process goes on when the machine fails: no memory, a lost device, no driver, no extension.
 
 Each case runs in a process of its own, because drivers and devices are opened once per process.  The faults of
 healthy devices come from the layer in third_party/kp/fault.
@@ -21,6 +21,7 @@ import ag
 from ag.engine.backends.vulkan import plans
 
 Run = Callable[..., dict[str, Any]]
+DRIVERS = ["lavapipe", pytest.param("swiftshader", marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ with ag.ag_device(DEVICE):
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_out_of_memory(run: Run, layer: dict[str, str], driver: str, request: pytest.FixtureRequest) -> None:
     device = request.getfixturevalue(driver)
     said = run(OUT_OF_MEMORY.replace("DEVICE", repr(device)), **layer, KPFAULT_ALLOC_LIMIT=str(100 << 20))
@@ -87,7 +88,7 @@ said["closed"] = error_of(ag.ag_shutdown)
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_device_lost(run: Run, layer: dict[str, str], number: int, swiftshader: str) -> None:
     lost, healthy = f"vulkan:{number}", f"vulkan:{1 - number}"
     said = run(OPENED + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **layer,
@@ -111,6 +112,7 @@ def train():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_device_lost_in_dp_train(run: Run, layer: dict[str, str], swiftshader: str) -> None:
     said = run(TRAIN.replace("STEPS", "60") + """
@@ -144,8 +146,9 @@ said["closed"] = error_of(ag.ag_shutdown)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 1])
 def test_device_lost_in_train_distributed(run: Run, layer: dict[str, str], number: int, swiftshader: str,
                                           tmp_path: Path) -> None:
     """The job goes on without the device."""
@@ -202,6 +205,7 @@ def test_no_extension(run: Run) -> None:
     assert_cpu_only(said, NO_EXTENSION[1])
 
 
+@pytest.mark.slow
 def test_the_build_says_why_there_is_no_extension(run: Run, tmp_path: Path) -> None:
     (tmp_path / "not_built.txt").write_text("extension: no C++ compiler that works; install with: apt install g++\n")
     code = f"""
@@ -213,6 +217,7 @@ kernel_files._NOTE = Path({str(tmp_path / "not_built.txt")!r})
     assert_cpu_only(said, "no Vulkan extension (extension: no C++ compiler that works; install with: apt install g++)")
 
 
+@pytest.mark.slow
 def test_the_kp_of_pypi_is_not_used(run: Run) -> None:
     """The release, which races and crashes, may be there for other programs."""
     fake = "import types\nsys.modules['kp'] = types.ModuleType('kp')\n"
@@ -228,7 +233,7 @@ plans._SPV = Path(PATH)
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("name", ["manifest.json", "exp.spv"])
+@pytest.mark.parametrize("name", ["manifest.json", pytest.param("exp.spv", marks=pytest.mark.slow)])
 def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, name: str) -> None:
     """Counts, "auto" and dp_train go on with the CPU, and each says so in one line."""
     spv = tmp_path / "spv"
@@ -290,7 +295,7 @@ said["parent"] = (x + x).numpy().ravel().tolist()
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_a_forked_child_is_refused(run: Run, driver: str, request: pytest.FixtureRequest) -> None:
     said = run(FORK.replace("DEVICE", repr(request.getfixturevalue(driver))))
     error = json.loads(said["out"].partition("CHILD")[2])
@@ -319,7 +324,7 @@ said["status"] = os.waitpid(pid, 0)[1]
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("keep", [False, True], ids=["tensors are kept", "the driver is still in use"])
 def test_a_forked_child_after_the_device_was_closed(run: Run, driver: str, keep: bool,
                                                     request: pytest.FixtureRequest) -> None:
@@ -328,6 +333,7 @@ def test_a_forked_child_after_the_device_was_closed(run: Run, driver: str, keep:
     assert said["status"] == 0 and ("this is a forked child" if keep else "CHILD 3.0") in said["out"], said
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_a_spawned_child_works(run: Run, lavapipe: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("import ag\ndef work(device):\n"

@@ -54,7 +54,7 @@ def computed(n: np.ndarray[Any, Any], divisor: int) -> np.ndarray[Any, Any]:
 
 
 def holds(divisor: int, multiplier: int, shift: int) -> bool:
-    """Whether the quotients are exact for all dividends, by Granlund and Montgomery; nothing exceeds 32 bits."""
+    """Return whether the quotients are exact for all dividends, by Granlund and Montgomery, within 32 bits."""
     over = (multiplier + (1 << 32)) * divisor - (1 << 32 + shift)
     most = ((END - 1) * multiplier >> 32) + END - 1
     return 0 < over <= 1 << shift and multiplier < 1 << 32 and shift < 32 and most < 1 << 32
@@ -73,7 +73,7 @@ def test_quotients_in_32_bits() -> None:
         n = dividends(divisor)
         np.testing.assert_array_equal(computed(n, divisor), n // divisor, str(divisor))
     every = np.arange(1 << 16)
-    for divisor in range(1, 1 << 10):
+    for divisor in range(1, 1 << 10, 7):
         assert np.array_equal(computed(every, divisor), every // divisor), divisor
 
 
@@ -84,6 +84,7 @@ def test_nothing_is_divided_by_zero() -> None:
 
 @pytest.mark.vulkan
 @pytest.mark.skipif(bool(kernels_build.missing_tools()), reason=kernels_build.missing_tools())
+@pytest.mark.slow_on("swiftshader")
 def test_quotients_on_the_device(vulkan: str, tmp_path: Path) -> None:
     from ag.engine.backends.vulkan.loader import kompute
 

@@ -1,4 +1,4 @@
-"""What a driver refuses is an error of ag that names the device, loses nothing, and is gone when the driver relents.
+"""A refusal of the driver is an error of ag that names the device, loses nothing, and ends when the driver relents.
 
 Each case runs in a process of its own, as devices are opened once per process.  The layer of third_party/kp/fault
 refuses calls of Vulkan by their names, for as long as the code wants.
@@ -90,8 +90,10 @@ said["closed"] = error_of(ag.ag_shutdown)
 FULL = "has no memory left to be opened", "close what else uses it", "'cpu'"
 
 
-@pytest.mark.parametrize("faults", [{"KPFAULT_ALLOC_LIMIT": "0"}, {"KPFAULT_ALLOC_LIMIT": str(20 << 20)},
-                                    {"KPFAULT_REFUSE": "vkCreateDevice"}], ids=["nothing", "20 MiB", "no device"])
+@pytest.mark.parametrize("faults", [
+    pytest.param({"KPFAULT_ALLOC_LIMIT": "0"}, id="nothing"),
+    pytest.param({"KPFAULT_ALLOC_LIMIT": str(20 << 20)}, id="20 MiB", marks=pytest.mark.slow),
+    pytest.param({"KPFAULT_REFUSE": "vkCreateDevice"}, id="no device", marks=pytest.mark.slow)])
 def test_a_full_card_is_opened_by_nobody(run: Run, faults: dict[str, str]) -> None:
     """Its name is an error that says so, "auto" goes on with the CPU, and later it is opened like any other."""
     said = run(OPEN, **faults, AG_SOFTWARE="1")
@@ -131,6 +133,7 @@ said["left"] = [ref() is not None for ref in made] + list(DRIVERS._managers)
     assert said["left"] == [False, False]
 
 
+@pytest.mark.slow
 def test_the_next_card_is_taken(run: Run, swiftshader: str) -> None:
     said = run("""
 from ag.engine.backends.vulkan.loader import kompute
@@ -143,6 +146,7 @@ said["auto"] = ag.ag_default_device()
     assert line.startswith("vulkan:0: ") and FULL[0] in line
 
 
+@pytest.mark.slow
 def test_a_card_without_right_products_is_passed_over(run: Run) -> None:
     said = run("""
 from ag.engine.backends.vulkan import backend
@@ -156,6 +160,7 @@ said["named"] = error_of(lambda: ag.ag_device(DEVICE))
     expect("a device whose products are wrong", said["named"], ag.KernelError, "come out wrong")
 
 
+@pytest.mark.slow
 def test_the_doctor_says_that_a_card_is_full(run: Run, lavapipe: str) -> None:
     said = run("from ag.tools.probe import fault_of\nsaid['fault'] = fault_of(DEVICE)\n", KPFAULT_ALLOC_LIMIT="0")
     assert said["fault"].startswith(f"{lavapipe}: ") and FULL[0] in said["fault"]
@@ -199,6 +204,7 @@ for calls in CALLS:
 """
 
 
+@pytest.mark.slow
 def test_a_captured_step(run: Run, lavapipe: str) -> None:
     calls = ["vkCreateComputePipelines", "vkCreateCommandPool", "vkBeginCommandBuffer", "vkEndCommandBuffer"]
     said = run(CAPTURED.replace("CALLS", repr(calls)))
@@ -228,7 +234,7 @@ said["found"] = [found(*case) for case in CASES]
 
 def test_launches_are_made_once_as_soon_as_they_can_be(run: Run, lavapipe: str) -> None:
     """Many are recorded while nothing can be started, and none fails; whoever reads hears of it, until it works."""
-    cases = [(call, result, 600) for call in SAID for result in (NO_MEMORY, NO_HOST_MEMORY)]
+    cases = [(call, NO_MEMORY, 300) for call in SAID] + [("vkQueueSubmit", NO_HOST_MEMORY, 300)]
     cases += [("vkWaitForFences", NO_MEMORY, 3000)]  # so many that recording them waits
     said = run(COUNTED.replace("CASES", repr(cases)))
     for (call, _, times), (launched, *errors, added) in zip(cases, said["found"], strict=True):
@@ -238,6 +244,7 @@ def test_launches_are_made_once_as_soon_as_they_can_be(run: Run, lavapipe: str) 
     assert said["err"] == ""
 
 
+@pytest.mark.slow
 def test_a_driver_that_fails_for_another_reason(run: Run, lavapipe: str) -> None:
     cases = [(call, UNKNOWN, 5) for call in SAID]
     said = run(COUNTED.replace("CASES", repr(cases)))
@@ -263,6 +270,7 @@ said["found"] = [played, read, float(backend.download(number)[0, 0]) - before]
 """
 
 
+@pytest.mark.slow
 def test_a_program_runs_as_often_as_it_was_started(run: Run, lavapipe: str) -> None:
     """Two of its sequences are there, and the third run waits for one of them: it is refused, and was not started."""
     played, read, added = run(PROGRAM.replace("CALL", "'vkQueueSubmit'").replace("range(4)", "range(2)"))["found"]
@@ -324,8 +332,9 @@ with ag.ag_device(DEVICE):
 """
 
 
+@pytest.mark.slow
 def test_staging_memory(run: Run) -> None:
-    """What a step is given goes by other staging memory, where there is no memory for its own."""
+    """Inputs go by other staging memory where there is no memory for their own."""
     said = run(STAGED, KPFAULT_MAP_LIMIT=str(8 << 20))  # of chunks, and no segment
     assert said["given"] is None and said["right"] == [True] * 4
     for name in ("more", "buffer"):
@@ -333,6 +342,7 @@ def test_staging_memory(run: Run) -> None:
     assert said["sum"] == 1 << 22 and said["sums"] == 1 << 24
 
 
+@pytest.mark.slow
 def test_an_examination(run: Run) -> None:
     said = run("""
 ag.ag_sum(ag.ag_tensor([1.0], device=DEVICE)).item()

@@ -24,7 +24,7 @@ from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add
 
 pytestmark = pytest.mark.vulkan
-LARGE = 1 << 17  # elements, for which commands on their way are looked through
+LARGE = 1 << 9  # elements; for two times as many, commands in flight are searched
 
 
 @pytest.fixture
@@ -32,12 +32,13 @@ def backend(vulkan: str, seen: Callable[..., Any], monkeypatch: pytest.MonkeyPat
     found: Any = backend_of(vulkan)
     found.synchronize()
     monkeypatch.setattr(transfers.Transfers, "_sees", seen)
+    monkeypatch.setattr(transfers, "_LOOKED_THROUGH", 8 * LARGE)  # bytes
     return found
 
 
 @pytest.fixture
 def staged(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many words were copied by the device, from and to staging memory."""
+    """Count the words that the device copies from and to staging memory."""
     counted: list[int] = []
     copy = backend.transfers._copy
 
@@ -104,7 +105,7 @@ def test_other_places_are_written_meanwhile(backend: Any, staged: list[int]) -> 
 
 def test_memory_that_is_used_again(backend: Any) -> None:
     """A block that was given back while commands still read it is written to after them."""
-    for k in range(40):
+    for k in range(20):
         values = ramp(2 * LARGE, k)
         x = made(backend, values)
         y = backend.launch(add, x, x)
@@ -114,7 +115,7 @@ def test_memory_that_is_used_again(backend: Any) -> None:
         assert np.array_equal(backend.download(y), 2 * values) and np.array_equal(backend.download(z), -values)
 
 
-@pytest.mark.parametrize("size", [8, 1024])
+@pytest.mark.parametrize("size", [8, 40])
 def test_a_captured_step(backend: Any, size: int) -> None:
     """Arguments, values that are assigned and results that are kept, between replays that nobody waits for."""
     def trained(straight: bool) -> list[bytes]:
@@ -152,8 +153,8 @@ def in_files(*modules: Any) -> Callable[[FrameType], bool]:
 def test_a_handler_in_the_middle(backend: Any, waits: str) -> None:
     """Wherever a handler launches what reads and writes the place, calls are in one order or the other.
 
-    If it waits for the first, that has read the old numbers, and the second is still to come: were the new ones written
-    now, it would change them, however quick the device is.
+    If it waits for the first, that has read the old numbers, and the second is still to come.  New numbers, written
+    now, would be changed by it, on a device of any speed.
     """
     count, within = 2 * LARGE, in_files(transfers, recorder)
     old, new = ramp(count), ramp(count, 1)
@@ -209,7 +210,7 @@ def test_interrupted_anywhere(backend: Any) -> None:
 
 
 def test_a_command_list_ends_with_a_barrier_for_the_host(backend: Any) -> None:
-    """What the device has written the host may read, and overwrite, as soon as it was waited for."""
+    """The host may read and overwrite what the device has written as soon as it was waited for."""
     class Noting:
         def __init__(self) -> None:
             self.calls: list[str] = []
@@ -276,7 +277,5 @@ said["sum"] = float((x + x).numpy().sum())
 
 
 def test_memory_that_cannot_be_mapped(layer: dict[str, str], lavapipe: str) -> None:
-    code = f"DEVICE = {lavapipe!r}{UNSEEN}"
-    for faults, seen in (({"KPFAULT_MAP_LIMIT": str(8 << 20)}, False), ({}, True)):
-        said = run_code(code, **layer, **faults)
-        assert said["sees"] == [seen] and said["sum"] == pytest.approx(9999900000.0)
+    said = run_code(f"DEVICE = {lavapipe!r}{UNSEEN}", **layer, KPFAULT_MAP_LIMIT=str(8 << 20))
+    assert said["sees"] == [False] and said["sum"] == pytest.approx(9999900000.0)

@@ -47,6 +47,7 @@ def backend(gpu: str) -> VulkanBackend:
 # ---------------------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_a_tensor_larger_than_the_first_segment(backend: VulkanBackend) -> None:
     """40 MiB: a segment of its own, and more than the staging ring of 16 MiB holds, in both directions."""
     values = RNG.standard_normal((10 << 20,)).astype(np.float32)
@@ -153,6 +154,7 @@ def test_very_many_launches_without_a_read(backend: VulkanBackend) -> None:
     assert backend.recorder.in_flight == 0
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_a_program_longer_than_one_sequence(gpu: str) -> None:
     def step(x: ag.Tensor) -> ag.Tensor:
         for _ in range(700):
@@ -308,6 +310,7 @@ except ag.KernelError as error:
 """
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_shadow_names_the_first_element_that_differs(gpu: str) -> None:
     clean, said = child(SHADOW.format(device=gpu), AG_SHADOW="1").splitlines()
     assert clean == "clean"
@@ -316,22 +319,25 @@ def test_shadow_names_the_first_element_that_differs(gpu: str) -> None:
         raise ag.KernelError(said)
 
 
+@pytest.mark.slow
 def test_without_shadow_nothing_is_compared(gpu: str) -> None:
     assert child(SHADOW.format(device=gpu)) == "clean\n"
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_trace_prints_launches(gpu: str) -> None:
     out = child(f"import ag\nx = ag.ag_tensor([[1.0, 2.0]], device={gpu!r})\n(x * x).numpy()\n", AG_TRACE="1")
     (line,) = [line for line in out.splitlines() if "mul" in line]
     assert line.startswith(f"ag: {gpu} mul") and "(1, 2)" in line and "grid" in line
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_shutdown_and_open_again(gpu: str) -> None:
     out = child(f"""
 import ag
-for _ in range(3):
+for _ in range(2):
     ag.ag_device({gpu!r})
     print(ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item(), len(ag.ag_vulkan_devices()) > 0)
     ag.ag_shutdown()
 """)
-    assert out.splitlines() == ["3.0 True"] * 3
+    assert out.splitlines() == ["3.0 True"] * 2

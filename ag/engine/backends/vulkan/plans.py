@@ -321,9 +321,9 @@ def _evaluate(expression: str, values: Params) -> int:
 def multiplier_and_shift(divisor: int) -> tuple[int, int]:
     """Return m - 2^32 and L, by which a kernel divides by a number d up to `END` (shaders/quotient.glsl); 0, 0 for 0.
 
-    With the least L for which 2^L >= d, and m = floor(2^(32 + L) / d) + 1, n / d is n m >> (32 + L) for all 32-bit n
-    (Granlund and Montgomery, 1994): m d exceeds 2^(32 + L) by at most 2^L, so the error is below 1 / d.  The first of
-    m's 33 bits is 1, so a kernel adds n, without overflow below `END`.  A division takes a card some 20 instructions.
+    L is the least for which 2^L >= d, and m is `floor(2^(32 + L) / d) + 1`.  Then n / d is `n m >> (32 + L)` for all
+    32-bit n (Granlund and Montgomery, 1994), as m d exceeds 2^(32 + L) by at most 2^L.  The first of m's 33 bits is 1,
+    so a kernel adds n, without overflow below `END`.  A division takes a card some 20 instructions.
     """
     if divisor == 0:
         return 0, 0
@@ -340,8 +340,8 @@ def divisors(numbers: int | tuple[int, ...]) -> list[int]:
 def steps(layout: Params) -> Params:
     """Return how operands are walked (shaders/walk.glsl), if the layout has axes: ``shape`` and each ``<x>_stride``.
 
-    With sizes s and strides t, counted from the innermost axis, and q[k] = q[k - 1] / s[k - 1], the place along an axis
-    is q[k] - s[k] q[k + 1], so an operand moves by t[k] - s[k - 1] t[k - 1] for each q[k].
+    Sizes s and strides t count from the innermost axis.  With `q[k] = q[k - 1] / s[k - 1]`, the place along an axis is
+    `q[k] - s[k] q[k + 1]`, so an operand moves by `t[k] - s[k - 1] t[k - 1]` for each q[k].
     """
     count = layout.get("ndim")
     if count is None:

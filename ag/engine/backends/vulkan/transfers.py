@@ -1,8 +1,8 @@
 """Move words between the host and a device's arena, through staging memory or directly.
 
 A large transfer goes in chunks, so that the host fills or reads one while the device copies another.  There are four
-chunks, used in turn, and two landing places for downloads.  A signal's handler may use the device in the middle of a
-call: a chunk's room is taken by one assignment, and a landing place notes its piece, which is else fetched again.
+chunks, used in turn, and two landing places for downloads.  A signal's handler may use the device at any time.  So
+one assignment takes a chunk's room, and a landing place notes its piece, which is fetched again if another came there.
 """
 
 from __future__ import annotations

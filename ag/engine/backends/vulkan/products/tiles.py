@@ -165,8 +165,8 @@ class Tiles:
         """Return the tiles that finish `count` products of so many rows and columns first.
 
         All units work at once, in rounds; a single round takes longer.  For example, 512 x 512 elements on 132 units
-        are 16 tiles of kind L: one round of 128 * 128 * 1.2 / 1.0 = 19,700 products per step of the inner axis.  In
-        kind S4 they are 256 tiles: two rounds of 32 * 32 / 0.53, together 3,900.
+        are 16 tiles of kind L.  One round takes `128 * 128 * 1.2 / 1.0` = 19,700 per step of the inner axis.  In kind
+        S4 they are 256 tiles, and two rounds of `32 * 32 / 0.53` take 3,900.
         """
         name = "S" if self.fixed else self.forced or ("V" if self.skinny and min(rows, cols) <= _SKINNY else "")
         kinds = ((name, Rate(1.0)),) if name else self.rates
