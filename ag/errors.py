@@ -1,31 +1,17 @@
 """The errors of `ag`: one family, so that ``except ag.AgError`` catches all of them.
 
-Each class also derives from the built-in error a Python user would expect (a wrong shape is a ``ValueError``, a
-full arena a ``MemoryError``).  A message is one sentence, ``function: what was given; what is required.``, followed
-by what to do.  This module knows nothing else of `ag`; every other module may import it.
+Each class also derives from the built-in error that a Python user would expect.  A message is one sentence,
+``function: what was given; what is required.``, followed by a remedy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ag.names.signatures import Making
+from ag.names import Making
 
-__all__ = [
-    "AgError",
-    "ArenaError",
-    "CacheError",
-    "CaptureError",
-    "CheckpointError",
-    "CommError",
-    "DeviceError",
-    "DtypeError",
-    "ExportError",
-    "KernelError",
-    "RankLostError",
-    "ShapeError",
-    "TapeError",
-]
+__all__ = ["AgError", "ArenaError", "CacheError", "CaptureError", "CheckpointError", "CommError", "DeviceError",
+           "DtypeError", "ExportError", "KernelError", "RankLostError", "ShapeError", "TapeError"]
 
 
 class AgError(Exception):
@@ -94,25 +80,11 @@ class ExportError(AgError, ValueError):
 
 def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],
                   required: Collection[str] | None = None, others: bool = False) -> None:
-    """Raise unless a state has the expected names and shapes; the message lists everything that is wrong.
+    """Raise a CheckpointError unless a state has the expected names and shapes; list everything that is wrong.
 
-    Parameters
-    ----------
-    refusal : str
-        Begins the message, such as "load_state_dict: the state does not fit this optimizer".
-    expected, given : dict of str to tuple of int
-        Shapes by name.
-    required : collection of str, optional
-        Names that may not be missing; default: all that are expected.
-    others : bool, optional
-        Whether names that are not expected are ignored.
+    `refusal` begins the message.  `required` are names that may not be missing, by default all that are expected.  With
+    `others`, names that are not expected are ignored.
 
-    Raises
-    ------
-    CheckpointError
-
-    Examples
-    --------
     >>> from ag.errors import compare_names
     >>> compare_names("load: the state does not fit", {"W": (2, 1), "b": (2,)}, {"W": (3, 1), "c": ()})
     Traceback (most recent call last):

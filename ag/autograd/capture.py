@@ -40,7 +40,7 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN, Program, recording_here
 from ag.errors import CaptureError
 from ag.log import log
-from ag.names.signatures import Making
+from ag.names import Making
 
 __all__ = ["CapturedStep", "ag_capture"]
 

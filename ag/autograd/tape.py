@@ -33,7 +33,7 @@ from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
-from ag.names.signatures import Making
+from ag.names import Making
 
 __all__ = ["CONTEXT", "Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
 

@@ -31,7 +31,7 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
-from ag.names.signatures import Making
+from ag.names import Making
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -27,9 +27,8 @@ from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.names import MissingNameError, answers
+from ag.names import Making, MissingNameError, answers
 from ag.names.elsewhere import BATCH, LOADER_ARGUMENTS
-from ag.names.signatures import Making
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 

@@ -41,7 +41,7 @@ from ag.engine.program import OPEN, Launch, Program, Recording, note_block, reco
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
-from ag.names.signatures import Making
+from ag.names import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 

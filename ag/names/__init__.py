@@ -1,15 +1,10 @@
-"""Names that are not there: the sentence that says which one is right.
+"""The answers to wrong names, and the signatures of classes.
 
-Namespaces, tensors, layers and optimizers ask it when an attribute is not found.  It looks for the nearest name among
-those that are, and knows what PyTorch and numpy call some of them:
+The name, the answer, and its reason:
 
-    ag.Linera     did you mean ag.nn.Linear (also ag.ag_linear)?          the nearest
-    ag.nn.relu    did you mean ag.ops.relu (also ag.ag_relu)?             it is elsewhere
-    t.cuda        write ag.ag_to_device(t, "vulkan:0")                    another library's
-
-Functions that have an `answers` say the same of the name of an argument: ``Adam(params, betas=(0.9, 0.99))``.
-
-The texts are in `ag.names.elsewhere`.  Knows nothing else of `ag`; whoever offers names calls it.
+    ag.Linera     did you mean ag.nn.Linear (also ag.ag_linear)?          the nearest of this place
+    ag.nn.relu    did you mean ag.ops.relu (also ag.ag_relu)?             the same name in another place
+    t.cuda        write ag.ag_to_device(t, "vulkan:0")                    another library's name
 """
 
 from __future__ import annotations
@@ -18,12 +13,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
-from types import ModuleType
+from inspect import Signature, signature
+from types import FunctionType, MethodType, ModuleType
 from typing import ParamSpec, TypeVar
 
 from ag.names.elsewhere import ELSEWHERE, SYNONYMS, TENSOR
-
-__all__ = ["MissingNameError", "Named", "answers", "door", "offered"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,16 +27,15 @@ _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
 
 
 def offered(names: Mapping[str, object]) -> list[str]:
-    """The public names of a namespace, sorted: those without an underscore that are no files."""
+    """Return the public names of a namespace, sorted: those without an underscore that are no files."""
     return sorted(n for n, x in names.items() if not n.startswith("_") and not isinstance(x, ModuleType))
 
 
 class MissingNameError(AttributeError):
-    """A name that `owner` does not have; the message has the nearest right one.
+    """Raised for a name that `owner` does not have; the message has the nearest right one.
 
-    `here` lists the names that the owner has; without it the owner is a namespace.  With `call`, a method that is not
-    there may be an op: ``ag.ops.NAME`` of what `call` says.  The message is made when somebody reads it: ``hasattr``
-    asks often, and never does.
+    `here` lists the names of the owner; without it the owner is a namespace.  With `call`, a missing method may be an
+    op: ``ag.ops.NAME(call)``.  The message is made when it is read, which ``hasattr`` never does.
     """
 
     def __init__(self, owner: str, name: str, here: Callable[[], Iterable[str]] | None = None,
@@ -67,7 +60,7 @@ class MissingNameError(AttributeError):
 
 
 def _close(name: str, names: Iterable[str]) -> str | None:
-    """The one of the names that is most like it, if any is."""
+    """Return the one of the names that is most like it, if any is."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
     return next(iter(get_close_matches(name, names, n=1, cutoff=0.7)), None)
@@ -79,17 +72,17 @@ def _nearest(name: str, here: Iterable[str], otherwise: str = "dir() of it lists
 
 
 def _plain(name: str) -> str:
-    """A name without its prefix, underscores and capitals: what is common to ``ag_layer_norm`` and ``LayerNorm``."""
+    """Return a name without prefix, underscores and capitals, as ``ag_layer_norm`` and ``LayerNorm`` have in common."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name.replace("_", "").lower()
 
 
 def _public(owner: str, name: str) -> str:
-    """The nearest of all public names, from the owner's own namespace if it is there too."""
+    """Ask for the nearest of all public names, from the owner's own namespace if it is there too."""
     own: dict[str, list[str]] = {}  # by the plain name, how it is written in full, ordinary names first
     anywhere: dict[str, list[str]] = {}
-    for space in NAMESPACES:  # also those that nobody has used yet
+    for space in NAMESPACES:  # also those that were not used yet
         for public in sorted(dir(import_module(space)), key=lambda n: n.startswith(_PREFIXES)):
             for places in (own, anywhere) if space == owner else (anywhere,):
                 places.setdefault(_plain(public), []).append(f"{space}.{public}")
@@ -104,7 +97,7 @@ def _public(owner: str, name: str) -> str:
 
 
 def _written(names: list[str], others: list[str]) -> str:
-    """A question with the first of the names, and that of the same object in another place, if there is one."""
+    """Ask for the first of the names, and for that of the same object in another place, if there is one."""
     first = names[0]
     space, thing = first.rpartition(".")[0], _found(first)
     also = [other for other in others if other.rpartition(".")[0] != space and _found(other) is thing]
@@ -117,9 +110,9 @@ def _found(name: str) -> object:
 
 
 def answers(function: str | None, elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function answer the name of an argument that it does not have: as `elsewhere` says, or with the nearest.
+    """Let a function answer the name of an argument that it lacks: as `elsewhere` says, or with the nearest.
 
-    `function` is the name that users know it by; None for an ``__init__``, which they know by the class of its object.
+    `function` is its name in the message; None for an ``__init__``, which has the name of its object's class.
     """
 
     def answering(decorated: Callable[P, R]) -> Callable[P, R]:
@@ -143,7 +136,7 @@ def answers(function: str | None, elsewhere: Mapping[str, str]) -> Callable[[Cal
 
 
 class _File(ModuleType):
-    """A file of a namespace, which somebody may take for what is in it: ``ag.nn.linear(4, 3)``."""
+    """A file of a namespace, taken for what is in it: ``ag.nn.linear(4, 3)``."""
 
     def __call__(self, *args: object, **kwargs: object) -> None:
         space, _, own = self.__name__.rpartition(".")
@@ -152,10 +145,7 @@ class _File(ModuleType):
 
 def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],
                                                                           Callable[[str], object]]:
-    """``__dir__`` and ``__getattr__`` of the namespace with these names: completion, and the answer to a wrong name.
-
-    Files are not shown, but for those in `also`.
-    """
+    """Return ``__dir__`` and ``__getattr__`` of the namespace with these names; of files, those in `also` are shown."""
     owner = str(names["__name__"])
     for name, thing in names.items():
         if type(thing) is ModuleType and name not in also and thing.__name__.startswith(f"{owner}."):
@@ -176,3 +166,24 @@ class Named(type):
 
     def __getattr__(cls, name: str) -> object:
         raise MissingNameError(f"ag.{cls.__name__}", name, lambda: dir(cls), TENSOR, "t")
+
+
+class Making:
+    """The ``__signature__`` of a class and its subclasses, for `help` and editors: ``__init__`` without its "None".
+
+    For named tuples it also drops the ``ForwardRef(...)`` noise.
+    """
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        if instance is None and issubclass(owner, tuple):
+            return _of_fields(owner)
+        init = next(vars(cls)["__init__"] for cls in owner.__mro__ if "__init__" in vars(cls))
+        if instance is not None or not isinstance(init, FunctionType) or isinstance(owner.__new__, FunctionType):
+            raise AttributeError("__signature__")  # then `inspect` does as it always does
+        return signature(MethodType(init, owner)).replace(return_annotation=Signature.empty)
+
+
+def _of_fields(named: type) -> Signature:
+    _, *fields = signature(named.__new__).parameters.values()
+    return Signature([field.replace(annotation=getattr(field.annotation, "__forward_arg__", field.annotation))
+                      for field in fields])

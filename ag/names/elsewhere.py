@@ -1,15 +1,11 @@
-"""What other libraries call things, and what to write here: the tables behind the answers to wrong names.
+"""Names of other libraries: each with the end of the message "there is no NAME; ...".
 
-Each is by the other name, in a sentence's end that begins "there is no ...;".  Whatever `ag.` stands in a text must be
-there, which tests/test_habits.py checks.  Knows nothing but texts; `ag.names` and whoever offers names read them.
+tests/test_habits.py checks that every ``ag.`` name in a text exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-__all__ = ["BATCH", "ELSEWHERE", "FIT_ARGUMENTS", "LAYER", "LAYER_ARGUMENTS", "LOADER_ARGUMENTS", "OPTIMIZER",
-           "OPTIMIZER_ARGUMENTS", "SYNONYMS", "TENSOR", "TRAINING_ARGUMENTS"]
 
 _ACTIVATION = ("activations are arguments of layers, as in ag.nn.Linear(4, 8, activation=\"relu\"), and functions in "
                "ag.ops")

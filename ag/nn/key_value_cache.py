@@ -25,7 +25,7 @@ from ag.engine.arena import now
 from ag.engine.buffer import Buffer
 from ag.engine.program import recording_here
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.nn.layer import Layer
 from ag.ops.indexing import ag_concat
 

@@ -28,9 +28,8 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, compare_names
-from ag.names import MissingNameError, answers
+from ag.names import Making, MissingNameError, answers
 from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
-from ag.names.signatures import Making
 from ag.nn.mode import members, reached_from, set_mode
 from ag.ops.convert import ag_to_device
 

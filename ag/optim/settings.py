@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ag.autograd.watched import Watched
-from ag.names.signatures import Making
+from ag.names import Making
 
 __all__ = ["FRACTION", "NOT_NEGATIVE", "PART", "Check", "Settings", "flag", "nearest", "number_or_nan",
            "steps_taken", "whole"]

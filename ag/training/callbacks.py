@@ -24,7 +24,7 @@ from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
 from ag.io.safetensors_file import absolute, check_writable
 from ag.log import log
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json

@@ -23,7 +23,7 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ag.names.signatures import Making
+from ag.names import Making
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train

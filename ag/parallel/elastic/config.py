@@ -13,7 +13,7 @@ from typing import Any
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.elastic.world import BACKENDS, DistributedWorld, other_name
 from ag.parallel.replicas.data_parallel import DataParallel

@@ -14,7 +14,7 @@ from ag.engine.device import ag_default_device, ag_synchronize, backend_of
 from ag.engine.devices import cards, default_devices
 from ag.engine.registry import accelerator_titles, families
 from ag.errors import CommError, DeviceError
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.mpi_settings import started_by_launcher
 from ag.parallel.comm.tree_reduction import shard_sizes

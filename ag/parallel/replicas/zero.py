@@ -27,7 +27,7 @@ from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
 from ag.errors import compare_names
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import LEAST_FACTOR, clip_grad_norm, factors, least_norm, norm_on_the_host
 from ag.optim.flat import named_parameters

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
-from ag.names.signatures import Making
+from ag.names import Making
 from ag.parallel.comm.comm import Json
 
 __all__ = ["DPResult", "DPStep"]
