@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from cards.radv import PROMISED, Mesa, installed, newer
+from helpers.probe import slowness
 
 SECONDS = 10.0  # of the processor, for all kernels of the gradient
 PROGRAM = """
@@ -56,4 +57,4 @@ def test_attention_is_compiled_in_seconds(which: str, features: int, heads: int,
     assert done.returncode == 0, done.stderr
     forward, backward, difference = json.loads(done.stdout)
     assert difference < 1e-4
-    assert forward < SECONDS and backward < SECONDS
+    assert max(forward, backward) < SECONDS * slowness()

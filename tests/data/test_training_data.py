@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.errors import expect_error
+from helpers.probe import patience
 from helpers.ranks import dealt, outcomes
 from PIL import Image
 
@@ -201,7 +202,7 @@ def test_samples_are_made_while_devices_work() -> None:
     samples, made = Asleep(0.0), []
 
     def until_made(step: ag.DPStep) -> None:
-        end = perf_counter() + 20
+        end = perf_counter() + patience(20)
         while samples.made < 4 + 4 * min(step.step + 3, 5):  # four for the trial of stacks
             assert perf_counter() < end, f"{samples.made} samples are made after step {step.step}"
             sleep(0.001)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from helpers.probe import patience
 
 import ag
 from ag.engine import cpu_threads
@@ -40,7 +41,7 @@ def in_child(call: Callable[[], object], seconds: float = 30.0) -> str:
         finally:
             os._exit(0)
     os.close(writer)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience(seconds)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() > end:
             os.kill(pid, 9)

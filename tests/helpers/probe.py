@@ -10,7 +10,7 @@ import os
 if __name__ == "__main__":
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library reads it when it is loaded
 
-from time import thread_time
+from time import perf_counter, thread_time
 
 import numpy as np
 
@@ -24,6 +24,14 @@ def slowness() -> float:
     for i in range(1_000_000):
         total += i
     return max(1.0, (thread_time() - started) / ADDITIONS_S)
+
+
+def patience(seconds: float) -> float:
+    """Scale seconds of the wall clock by how slow this machine is, as others keep it busy."""
+    begin, total = perf_counter(), 0
+    for i in range(1_000_000):
+        total += i
+    return seconds * max(1.0, (perf_counter() - begin) / ADDITIONS_S)
 
 
 def product_slowness() -> float:

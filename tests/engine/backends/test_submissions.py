@@ -317,11 +317,12 @@ while True:
         answered = time.perf_counter() - begin - 0.05
         begin = time.perf_counter()
         values = y.numpy()
-        if time.perf_counter() - begin > 1.0 or count > 4000:
+        rest = time.perf_counter() - begin
+        if rest > 1.0 or count > 4000:
             break
     signal.setitimer(signal.ITIMER_REAL, 0)
     y, count = x, count * 4
-print(answered, np.allclose(values, 1 / 512))
+print(answered, rest, np.allclose(values, 1 / 512))
 """
 
 
@@ -331,8 +332,8 @@ def test_ctrl_c_is_answered_while_a_device_works(lavapipe: str) -> None:
     """In one submission that takes longer than a second; afterwards its result is there, and right."""
     done = subprocess.run([sys.executable, "-c", CTRL_C], text=True, timeout=300, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    answered, right = done.stdout.split()
-    assert float(answered) < 0.2 and right == "True", done.stdout
+    answered, rest, right = done.stdout.split()
+    assert float(answered) < float(rest) / 4 and right == "True", done.stdout
 
 
 # ---------------------------------------------------------------------------------------------- steps that follow

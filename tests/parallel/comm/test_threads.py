@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.probe import patience
 
 import ag
 from ag.parallel.comm.comm import Comm
@@ -92,7 +93,7 @@ def test_a_thread_that_ends_is_lost(waits: str) -> None:
 
     begin = time.monotonic()
     assert each_in_a_thread(thread_comms(3, 60), work) == [None, [1, 2], [1, 2]]
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < patience(10)
 
 
 def test_threads_of_the_work_before_may_have_ended() -> None:
@@ -180,13 +181,13 @@ def test_a_rank_that_does_not_agree_is_named() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named_in_time() -> None:
-    comms = thread_comms(3, timeout=0.2)
+    comms = thread_comms(3, timeout=1)
     begin = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(comms[i].barrier) for i in (0, 2)]:
-            with pytest.raises(ag.CommError, match=r"barrier: rank 1 did not come within 0\.2 s"):
+            with pytest.raises(ag.CommError, match=r"barrier: rank 1 did not come within 1 s"):
                 future.result()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < patience(5)
     with pytest.raises(ag.CommError, match="rank 1 did not come"):
         comms[1].barrier()  # it came too late
 

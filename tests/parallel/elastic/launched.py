@@ -17,6 +17,7 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
+from helpers.probe import patience
 from helpers.ranks import processes_of
 
 import ag
@@ -124,7 +125,7 @@ def what_is_left(job: Launched, folder: Path) -> list[str]:
 
 def eventually(check: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether something becomes true in time."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience(seconds)
     while not check():
         if time.monotonic() > end:
             return False

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from helpers.probe import patience
 
 from ag.__main__ import add_arguments, main
 from ag.tools.launcher import contact, hosts, launch, rank
@@ -153,7 +154,7 @@ class Caller:
         self.until(lambda: self.contacts.come)
 
     def until(self, check: Callable[[], bool]) -> None:
-        end = monotonic() + 30
+        end = monotonic() + patience(30)
         while not check():
             assert monotonic() < end
             self.contacts.look(0.05)
