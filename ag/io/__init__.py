@@ -1,9 +1,7 @@
 """Files: arrays in safetensors files, models, checkpoints of a training loop; ONNX graphs, others' weights.
 
-Each function is here under its ordinary name, too: ``ag.io.load_model`` is ``ag.ag_load_model``.
-
-What is read is data and never runs.  Knows nothing of how models are trained; users, `ag.parallel` and `ag.training`
-call it.
+Each function is here under its ordinary name, too: ``ag.io.load_model`` is ``ag.ag_load_model``.  Files are data: no
+code in them runs.
 """
 
 import typing as _typing
@@ -11,7 +9,7 @@ import typing as _typing
 from ag.io.checkpoint import *
 from ag.io.model_file import ag_load_model as ag_load_model
 from ag.io.model_file import ag_save_model as ag_save_model
-from ag.io.onnx_file import export_onnx as export_onnx
+from ag.io.onnx import export_onnx as export_onnx
 from ag.io.weights import load_weights as load_weights
 from ag.names import door as _door
 

@@ -1,9 +1,7 @@
 """Checkpoints of a training loop: one file with everything that the next step depends on.
 
-Model, optimizer, schedule, place in the data and the random generator, in one safetensors file with JSON in its header,
-written atomically and loaded all or nothing.  It knows each part by its state alone, and no kind of layer, optimizer or
-schedule.  Users and `train_distributed` call it between steps; `dp_train` has files of its own
-(`ag.parallel.trainer.checkpoint`).
+Model, optimizer, schedule, place in the data and the random generator go into one safetensors file.  It is written
+atomically and loaded all or nothing.  `dp_train` has files of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says besides the states that were loaded.
+    """The numbers and objects in a checkpoint besides the states that were loaded.
 
     Attributes
     ----------
@@ -86,7 +84,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     Raises
     ------
     TypeError
-        If `path` or `model` is none, or `extra`, or the state of an object of your own, is not JSON.
+        If an argument is of a wrong kind, or `extra`, or the state of an object of your own, is not JSON.
     ValueError
         If `step` is no whole number of at least 0.
     OSError
@@ -95,8 +93,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     Notes
     -----
     The random generator is saved too, with the stream of every device in use, and what the replicas of a
-    `CompressedDataParallel` have not sent yet.  Killed at any instant, even while
-    writing, the process leaves the old file or the new one, complete.
+    `CompressedDataParallel` have not sent yet.
 
     Examples
     --------
@@ -109,6 +106,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     Checkpoint(step=10, extra={'best': 0.5})
     """
     check_arguments("ag_save_checkpoint(path, model, optimizer)", path, model)
+    _check_parts("ag_save_checkpoint", optimizer, scheduler=scheduler, dataloader=dataloader)
     if not counts(step, least=0):
         raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
@@ -150,14 +148,13 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     ------
     CheckpointError
         If the file is missing, truncated or foreign, or something in it does not fit; the message lists all of it,
-        and nothing has changed, neither the objects nor the random generator.
+        and neither the objects nor the random generator have changed.
     TypeError
-        If `path` or `model` is none.
+        If an argument is of a wrong kind.
 
     Notes
     -----
-    On the same devices, what follows is bit for bit what would have followed without the interruption, also in
-    captured steps and in the middle of an epoch.
+    On the same devices the following steps are bit for bit those of a loop that was not interrupted.
 
     Examples
     --------
@@ -171,6 +168,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     2.0
     """
     check_arguments("ag_load_checkpoint(path, model, optimizer)", path, model)
+    _check_parts("ag_load_checkpoint", optimizer, scheduler=scheduler, dataloader=dataloader)
     where = f"ag_load_checkpoint: {os.fsdecode(path)}"
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
@@ -211,25 +209,23 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     return checkpoint
 
 
+def _check_parts(function: str, optimizer: object, **parts: object) -> None:
+    if not (optimizer is None or (hasattr(optimizer, "lr") and isinstance(optimizer, Stateful))):
+        raise TypeError(f"{function}: optimizer is a {type(optimizer).__name__}; an optimizer is required, or None.")
+    for name, part in parts.items():
+        if not (part is None or isinstance(part, Stateful)):
+            raise TypeError(f"{function}: {name} is a {type(part).__name__}; an object with state_dict() and "
+                            f"load_state_dict(state) is required, or None.")
+
+
 @dataclass(frozen=True)
 class _Part:
-    """Something with a state: what it is now, what the file says, how to set it, and what to check before.
-
-    Where the check tells everything (`tells`), as a loader's does, the state is set last: a loader has running loops,
-    which its state does not bring back.
-    """
-
     name: str
-    before: Any
-    after: Any
+    before: Any  # its state now
+    after: Any  # the file's; None if the file holds none
     load: Callable[[Any], None]
     check: Callable[[Any], None] = lambda state: None
-    tells: bool = False
-
-    @property
-    def lists(self) -> bool:
-        """Whether its errors list names of arrays, all of which are shown; others quote values of any length."""
-        return self.name not in ("scheduler", "dataloader", "lr", "generator")
+    tells: bool = False  # the check finds all errors: the state is set last, as a loader's running loops cannot go back
 
     def misfit(self, undo: ExitStack) -> str | None:
         """Load the state and leave the way back in `undo`; or say why it does not fit."""
@@ -243,17 +239,18 @@ class _Part:
                 self.load(self.after)
         except CheckpointError as error:
             text = str(error).partition(": ")[2].rstrip(".")
-            return f"{self.name}: {text}" if self.lists else f"{self.name}: {text:.500}"
+            lists = isinstance(self.after, dict) and any(isinstance(x, np.ndarray) for x in self.after.values())
+            return f"{self.name}: {text}" if lists else f"{self.name}: {text:.500}"  # values may be of any length
         return None
 
 
 def _extra_state(model: Any) -> dict[str, dict[str, Array]]:
-    """What the model has besides its tensors, by part; a model that is no layer has nothing."""
+    """Return the model's state besides its tensors, by part; empty for a model that is no layer."""
     return model.extra_state() if isinstance(model, Layer) else {}
 
 
 def _same_types(before: Any, after: Any) -> None:
-    """Refuse arrays of other element types; loading would convert them, and a run that goes on has the same."""
+    """Refuse arrays of other element types, which loading would convert."""
     wrong = [f"{name} is {_type(array)} instead of {_type(before[name])}"
              for name, array in (after.items() if isinstance(after, dict) else ())
              if isinstance(array, np.ndarray) and name in before and array.dtype != before[name].dtype]

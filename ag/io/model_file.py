@@ -2,9 +2,8 @@
 
     {"layer": "Sequential", "layers": [{"layer": "Linear", "args": {"in_features": 4, "out_features": 3, ...}}, ...]}
 
-The names in a description are looked up among the layers of `ag.nn`, which register themselves, and nowhere else.  A
-file is not trusted: its sizes are compared with what it holds before anything is allocated.  Knows no layer by name.
-Users call it.
+Names in a description are looked up among the layers of `ag.nn` alone.  Sizes are compared with what the file holds
+before anything is allocated.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from ag.io.safetensors_file import element_type, elements_of, read_file, write_f
 from ag.nn.layer import LIBRARY, Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.nn.mode import ag_eval
 
-__all__ = ["ag_load_model", "ag_save_model", "check_arguments", "tensors_of_file", "tied_in"]
-
 M = TypeVar("M", bound=Model)
 
 _FORMAT = "ag-model-1"
@@ -43,8 +40,7 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     path : path
         File to write; replaced only once the new one is complete.
     model_fn : callable, optional
-        The factory you will load with; it is called once to check that its parameters have the same names and
-        shapes, and are tied as the model's are.  It is not stored.
+        The factory you will load with, called once to check that it builds such parameters; not stored.
 
     Raises
     ------
@@ -80,13 +76,7 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
 
 
 def check_arguments(call: str, path: object, *models: object) -> None:
-    """Refuse a path that is none, and a model that is none; `call` shows the order, as in "ag_save_model(model, path)".
-
-    Raises
-    ------
-    TypeError
-        Naming what was given.
-    """
+    """Raise a TypeError for a path or a model that is none; `call` shows the order, as "ag_save_model(model, path)"."""
     function = call.partition("(")[0]
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"{function}: path is a {type(path).__name__}; the name of a file is required, as in {call}.")
@@ -98,7 +88,7 @@ def check_arguments(call: str, path: object, *models: object) -> None:
 
 
 def _made_by(model_fn: object, function: str) -> Model:
-    """The model that a factory builds."""
+    """Return the model that a factory builds."""
     if not callable(model_fn) or isinstance(model_fn, Layer):
         raise TypeError(f"{function}: model_fn is a {type(model_fn).__name__}; a function that builds the model is "
                         f"required, such as its class. Values get into a model that is there by "
@@ -111,7 +101,7 @@ def _made_by(model_fn: object, function: str) -> Model:
 
 
 def _outline(tensors: dict[str, Tensor]) -> dict[str, object]:
-    """The shape of every tensor, or the name of the one that it is tied to."""
+    """Return every tensor's shape, or the name of the tensor that it is tied to."""
     outline: dict[str, object] = {name: x.shape for name, x in tensors.items()}
     return outline | ties(tensors)
 
@@ -129,14 +119,14 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     path : path
         Of a model file, or of a checkpoint of `ag_save_checkpoint` or `dp_train`.
     model_fn : callable, optional
-        Builds the model; needed if it is not made of this library's layers only, and for checkpoints.
+        Builds the model; needed for checkpoints, and for models with layers of your own.
     device : str, optional
         Where its parameters shall be; default: the current default device.
 
     Returns
     -------
     object
-        The model, in eval mode.
+        The model, in eval mode; without `model_fn`, with the element types of the file.
 
     Raises
     ------
@@ -148,10 +138,7 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
 
     Notes
     -----
-    Without `model_fn`, the model has the element types of the file; with it, those that the factory gives it.
-
-    Another program's file says nothing about the model: build it, and use
-    ``model.load_state_dict(safetensors.numpy.load_file(path))``; docs/interop.md shows what is called what in PyTorch.
+    Of another program's file, build the model and call `load_weights`.
 
     References
     ----------
@@ -186,7 +173,7 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
 
 def _tensors_in(header: dict[str, str], arrays: dict[str, Array], path: str | os.PathLike[str],
                 model_fn: Callable[[], Model] | None) -> dict[str, Array]:
-    """The model's tensors in a file, by their names in the model."""
+    """Return the model's tensors in a file, by their names in the model."""
     if model_fn is None and header["format"] in _CHECKPOINTS:
         raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} is a checkpoint, which does not say how to build "
                               f"the model; pass the model_fn that builds it.")
@@ -194,7 +181,7 @@ def _tensors_in(header: dict[str, str], arrays: dict[str, Array], path: str | os
 
 
 def tensors_of_file(header: dict[str, str], arrays: dict[str, Array]) -> tuple[dict[str, Array], bool]:
-    """A model's tensors by their names in the model, and whether this library has written the file; else all."""
+    """Return a file's tensors by their names in the model, and whether this library wrote the file."""
     prefixes = _CHECKPOINTS.get(header.get("format", ""))
     if prefixes is None:
         return arrays, header.get("format") == _FORMAT
@@ -203,7 +190,7 @@ def tensors_of_file(header: dict[str, str], arrays: dict[str, Array]) -> tuple[d
 
 
 def tied_in(header: dict[str, str], where: str) -> dict[str, str]:
-    """Which names a file holds for one tensor; files of earlier versions do not say.  `where` begins the message."""
+    """Return which names stand for one tensor; files of early versions do not say. `where` begins messages."""
     try:
         tied: dict[str, str] = dict(json.loads(header.get("tied", "{}")))
         if not all(isinstance(name, str) for name in (*tied, *tied.values())):
@@ -215,7 +202,7 @@ def tied_in(header: dict[str, str], where: str) -> dict[str, str]:
 
 
 def _tie(model: Layer, tied: dict[str, str], path: str | os.PathLike[str]) -> None:
-    """Let tensors of a new model be one that are one in the file."""
+    """Tie the tensors of a new model that are one in the file."""
     tensors = model.named_tensors()
     owners = {f"{prefix}_{own}" if prefix else own: (layer, own) for prefix, layer in model.modules()
               for own, x in vars(layer).items() if isinstance(x, Tensor)}
@@ -227,7 +214,7 @@ def _tie(model: Layer, tied: dict[str, str], path: str | os.PathLike[str]) -> No
 
 
 def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str | os.PathLike[str]) -> None:
-    """Give a new model's tensors the floating types that they have in the file; their values are still to come."""
+    """Give a new model's tensors the floating types of the file; their values come later."""
     for name, x in tensors.items():
         kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
         if kind.is_float and kind is not x.buffer.dtype:
@@ -251,13 +238,13 @@ def _config(header: dict[str, str], path: str | os.PathLike[str]) -> Any:
 
 
 def _known(layer: Layer) -> bool:
-    """Whether a file can describe the layer: it and all inside are layers of this library, or its constructor's."""
+    """Return whether a file can describe the layer: it and all inside are this library's, as made."""
     return LIBRARY.get(type(layer).__name__) is type(layer) and (
         layer.is_as_made() or all(map(_known, layer.children().values())))
 
 
 def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
-    """The model that a description is of: only constructors of this library, with sizes that the file has room for."""
+    """Build the described model by this library's constructors, if the file has room for its sizes."""
     try:
         needed = _elements(config, _DEEPEST)
         if needed > elements:
@@ -272,7 +259,7 @@ def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
 
 
 def _elements(config: Any, depth: int) -> int:
-    """Elements that a file must hold at least if it is to hold such a model; nothing is allocated for a larger one."""
+    """Return how many elements a file must hold at least for such a model, before anything is allocated."""
     if depth == 0:
         raise ValueError(f"more than {_DEEPEST} blocks inside each other")
     if "same" in config:
@@ -284,10 +271,7 @@ def _elements(config: Any, depth: int) -> int:
 
 
 def _description(model: Layer) -> Any:
-    """The model's configuration; a layer that stands in several places is described in the first of them.
-
-    In the others there is its number, counted from the outermost layer: ``{"same": 1}``.
-    """
+    """Return the model's configuration; a layer that stands there again is ``{"same": 1}``, by its number."""
     config = model.config()
     _mark(config, model, {})
     return config

@@ -1,9 +1,7 @@
-"""Files of arrays: safetensors with a text header, written atomically.
+"""Read and write safetensors files with a text header, atomically.
 
-What is written goes to a temporary file, is flushed to the disk and renamed: readers see the old file or the new one.
-On an error the temporary file is removed; what a killed saver left, the next save removes.  Knows nothing of what the
-header says: `ag.io.model_file`, `ag.io.checkpoint` and `ag.parallel.trainer.checkpoint`, which call it, decide that.
-`ag.io.weights` reads others' files with it; ONNX files and logs use `replace_file`.
+A writer fills a temporary file, flushes it to the disk and renames it: readers see the old file or the new one.  An
+error removes the temporary file; the next save removes those of savers that were killed.
 """
 
 from __future__ import annotations
@@ -30,24 +28,15 @@ from ag.engine.kernels.convert import BFLOAT16, stored
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 
-__all__ = ["absolute", "check_writable", "element_type", "elements_of", "read_file", "read_regular",
-           "read_tensors", "replace_file", "to_json", "write_file"]
-
 _LONGEST_NAME = 255 - len(".") - len(".0123abcd")  # bytes of a file's name with which a temporary file's begins
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
 
 def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
-    """Write a safetensors file next to the target, flush it to disk, then rename: readers see the old or the new.
+    """Write a safetensors file atomically.
 
-    A file that is there keeps its permissions, a symbolic link stays and the file that it leads to is replaced.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; an older one stays as it was.
-    ValueError
-        If an array has a name that the format cannot hold.
+    A file that is there keeps its permissions; a symbolic link stays, and its target is replaced.  An OSError leaves an
+    older file as it was.  A ValueError names an array whose name the format cannot hold.
     """
     unfit = [name for name in arrays if not _is_name(name)]
     if unfit:
@@ -57,13 +46,7 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
 
 
 def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes]) -> None:
-    """Put a file in the place of another as `write_file` does; what it holds is made when the path is known to do.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; an older one stays as it was.
-    """
+    """Replace a file as `write_file` does; `content` is called once the path is known to be possible."""
     target = _target(path)
     _replace(target, content())
     _remove_abandoned(target)
@@ -82,10 +65,7 @@ def absolute(path: Any) -> Any:
 def read_regular(path: str | os.PathLike[str], start: int = 0, size: int | None = None) -> bytes:
     """Return the content of a regular file, or `size` bytes of it from `start`.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read, or is something else, such as a pipe, which would be waited for.
+    Anything else, such as a pipe, which would be waited for, is an OSError.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
@@ -99,21 +79,7 @@ def read_regular(path: str | os.PathLike[str], start: int = 0, size: int | None 
 
 
 def check_writable(path: str | os.PathLike[str], function: str) -> None:
-    """Try whether `write_file` could write there; leaves nothing behind, and a file that is there as it is.
-
-    Raises
-    ------
-    CheckpointError
-        If it could not: no such folder, no permission, a full disk, a folder of that name.
-
-    Examples
-    --------
-    >>> from ag.io.safetensors_file import check_writable
-    >>> check_writable("/nowhere/run.safetensors", "dp_train")
-    Traceback (most recent call last):
-    ag.errors.CheckpointError: dp_train: /nowhere/run.safetensors cannot be written (No such file or directory); name \
-a file in a folder that is there, is writable and has room.
-    """
+    """Refuse a path to which `write_file` could not write, by a CheckpointError; leaves nothing behind."""
     try:
         target = _target(path)
         other = _beside(target)
@@ -127,7 +93,7 @@ a file in a folder that is there, is writable and has room.
 
 
 def _is_name(name: object) -> bool:
-    """Whether an array may be called that; the format has a place of its own called ``__metadata__``."""
+    """Return whether an array may be called that; ``__metadata__`` is the format's own."""
     try:
         return isinstance(name, str) and name.encode() != b"__metadata__"
     except UnicodeEncodeError:  # half a character
@@ -135,15 +101,19 @@ def _is_name(name: object) -> bool:
 
 
 def _shown(path: object) -> str:
-    """What was given for a path, as a message names it."""
+    """Return a path as messages name it."""
     name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
     return name if name and name.isprintable() else repr(path)
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """The file that a path leads to, through symbolic links; an OSError if it can be no file of ours."""
-    name = os.fsdecode(path)
-    target = Path(os.path.realpath(name))
+    """Return the file to which a path leads through symbolic links; an OSError if it can be none of ours."""
+    try:
+        name = os.fsdecode(path)
+        target = Path(os.path.realpath(name))
+        os.fsencode(target)
+    except ValueError as error:  # a NUL or half a character
+        raise OSError(errno.EINVAL, f"Not the name of a file: {error}", repr(path)) from error
     refused = None
     if not name:
         refused = errno.ENOENT
@@ -162,25 +132,25 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _stem(target: Path) -> str:
-    """How the names of a file's temporary files begin: as its own, as far as there is room in a name."""
+    """Return the beginning of the names of a file's temporary files, short enough for a name."""
     name = os.fsencode(target.name)
     return target.name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def _beside(target: Path) -> Path:
-    """A temporary file of its own."""
+    """Return the path of a new temporary file."""
     return target.with_name(f".{_stem(target)}.{token_hex(4)}")
 
 
 def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
-    """Put a file in the place of another, complete or not at all, with the permissions of `like`, or else its own."""
+    """Replace a file, completely or not at all, with the permissions of `like`, or else its own."""
     temporary = _beside(like or target)
     try:
         old = (like or target).stat()
     except FileNotFoundError:
         old = None
     try:
-        # nobody may read it before it has the old one's permissions; a new one has what the umask leaves
+        # private until it has the old one's permissions; a new file has what the umask leaves
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
         with os.fdopen(handle, "wb") as file:
             if old is not None and hasattr(os, "fchown"):
@@ -223,13 +193,7 @@ def _keep_attributes(handle: int, old: Path) -> None:
 
 
 def to_json(value: object, what: str, function: str) -> str:
-    """Text for a header.
-
-    Raises
-    ------
-    TypeError
-        If JSON cannot hold it; `what` and `function` begin the message.
-    """
+    """Return JSON for a header; a TypeError that begins with `function` and `what` if there is none."""
     try:
         text = json.dumps(value)
         for key in _keys(value):
@@ -242,7 +206,7 @@ def to_json(value: object, what: str, function: str) -> str:
 
 
 def _keys(value: object) -> Iterator[object]:
-    """Of all dicts in a value."""
+    """Yield the keys of all dicts in a value."""
     if isinstance(value, dict):
         yield from value
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
@@ -250,7 +214,7 @@ def _keys(value: object) -> Iterator[object]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove what saves of this target left behind that were killed, but nothing that another process is writing."""
+    """Remove what killed savers of this target left, but nothing that another process writes now."""
     ours = re.compile(rf"\.{re.escape(_stem(target))}\.[0-9a-f]{{8}}")
     with suppress(OSError), os.scandir(target.parent) as entries:  # the file is saved, whatever becomes of these
         for entry in entries:
@@ -265,13 +229,7 @@ _READERS = {"ag-model-1": "ag_load_model(path)", "ag-checkpoint-1": "ag_load_che
 
 
 def read_tensors(path: str | os.PathLike[str], function: str) -> tuple[dict[str, str], dict[str, Array]]:
-    """Header and arrays of any safetensors file.
-
-    Raises
-    ------
-    CheckpointError
-        If it is missing, truncated or no such file.
-    """
+    """Return header and arrays of any safetensors file; a CheckpointError if it cannot be read."""
     try:
         return _with_bfloat16(read_regular(path))
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
@@ -282,12 +240,9 @@ def read_tensors(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
 
 def read_file(path: str | os.PathLike[str], form: str, function: str, others: Sequence[str] = ()
               ) -> tuple[dict[str, str], dict[str, Array]]:
-    """Header and arrays of a safetensors file of the given format, or of one of some others.
+    """Return header and arrays of a safetensors file of the given format, or of one of some others.
 
-    Raises
-    ------
-    CheckpointError
-        If it is missing, truncated, foreign, or of another format.
+    A CheckpointError says if the file is missing, truncated, foreign, or of another format.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
@@ -324,18 +279,18 @@ _NUMPY_TYPES = {"BF16": BFLOAT16, "BOOL": np.dtype(bool), **{
 
 
 def elements_of(x: Tensor) -> Array:
-    """A tensor's elements for a file, those of bfloat16 as `BFLOAT16`."""
+    """Return a tensor's elements for a file, those of bfloat16 as `BFLOAT16`."""
     array = x.numpy()
     return stored(array, BF16).view(BFLOAT16) if x.buffer.dtype is BF16 else array
 
 
 def element_type(array: Array) -> DType:
-    """The type of an array from a file."""
+    """Return the element type of an array from a file."""
     return BF16 if array.dtype == BFLOAT16 else as_dtype(array.dtype, "read_file")
 
 
 def _bytes(arrays: dict[str, Array], header: dict[str, str]) -> bytes:
-    """A safetensors file: bfloat16 is written as whole numbers of its size, then named in the file's header."""
+    """Return a safetensors file: bfloat16 is written as uint16, then renamed in the file's header."""
     bfloat = [name for name, array in arrays.items() if array.dtype == BFLOAT16]
     whole = {name: arrays[name].view(np.uint16) for name in bfloat}
     content = safetensors.numpy.save(arrays | whole, header)
@@ -351,7 +306,7 @@ def _bytes(arrays: dict[str, Array], header: dict[str, str]) -> bytes:
 
 
 def _with_bfloat16(content: bytes) -> tuple[dict[str, str], dict[str, Array]]:
-    """Header and arrays of a safetensors file."""
+    """Return header and arrays of a safetensors file."""
     arrays = {}
     for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
         arrays[name] = np.frombuffer(entry["data"], _NUMPY_TYPES[entry["dtype"]]).reshape(entry["shape"])

@@ -1,12 +1,8 @@
-"""`load_weights`: weights from another program's file into a model, by a map of names.
+"""Load weights from another program's file into a model, by a map of names.
 
     PyTorch, safetensors        names={...}           here
     0.weight [8, 4]             "0.weight": "layer1_W"   layer1_W [8, 4]
     0.bias [8]                  "0.bias": "layer1_b"     layer1_b [8, 1], as vectors are columns here
-    emb.weight [v, d]           ...                      emb_weight [d, v], as words are columns
-
-Knows names and shapes, not how a file is laid out: files are read by `ag.io.safetensors_file` and
-`ag.io.onnx.initializers`; a model takes values over, all or none, by `ag.nn.layer.load_into`.  Users call it.
 """
 
 from __future__ import annotations
@@ -25,8 +21,6 @@ from ag.io.safetensors_file import read_tensors
 from ag.nn.embedding import Embedding
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
 
-__all__ = ["load_weights"]
-
 Target = str | Sequence[str] | None  # whose tensor an array is: of one name, of several one after the other, of none
 Names = Mapping[str, Target] | Callable[[str], Target]
 
@@ -43,16 +37,15 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
         A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``, or an ONNX file, which ends in
         ``.onnx``; also a model file or checkpoint of this library.
     names : dict or callable, optional
-        What a tensor of the file is called in the model, as ``{"0.weight": "layer1_W"}`` or a function of the name in
-        the file.  None leaves a tensor out; a list of names cuts it into as many equal parts along its first axis, as
-        ``in_proj_weight`` into ``["W_q", "W_k", "W_v"]``.  What a dict does not name has the same name in both.
+        Each tensor's name in the model, as ``{"0.weight": "layer1_W"}`` or a function of the name in the file.  None
+        leaves a tensor out; a list of names cuts it into as many equal parts along its first axis, as
+        ``in_proj_weight`` into ``["W_q", "W_k", "W_v"]``.  A name that a dict lacks stays as it is.
 
     Raises
     ------
     CheckpointError
-        If the file cannot be read, or names that are missing, unexpected or of another shape; the message lists them
-        with the nearest right ones.  Also if the model is one embedding of a square shape and `names` is not given, as
-        that could be transposed or not.
+        If the file cannot be read, or names are missing, unexpected or of another shape; the message lists them with
+        the nearest right ones.  Also if the model is one square embedding and `names` is not given.
     TypeError
         If `model` is no model, `path` no name, or `names` is or gives something else.
     ImportError
@@ -61,12 +54,10 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     Notes
     -----
     Layouts are those of docs/interop.md: a vector becomes a column, the weight of PyTorch's embedding, [v, d], is
-    transposed, and weights of ONNX graphs are turned as their operators use them: what `MatMul` or `Gemm` multiplies
-    from the right is transposed; single numbers and whole numbers in it are no weights.  ``num_batches_tracked`` is
-    left out.  Of a tied tensor one name is enough.
+    transposed, and so is what `MatMul` or `Gemm` of an ONNX graph multiplies from the right.  Its single numbers and
+    whole numbers, and ``num_batches_tracked``, are left out.  Of a tied tensor one name is enough.
 
-    Where no `names` are given and the file calls its tensors as the model does, ``layer1_W``, it has this library's
-    layout, and nothing is transposed.
+    Without `names`, a file with the model's own names, ``layer1_W``, has this library's layout.
 
     References
     ----------
@@ -126,7 +117,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
 
 
 def _target(names: Names | None, name: str, mine: Mapping[str, Tensor]) -> Target:
-    """Whose tensor an array of the file is."""
+    """Return the name, or names, in the model for an array of the file."""
     found: Target = name
     if names is None:
         pass
@@ -138,7 +129,7 @@ def _target(names: Names | None, name: str, mine: Mapping[str, Tensor]) -> Targe
 
 
 def _parts(where: str, name: str, array: Array, target: Target) -> list[tuple[str, Array]]:
-    """An array, or its parts, by names in the model."""
+    """Return an array, or its parts, with their names in the model."""
     if target is None:
         return []
     if isinstance(target, str):
@@ -153,9 +144,9 @@ def _parts(where: str, name: str, array: Array, target: Target) -> list[tuple[st
 
 
 def _names_are_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], where: str) -> bool:
-    """Whether the tensors of a file are called as the model's are, so that they are laid out as these, too.
+    """Return whether the file has the model's names, and so its layout.
 
-    PyTorch's names have dots; only one layer by itself may be called alike here and there, an embedding.
+    PyTorch's names have dots; only a single embedding is called alike here and there.
     """
     if set(theirs) == {"weight"} == set(mine):
         shape, here = theirs["weight"].shape, mine["weight"].shape
@@ -173,13 +164,13 @@ def _of_words(is_turned: bool) -> str:
 
 
 def _words(model: object) -> set[str]:
-    """Names of the tensors that have a word in each column."""
+    """Return the names of the tensors that have a word in each column."""
     return {f"{prefix}_weight" if prefix else "weight" for prefix, layer in model.modules()
             if isinstance(layer, Embedding)} if isinstance(model, Layer) else set()
 
 
 def _as_here(array: Array, shape: tuple[int, ...], is_turned: bool) -> Array:
-    """An array as the model has it, if it is of its kind."""
+    """Return an array in this library's layout."""
     if is_turned and array.ndim == 2:
         return array.T
     return array.reshape(-1, 1) if array.ndim == 1 and shape == (array.size, 1) else array
@@ -190,7 +181,7 @@ def _both(name: str, target: str) -> str:
 
 
 def _nearest(name: str, shape: tuple[int, ...], free: Mapping[str, tuple[int, ...]]) -> str:
-    """The tensor of the file that is probably meant: one of the shape, the one most like it by its name if there is."""
+    """Name the tensor of the file that is probably meant: of the shape, and most like it by its name."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
     plain = {other.replace(".", "_").lower(): other for other in free}

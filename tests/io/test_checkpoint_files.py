@@ -152,3 +152,18 @@ def test_killed_while_saving_the_latest_file_loads(path: Path) -> None:
         os.utime(path.parent / name, (0, 0))  # long ago
     ag.ag_save_checkpoint(path, ag.ag_linear(64, 64))
     assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("part", ["optimizer", "scheduler", "dataloader"])
+def test_parts_without_a_state_are_named(tmp_path: Path, part: str) -> None:
+    model, path = ag.ag_linear(2, 2), tmp_path / "c"
+    ag.ag_save_checkpoint(path, model)
+    for function in (ag.ag_save_checkpoint, ag.ag_load_checkpoint):
+        with pytest.raises(TypeError, match=f"{function.__name__}: {part} is a list; .* is required, or None"):
+            function(path, model, **{part: []})
+
+
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    for name in ("a\0b", "\ud800" if sys.platform != "win32" else "a\0"):
+        with pytest.raises(OSError, match="Not the name of a file"):
+            ag.ag_save_model(ag.ag_linear(2, 2), os.path.join(tmp_path, name))

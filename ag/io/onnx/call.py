@@ -1,7 +1,7 @@
-"""How a model is called that is exported: its inputs by name, made of an example, for batches of any size.
+"""Call the model that is exported: its inputs by name, made of an example, for batches of any size.
 
-Batches of other sizes repeat the example's samples and have other values, so that what a model computes in plain Python
-from values or sizes shows.  Knows the model's arguments; nothing of what it computes.  `ag.io.onnx.export` calls it.
+Larger batches repeat the example's samples with other values.  So numbers that Python makes of values or sizes
+differ between calls.
 """
 
 from __future__ import annotations
@@ -21,39 +21,23 @@ from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 from ag.io.onnx.graph import ELEMENT
 
-__all__ = ["Argument", "Call", "called_with"]
-
 _INT64 = 7  # onnx.TensorProto's number of it
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input.
+    """An input of the model."""
 
-    Attributes
-    ----------
-    name, key : str
-        In the graph, and of the argument.
-    array : ndarray
-        The example.
-    dtype : DType
-        Of the tensor that the model gets.
-    is_long : bool
-        Whether the graph takes int64 and makes int32 of it.
-    is_whole : bool
-        Whether it is an array of the host's that holds whole numbers.
-    """
-
-    name: str
-    key: str
-    array: Array
-    dtype: DType
-    is_long: bool = False
-    is_whole: bool = False
+    name: str  # in the graph
+    key: str  # of the argument
+    array: Array  # the example
+    dtype: DType  # of the tensor that the model gets
+    is_long: bool = False  # whether the graph takes int64 and makes int32 of it
+    is_whole: bool = False  # whether it is an array of the host's that holds whole numbers
 
     @property
     def element(self) -> int:
-        """onnx.TensorProto's number of the element type that the graph takes."""
+        """Return onnx.TensorProto's number of the element type that the graph takes."""
         return _INT64 if self.is_long else ELEMENT[self.dtype]
 
 
@@ -67,14 +51,13 @@ class Call:
 
     @property
     def batch_of(self) -> tuple[str, int] | None:
-        """The input and its axis that is the batch; None if no input has an axis."""
+        """Return the input whose last axis is the batch, and that axis; None without axes."""
         return next(((x.name, x.array.ndim - 1) for x in self.arguments if x.array.ndim), None)
 
     def batches(self, dynamic: bool) -> list[int]:
-        """With how many samples the model is tried; without a batch it is tried twice with the example's size.
+        """Return the numbers of samples to try; without a batch, twice the example's.
 
-        The larger ones tell a straight line from a square, and from what ends somewhere, as ``min(n, 8)``; a model may
-        do something else with one sample.
+        Three sizes tell a straight line from a square, and from an end as ``min(n, 8)``; one sample may be special.
         """
         samples = next((x.array.shape[-1] for x in self.arguments if x.array.ndim), 1)
         if not dynamic or self.batch_of is None:
@@ -85,7 +68,7 @@ class Call:
         return [samples, samples + 1, 2 * samples + 9, *([1] if samples > 1 else [])]
 
     def inputs(self, batches: Sequence[int], number: int) -> dict[str, Tensor]:
-        """Tensors by the graph's names for one of the batches; the first is the example itself."""
+        """Make tensors by the graph's names for one of the batches; the first is the example itself."""
         rng = np.random.default_rng(number)
         inputs = {}
         for x in self.arguments:
@@ -100,22 +83,14 @@ class Call:
         return inputs
 
     def run(self, model: Callable[..., object], inputs: Mapping[str, Tensor]) -> object:
-        """What the model returns."""
+        """Call the model."""
         if self.by_name:
             return model(**{x.key: inputs[x.name] for x in self.arguments})
         return model(*(inputs[x.name] for x in self.arguments))
 
 
 def called_with(function: str, model: Callable[..., object], example: object, tensors: Mapping[str, Tensor]) -> Call:
-    """The call that an example stands for.
-
-    Raises
-    ------
-    TypeError
-        If there is no input.
-    DtypeError
-        If something is no number, or of type bf16.
-    """
+    """Return the call that an example stands for."""
     for name, t in tensors.items():
         if t.buffer.dtype is BF16:
             raise DtypeError(f"{function}: {name} is of type bf16, for which runtimes have no operators; give the "
@@ -149,7 +124,7 @@ def _argument(function: str, key: str, name: str, value: object, floating: DType
 
 
 def _names(model: Callable[..., object], count: int) -> list[str]:
-    """What the model calls its first arguments."""
+    """Return the model's names of its first arguments."""
     try:
         parameters = inspect.signature(getattr(model, "forward", model)).parameters.values()
     except (TypeError, ValueError):  # of a function written in C

@@ -1,8 +1,7 @@
-"""A model as an ONNX file, whose graph has its parameters under their names and follows the batch.
+"""Make an ONNX file of a model: its parameters under their names, and sizes that follow the batch.
 
-The model runs three times, with the example and with two batches of other sizes made of it, and what it computes is
-what all three have in common (`ag.io.onnx.program`).  Its mode, its tensors and the tape stay as they were.  The
-package onnx is loaded when it is needed.  Knows no op by name.  `ag.io.onnx_file` calls it.
+The model runs with the example and with batches of other sizes made of it.  The graph is what all these runs have in
+common (`ag.io.onnx.program`).  The model's mode, its tensors and the tape stay as they were.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.onnx.call import Call, called_with
-from ag.io.onnx.graph import ELEMENT, Graph, Node
+from ag.io.onnx.graph import ELEMENT, Dims, Graph, Node, Size
+from ag.io.onnx.initializers import onnx_package
 from ag.io.onnx.operators import REFUSED, WRITERS
-from ag.io.onnx.package import onnx_package
 from ag.io.onnx.program import Program, merged
-from ag.io.onnx.sizes import Dims, Size
 from ag.io.onnx.trace import Ref, Trace, traced
 from ag.io.onnx.write import written
 from ag.io.safetensors_file import replace_file
@@ -32,14 +30,12 @@ from ag.version import __version__
 if TYPE_CHECKING:
     from onnx import NodeProto, ValueInfoProto
 
-__all__ = ["export"]
-
 _OPSET, _IR = 20, 9  # of onnx 1.15 and onnxruntime 1.17: the first that have Gelu
 _MOST_BYTES = (1 << 31) - 1  # of a file of protobuf
 
 
 def export(model: Callable[..., object], path: str | os.PathLike[str], example: object, dynamic: bool) -> None:
-    """Write the graph of a model; `ag.io.onnx_file.export_onnx` says what everything means."""
+    """Write the graph of a model; see `export_onnx`."""
     onnx_package("export_onnx")
     if not callable(model):
         raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
@@ -68,7 +64,7 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
 
 def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
            number: int) -> Trace | None:
-    """What the model computes for a batch made of the example's; None if it takes no single sample."""
+    """Trace the model for a batch made of the example's; None if it takes no single sample."""
     inputs = call.inputs(batches, number)
     trace = Trace(tensors, inputs, _why_not)
     try:
@@ -92,14 +88,14 @@ def _said(error: BaseException) -> str:
 
 
 def _why_not(function: object) -> str | None:
-    """Why an op cannot be exported; None if it can."""
+    """Return the reason why an op cannot be exported; None if it can."""
     if function in WRITERS:
         return None
     return REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
 
 
 def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list[str]:
-    """Give tensors the values that they had; the names of those that had others."""
+    """Give tensors the values that they had; return the names of those that had others."""
     changed = [name for name, x in tensors.items() if not np.array_equal(x.numpy(), state[name], equal_nan=True)]
     for name in changed:
         tensors[name].data = state[name]
@@ -110,7 +106,7 @@ def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list
 
 
 def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping[str, Ref]) -> bytes:
-    """The file's bytes, after onnx has checked them."""
+    """Return the file's bytes, checked by onnx."""
     from onnx import checker, helper, numpy_helper
 
     def info(name: str, dims: Dims, element: int) -> ValueInfoProto:

@@ -1,9 +1,7 @@
-"""An ONNX graph while it is written: nodes, initializers, names; sizes that follow the batch become nodes, too.
+"""Hold an ONNX graph while it is written: nodes, initializers, names; sizes that follow the batch become nodes, too.
 
-    reshape(x, (8, Size(0, 1)))       Reshape(x, [8, -1])
+    reshape(x, (8, Size(0, 1)))            Reshape(x, [8, -1])
     reshape(x, (Size(0, 1), Size(0, 2)))   Shape(first input) -> Mul -> Concat -> Reshape(x, ...)
-
-Knows operators by name and no op of `ag`; `ag.io.onnx.operators` writes with it, `ag.io.onnx.export` makes the file.
 """
 
 from __future__ import annotations
@@ -16,9 +14,51 @@ import numpy as np
 
 from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
-from ag.io.onnx.sizes import Dim, Dims, Size, product
 
-__all__ = ["ELEMENT", "Graph", "Node", "Value"]
+
+class Size(NamedTuple):
+    """A number that depends on the batch: ``fixed + per_sample * batch``."""
+
+    fixed: int
+    per_sample: int
+
+    def __str__(self) -> str:
+        times = "batch" if self.per_sample == 1 else f"{self.per_sample}*batch"
+        return times if self.fixed == 0 else f"{times}{self.fixed:+d}"
+
+
+Dim = int | Size
+Dims = tuple[Dim, ...]
+
+
+def fit(numbers: Sequence[int], batches: Sequence[int]) -> Dim | None:
+    """Return the size that gave these numbers for these batches; None if they are on no straight line.
+
+        batches of 4, 5, 7 samples:    3, 3, 3 -> 3    4, 5, 7 -> Size(0, 1)    16, 25, 49 -> None
+    """
+    first, *others = numbers
+    if all(n == first for n in others):
+        return int(first)
+    if batches[0] == batches[1]:
+        return None
+    slope, rest = divmod(others[0] - first, batches[1] - batches[0])
+    size = Size(int(first - slope * batches[0]), int(slope))
+    fits = rest == 0 and all(size.fixed + size.per_sample * b == n for n, b in zip(numbers, batches, strict=True))
+    return size if fits else None
+
+
+def product(dims: Sequence[Dim]) -> Dim | None:
+    """Return the product of sizes; None if more than one follows the batch."""
+    fixed, size = 1, None
+    for dim in dims:
+        if not isinstance(dim, Size):
+            fixed *= dim
+        elif size is not None:
+            return None
+        else:
+            size = dim
+    return fixed if size is None else Size(fixed * size.fixed, fixed * size.per_sample)
+
 
 ELEMENT = {F32: 1, I32: 6, F16: 10, F64: 11, U32: 12}  # onnx.TensorProto's numbers of element types
 _SMALL = 64  # elements of constants that are kept once
@@ -50,25 +90,17 @@ class Value(NamedTuple):
 
 
 class Graph:
-    """Nodes, in order, and the arrays that they begin with.
-
-    Parameters
-    ----------
-    taken : iterable of str
-        Names that are those of inputs and parameters.
-    batch_of : (str, int), optional
-        The input whose axis of that number is the batch.
-    """
+    """Nodes in order, and the arrays that they begin with."""
 
     def __init__(self, taken: Sequence[str], batch_of: tuple[str, int] | None) -> None:
         self.nodes: list[Node] = []
         self.initializers: dict[str, Array] = {}
-        self._taken = set(taken)
-        self._batch_of = batch_of
+        self._taken = set(taken)  # names, also those of inputs and parameters
+        self._batch_of = batch_of  # the input whose axis of that number is the batch
         self._made: dict[tuple[object, ...], str] = {}
 
     def fresh(self, stem: str) -> str:
-        """A name that nobody has."""
+        """Return a name that is not taken yet."""
         number = 1
         while f"{stem}_{number}" in self._taken:
             number += 1

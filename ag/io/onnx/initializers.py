@@ -1,10 +1,9 @@
-"""The weights in an ONNX file: its initializers by name, and how the operators around them use them.
+"""Read the weights in an ONNX file: its initializers by name, and how the operators around them use them.
 
-    MatMul(x, W), Gemm(x, W)       W is multiplied from the right: its columns are the features, not its rows
-    MatMul(W, x), Gemm(x, W, transB=1)     rows are the features, as in `ag` and PyTorch
-    Gather(W, ids, axis=1)         a word is a column, as in `ag`; by axis=0 a row
-
-Knows no model; `ag.io.weights` calls it.
+    MatMul(x, W), Gemm(x, W)               W is multiplied from the right: its columns are the features
+    MatMul(W, x), Gemm(x, W, transB=1)     its rows are the features
+    Gather(W, ids, axis=1)                 a word is a column; by axis=0 a row
+`ag` has features as rows and words as columns.
 """
 
 from __future__ import annotations
@@ -16,26 +15,27 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
-from ag.io.onnx.package import onnx_package
 from ag.io.safetensors_file import read_regular
+from ag.version import install_line
 
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-__all__ = ["initializers"]
+
+def onnx_package(function: str) -> None:
+    """Load the package, or say how to get it."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{function}: the package onnx cannot be loaded ({error}); {install_line('onnx')} installs "
+                          f"it.") from error
 
 
 def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str, Array], set[str], set[str]]:
-    """Arrays by name; those used with words as columns; those to be transposed.
+    """Return the arrays by name, the names of those with words as columns, and of those to be transposed.
 
-    Single numbers and whole numbers, such as factors and axes, are no weights and left out.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read.
-    ImportError
-        If the package onnx is not installed.
+    Single numbers and whole numbers, such as factors and axes, are no weights and left out.  A file that cannot be read
+    is a CheckpointError.
     """
     onnx_package(function)
     from google.protobuf.message import DecodeError

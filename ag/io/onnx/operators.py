@@ -1,36 +1,195 @@
-"""Each op as ONNX operators: one table, `WRITERS`, from the function that users call to what writes its nodes.
+"""Write each op as ONNX operators: `WRITERS` has a writer per function that users call.
 
-A writer gets the graph, the op's operands and its other arguments, and returns the name of the result:
+A writer takes the graph, operands, other arguments and the result's shape, and returns the result's name.
+An op without a row here or in `REFUSED` is a named error.  16-bit tensors are float32 to writers.
 
-    ag_relu(x)          Relu(x)                         affine(W, x, b)     Gemm(W, x, b), the weight as it is
-    _conv2d(x, w)       Transpose, Conv, Transpose      as images are [channels, height, width, batch] here
-
-16-bit tensors are float32 to writers.  Images, sequences and losses have files of their own.  Knows every op, and no
-model; `ag.io.onnx.write` calls the writers.  Whoever adds an op adds a row here, or a reason to `REFUSED`; until then
-exporting it is a named error.
+    ag_relu(x)       Relu(x)                        affine(W, x, b)   Gemm(W, x, b)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isinf
+from math import inf, isinf, sqrt
 from operator import index
 from typing import SupportsIndex, cast
 
 from ag.engine.dtype import F32
 from ag.engine.shape import normalize_axes, normalize_axis
-from ag.io.onnx import images, losses, sequences
-from ag.io.onnx.graph import Graph, Value
-from ag.io.onnx.sizes import Dim, Dims, Size
+from ag.engine.window import Pair, Window
+from ag.errors import ExportError
+from ag.io.onnx.graph import Attribute, Dim, Dims, Graph, Size, Value
 from ag.ops import activation, arithmetic, convert, elementwise, indexing, loss, norm, pool, reduce
 from ag.ops import conv as convs
 from ag.ops import dropout as dropouts
 from ag.ops import embedding as embeddings
 from ag.ops.attention import ag_attention, attention_of_heads
 from ag.ops.matmul import affine, ag_matmul
+from ag.ops.pool import pool_window
 from ag.ops.reshape import ag_flatten, ag_reshape, ag_transpose
 
-__all__ = ["REFUSED", "WRITERS", "Writer"]
+_TO, _BACK = (3, 0, 1, 2), (1, 2, 3, 0)  # [channels, height, width, batch] to [batch, channels, height, width]
+
+
+def _places(window: Window) -> dict[str, Attribute]:
+    """A window as attributes."""
+    return {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [*window.padding, *window.padding]}
+
+
+def _conv(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_conv2d`; a third operand is the bias, one number per feature."""
+    window, groups = cast(Window, params[0]), cast(int, params[1])
+    x, w, *bias = xs
+    inputs = [g.transpose(x.name, _TO), w.name, *(g.reshape(b.name, (w.dims[0],)) for b in bias)]
+    out = g.node("Conv", *inputs, **_places(window), dilations=[*window.dilation], group=int(groups))
+    return g.transpose(out, _BACK)
+
+
+def _pool(g: Graph, x: Value, operator: str, params: Sequence[object], **attributes: Attribute) -> str:
+    if x.dims[0] == 0:
+        raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at least "
+                          "one; leave the pooling out.")
+    size, stride, padding = cast("Sequence[int | Pair]", params)
+    window = pool_window(size, stride, padding, operator)
+    return g.transpose(g.node(operator, g.transpose(x.name, _TO), **_places(window), **attributes), _BACK)
+
+
+def _max_pool(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_max_pool2d`."""
+    return _pool(g, xs[0], "MaxPool", params)
+
+
+def _avg_pool(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_avg_pool2d`, which counts padding."""
+    return _pool(g, xs[0], "AveragePool", params, count_include_pad=1)
+
+
+def _batch_norm_given(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_batch_norm_op` by given statistics."""
+    x, *others = xs
+    last = x.ndim - 1
+    vectors = [g.reshape(v.name, (x.dims[0],)) for v in others]
+    out = g.node("BatchNormalization", g.transpose(x.name, [last, *range(last)]), *vectors,
+                 epsilon=cast(float, params[0]))
+    return g.transpose(out, [*range(1, x.ndim), 0])
+
+
+def _batch_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_batch_norm_op` by the batch's own statistics: no operator does this, so it is written out."""
+    x, *others = xs
+    axes = g.whole(range(1, x.ndim))
+    gamma, beta = (g.reshape(v.name, (x.dims[0], *[1] * (x.ndim - 1))) for v in others)
+    apart = g.node("Sub", x.name, g.node("ReduceMean", x.name, axes, keepdims=1))
+    variance = g.node("ReduceMean", g.node("Mul", apart, apart), axes, keepdims=1)
+    deviation = g.node("Sqrt", g.node("Add", variance, g.number(cast(float, params[0]), x.dtype)))
+    return g.node("Add", g.node("Mul", g.node("Div", apart, deviation), gamma), beta)
+
+
+def _layer_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_layer_norm_op`; the operator wants the features last."""
+    x, *others = xs
+    vectors = [g.reshape(v.name, (x.dims[0],)) for v in others]
+    if x.dims[0] == 1:  # each value is its own mean, and some runtimes refuse to normalize one value
+        out = g.node("Sub", x.name, x.name)  # NaN of infinity, as the operator's
+        for operator, vector in zip(("Mul", "Add"), vectors, strict=False):
+            out = g.node(operator, out, vector)
+        return out
+    out = g.node("LayerNormalization", g.transpose(x.name, [*range(1, x.ndim), 0]), *vectors, axis=-1,
+                 epsilon=cast(float, params[0]))
+    return g.transpose(out, [x.ndim - 1, *range(x.ndim - 1)])
+
+
+def _rms_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_rms_norm_op`, written out: the operator is of opset 23, which is newer than what files here need."""
+    x, gamma = xs
+    square = g.node("ReduceMean", g.node("Mul", x.name, x.name), g.whole([0]), keepdims=1)
+    root = g.node("Sqrt", g.node("Add", square, g.number(cast(float, params[0]), x.dtype)))
+    return g.node("Mul", g.node("Div", x.name, root), g.reshape(gamma.name, (x.dims[0], *[1] * (x.ndim - 1))))
+
+
+def _lookup(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_embedding_lookup`: columns by number."""
+    return g.node("Gather", xs[0].name, cast(Value, params[0]).name, axis=1)
+
+
+# ---------------------------------------------------------------------------------------------- attention
+
+
+def _attention_op(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_attention`."""
+    causal, rate, heads = params
+    return _attention(g, xs, cast(int, heads), bool(causal), cast(float, rate), dims)
+
+
+def _attention_of_heads(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """The same inside of `ag_multihead_attention`."""
+    heads, causal, rate = params
+    return _attention(g, xs, cast(int, heads), bool(causal), cast(float, rate), dims)
+
+
+def _attention(g: Graph, xs: Sequence[Value], heads: int, causal: bool, rate: float, dims: Dims) -> str:
+    if rate:
+        raise ExportError(f"export_onnx: ag_attention draws random numbers for its dropout of {rate}, which a graph "
+                          f"cannot; export with dropout=0.0.")
+    q, k, v = (_by_head(g, x, heads) for x in xs)
+    features = xs[0].dims[0]
+    assert isinstance(features, int)
+    rest = [*range(xs[0].ndim - 1)]  # the axes of batch and heads
+    scores = g.node("MatMul", q, g.transpose(k, [*rest, len(rest) + 1, len(rest)]))
+    scores = g.node("Mul", scores, g.number(1 / sqrt(features // heads), xs[0].dtype))
+    if causal:
+        scores = g.node("Where", _seen(g, xs[0].dims[1], xs[1].dims[1]), scores, g.number(-inf, xs[0].dtype))
+    out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
+    back = (0, 2, 1) if xs[0].ndim == 2 else (1, 3, 2, 0)
+    return g.reshape(g.transpose(out, back), dims)
+
+
+def _by_head(g: Graph, x: Value, heads: int) -> str:
+    """[heads * d, time, batch] as [batch, heads, time, d]; without a batch, [heads, time, d]."""
+    features, *others = x.dims
+    assert isinstance(features, int)
+    return g.transpose(g.reshape(x.name, (heads, features // heads, *others)),
+                       (0, 2, 1) if x.ndim == 2 else (3, 0, 2, 1))
+
+
+def _seen(g: Graph, queries: Dim, keys: Dim) -> str:
+    """Return a mask [queries, keys]: each query sees the keys up to its own place."""
+    places = [g.once("Range", g.place(0), g.place(n), g.place(1)) for n in (queries, keys)]
+    return g.once("LessOrEqual", places[1], g.once("Unsqueeze", places[0], g.whole([1])))
+
+
+def _mean_over_samples(g: Graph, losses: str, ndim: int) -> str:
+    """The mean of all that is left after the classes were added up."""
+    return g.node("ReduceMean", losses, g.whole(range(ndim - 1)), keepdims=0) if ndim > 1 else losses
+
+
+def _negative_sum(g: Graph, x: Value, terms: str) -> str:
+    return g.node("Neg", _mean_over_samples(g, g.node("ReduceSum", terms, g.whole([0]), keepdims=0), x.ndim))
+
+
+def _mse(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_mse_loss`."""
+    apart = g.node("Sub", xs[0].name, xs[1].name)
+    squares = g.node("Mul", apart, apart)
+    return g.node("ReduceMean", squares, g.whole(range(xs[0].ndim)), keepdims=0) if xs[0].ndim else squares
+
+
+def _cross_entropy(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_cross_entropy_loss`."""
+    return _negative_sum(g, xs[0], g.node("Mul", xs[1].name, g.node("Log", xs[0].name)))
+
+
+def _soft_target(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_softmax_cross_entropy_loss` with distributions."""
+    return _negative_sum(g, xs[0], g.node("Mul", xs[1].name, g.node("LogSoftmax", xs[0].name, axis=0)))
+
+
+def _class_ids(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+    """`ag_softmax_cross_entropy_loss` with class numbers."""
+    x, ids = xs[0], cast(Value, params[0])
+    chosen = g.node("GatherElements", g.node("LogSoftmax", x.name, axis=0), g.reshape(ids.name, (1, *x.dims[1:])),
+                    axis=0)
+    return _negative_sum(g, x, chosen)
+
 
 # What writes an op: the graph, operands, other arguments, and the result's shape; it returns the result's name.
 Writer = Callable[[Graph, Sequence[Value], Sequence[object], Dims], str]
@@ -97,7 +256,7 @@ def _concat(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims)
 
 
 def _slice(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    """A part: slices first, then ints, which drop axes, then the axes that None adds."""
+    """Write a part: slices first, then ints, which drop axes, then the axes that None adds."""
     key = params[0] if isinstance(params[0], tuple) else (params[0],)
     skipped = xs[0].ndim - sum(k is not None and k is not Ellipsis for k in key)
     places = [k for part in key for k in ([slice(None)] * skipped if part is Ellipsis else [part])]
@@ -177,20 +336,20 @@ WRITERS: Mapping[object, Writer] = {
     convert.ag_cast: _cast,
     ag_matmul: _matmul,
     affine: _affine,
-    convs._conv2d: images.conv,
-    pool.ag_max_pool2d: images.max_pool,
-    pool.ag_avg_pool2d: images.avg_pool,
-    norm.ag_layer_norm_op: sequences.layer_norm,
-    norm.ag_rms_norm_op: sequences.rms_norm,
-    norm._by_batch: images.batch_norm,
-    norm._by_statistics: images.batch_norm_given,
-    embeddings._lookup: sequences.lookup,
-    ag_attention: sequences.attention,
-    attention_of_heads: sequences.attention_of_heads,
-    loss.ag_mse_loss: losses.mse,
-    loss.ag_cross_entropy_loss: losses.cross_entropy,
-    loss._soft_target: losses.soft_target,
-    loss._class_ids: losses.class_ids,
+    convs._conv2d: _conv,
+    pool.ag_max_pool2d: _max_pool,
+    pool.ag_avg_pool2d: _avg_pool,
+    norm.ag_layer_norm_op: _layer_norm,
+    norm.ag_rms_norm_op: _rms_norm,
+    norm._by_batch: _batch_norm,
+    norm._by_statistics: _batch_norm_given,
+    embeddings._lookup: _lookup,
+    ag_attention: _attention_op,
+    attention_of_heads: _attention_of_heads,
+    loss.ag_mse_loss: _mse,
+    loss.ag_cross_entropy_loss: _cross_entropy,
+    loss._soft_target: _soft_target,
+    loss._class_ids: _class_ids,
 }
 
 REFUSED: Mapping[object, str] = {

@@ -1,10 +1,8 @@
-"""What the traces of one model have in common: its ops, with sizes that follow the batch, or why there is no such list.
+"""Find what the traces of one model have in common: its ops, with sizes that follow the batch.
 
-A model that is traced with batches of 4, 5 and 7 samples must call the same ops on the same values.  Numbers may differ
-where they are sizes, as in ``x.reshape(8, x.shape[1])``; a constant may be longer if it repeats itself, as zeros do.
-Anything else that differs is something Python made of the batch, and a graph would have it wrong.
-
-Knows ops only as objects; `ag.io.onnx.export` calls it.
+Traces of batches of 4, 5 and 7 samples must have the same ops on the same values.  Sizes may differ, as in
+``x.reshape(8, x.shape[1])``, and a constant may be longer if it repeats itself, as zeros do.  Any other difference was
+made of the batch in Python, and a graph would have it wrong.
 """
 
 from __future__ import annotations
@@ -18,15 +16,13 @@ import numpy as np
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import ExportError
-from ag.io.onnx.sizes import Dims, Size, fit
+from ag.io.onnx.graph import Dims, Size, fit
 from ag.io.onnx.trace import Ref, Step, Trace
-
-__all__ = ["Constant", "Program", "merged"]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant: an array, and what shape it is repeated to, if that follows the batch."""
+    """A constant, and the shape to which it is repeated."""
 
     array: Array
     dims: Dims
@@ -34,16 +30,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Program:
-    """What a model computes, for any batch.
-
-    Attributes
-    ----------
-    steps : list of Step
-        Their numbers may be `Size`.
-    constants : list of Constant
-    dims, types : dict of Ref to what the value has
-    outputs : dict of str to Ref
-    """
+    """The ops of a model for any batch; numbers in `steps` may be a `Size`."""
 
     steps: list[Step]
     constants: list[Constant]
@@ -57,13 +44,7 @@ class _DifferError(Exception):
 
 
 def merged(traces: Sequence[Trace], batches: Sequence[int]) -> Program:
-    """What the traces have in common; `batches` are their numbers of samples.
-
-    Raises
-    ------
-    ExportError
-        Naming the first thing that differs otherwise than a size may.
-    """
+    """Return what the traces have in common; `batches` are their numbers of samples."""
     first = traces[0]
     names = [[step.name for step in trace.steps] for trace in traces]
     for trace, called, batch in zip(traces, names, batches, strict=True):
@@ -92,14 +73,14 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _first_other(names: list[str], others: list[str]) -> str:
-    """The first op that is not the same in another call."""
+    """Name the first op that another call does not have at its place."""
     differing = (f"{name} (op {i + 1})" for i, (name, other) in enumerate(zip(names, others, strict=False))
                  if name != other)
     return next(differing, f"{len(names)} ops")
 
 
 def _common(values: Sequence[object], batches: Sequence[int]) -> object:
-    """What the values of all traces are one of: themselves, or sizes in their place."""
+    """Return the values' common one: themselves, or sizes in their place."""
     first = values[0]
     if all(type(x) is type(first) and (x == first or (x != x and first != first)) for x in values):
         return first
@@ -131,7 +112,7 @@ def _dims(shapes: Sequence[tuple[int, ...]], batches: Sequence[int], ref: Ref, t
 
 
 def _constant(arrays: Sequence[Array], dims: Dims, batches: Sequence[int]) -> Constant:
-    """One constant for all traces, whose axes of changing size repeat one element."""
+    """Return one constant for all traces, whose axes of changing size repeat one element."""
     for axis, dim in enumerate(dims):
         if isinstance(dim, Size):
             if any(x.shape[axis] == 0 or not _equal(x, np.broadcast_to(x.take([0], axis), x.shape)) for x in arrays):

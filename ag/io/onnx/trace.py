@@ -1,11 +1,9 @@
-"""What a model computes from one example: the list of its ops, heard while it runs.
+"""List the ops that a model calls for one example.
 
     x -> relu(W @ x + b)       affine   (parameter W, input x, parameter b)   -> step 0
                                relu     (step 0,)                             -> step 1
 
-What is neither an input nor a parameter nor the result of an op is a constant, with the values that it has when an op
-takes it.  Values that follow from the input and are read on the host end the trace with an error, as no graph could
-have what Python makes of them.  Knows ops only as objects; `ag.io.onnx.program` compares traces.
+A tensor that is no input, parameter or result is a constant.  Reading values that follow from the input is an error.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import ExportError
-
-__all__ = ["Ref", "Step", "Trace", "traced"]
 
 
 class Ref(NamedTuple):
@@ -41,26 +37,12 @@ class Step(NamedTuple):
 
 
 class Trace:
-    """The ops of one call, in order.
-
-    Parameters
-    ----------
-    parameters, inputs : mapping of str to Tensor
-    refused : callable
-        Why an op cannot be exported, given its function; None if it can.
-
-    Attributes
-    ----------
-    steps : list of Step
-    constants : list of ndarray
-    shapes, types : dict of Ref to what the value has
-    outputs : dict of str to Ref
-    """
+    """The ops of one call, in order."""
 
     def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor],
                  refused: Callable[[object], str | None]) -> None:
         self._refs: dict[int, Ref] = {}
-        self._refused = refused
+        self._refused = refused  # returns the reason why a function cannot be exported, or None
         self._follow: set[Ref] = set()  # what is computed from the inputs
         self.steps: list[Step] = []
         self.constants: list[Array] = []
@@ -77,7 +59,7 @@ class Trace:
         return ref
 
     def _ref(self, x: Tensor) -> Ref:
-        """What a tensor is; one that nobody has told of is a constant."""
+        """Return the reference of a tensor; an unknown one is a constant."""
         known = self._refs.get(x.id)
         if known is None:
             known = self._know(x, Ref("constant", len(self.constants)))
@@ -86,7 +68,7 @@ class Trace:
 
     def op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
            out: object) -> None:
-        """Take down an op."""
+        """Append an op."""
         if isinstance(out, Tensor) and out.buffer.backend.recording is not None:
             raise ExportError(f"export_onnx: the model calls {name} in a captured step, which is run otherwise than op "
                               f"by op; export the function without ag_capture.")
@@ -102,19 +84,19 @@ class Trace:
             self._follow.add(ref)
 
     def same(self, x: object, other: object) -> None:
-        """Take the second tensor for the first."""
+        """Let the second tensor stand for the first."""
         if isinstance(x, Tensor) and isinstance(other, Tensor) and x.id in self._refs:
             self._refs[other.id] = self._refs[x.id]
 
     def read(self, x: object) -> None:
-        """Refuse to go on in Python with what follows from an input."""
+        """Refuse to read a value that follows from an input."""
         if isinstance(x, Tensor) and self._refs.get(x.id) in self._follow:
             raise ExportError(f"export_onnx: the model reads the values of a tensor of shape {x.shape} that follows "
                               f"from its input, and what Python does with them cannot be in a graph; compute with "
                               f"ops, without numpy, float(t), item or comparing.")
 
     def result(self, name: str, x: object) -> None:
-        """Take down what the model returned under that name."""
+        """Note a result of the model under its name."""
         if not isinstance(x, Tensor):
             raise ExportError(f"export_onnx: the model returns a {type(x).__name__} as {name!r}; a tensor is "
                               f"required, or a tuple, list or dict of tensors.")

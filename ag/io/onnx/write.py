@@ -1,7 +1,9 @@
-"""A program written as a graph: each op by its writer, 16-bit tensors through float32, outputs under their names.
+"""Write a program as a graph: each op by its writer, 16-bit tensors through float32, outputs under their names.
 
-Knows ops by the table of `ag.io.onnx.operators`, and that a convolution takes its bias itself.  `ag.io.onnx.export`
-calls it.
+Transposes that cancel are taken out; others move behind operators on elements, so that more of them meet:
+
+    Conv, Transpose, Relu, Transpose, Conv  ->  Conv, Relu, Conv
+    Add(Transpose(a), Transpose(b))         ->  Transpose(Add(a, b))
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from ag.engine.primitive import Array
 from ag.errors import DtypeError
 from ag.io.onnx.call import Call
 from ag.io.onnx.graph import Graph, Node, Value
-from ag.io.onnx.layout import without_transposes
 from ag.io.onnx.operators import WRITERS
 from ag.io.onnx.program import Program
 from ag.io.onnx.trace import Ref, Step
@@ -22,11 +23,9 @@ from ag.ops.arithmetic import ag_add
 from ag.ops.conv import _conv2d
 from ag.ops.reshape import ag_reshape
 
-__all__ = ["written"]
-
 
 def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[Graph, dict[str, Ref]]:
-    """The graph of a program, and what each output is by its name there; `state` are parameters by name."""
+    """Return the graph of a program, and each output's reference by its name; `state` are parameters by name."""
     if BF16 in program.types.values():
         raise DtypeError("export_onnx: the model computes with tensors of type bf16, for which runtimes have no "
                          "operators; let it cast to f16, or not at all.")
@@ -95,3 +94,74 @@ def _call_outputs(g: Graph, found: list[str], wanted: list[str]) -> None:
     for old, new in zip(found, wanted, strict=True):
         if old not in renamed:
             g.nodes.append(Node("Identity", [old], new, {}))
+
+
+# A node never moves before one that it needs, and each step moves transposes towards the end.
+_ONE = {"Relu", "Sigmoid", "Tanh", "Gelu", "LeakyRelu", "Exp", "Log", "Sqrt", "Abs", "Clip", "Cast", "Neg"}
+_TWO = {"Add", "Sub", "Mul", "Div", "Pow"}
+
+
+# ---------------------------------------------------------------------------------------------- transposes
+
+
+def without_transposes(g: Graph, outputs: list[str]) -> list[str]:
+    """Take out transposes; return the outputs' names, which may be others then."""
+    renamed: dict[str, str] = {}
+    numbers = {name for name, array in g.initializers.items() if array.ndim == 0}
+    made: dict[str, Node] = {}
+    nodes: list[Node] = []
+
+    def put(node: Node) -> None:
+        nodes.append(node)
+        made[node.output] = node
+
+    for old in g.nodes:
+        node = Node(old.operator, [renamed.get(x, x) for x in old.inputs], old.output, old.attributes)
+        order = _order(node, made, numbers)
+        if order is None:
+            put(node)
+            continue
+        if node.operator == "Transpose":
+            source = made[node.inputs[0]].inputs[0]
+            order = [order[i] for i in _perm(node)]
+            if order == sorted(order):
+                renamed[node.output] = source
+            else:
+                put(Node("Transpose", [source], node.output, {"perm": order}))
+            continue
+        inside = [made[x].inputs[0] if x in made and made[x].operator == "Transpose" else x for x in node.inputs]
+        put(Node(node.operator, inside, inner := g.fresh(node.operator.lower()), node.attributes))
+        put(Node("Transpose", [inner], node.output, {"perm": order}))
+    outputs = [renamed.get(name, name) for name in outputs]
+    g.nodes = _needed(nodes, outputs)
+    return outputs
+
+
+def _perm(node: Node) -> list[int]:
+    perm = node.attributes["perm"]
+    assert isinstance(perm, list)
+    return perm
+
+
+def _order(node: Node, made: Mapping[str, Node], numbers: set[str]) -> list[int] | None:
+    """The order of axes that the node's operands share, if it may be brought behind the node; None if not."""
+    sources = [made.get(x) for x in node.inputs]
+    orders = [_perm(x) if x is not None and x.operator == "Transpose" else None for x in sources]
+    if not orders or (orders[0] is None and node.operator not in _TWO):
+        return None
+    if node.operator == "Transpose" or node.operator in _ONE:
+        return orders[0]
+    if node.operator not in _TWO:
+        return None
+    known = [order for order, x in zip(orders, node.inputs, strict=True) if x not in numbers]
+    return known[0] if known and all(order is not None and order == known[0] for order in known) else None
+
+
+def _needed(nodes: list[Node], outputs: list[str]) -> list[Node]:
+    """The nodes that an output needs."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if node.output in needed:
+            needed.update(node.inputs)
+            kept.append(node)
+    return kept[::-1]
