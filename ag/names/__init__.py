@@ -1,10 +1,8 @@
 """The answers to wrong names, and the signatures of classes.
 
-The name, the answer, and its reason:
-
-    ag.Linera     did you mean ag.nn.Linear (also ag.ag_linear)?          the nearest of this place
-    ag.nn.relu    did you mean ag.ops.relu (also ag.ag_relu)?             the same name in another place
-    t.cuda        write ag.ag_to_device(t, "vulkan:0")                    another library's name
+* ``ag.Linera``: "did you mean ag.nn.Linear (also ag.ag_linear)?", the nearest of this place
+* ``ag.nn.relu``: "did you mean ag.ops.relu (also ag.ag_relu)?", the same name in another place
+* ``t.cuda``: "write ag.ag_to_device(t, "vulkan:0")", what another library calls it
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
-
-Puts together what the registry of backends, `ag.tools.probe`, `ag.tools.transport_selftest`, `ag.tools.graphics_cards`
-and `ag.tools.mpi_probe` find in one report, for people and for programs.  Knows what they found, not how, and no
-training.  Users and `python -m ag doctor` call it.
-"""
+"""The doctor: examines devices, drivers, precision, transport and packages, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -27,8 +22,6 @@ from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
 from ag.version import install_line
 
-__all__ = ["Diagnosis", "doctor"]
-
 _OPTIONAL = {  # distribution: (what is not there without it, how to get it)
     "pillow": ("image folders", install_line("images")),
 }
@@ -36,7 +29,7 @@ _OPTIONAL = {  # distribution: (what is not there without it, how to get it)
 
 @dataclass(frozen=True)
 class Checked:
-    """A device: what is known of it, what is wrong with it, how exactly it computes, the bytes in use, its driver."""
+    """A device: its description, its fault or "", its accuracy, the bytes in use, findings about its driver."""
 
     info: DeviceInfo
     fault: str
@@ -47,16 +40,15 @@ class Checked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `doctor` found; printed, it is a report of a page.
+    """The findings of `doctor`; printed, they are a report of a page.
 
     Attributes
     ----------
     system : dict of str to str
         Versions of Python, numpy and the platform, and how many threads numpy's BLAS uses.
     devices : list of Checked
-        With ``info``, ``fault`` (empty if it works), ``precision``, ``reserved_bytes`` and ``findings``: what is
-        particular to the device and its driver, each with a subject, a verdict (``"ok"``, ``"note"`` or ``"problem"``)
-        and, where that is not ``"ok"``, a remedy.
+        With ``info``, ``fault`` (empty if it works), ``precision``, ``reserved_bytes`` and ``findings``.  A finding has
+        a subject, a verdict (``"ok"``, ``"note"`` or ``"problem"``) and, where that is not ``"ok"``, a remedy.
     drivers : list of Finding
         A line for every driver that is there: what it brings, or why it cannot be used.
     transport : list of Transport
@@ -80,15 +72,15 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether every device works, none has a problem, and every transport is right.
+        """True if every device works, none has a problem, and every transport is right.
 
-        What is missing is no fault, nor is a driver that brings no device.
+        Missing packages and drivers without a device are no faults.
         """
         faulty = any(d.fault or any(x.verdict == "problem" for x in d.findings) for d in self.devices)
         return not faulty and all(link.correct for link in self.transport)
 
     def as_dict(self) -> dict[str, object]:
-        """The same as numbers, text, lists and dictionaries, for `json.dumps`."""
+        """Return the same as numbers, text, lists and dictionaries, for `json.dumps`."""
         devices = [{**asdict(d), "info": d.info._asdict(), "findings": [x._asdict() for x in d.findings]}
                    for d in self.devices]
         return {**asdict(self), "devices": devices, "drivers": [x._asdict() for x in self.drivers],
@@ -108,7 +100,6 @@ class Diagnosis:
         return "\n\n".join(parts)
 
     def _counted(self) -> list[str]:
-        """A sentence, if there is a remedy to read."""
         verdicts = [x.verdict for found in (self.drivers, *(d.findings for d in self.devices)) for x in found]
         counts = [f"{count} {verdict}{'s' * (count > 1)}" for verdict in ("problem", "note")
                   if (count := verdicts.count(verdict))]
@@ -121,14 +112,12 @@ def doctor() -> Diagnosis:
     Returns
     -------
     Diagnosis
-        To be printed, or read: ``healthy``, ``system``, ``devices``, ``drivers``, ``transport``, ``packages``, ``mpi``,
-        ``missing``, and ``as_dict()`` for all of it.
+        To be printed, or read by its attributes.
 
     Notes
     -----
-    Takes a few seconds: every device multiplies, divides and takes roots of a few thousand numbers, sends some
-    megabytes to every other, and tells of its driver, memory and kernels.  Without Vulkan the report is about the CPU
-    and says what to install.
+    Takes a few seconds: every device computes with a few thousand numbers and sends some megabytes to every other.
+    Without Vulkan the report is about the CPU and says what to install.
 
     References
     ----------
@@ -165,7 +154,7 @@ def _checked(info: DeviceInfo) -> Checked:
 
 
 def _without_a_card() -> list[str]:
-    """What is said where every accelerator is software, or there is none; nothing where there is a card."""
+    """Return the sentences for a machine whose accelerators are all software, or that has none."""
     found = list_devices(accelerators_only=True)
     if not all(map(is_software, found)):
         return []
@@ -199,7 +188,7 @@ def _judged(well: bool, text: str) -> str:
 
 
 def _found(findings: list[Finding]) -> str:
-    """A line for each finding, and one for each remedy."""
+    """Return a line for each finding, and one for each remedy."""
     lines = []
     for x in findings:
         lines.append(f"  {x.verdict:9}{x.subject:18}{x.found}")

@@ -1,8 +1,6 @@
 """The nodes of graphics cards in /dev: does Linux know a card, and may this user use it?
 
-A driver passes over a card whose node it may not open, so a missing permission looks like a missing card, and a
-software device computes in its place.  Reads the file system and the user's groups; knows no device of ag's.  Called by
-`ag.doctor`.
+A driver passes over a card whose node it may not open, so a missing permission looks like a missing card.
 """
 
 from __future__ import annotations
@@ -11,28 +9,11 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["card_nodes"]
-
 _PATTERNS = ("dri/renderD*", "nvidia[0-9]*")  # of all drivers in Linux itself, and of NVIDIA's own
 
 
 def card_nodes(dev: Path = Path("/dev")) -> list[str]:
-    """What is in the way of using a graphics card, a sentence for each node; one that says so if there is no node.
-
-    Parameters
-    ----------
-    dev : Path, optional
-        The folder of the nodes.
-
-    Returns
-    -------
-    list of str
-        Empty where there are no such nodes by nature: elsewhere than on Linux.
-
-    Examples
-    --------
-    >>> sentences = card_nodes()
-    """
+    """Return a sentence for each node of a card, on what is in the way of using it; on Linux at least one."""
     if sys.platform != "linux":
         return []
     nodes = [node for pattern in _PATTERNS for node in sorted(dev.glob(pattern))]

@@ -1,7 +1,6 @@
-"""What this machine has to let several processes train together: an MPI, its launcher, and whether it loses no job.
+"""Look for an MPI, its launcher, and whether it goes on without lost ranks.
 
-Asks the programs that come with it, each in a process of its own, so that MPI is not loaded here.  Knows names and
-versions; starts no ranks.  `ag.doctor` calls it.
+Programs that come with MPI are asked in processes of their own, so that MPI is not loaded here.
 """
 
 from __future__ import annotations
@@ -15,21 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from ag.parallel.comm.mpi_settings import find_mpiexec, rank_environment
 from ag.version import install_line
 
-__all__ = ["mpi_report"]
-
 _LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _TIMES = ("period", "timeout")  # settings with these at the end may have other values
 
 
 def mpi_report() -> tuple[str, list[str]]:
-    """What there is in a line, and what is missing or set wrongly.
-
-    Returns
-    -------
-    (str, list of str)
-        Such as ``"Open MPI v5.0.11 (mpi4py 4.1.2), goes on without lost ranks, transports self sm tcp uct"``; "" if
-        there is none.
-    """
+    """Return a line about the MPI, "" if there is none, and sentences about what is missing or set wrongly."""
     try:
         binding = version("mpi4py")
     except PackageNotFoundError:
@@ -59,14 +49,14 @@ def mpi_report() -> tuple[str, list[str]]:
 
 
 def _open_mpi(launcher: str | None) -> str:
-    """What ``ompi_info`` says, which lies beside mpiexec."""
+    """Return the output of ``ompi_info``, which lies beside mpiexec."""
     beside = os.path.dirname(launcher) if launcher else ""
     program = shutil.which("ompi_info", path=os.pathsep.join(filter(None, [beside, os.environ.get("PATH", "")])))
     return _output(program, "--parsable") if program else ""
 
 
 def _output(*command: str) -> str:
-    """The output of a program; "" if it fails."""
+    """Return the output of a program; "" if it fails."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMIX_", "PMI_"))}
     try:
         return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, env=ours,

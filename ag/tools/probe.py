@@ -1,8 +1,7 @@
 """Probes of a device: does it compute at all, and how exactly.
 
-The standards leave Vulkan drivers much freedom (division within 2.5 units in the last place, subnormal numbers kept or
-not), and what a device does with it is seen only by trying.  Runs ordinary ops on tiny tensors and compares with numpy;
-knows nothing of how a device works.  `ag.doctor` and the command line call it.
+Vulkan leaves drivers much freedom, such as division within 2.5 units in the last place.  So each device is tried, with
+ordinary ops on small tensors, and compared with numpy.
 """
 
 from __future__ import annotations
@@ -17,33 +16,21 @@ from ag.ops.arithmetic import ag_div, ag_mul
 from ag.ops.elementwise import ag_sqrt
 from ag.ops.matmul import ag_matmul
 
-__all__ = ["Accuracy", "fault_of", "accuracy_of"]
-
 _SAMPLES = 4096
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How exactly a device computes in float32.
+    """The accuracy of a device in float32."""
 
-    Attributes
-    ----------
-    div_ulp, sqrt_ulp : int
-        Largest distance from the correctly rounded result, in units in the last place; 0 is exact.
-    fma : bool
-        Whether matrix products add to the running sum without rounding the product first.
-    denormals : bool
-        Whether numbers below 1.2e-38 are kept; else they become zero.
-    """
-
-    div_ulp: int
+    div_ulp: int  # largest distance from the correctly rounded result, in units in the last place
     sqrt_ulp: int
-    fma: bool
-    denormals: bool
+    fma: bool  # matrix products add to the running sum without rounding the product first
+    denormals: bool  # numbers below 1.2e-38 are kept, and do not become zero
 
 
 def fault_of(device: str) -> str:
-    """What goes wrong when the device multiplies two matrices; empty if nothing does."""
+    """Let the device multiply two matrices; return what goes wrong, or ""."""
     a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
     try:
         product = ag_matmul(ag_tensor(a, device=device), ag_tensor(b, device=device)).numpy()
@@ -53,7 +40,7 @@ def fault_of(device: str) -> str:
 
 
 def accuracy_of(device: str) -> Accuracy:
-    """The device's accuracy, on a few thousand numbers."""
+    """Measure the device's accuracy on a few thousand numbers."""
     rng = np.random.default_rng(0)
     a, b = (np.exp(rng.uniform(-20, 20, _SAMPLES)).astype(np.float32) for _ in range(2))
     x, y = ag_tensor(a, device=device), ag_tensor(b, device=device)
@@ -62,15 +49,15 @@ def accuracy_of(device: str) -> Accuracy:
 
 
 def _distance(found: object, exact: object) -> int:
-    """The largest distance in units in the last place; float32 numbers of one sign are ordered as their bits are."""
+    """Return the largest distance in units in the last place; numbers of one sign are ordered as their bits are."""
     bits = [np.ascontiguousarray(v, np.float32).ravel().view(np.int32).astype(np.int64) for v in (found, exact)]
     return int(np.abs(bits[0] - bits[1]).max())
 
 
 def _fuses(device: str) -> bool:
-    """Whether x·x − round(x·x) is what rounding took away; in both orders, as a sum may begin at either end.
+    """Return whether a product's rounding error survives in a sum, in either order of the two products.
 
-    The two products are 64 apart, so that they meet in one running sum where several run side by side.
+    The products are 64 apart, so that they meet in one running sum where several run side by side.
     """
     x = np.float32(1 + 2.0**-12)
     for first, second in (((1.0, -x * x), (x, x)), ((x, x), (1.0, -x * x))):
@@ -82,7 +69,7 @@ def _fuses(device: str) -> bool:
 
 
 def _keeps_denormals(device: str) -> bool:
-    """Whether 2^-130, which is subnormal, survives being made and being used."""
+    """Return whether 2^-130, which is subnormal, survives being made and being used."""
     small, factor, back = (ag_tensor([2.0**e], device=device) for e in (-100, -30, 120))
     made = ag_mul(small, factor)
     return made.item() == 2.0**-130 and ag_mul(made, back).item() == 2.0**-10

@@ -1,7 +1,6 @@
-"""Where the time goes: every launch inside ``with ag.profile()``, with its time on the device.
+"""`ag.profile`: every launch inside a ``with`` block, with its time on the device.
 
-Backends note events while `Backend.settings.events` is a list; this module sets it, and makes tables and traces of
-what it finds there.  It knows no backend: how a device is timed is the backend's business.  Called by users.
+Backends note events while `Backend.settings.events` is a list.  This module sets it, and makes tables and traces.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from typing import NamedTuple
 from ag.engine.backend import Backend, Event
 from ag.engine.device import open_backends
 from ag.errors import AgError
-
-__all__ = ["KernelTime", "Profile", "profile"]
 
 
 class KernelTime(NamedTuple):
@@ -60,7 +57,7 @@ class Profile:
         self.events.sort(key=lambda e: e.begin)
 
     def table(self) -> list[KernelTime]:
-        """Time per device and kernel, the largest first.
+        """Return the time per device and kernel, the largest first.
 
         Returns
         -------
@@ -127,9 +124,8 @@ def profile() -> Profile:
     Notes
     -----
     On a CPU device the host's clock is read around each call.  On Vulkan the device writes a timestamp after each
-    command, also in replays of captured steps, so nothing waits that otherwise would not; copies to, from and on the
-    device count as ``transfer``.  Entering and leaving wait for all devices.  Outside the block nothing is timed and
-    nothing costs, but for the steps that `dp_train` measures for its report.
+    command, also in replays of captured steps, without any waiting.  Copies to, from and on the device count as
+    ``transfer``.  Entering and leaving wait for all devices.
 
     Examples
     --------

@@ -1,7 +1,6 @@
 """Transport between devices, tried: does what is sent from one device arrive on the other, and how fast.
 
-Tensors move through the host, which is right on every pair; this shows it, and would show a device that returns
-something else than it was given.  Knows tensors and names of devices only; users and `ag.doctor` call it.
+Tensors move through the host.  A device that returns something else than it was given is found here.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from ag.engine.registry import list_devices
 from ag.errors import AgError
 from ag.ops.convert import ag_to_device
 
-__all__ = ["Transport", "transport_selftest"]
-
 _TIMES = 3  # the quickest counts
 _ELEMENTS = 1 << 20
 
 
 class Transport(NamedTuple):
-    """What became of a tensor that was sent from one device to another."""
+    """The result of sending a tensor from one device to another."""
 
     source: str
     target: str

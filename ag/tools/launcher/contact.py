@@ -1,8 +1,8 @@
 """The launcher's end of its ranks' calls: which ranks are there, and how their scripts have ended.
 
 A connection is a stranger's until it has proved the secret, and until then only the proof's bytes are read.  A rank
-that is silent for `SILENCE` does not come back.  Ranks whose Python does not run, such as one in a long read, are
-silent, too: a rank that the system shows running is waited for, and all ranks while none has hung up.
+that is silent for `SILENCE` does not come back.  A rank in a long call of C is silent, too.  So ranks that the system
+shows running are waited for, and all ranks while none has hung up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CALLS = (b"", JOINING.encode(), JOINED.encode())
 
 
 class Outcome(NamedTuple):
-    """How a rank's script has ended: done, left, lost (as a rank or a device was lost) or failed."""
+    """The end of a rank's script: done, left, lost (as a rank or a device was lost) or failed."""
 
     kind: str
     code: int = 0
@@ -101,36 +101,17 @@ class _Rank:
 
 
 class Contacts:
-    """Listens for the ranks of a job.
-
-    Parameters
-    ----------
-    size : int
-        How many there will be.
-    others : bool
-        Whether some of them are on other hosts.
-    hosts : sequence of str, optional
-        On which host each of them should be, for messages.
-
-    Attributes
-    ----------
-    port : int
-    secret : str
-        Ranks that prove it are this job's.
-    answer : bytes
-        Sent to ranks that call.
-    absent : set of int
-        Ranks that were lost before they called.
-    """
+    """Listens for the ranks of a job."""
 
     def __init__(self, size: int, others: bool, hosts: Sequence[str] = ()) -> None:
-        self._size, self._hosts = size, hosts
+        self._size = size
+        self._hosts = hosts  # of each rank, for messages
         self._server = socket.create_server(("" if others else "127.0.0.1", 0), backlog=1024)
         self._server.setblocking(False)
         self.port: int = self._server.getsockname()[1]
         self.secret = token_hex(32)
-        self.answer = GO_ON
-        self.absent: set[int] = set()
+        self.answer = GO_ON  # to ranks that call
+        self.absent: set[int] = set()  # ranks that were lost before they called
         self._ranks: dict[int, _Rank] = {}
         self._strangers: dict[_Rank, None] = {}  # connections without a proof, the oldest first
         self._deaf_until = 0.0  # no connection is accepted before

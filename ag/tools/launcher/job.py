@@ -1,8 +1,8 @@
 """A job: one mpiexec and its ranks, from its start until nothing of it is left on this host.
 
-A job ends when all ranks have hung up or are silent.  mpiexec is no measure: it does not return while a rank is
-stopped, and its status is 0 after a host has crashed.  A job that loses a rank before all have joined each other is
-ended, as the others would wait for ever.
+A job ends when all ranks have hung up or are silent.  The end of mpiexec does not count.  It waits for stopped ranks,
+and its status is 0 after a host has crashed.  A job that loses a rank before all have joined each other is ended, as
+the others would wait for ever.
 """
 
 from __future__ import annotations

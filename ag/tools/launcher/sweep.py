@@ -1,8 +1,8 @@
 """The end of a killed job: its processes, temporary files and shared memory.
 
-Every process of a job has the job's name in its environment or on its command line.  While its launcher lives, that
-holds a lock in each folder of the job; the lock lists all of them, and shared memory is where every launcher looks.
-``python sweep.py`` sweeps another host, told by stdin.  Imports the standard library only.
+Every process of a job has the job's name in its environment or on its command line.  A launcher that lives holds a lock
+in each folder of its job.  The lock lists all folders, and shared memory is where every launcher looks for locks.
+Run by its path on another host, this file does what stdin asks.  Imports the standard library only.
 """
 
 from __future__ import annotations
