@@ -8,12 +8,12 @@ import glob
 import importlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from helpers import forked
 from helpers.devices import EXTENSION, built_layers
 
 RECIPE = Path(__file__).parents[2] / "third_party" / "kp"
@@ -141,9 +141,7 @@ def python(kp: ModuleType, icd: str):
     """Run Python code that uses `kp` in a process of its own, on this test's driver; a crash fails the test."""
 
     def run(code: str, **environment: str) -> str:
-        command = [sys.executable, "-c", f"import {EXTENSION} as kp\n{code}"]
-        env = {**os.environ, **environment}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        done = forked.run(f"import {EXTENSION} as kp\n{code}", environment=environment)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
