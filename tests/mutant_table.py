@@ -330,19 +330,19 @@ mutant("rounding", "twice: to f16, then to bf16", "ag/engine/kernels/convert.py"
 mutant("rounding", "a parameter's gradient is rounded", "ag/autograd/cotangent.py",
        "F32 if x.node is None else x.buffer.dtype", "x.buffer.dtype",
        "autograd/test_loss_scale.py::test_a_gradient_too_small_for_f16_arrives[cpu]")
-mutant("rounding", "a loss is rounded", "ag/autograd/mixed_precision.py", "dtype if out.shape else F32", "dtype",
+mutant("rounding", "a loss is rounded", "ag/autograd/half.py", "dtype if out.shape else F32", "dtype",
        "autograd/test_mixed_precision.py::test_losses_and_totals_are_float32")
 mutant("rounding", "the loss scale is not undone", "ag/autograd/cotangent.py", "else unscaled(g)", "else g",
        "autograd/test_loss_scale.py::test_the_scale_changes_no_gradient[cpu]")
 OWNERS = "autograd/test_loss_scale_owners.py"
-mutant("rounding", "a loss scale holds for everybody", "ag/autograd/loss_scale.py", "for _, scale in owners.values()}",
+mutant("rounding", "a loss scale holds for everybody", "ag/autograd/half.py", "for _, scale in owners.values()}",
        "for scale in _every()}", f"{OWNERS}::test_another_optimizer_changes_no_bit[cpu-eager]")
-mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/loss_scale.py", "if len(states) < 2:",
+mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/half.py", "if len(states) < 2:",
        "if len(states) < 9:", f"{OWNERS}::test_a_pass_to_several_uses_the_smallest[cpu-eager]")
 mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.py",
        'arrays.get("claimed_later", ())', "()",
        f"{OWNERS}::test_a_resumed_job_knows_who_adopted_last[cpu-stepped2-order0]")
-mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/loss_scale.py",
+mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/half.py",
        "if scale is not None and any(scale.later(params)) else None", "if False else None",
        f"{OWNERS}::test_a_step_adopts_again_what_a_state_took[cpu-captured]")
 mutant("capture", "a handler's call takes the slots of the call it interrupts", "ag/autograd/capture.py",
@@ -362,7 +362,7 @@ mutant("capture", "layers may be at different positions", "ag/nn/key_value_cache
        "nn/test_key_value_cache.py::test_a_layer_that_stands_in_two_places")
 mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)",
        "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
-mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/loss_scale.py",
+mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/half.py",
        "return None if same else \"the loss", "return None if True else \"the loss",
        f"{OWNERS}::test_a_replay_scales_as_an_eager_pass_would[cpu]")
 mutant("rounding", "an overflow is not seen", "ag/engine/kernels/optimizer.py",
@@ -395,22 +395,22 @@ mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py"
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
        "to.append((self.target, value.buffer))", "pass",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
-mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/notes.py",
+mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/guards.py",
        "self._reader.values(value)", "pass",
        "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list-the step]")
-mutant("capture", "names that are not there yet are not looked for", "ag/autograd/captured/meanings.py",
+mutant("capture", "names that are not there yet are not looked for", "ag/autograd/captured/reads.py",
        "self._group(place).absent = names", "pass",
        "autograd/captured/test_found_names.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
-mutant("capture", "memory that is used again means the same", "ag/autograd/captured/meanings.py",
+mutant("capture", "memory that is used again means the same", "ag/autograd/captured/reads.py",
        "return ref(value, gone.append)", "return ref(value)",
        "autograd/captured/test_meanings.py::test_another_object_in_the_same_memory")
-mutant("capture", "what a step takes is not asked for", "ag/autograd/captured/notes.py",
+mutant("capture", "what a step takes is not asked for", "ag/autograd/captured/guards.py",
        "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:",
        "autograd/captured/test_sources.py::test_what_is_taken_is_refused[random]")
-mutant("capture", "values of arguments are told", "ag/autograd/captured/step_argument.py",
+mutant("capture", "values of arguments are told", "ag/autograd/captured/arguments.py",
        "            recording.refuse(CaptureError(refused))", "            pass",
        "autograd/captured/test_step_argument.py::test_values_are_refused[asarray]")
-mutant("capture", "replays set the same list", "ag/autograd/captured/effects.py", "            if made:",
+mutant("capture", "replays set the same list", "ag/autograd/captured/guards.py", "            if made:",
        "            if False:",
        "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
 mutant("capture", "what differs from call to call is set again", "ag/autograd/captured/call.py",
@@ -454,7 +454,7 @@ mutant("capture", "gradients are lost where the program fails", "ag/autograd/cap
        "_thread)\n        except BaseException:\n            call.undo()\n",
        "_thread)\n        except BaseException:\n",
        f"{WAITING}::test_too_little_memory_for_a_program_loses_no_gradient[cpu]")
-mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/captured/notes.py",
+mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/captured/guards.py",
        "self.own_change = self._changed_now()", "self.own_change = None",
        "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[an item]")
 mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
@@ -500,10 +500,10 @@ mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",
        "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")
-mutant("capture", "compiled comparison: requires_grad", "ag/autograd/captured/notes.py",
+mutant("capture", "compiled comparison: requires_grad", "ag/autograd/captured/guards.py",
        '(attributes["requires_grad"], tensors, flags), ', "",
        "autograd/captured/test_unchanged.py::test_what_changes_is_noticed[6-compiled]")
-mutant("capture", "compiled comparison: names of other places", "ag/autograd/captured/meanings.py",
+mutant("capture", "compiled comparison: names of other places", "ag/autograd/captured/reads.py",
        "for place, names, ids, absent, _ in self._places],", "for place, names, ids, absent, _ in self._places[:1]],",
        "autograd/captured/test_unchanged.py::test_what_changes_is_noticed[9-compiled]")
 mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self.T_max)",
@@ -745,7 +745,7 @@ mutant("operands", "a vector beside a column is a row", "ag/autograd/operands.py
        "ops/test_operands.py::test_a_host_vector_is_what_it_fits")
 mutant("operands", "a vector and a column make a matrix", "ag/engine/shape.py", "if len(small) == 1 < len(big) and",
        "if len(small) == 99 < len(big) and", "ops/test_operands.py::test_one_axis_and_a_column_make_no_matrix")
-mutant("operands", "a parameter is changed where it is recorded", "ag/autograd/operators.py", "if is_recording():",
+mutant("operands", "a parameter is changed where it is recorded", "ag/autograd/operands.py", "if is_recording():",
        "if False:", "autograd/test_operators.py::test_a_parameter_is_not_changed_where_it_is_recorded")
 
 # ---------------------------------------------------------------------------------------------- what is installed

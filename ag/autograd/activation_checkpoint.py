@@ -1,13 +1,9 @@
-"""Activation checkpointing, on the tape: a function's intermediate results go, and `backward` computes them again.
+"""Activation checkpointing, on the tape: `backward` computes a function's intermediate results again.
 
     call       fn(x) without the tape                     ->  its result, and a node that knows fn and x
-    backward   at that node: fn(x) again, with the tape   ->  go on in the new record as if it had always been there
+    backward   at that node: fn(x) again, with the tape   ->  continue in the new record, in the same order
 
-So sums are made in the same order, and random keys drawn the first time are used again.  The *user* says which function
-(`ag_checkpoint`); eager and captured steps do the same.  Rematerialization (`ag.engine.compile.rematerialize`,
-``ag_capture(recompute=True)``) has the same aim at another place: there the *compiler* picks single cheap launches of
-a recorded program.  The two combine, and neither knows the other; nor does this know a layer or an op.  Users call
-`ag_checkpoint`, and ZeRO; layers ask `is_repeating` so as to move running statistics once.
+The user picks the function.  Rematerialization (`ag.engine.compile.rematerialize`) picks single launches instead.
 """
 
 from __future__ import annotations
@@ -29,18 +25,16 @@ from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
 from ag.errors import TapeError
 
-__all__ = ["ag_checkpoint", "is_repeating"]
-
 
 def is_repeating() -> bool:
-    """Whether what runs now is computed for the second time."""
+    """Return whether a checkpointed function runs for the second time."""
     return repeated_since() > 0
 
 
 def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     """Call a function without keeping its intermediate results; `backward` computes them again.
 
-    It saves memory and writes no file, which `ag_save_checkpoint` does.
+    It saves memory; files are written by `ag_save_checkpoint`.
 
     Parameters
     ----------
@@ -90,7 +84,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     if not is_recording():
         return fn(*args)
     context = copy_context()
-    told = Told(telling.get(), compares=recording_here() is None)  # of captured steps, recordings are compared
+    told = Told(telling.get(), compares=recording_here() is None)  # captured: recordings are compared
     began, token = now(), telling.set(told)
     try:
         with record_later(), draws_kept() as keys:
@@ -98,7 +92,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     finally:
         telling.reset(token)
     if OPEN:
-        note_tensors((out,))  # which may be one of before
+        note_tensors((out,))  # it may be an older tensor
     told.use((out,))
     used = tuple(x for x in told.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
     told.used.clear()
@@ -107,12 +101,12 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
 
 
 class _Again(Node):
-    """A call that was not recorded; what it saved computes the result again, with a record to go on with."""
+    """A call without a record; `saved` computes the result again, with a record."""
 
     __slots__ = ()
 
     def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
-        """The second result, with the cotangent of the first."""
+        """Return the second result, with the cotangent of the first."""
         return Node(self.name, self.vjp, (self.saved(),), (True,), None, ()).pull(total)
 
 

@@ -1,19 +1,10 @@
-"""Capture: a training step recorded once and replayed without Python deciding anything.
+"""Capture: record a training step, then replay it without running its Python; docs/capture.md is the contract.
 
-The contract is docs/capture.md: a call leaves exactly what the eager call would have left, or raises a `CaptureError`
-that names what cannot be replayed.  In the first call with arguments of some kind the launches of the step are
-recorded, and the program that is compiled of them makes them; so does the next call, and only if both recorded the
-same is the program trusted and replayed:
+    call 1   recorded                call 3 ... 7   replayed
+    call 2   recorded, compared      call 8         recorded, compared; then 32, 128, ...
 
-    call 1         recorded                     call 3 ... 7     replayed
-    call 2         recorded, compared           call 8           recorded, compared; then 32, 128, ...
-
-What the recording saw of the world, settings of layers, tensors, gradients, is watched; when something has changed, the
-call is recorded anew, and the older program kept for when it is as before.  Arguments of another kind, another default
-device or type, another precision of products or a tape that is off have a program of their own.  So a change is no
-error; a step that has to be recorded again and again runs uncaptured, with a warning.  Knows no op, no launch and no
-layer: what is in a recording is the matter of `ag.autograd.captured`.  Users call `ag_capture`, `dp_train` makes a
-`CapturedStep` per structure of samples.
+There is one program per combination of argument shapes and types, default device and dtype, matmul precision, and tape
+on or off.  What a recording read is guarded: after a change the call is recorded anew, and the old program kept.
 """
 
 from __future__ import annotations
@@ -28,8 +19,7 @@ import numpy as np
 
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import RecordedCall
-from ag.autograd.captured.program import CapturedProgram
-from ag.autograd.captured.replay import Replay
+from ag.autograd.captured.program import CapturedProgram, Replay
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -42,39 +32,38 @@ from ag.errors import CaptureError
 from ag.log import log
 from ag.names import Making
 
-__all__ = ["CapturedStep", "ag_capture"]
-
-PROGRAMS_KEPT = 16  # per step; the one that was not used for longest is closed
-_GROWTH = 4  # a program is compared again after this many times the calls of before
-_IN_VAIN = 64  # recordings in a row without a replay, after which a step runs eagerly
+PROGRAMS_KEPT = 16  # per step; the least recently used one is closed
+_GROWTH = 4  # factor between the calls at which a program is compared
+_IN_VAIN = 64  # after so many recordings without a replay a step runs eagerly
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class _Trusted:
-    """A program, and how far it has been compared with what the step does."""
+    """A program, and how often it was compared with the step."""
 
     def __init__(self, key: object, program: CapturedProgram, args: Args) -> None:
         self.key, self.program = key, program
+        # Values of the first call, until a call with other values made the same launches.
         self.first: list[bytes] | None = [_content(x) for x in args] if args else None
-        self.same: list[ref[Any]] = []  # arguments whose values were those of the first call
+        self.same: list[ref[Any]] = []  # arguments known to have these values
         self.calls, self.due = 1, 2
 
     def is_due(self, args: Args) -> bool:
-        """Count a call; whether it has to be compared."""
+        """Count a call, and return whether it has to be compared."""
         self.calls += 1
         return self.calls >= self.due or (self.first is not None and not self._are_same(args))
 
     def _are_same(self, args: Args) -> bool:
-        """Whether the arguments are those objects whose values were compared last."""
+        """Return whether the arguments are the objects whose values were compared last."""
         return bool(self.same) and all(map(is_, args, map(ref.__call__, self.same)))
 
     def agreed(self, args: Args) -> None:
-        """A call made the same launches; if its arguments were other ones, what is computed does not depend on them.
+        """Note that a call made the same launches; if its arguments had other values, no launch depends on these.
 
-        To see whether they were, the host waits for the device, so it does not look at the same objects again.  If
-        their values have changed since, nothing is lost: the first call with other objects is compared all the same.
+        Comparing values waits for the device, so the same objects are not compared again.  If their values have changed
+        since, the first call with other objects is compared all the same.
         """
         if self.calls >= self.due:
             self.due *= _GROWTH
@@ -90,14 +79,14 @@ class CapturedStep(Generic[P, R]):
     ----------
     step : callable
     backend : Backend or None, optional
-        Who works for it; None: the first device that does something.
+        The device to record; None: the first device that does something.
     recompute : bool, optional
     calls : sequence of callable, optional
-        Functions of the user's that `step` calls, if it is none itself.
+        Functions of the user that `step` calls, if it is not itself the user's.
     trial : bool, optional
-        Whether a step that cannot be captured is run to its end all the same, before that is raised.
+        Whether a step that cannot be captured runs to its end before the error is raised.
     several : bool, optional
-        Whether several threads call it, one after the other; by itself it notices, and records anew.
+        Whether several threads call it, one after the other; else a call from another thread records anew.
 
     Attributes
     ----------
@@ -110,16 +99,16 @@ class CapturedStep(Generic[P, R]):
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
                  calls: Sequence[object] = (), trial: bool = False, several: bool = False) -> None:
         self._step: Callable[..., R] = step
-        self.__wrapped__ = step  # whose arguments `inspect` and editors show
+        self.__wrapped__ = step  # `inspect` and editors show its arguments
         self._backend = backend
         self._options = recompute, (step, *calls), trial
         self._programs: list[_Trusted] = []  # the one used last comes last
         self._in_vain = 0  # recordings since the last replay
-        self._own_change: str | None = None  # what the step has changed itself, so that a recording was of no use
+        self._own_change: str | None = None  # a change by the step that made a recording useless
         self._gave_up = False
-        self._thread = 0 if several else -1  # that has called it; 0: several
+        self._thread = 0 if several else -1  # the calling thread; -1: none yet, 0: several
         self._lock, self._busy = RLock(), False
-        # In compiled code what replays the program used last, and each; no program holds its own, or it would die late.
+        # Compiled replay of the last program, and of each; a program holding its own would be a reference cycle.
         self._quick: Replay | None = None
         self._made: dict[_Trusted, Replay | None] = {}
 
@@ -145,13 +134,13 @@ class CapturedStep(Generic[P, R]):
         return result
 
     def result(self, args: Args) -> Any:
-        """What a call with these arguments returns."""
+        """Return what a call with these arguments returns."""
         if OPEN and (recording := recording_here()) is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
                                           "nest. Call the function itself inside the step."))
             return self._step(*args)
         with self._lock:
-            if self._busy:  # this is a signal's handler in the middle of a call, whose arguments are in the slots
+            if self._busy:  # a signal handler inside a call, which uses the slots
                 return self._step(*args)
             self._busy = True
             try:
@@ -163,7 +152,7 @@ class CapturedStep(Generic[P, R]):
 
     def _replay_or_record(self, args: Args) -> object:
         if self._thread != get_ident() and self._thread != 0:
-            self.close()  # what was lent to the other thread alone must not be overwritten while it is used
+            self.close()  # memory leased to the other thread must not be overwritten while in use
             self._thread = get_ident() if self._thread == -1 else 0
         self._quick = None
         key = _kind(args)
@@ -235,7 +224,7 @@ class CapturedStep(Generic[P, R]):
         trusted.program.close()
 
     def close(self) -> None:
-        """Let go of all programs and their memory; the next call records anew."""
+        """Free all programs and their memory; the next call records anew."""
         with self._lock:
             while self._programs:
                 self._forget(self._programs[-1])
@@ -248,7 +237,7 @@ def _other(calls: int, difference: str) -> str:
 
 
 def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
-    """What decides, besides the watched settings, whether a recording is one of such a call."""
+    """Return the cache key of a call: argument types and shapes, and settings."""
     kinds: list[object] = []
     device: Device | None = None
     for i, x in enumerate(args):
@@ -275,7 +264,7 @@ def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _content(x: Tensor | Array) -> bytes:
-    """The values of an argument; waits for the device."""
+    """Return the values of an argument; waits for the device."""
     return (x.numpy() if isinstance(x, Tensor) else x).tobytes()
 
 

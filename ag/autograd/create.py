@@ -1,8 +1,7 @@
 """Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device.
 
-Everything that becomes a buffer passes `to_buffer`, so that a captured step can put an input slot in its place; numbers
-become constants, which a device shares.  Knows no op and no gradient.  Users call it, and so does whoever makes
-tensors: ops for their operands, layers, optimizers, loaders, replicas.
+Every upload passes `to_buffer`, where a captured step puts an input slot in place of the array.  Numbers become
+constants, which a device shares.  Cotangents move between devices through the host, as true values without loss scale.
 """
 
 from __future__ import annotations
@@ -12,25 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
-from ag.autograd.tensor_operators import HOST_OPERATORS
+from ag.autograd.half import scaled, unscaled
+from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike
 from ag.autograd.unchanged import telling
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
-from ag.engine.dtype import DType, as_dtype
-from ag.engine.kernels.convert import array_to_upload, host_array
+from ag.engine.dtype import F16, F32, DType, as_dtype
+from ag.engine.kernels.convert import array_to_upload, converted, host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
-
-__all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "host_values", "is_ag_tensor", "lift", "to_buffer",
-           "unpickled"]
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
 
 def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
-    """A fresh buffer with the values of a host array, or the input slot it stands for in a captured step."""
+    """Upload a host array, or return the input slot that it stands for in a captured step."""
     recording = backend.recording
     if recording is not None and recording.on_upload is not None:
         slot = recording.on_upload(array, dtype, backend)
@@ -39,14 +35,14 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
     if (told := telling.get()) is not None:
         told.note(f"an array of shape {array.shape}", array)
     buffer = backend.alloc(array.shape, dtype)
-    buffer.block.made = 0  # nobody has seen it yet
+    buffer.block.made = 0  # the upload must not count as a change of older memory
     backend.upload(array, buffer)
     buffer.block.made = now()
     return buffer
 
 
 def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
-    """`value` as a tensor on `backend`; numbers become shared constants."""
+    """Return `value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
         constants = backend.constants
         key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
@@ -69,7 +65,7 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
 
 
 def as_array(data: ArrayLike, function: str) -> Array:
-    """Host data as an array of numbers."""
+    """Return host data as an array of numbers."""
     if isinstance(data, (list, tuple)) and _holds_a_variable(data):
         raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
                         f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
@@ -83,12 +79,12 @@ def as_array(data: ArrayLike, function: str) -> Array:
 
 
 def host_values(x: object, function: str) -> Array:
-    """The values of a tensor, or of what else was given for an array, on the host."""
+    """Return the values of a tensor, an array or nested lists on the host."""
     return x.numpy() if isinstance(x, Tensor) else host_array(x, function)
 
 
 def column(array: Array) -> Array:
-    """A vector as a column."""
+    """Return a vector as a column."""
     return array.reshape(-1, 1) if array.ndim == 1 else array
 
 
@@ -101,13 +97,13 @@ def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
 
 
 def as_input(x: TensorLike, weight: Tensor) -> Tensor:
-    """`x`; host values become a tensor on the device and of the type of a layer's `weight`."""
+    """Return `x`; host values become a tensor on the device and of the type of a layer's `weight`."""
     return x if isinstance(x, Tensor) else ag_tensor(x, weight.device, weight.dtype)
 
 
 def unpickled(values: Array, dtype: str, device: str, requires_grad: bool, name: str | None,
               grad: Tensor | None) -> Tensor:
-    """The tensor that `Tensor.__reduce__` described, on the device that it was on, or the default one without that."""
+    """Restore a pickled tensor on its device, or on the default device if that is missing."""
     backend = _device_or_default(device)
     backend.refuse_while_recording("unpickles a tensor")
     x = Tensor(to_buffer(values, backend, as_dtype(dtype, "pickle")), requires_grad)
@@ -134,8 +130,27 @@ def _say_elsewhere(name: str, instead: str, why: str) -> None:
 HOST_OPERATORS["unpickled"] = unpickled
 
 
+def fetch_cotangent(g: Buffer) -> Array:
+    """Return the true values of a cotangent, without the loss scale; 16-bit ones in float32."""
+    wide = unscaled(g) if g.dtype is F16 else converted(g, F32) if g.dtype.is_half else g
+    return g.backend.download(wide)
+
+
+def place_cotangent(values: Array, target: Device, dtype: DType) -> Buffer:
+    """Return the cotangent of a tensor of type `dtype` from true values; f16 is multiplied with the loss scale."""
+    wide = to_buffer(values, target, F32 if dtype.is_half else dtype)
+    return scaled(wide) if dtype is F16 else wide
+
+
+def move_cotangent(g: Buffer, target: Device) -> Buffer:
+    """Copy a cotangent to another device, which may have another loss scale."""
+    if g.dtype is F16:
+        return place_cotangent(fetch_cotangent(g), target, F16)
+    return to_buffer(g.backend.download(g), target, g.dtype)
+
+
 def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
-    """A tensor from host data; no gradient is tracked for it.
+    """Make a tensor from host data; no gradient is tracked for it.
 
     Parameters
     ----------
@@ -185,7 +200,7 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
 
 
 def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
-    """A parameter: a tensor for which `backward` computes a gradient.
+    """Make a parameter: a tensor for which `backward` computes a gradient.
 
     Parameters
     ----------
@@ -236,7 +251,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
 
 
 def is_ag_tensor(x: object) -> bool:
-    """Whether `x` is a tensor of this library.
+    """Return whether `x` is a tensor of this library.
 
     Parameters
     ----------

@@ -1,7 +1,4 @@
-"""Gradient check: an op's or a model's gradients against finite differences, in float64 on the CPU.
-
-Knows a function of tensors, and no op; users and tests call it, nothing in `ag` does.
-"""
+"""Gradient check: gradients of an op or a model against finite differences, in float64 on the CPU."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor, tensor_given
 from ag.engine.dtype import F64
 from ag.engine.primitive import Array
-
-__all__ = ["ag_gradcheck"]
 
 
 def ag_gradcheck(

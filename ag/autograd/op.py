@@ -1,35 +1,21 @@
-"""Ops: what users call.  An op is a forward rule and a gradient rule over primitives.
+"""Ops: a forward rule and a gradient rule over primitives become a function that users call.
 
-Knows no op, no layer and no device by name.  The files of `ag.ops` make their ops with it, the trainer those of
-synchronized samples (`ag.parallel.trainer`); users call what it makes.
-
-`op` turns a forward rule ``forward(run, *operands, *params) -> (output, saved)`` into the public function: it lifts
-numbers and arrays to the tensors' device, checks that all operands live on one device and have one element type, runs
-the rule, and leaves a node on the tape.  The gradient rule is declared below it by ``@ag_exp.vjp``, and the node calls
-it when the tape does.  The rule receives `run`, the device's launch, and can reach nothing else.
-Adding an op changes neither this nor the tape, capture or a backend; docs/adding_an_op.md says what it does.
-
-A rule works on buffers and says so; callers pass tensors, and `op` publishes that signature, to `help`, to
-`inspect.signature` and to type checkers:
-
-    def ag_exp(run: Run, x: Buffer) -> Result[Buffer]   ->   def ag_exp(x: TensorLike) -> Tensor
-
-Operands are the parameters annotated `Buffer`, which come first; or one first parameter annotated `Sequence[Buffer]`
-is a list of them.  The rules of 16-bit tensors compute in float32: `ag.autograd.mixed_precision`.
+`op` turns ``forward(run, *operands, *params) -> (output, saved)`` into a public function of tensors: it lifts operands
+to one device and type, runs the rule, and leaves a node on the tape.  ``@ag_exp.vjp`` declares the gradient rule.
+Operands are the first parameters, annotated `Buffer`, or one parameter annotated `Sequence[Buffer]`.
+docs/adding_an_op.md shows how to add one.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-import ag.autograd.operators  # noqa: F401 - where tensors look operators up that are no ops
-from ag.autograd.captured.overheard import listening
 from ag.autograd.cotangent import Cotangent
-from ag.autograd.mixed_precision import Widening, rounded, widening
+from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import (
     Vectors,
     alike,
@@ -39,10 +25,9 @@ from ag.autograd.operands import (
     refuse_integers,
 )
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Node, Tensor, TensorLike
-from ag.autograd.tensor_operators import register
+from ag.autograd.tensor import Node, Tensor, TensorLike, register
 from ag.autograd.unchanged import checked, repeated_since, telling
-from ag.autograd.watched import note_tensors
+from ag.autograd.watched import listening, note_tensors
 from ag.engine.buffer import Buffer, Run
 from ag.engine.kernels.elementwise import copied
 from ag.engine.program import OPEN
@@ -76,7 +61,7 @@ Axes = int | tuple[int, ...] | None
 
 
 class AxisOp(Op[P, S], Protocol):
-    """An op along axes, which `dim` names; numpy's names for its arguments are taken, too."""
+    """An op along axes `dim`, which also accepts numpy's names `axis` and `keepdims`."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor: ...
@@ -85,33 +70,22 @@ class AxisOp(Op[P, S], Protocol):
 
 
 def along_axes(function: Op[P, S]) -> AxisOp[P, S]:
-    """Tell type checkers that the op takes `axis` for its `dim`, and `keepdims`."""
+    """Tell type checkers that the op accepts `axis` for `dim`, and `keepdims`."""
     return cast("AxisOp[P, S]", function)
 
 
 class OpDecorator:
-    """Makes an op of a forward rule; `op` and `part_of` are two of it.
-
-    Parameters
-    ----------
-    name : str, optional
-        Of the function that messages name; default: the rule's own.
-    mixed : bool, optional
-        Whether some operands may be float32 where others are 16-bit tensors.
-    public : bool, optional
-        Whether tensors find the op by its name, as ``a + b`` finds ``ag_add``.
-    integers : bool, optional
-        Whether operands may be of an integer type: for ops that move elements and compute nothing.
-    vectors : str, optional
-        What a list or array of one axis is among the operands (`ag.autograd.operands.Vectors`).
-    """
+    """A decorator that makes an op of a forward rule."""
 
     def __init__(self, name: str | None = None, mixed: bool = False, public: bool = False, integers: bool = False,
                  vectors: Vectors = "column") -> None:
-        self._name, self._mixed, self._public = name, mixed, public
-        self._integers, self._vectors = integers, vectors
+        self._name = name  # in messages; default: the rule's own
+        self._mixed = mixed  # float32 operands are allowed beside 16-bit ones
+        self._public = public  # tensors find the op by its name, as ``a + b`` finds ``ag_add``
+        self._integers = integers  # operands may be of an integer type: for ops that only move elements
+        self._vectors = vectors  # the shape of host vectors among the operands
 
-    # One overload per number of operands; what follows them, P, is the same to the rule and to callers.
+    # One overload per number of operands; the parameters after them, P, are the same for the rule and for callers.
     @overload
     def __call__(self, forward: Callable[Concatenate[Run, Buffer, Buffer, Buffer, Buffer, Buffer, P], Result[S]]
                  ) -> Op[Concatenate[TensorLike, TensorLike, TensorLike, TensorLike, TensorLike, P], S]: ...
@@ -136,21 +110,18 @@ class OpDecorator:
 
 
 op = OpDecorator(public=True)
-moving_op = OpDecorator(public=True, integers=True)  # of ops that move elements and compute nothing
-elementwise_op = OpDecorator(public=True, vectors="broadcast")  # of ops whose operands broadcast
-product_op = OpDecorator(public=True, vectors="second")  # of products, whose first operand is a matrix
+moving_op = OpDecorator(public=True, integers=True)  # for ops that only move elements
+elementwise_op = OpDecorator(public=True, vectors="broadcast")  # for ops whose operands broadcast
+product_op = OpDecorator(public=True, vectors="second")  # for products, whose first operand is a matrix
 
 
 def part_of(name: str, mixed: bool = False) -> OpDecorator:
-    """Make an op that the public function `name` calls; messages carry that function's name.
-
-    With `mixed`, some operands may be float32 where others are 16-bit tensors: statistics, for example.
-    """
+    """Make an internal op of the public function `name`, which its messages name; `mixed`: see `OpDecorator`."""
     return OpDecorator(name, mixed)
 
 
 class _Function(Generic[S]):
-    """Builds the function that callers see of one forward rule."""
+    """Builds the public function of one forward rule."""
 
     def __init__(self, forward: Callable[..., Result[S]], name: str, mixed: bool, integers: bool,
                  vectors: Vectors) -> None:
@@ -167,49 +138,28 @@ class _Function(Generic[S]):
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED[p.annotation]) if p.annotation in _PUBLISHED else p for p in visible],
             return_annotation="Tensor")
-        self._is_ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in visible)
-        # Where the last one is `*sizes`: from how many on arguments that are given by position alone are in order.
-        *before, last = visible
-        self._in_order_from = (len(before) if last.kind is last.VAR_POSITIONAL and
-                               all(p.kind is p.POSITIONAL_OR_KEYWORD for p in before) else None)
-
-    def _defaults(self) -> _Defaults:
-        """What the other arguments are by default, by how many are given by position, where none of them must be."""
-        found = _Defaults(self._in_order_from)
-        rest: tuple[object, ...] = ()
-        if not self._is_ordinary:
-            return found
-        visible = [*self.signature.parameters.values()]
-        for given in range(len(visible), -1, -1):
-            found[given] = rest
-            if given == 0 or visible[given - 1].default is inspect.Parameter.empty:
-                break
-            rest = visible[given - 1].default, *rest
-        return found
-
-    @cached_property  # only unusual calls ask, and most ops are never called
-    def _behind(self) -> list[tuple[list[tuple[str, object]], frozenset[str], frozenset[str]]]:
-        """By how many arguments are given by position: the others with their defaults, and which must be given.
-
-        Empty if some are not ordinary ones.
-        """
-        visible = [*self.signature.parameters.values()]
-        return [([(p.name, p.default) for p in rest], frozenset(p.name for p in rest),
-                 frozenset(p.name for p in rest if p.default is p.empty))
-                for rest in (visible[k:] for k in range(len(visible) + 1)) if self._is_ordinary]
+        ordinary = [p.kind is p.POSITIONAL_OR_KEYWORD for p in visible]
+        self.names = [p.name for p in visible] if all(ordinary) else []
+        self.defaults = tuple([p.default for p in visible]) if all(ordinary) else ()  # `_REQUIRED` where there is none
+        self.fewest, self.most = 1, 0  # positional arguments of a call that needs no `bind`
+        if all(ordinary):
+            self.fewest, self.most = self.defaults.count(_REQUIRED), len(visible)
+        elif visible[-1].kind is visible[-1].VAR_POSITIONAL and all(ordinary[:-1]):  # ``*sizes``
+            self.fewest, self.most = len(visible) - 1, sys.maxsize
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-        """All arguments in order, defaults filled in; `axis` and `keepdims` are taken for `dim` and `keepdim`."""
+        """Return all arguments in order with defaults; `axis` and `keepdims` stand for `dim` and `keepdim`."""
         for theirs, ours in _NUMPYS.items():
             if theirs in kwargs and ours in self.signature.parameters:
                 if ours in kwargs:
                     raise TypeError(f"{self.name}: {ours} is {kwargs[ours]} and {theirs} {kwargs[theirs]}, which mean "
                                     f"the same; give one of them.")
                 kwargs[ours] = kwargs.pop(theirs)
-        if len(args) < len(self._behind):  # most calls need no `inspect`, which takes as long as a launch
-            rest, known, needed = self._behind[len(args)]
-            if needed <= kwargs.keys() <= known:
-                return *args, *[kwargs.get(name, default) for name, default in rest]
+        rest = self.names[len(args):]
+        if self.names and len(args) <= len(self.names) and kwargs.keys() <= {*rest}:  # hot path: `inspect` costs as much as a launch
+            values = [*map(kwargs.get, rest, self.defaults[len(args):])]
+            if all(value is not _REQUIRED for value in values):
+                return *args, *values
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -219,7 +169,7 @@ class _Function(Generic[S]):
         return bound.args
 
     def checked(self, params: tuple[object, ...]) -> tuple[object, ...]:
-        """The arguments behind the operands, numbers as floats; a tensor, which would get no gradient, is refused."""
+        """Return the arguments after the operands, numbers as floats; refuse tensors, which would get no gradient."""
         values = list(params)
         for i, value in enumerate(params):
             p = self.params[min(i, len(self.params) - 1)]
@@ -228,14 +178,14 @@ class _Function(Generic[S]):
         return tuple(values)
 
     def published(self) -> Op[..., S]:
-        """The function, with the signature that is true for callers."""
+        """Return the function, with its public signature."""
         name, forward, operands, listed, mixed = self.name, self.forward, self.operands, self.listed, self.mixed
         integers, vectors, has_numbers = self.integers, self.vectors, any(p.annotation == "float" for p in self.params)
-        defaults = self._defaults()
+        defaults, fewest, most = self.defaults, self.fewest, self.most
 
         def call(*args: object, **kwargs: object) -> Tensor:
-            if not kwargs and (rest := defaults[len(args)]) is not None:
-                args += rest
+            if not kwargs and fewest <= len(args) <= most:
+                args += defaults[len(args):]
             else:
                 args = self.bind(args, kwargs)
             if (found := alike(args, operands)) is not None:
@@ -269,7 +219,7 @@ class _Function(Generic[S]):
                 if half:
                     out, saved = rounded(out, saved, dtype)
                 for b in buffers:
-                    if b.block is out.block:  # whoever assigns to one must not change the other
+                    if b.block is out.block:  # assigning to one must not change the other
                         out = copied(out)
             except ShapeError as error:
                 if str(error).startswith(name):
@@ -301,32 +251,15 @@ class _Function(Generic[S]):
         return cast("Op[..., S]", call)
 
 
-class _Defaults(dict[int, "tuple[object, ...] | None"]):
-    """The defaults of the arguments that are not given, by how many are; None where one of these must be.
-
-    Parameters
-    ----------
-    in_order_from : int or None
-        From how many on there are none, as an op takes any number; None: it does not.
-    """
-
-    def __init__(self, in_order_from: int | None) -> None:
-        super().__init__()
-        self._from = in_order_from
-
-    def __missing__(self, given: int) -> tuple[object, ...] | None:
-        found = self[given] = () if self._from is not None and given >= self._from else None
-        return found
-
-
-_BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # runs no Python, as a comprehension would
+_REQUIRED = inspect.Parameter.empty
+_BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # hot path: runs no Python, unlike a comprehension
 _WANTS: Callable[[Tensor], bool] = attrgetter("requires_grad")
-_NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # what numpy calls an argument
+_NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # numpy's names of arguments
 _PUBLISHED = {"Buffer": "TensorLike", "Sequence[Buffer]": "Sequence[TensorLike]"}
 
 
 def _items(function: str, argument: str, values: object) -> tuple[object, ...]:
-    """The operands in a list."""
+    """Return the operands of an op that takes a list."""
     if not isinstance(values, (list, tuple)) or not values:
         what = "empty" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
         raise TypeError(f"{function}: {argument} is {what}; a list of at least one tensor is required.")

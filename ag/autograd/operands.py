@@ -1,55 +1,49 @@
-"""What callers pass to ops, made ready for their rules: tensors on one device and of one element type, and numbers.
+"""Operands of ops: lift host values, check that tensors share a device and a type, turn host vectors into columns.
 
-The rule of vectors stands here (`_as_vectors`): what the host gives as a vector is a column, as in `ag_tensor`, and
-never makes an outer product of what was meant to be added element by element.  `ag.autograd.op` calls this for every
-op; it knows no op itself and no gradient.
+A host vector is a column, as in `ag_tensor`, so that adding one element by element never makes an outer product
+(`_as_vectors`).  Comparisons and in-place changes of parameters, which are not ops, take operands alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from numbers import Real
+from numbers import Number, Real
 from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 
 from ag.autograd.create import as_array, lift
-from ag.autograd.tensor import IDS, Tensor
+from ag.autograd.tape import is_recording
+from ag.autograd.tensor import HOST_OPERATORS, IDS, Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
-from ag.engine.dtype import F32, DType
-from ag.errors import DeviceError, DtypeError, ShapeError
+from ag.engine.dtype import BF16, F32, DType
+from ag.engine.kernels.convert import converted, loaded, narrow, stored
+from ag.engine.kernels.elementwise import copy
+from ag.engine.shape import broadcast
+from ag.errors import DeviceError, DtypeError, ShapeError, TapeError
 
 try:
     _code = import_module(f"{__package__}._operands").Operands(Tensor, Buffer, IDS)
 except ImportError:  # there was no compiler
     _code = None
 
-__all__ = ["Vectors", "alike", "closed_or_elsewhere", "number_given", "operands_on_one_device", "plain_tensor",
-           "refuse_integers", "vector_beside"]
-
 Args = tuple[object, ...]
 
-# ``operands.c``: device, type, buffers, operands and other arguments of a call, where so many operands are tensors that
-# are alike; None for anything else, and always without a compiler.  And ``Tensor(buffer)`` in half the time.
+# hot path, in operands.c: device, type, buffers, operands and other arguments of a call, if the first `n` arguments are
+# tensors of one device and type; None for other calls, and without a compiler.  `plain_tensor` is ``Tensor(buffer)``.
 alike: Callable[[Args, int], tuple[Device, DType, list[Buffer], tuple[Tensor, ...], Args] | None] = (
     _code.alike if _code is not None else lambda args, operands: None)
 plain_tensor: Callable[[Buffer], Tensor] = _code.tensor if _code is not None else Tensor
 
-# What a host vector is among the operands of an op: a column; a column or a row, as what it is combined with element by
-# element says; a column but for the first operand, which is a matrix.
+# The shape of a host vector among operands.  "column": a column.  "broadcast": column or row, as the other operands
+# need.  "second": a column, except as the first operand, which is a matrix.
 Vectors = Literal["column", "broadcast", "second"]
 
 
 def number_given(function: str, argument: str, value: object) -> float:
-    """A number that an op takes for a constant, as a float.
-
-    Raises
-    ------
-    TypeError
-        If it is a tensor, which would get no gradient, or no number.
-    """
+    """Return a constant of an op as a float; a tensor, which would get no gradient, is refused."""
     if type(value) is float or type(value) is int:
         return _as_float(function, argument, value)
     if isinstance(value, Tensor):
@@ -70,14 +64,9 @@ def _as_float(function: str, argument: str, value: object) -> float:
 
 
 def vector_beside(function: str, n: int, others: list[tuple[int, ...]]) -> bool:
-    """Whether a host vector of `n` numbers is a column, else a row, where it is combined element by element.
+    """Return whether a host vector of `n` numbers is a column beside operands of other shapes, or a row.
 
-    Beside columns it is a column, beside arrays of one axis and beside matrices whose rows it fits it has one axis.
-
-    Raises
-    ------
-    ShapeError
-        If it could be either.
+    It is a column beside columns.  It is a row beside vectors, and beside matrices whose rows have its length.
     """
     for shape in others:
         if len(shape) > 1 and n > 1 and shape[-1] == n and n in shape[:-1]:
@@ -87,7 +76,7 @@ def vector_beside(function: str, n: int, others: list[tuple[int, ...]]) -> bool:
 
 
 def _as_vectors(function: str, operands: tuple[object, ...], vectors: Vectors) -> tuple[object, ...]:
-    """The operands, with host arrays of one axis as columns where they are columns."""
+    """Turn host vectors among the operands into columns where they are columns."""
     arrays = [x if isinstance(x, (Tensor, int, float)) else as_array(x, function) for x in operands]
     flat = [i for i, x in enumerate(arrays) if isinstance(x, np.ndarray) and x.ndim == 1]
     others = [x.shape for i, x in enumerate(arrays) if isinstance(x, (Tensor, np.ndarray)) and i not in flat]
@@ -103,7 +92,7 @@ def _as_vectors(function: str, operands: tuple[object, ...], vectors: Vectors) -
 
 
 def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceError:
-    """The error about operands on two devices; one of them may be closed, which is raised."""
+    """Make the error about operands on two devices; raises first if one is closed."""
     for device in (first, second):
         device.check_open()
     return DeviceError(f"{function}: operands are on {first.name} and {second.name}; "
@@ -113,17 +102,10 @@ def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceE
 def operands_on_one_device(
     function: str, operands: tuple[Any, ...], mixed: bool = False, integers: bool = False, vectors: Vectors = "column",
 ) -> tuple[Device, tuple[Tensor, ...], DType]:
-    """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
+    """Return the operands' device, the operands as tensors there, and the result's element type.
 
-    Raises
-    ------
-    DeviceError
-        If tensors live on different devices.
-    DtypeError
-        If tensors have different element types, or an operand is not numeric.  Beside 16-bit tensors, float32 ones
-        without axes are fine, and with `mixed` all float32 ones.  If they are of an integer type, unless `integers`.
-    ShapeError
-        If a vector could be a row or a column.
+    Tensors must share a device and an element type.  Beside 16-bit tensors, float32 scalars are allowed, and with
+    `mixed` all float32 tensors.  Integer types need `integers`.
     """
     backend: Device | None = None
     dtype: DType | None = None
@@ -147,20 +129,20 @@ def operands_on_one_device(
         return backend, operands, dtype
     if arrays:
         operands = _as_vectors(function, operands, vectors)
-    number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too
+    number = F32 if dtype.is_half else dtype  # numbers keep their digits
     return backend, tuple(x if type(x) is Tensor else lift(
         x, backend, number if isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0 else dtype, function)
         for x in operands), dtype
 
 
 def refuse_integers(function: str, dtype: DType) -> NoReturn:
-    """Raise, as an op computes with floats."""
+    """Raise the error about integer operands of an op that computes with floats."""
     raise DtypeError(f"{function}: operands are of type {dtype}, which is for class numbers and ids; floats are "
                      f"required. Convert with t.astype(\"f32\").")
 
 
 def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DType:
-    """The element type of tensors that have not all the same."""
+    """Return the element type of operands of several types, or raise."""
     buffers = [x.buffer for x in operands if isinstance(x, Tensor)]
     kinds = list(dict.fromkeys(b.dtype for b in buffers if b.dtype is not F32 or not (mixed or b.shape == ())))
     if len(kinds) == 1 and kinds[0].is_half:
@@ -168,3 +150,57 @@ def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DT
     first, second = list(dict.fromkeys(b.dtype for b in buffers))[:2]
     raise DtypeError(f"{function}: operands have element types {first} and {second}; they must be equal. "
                      f"Convert one with t.astype.")
+
+
+def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
+    """Compare element by element on the host; host values are rounded to the type of `x`, as in arithmetic."""
+    name, dtype = relation.__name__, x.buffer.dtype
+    if isinstance(other, Tensor):
+        values = other.numpy()
+    elif isinstance(other, (int, float)) and not dtype.is_float:
+        return relation(x.numpy(), other)
+    elif not _is_numeric(other):
+        return NotImplemented
+    else:
+        values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
+        if values.ndim == 1 and vector_beside(name, len(values), [x.shape]):
+            values = values.reshape(-1, 1)
+        if dtype.is_float:
+            values = loaded(stored(values, dtype), dtype)
+    try:
+        broadcast(x.shape, values.shape)
+    except ShapeError as error:
+        raise ShapeError(f"{name}: {error}") from None
+    return relation(x.numpy(), values)
+
+
+def _is_numeric(other: object) -> bool:
+    """Return whether arithmetic takes `other` for numbers: a number, an array, or a sequence."""
+    return isinstance(other, (Number, np.generic)) or hasattr(other, "__array__") or (
+        isinstance(other, Sequence) and not isinstance(other, (str, bytes, bytearray)))
+
+
+def _contains(x: Tensor, value: object) -> bool:
+    found = _compare(np.equal, x, value)
+    if found is NotImplemented:
+        raise TypeError(f"in: a {type(value).__name__} was looked for in a tensor; a number is required.")
+    return bool(np.any(found))
+
+
+def _change(operator: str, p: Tensor, result: Tensor) -> Tensor:
+    """Copy `result` into the parameter `p`."""
+    if is_recording():
+        raise TapeError(f"{operator}: a parameter of shape {p.shape} is to be changed inside with_grad_tape, where it "
+                        f"may have been used; change it after the block, or write p = p + x for a new tensor.")
+    if result.shape != p.shape:
+        raise ShapeError(f"{operator}: a parameter of shape {p.shape} was to become {result.shape}; the shapes must be "
+                         f"equal.")
+    launch, dtype = p.buffer.backend.launch, p.buffer.dtype
+    if dtype.is_half:
+        launch(narrow, converted(result.buffer, F32), into=p.buffer, bfloat=dtype is BF16)
+    else:
+        launch(copy, converted(result.buffer, dtype), into=p.buffer)
+    return p
+
+
+HOST_OPERATORS.update(compare=_compare, contains=_contains, change=_change)

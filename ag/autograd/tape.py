@@ -1,16 +1,9 @@
 """The tape: what was computed from what, and the backward pass over it.
 
-Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its own
-history alive and nothing is global: what nodes saved is free when the last result dies.  `backward` visits the nodes
-newest first and pulls the cotangent of each result back to the inputs, where it is added to what other uses of an input
-sent:
+Inside `with_grad_tape` every op that touches a parameter leaves a node on its result.  There is no global list: the
+record is freed with the last result.  `backward` visits nodes newest first and adds up the cotangents of all uses:
 
     y = x * w; z = y + x        z -> (y, x), then y -> (x, w): x has two uses, the second is added to the first
-
-`backward` alone undoes broadcasting (`shaped_like` of `ag.autograd.cotangent`) and adds finished gradients to the
-parameters' ``.grad``.  Knows no op by name and no device; users call `with_grad_tape`, `no_grad` and `backward`, ops
-ask `is_recording`.  In `record_later` ops leave no nodes, though gradients are wanted: an activation checkpoint
-computes its function there and records it when `backward` reaches it.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
-from ag.autograd.loss_scale import Scaling, anybody_scales
+from ag.autograd.half import Scaling, anybody_scales
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.engine.arena import Block, now
 from ag.engine.buffer import Buffer, Device
@@ -35,22 +28,20 @@ from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
 from ag.names import Making
 
-__all__ = ["CONTEXT", "Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOT_SCALED = nullcontext()
 
-# None: nothing is recorded now, but when `backward` has the same computed again.
+# None: not recorded now, but when `backward` computes it again.
 _recording: ContextVar[bool | None] = ContextVar("ag_tape", default=False)
 
 is_recording = _recording.get
-CONTEXT: tuple[ContextVar[Any], ...] = (_recording,)  # what a captured step was recorded under
+CONTEXT: tuple[ContextVar[Any], ...] = (_recording,)  # guarded by captured steps
 
 
 class _Switch:
-    """Sets whether ops are recorded, and puts back what was there before; also around a function's calls."""
+    """Context manager and decorator that sets whether ops are recorded."""
 
     def __init__(self, on: bool | None) -> None:
         self._on = on
@@ -142,7 +133,7 @@ def no_grad() -> _Switch:
 
 
 def record_later() -> _Switch:
-    """A context in which nothing is recorded, as what is computed in it is computed again, and recorded then."""
+    """Return a context for an activation checkpoint: `backward` computes its content again and records it then."""
     return _Switch(None)
 
 
@@ -155,7 +146,7 @@ class Gradients(Mapping[Tensor, Tensor]):
         self._by_id = by_id
 
     def __reduce__(self) -> tuple[Callable[..., Gradients], tuple[object, ...]]:
-        return _gradients_of, (list(self._by_id.values()),)  # as copies have other ids
+        return _gradients_of, (list(self._by_id.values()),)  # copies have other ids
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{p.name or f'a parameter {p.shape}'}: {g.shape}" for p, g in self._by_id.values())
@@ -178,7 +169,7 @@ class Gradients(Mapping[Tensor, Tensor]):
         return isinstance(key, str) and bool(self._called(key))
 
     def _called(self, name: str) -> list[Tensor]:
-        """Gradients of what is called `name`, or is called so in a layer of the model that gave it its name."""
+        """Return the gradients of parameters called `name`, else of those whose names end in ``_name``."""
         exact = [g for p, g in self._by_id.values() if p.name == name]
         return exact or [g for p, g in self._by_id.values() if p.name is not None and p.name.endswith(f"_{name}")]
 
@@ -194,7 +185,7 @@ def _gradients_of(pairs: list[tuple[Tensor, Tensor]]) -> Gradients:
 
 
 def backward(loss: Tensor, retain: bool = False) -> Gradients:
-    """Gradients of a recorded loss with respect to every parameter it depends on.
+    """Compute the gradients of a recorded loss with respect to every parameter it depends on.
 
     Parameters
     ----------
@@ -211,8 +202,8 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     Raises
     ------
     TapeError
-        If the loss has more than one element, was not recorded, or its record was already used up; or if a tensor whose
-        values a gradient needs was changed since, by assigning to it, by an optimizer's step, or otherwise.
+        If the loss has more than one element, was not recorded, or its record was already used up.  If a tensor whose
+        values a gradient needs was changed since, by an assignment or an optimizer's step.
 
     Notes
     -----
@@ -244,7 +235,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
 
 
 def _reached(root: Node) -> list[Tensor]:
-    """The parameters that a backward pass from a node reaches."""
+    """Return the parameters that a backward pass from a node reaches."""
     seen, todo = {root}, [root]
     found: dict[Tensor, None] = {}
     while todo:
@@ -258,7 +249,7 @@ def _reached(root: Node) -> list[Tensor]:
 
 
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
-    """Gradients of the parameters that the loss depends on."""
+    """Return the gradients of the parameters that the loss depends on."""
     dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
     one = lift(1.0, loss.buffer.backend, dtype, "backward").buffer
     began = now()
@@ -298,10 +289,10 @@ def _moved(x: Tensor, before: Device) -> TapeError:
 
 
 def _of_their_own(gradients: dict[Tensor, Buffer], began: int) -> dict[Tensor, Buffer]:
-    """Gradients in memory that is nobody else's, as callers write into it: copies of what is not.
+    """Copy gradients that share memory, as callers write into them.
 
-    What was there before the backward pass `began` is a constant, or was saved by a rule; and of what one rule gave to
-    several parameters, as that of a sum does, the first keeps it.
+    Memory older than the backward pass (`began`) is a constant or a saved value.  One rule may give the same memory to
+    several parameters, as that of ``a + b`` does; the first keeps it.
     """
     blocks: set[Block] = set()
     for x, g in gradients.items():

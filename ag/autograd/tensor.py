@@ -1,15 +1,13 @@
 """Tensors, and the nodes that tie them into a record: what users hold.
 
-A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op that
-was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name, which
-`ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.operators`.  Reading a tensor on the host (`numpy`,
-`item`, `data`, comparing) is the only thing here that waits for a device.  Knows no op and no layer.  Users and
-everything above take tensors; ops make them and leave the nodes, which the tape reads.
+A tensor is a buffer on a device, a flag whether gradients are wanted, and the node of the op that computed it.
+Operators are the public ops of their names, which `ag.autograd.op` registers; comparisons and ``+=`` are in
+`ag.autograd.operands`.  Reading values on the host (`numpy`, `item`, `data`, comparing) waits for the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import count
 from operator import attrgetter
@@ -17,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ag.autograd.captured.overheard import listening
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
-from ag.autograd.tensor_operators import HOST_OPERATORS, TensorOperators
 from ag.autograd.unchanged import any_changed, checked
-from ag.autograd.watched import CHANGES, notes_here
+from ag.autograd.watched import CHANGES, listening, notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
@@ -31,80 +27,66 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
-from ag.names import Making
+from ag.names import Making, MissingNameError, Named
+from ag.names.elsewhere import TENSOR
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike", "grads_of",
-           "tensor_given"]
-
 ArrayLike = Any  # whatever numpy.asarray accepts
+Axes = int | tuple[int, ...] | None
 
 IDS = count(1)  # of all tensors of the process
 
+# Public ops by name, filled by `register` at import and constant afterwards.
+OPS: dict[str, Callable[..., Any]] = {}
+# Operators that are not ops, filled by the modules above at import.
+HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
+
 
 class Node:
-    """One op that was recorded: its rule, inputs, and what the rule wants back.
-
-    Attributes
-    ----------
-    order : int
-        Position in time; an op always comes after its inputs.
-    name : str
-        Name of the op, for messages.
-    vjp : callable
-        ``vjp(launch, cotangent, saved, need, *params)``: one cotangent, or None, per input.
-    inputs : tuple of Tensor
-    need : tuple of bool
-        Which inputs want a cotangent.
-    saved : object
-        What the forward pass kept for the rule.
-    params : tuple
-        The op's other arguments.
-    half : bool
-        Whether an input has 16 bits.
-    """
+    """One recorded op: its gradient rule, its inputs, and what the rule needs."""
 
     __slots__ = ("half", "inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
 
     def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
                  need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
-        self.order = now()
-        self.name = name
-        self.vjp = vjp
+        self.order = now()  # position in time: inputs come before
+        self.name = name  # of the op, for messages
+        self.vjp = vjp  # vjp(launch, cotangent, saved, need, *params): one cotangent or None per input
         self.inputs = inputs
-        self.need = need
-        self.saved = saved
+        self.need = need  # inputs that want a cotangent
+        self.saved = saved  # kept by the forward pass
         self.params = params
-        self.half = half
+        self.half = half  # an input has 16 bits
         self.spent = False
 
     def __lt__(self, other: Node) -> bool:
         return self.order > other.order  # a heap of nodes yields the newest first
 
     def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
-        """The inputs, each with the cotangent that follows from the output's, or None."""
+        """Return the inputs, each with its cotangent or None, given the output's."""
         launch: Run = total.backend.launch
         if any_changed(self.saved, self.order):
             launch = checked(launch, self.order, self.name, self.inputs, self.saved)
         cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
         return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
+
     def spend(self) -> None:
-        """Free what was saved; the node cannot be used again."""
+        """Free what was saved; a second backward raises."""
         self.inputs, self.saved, self.spent = (), None, True
 
 
 def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DType
             ) -> Iterator[tuple[Tensor, Buffer]]:
-    """Cotangents of 16-bit tensors, or made of such ones, as the tape stores them."""
+    """Convert cotangents of 16-bit ops to the types in which the tape stores them."""
     for x, g in cotangents:
         if g is not None and x.requires_grad:
             yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
 def grads_of(tensors: Iterable[Tensor]) -> Iterator[Tensor | PendingGrad | None]:
-    """``.grad`` of each, as it was left; looking is not noted."""
+    """Return ``.grad`` of each tensor; a recording does not note it."""
     return map(_GRAD, tensors)
 
 
@@ -112,24 +94,23 @@ _GRAD: Callable[[Tensor], Tensor | PendingGrad | None] = attrgetter("_grad")
 
 
 class PendingGrad:
-    """A gradient that a replay left behind, which nobody has looked at yet."""
+    """A gradient that a replay left in program memory, not yet read."""
 
     buffer: Buffer
 
     def tensor(self) -> Tensor:
-        """The gradient, for somebody to hold."""
+        """Make the tensor that ``.grad`` returns."""
         raise NotImplementedError
 
 
-class Tensor(TensorOperators):
+class Tensor(metaclass=Named):
     """An n-dimensional array on a device.
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
 
-    Operators never change a tensor but a parameter: ``t += 1`` makes a new tensor and calls it `t`, as with numbers,
-    and who else holds the old one keeps its values.  ``p -= 0.1 * g`` on a parameter changes it in place, and is
-    refused inside `with_grad_tape`.  Comparisons (``==``, ``<``, ...) go element by element and give a numpy array of
-    truth values, which waits for the device; as keys of a dict tensors are told apart by identity.
+    Operators change only parameters in place: ``t += 1`` makes a new tensor and rebinds the name, as with numbers;
+    ``p -= 0.1 * g`` changes the parameter `p`, and is refused inside `with_grad_tape`.  Comparisons (``==``, ``<``,
+    ...) wait for the device and return a numpy array of truth values.  Tensors hash by identity.
 
     Attributes
     ----------
@@ -147,6 +128,7 @@ class Tensor(TensorOperators):
 
     __signature__ = Making()
     __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
+    __pandas_priority__ = 5000  # pandas leaves operators between its objects and tensors to the tensor
 
     node: Node | None
 
@@ -162,17 +144,11 @@ class Tensor(TensorOperators):
         self.name: str | None = None
 
     def __copy__(self) -> Tensor:
-        """What `__deepcopy__` gives: two tensors never share their values, nor an `id`."""
+        """Copy like `__deepcopy__`: two tensors never share values or an `id`."""
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
-        """A tensor of its own with the same values, and the gradient's; so `copy.deepcopy` copies models.
-
-        Raises
-        ------
-        TapeError
-            If it was computed on the tape, of which a copy would be no part.
-        """
+        """Copy values and gradient; raises a `TapeError` for a tensor computed on the tape."""
         self._refuse_on_tape("deepcopy")
         twin = Tensor(copied(self.buffer), self.requires_grad)
         memo[id(self)], twin.name = twin, self.name
@@ -181,13 +157,7 @@ class Tensor(TensorOperators):
         return twin
 
     def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
-        """What pickling keeps is what copying does: the values, the gradient's, and on which device they are.
-
-        Raises
-        ------
-        TapeError
-            If it was computed on the tape.
-        """
+        """Pickle values, gradient and device; raises a `TapeError` for a tensor computed on the tape."""
         self._refuse_on_tape("pickle")
         return HOST_OPERATORS["unpickled"], (self.numpy(), self.dtype, self.device, self.requires_grad, self.name,
                                              self.grad)
@@ -206,7 +176,8 @@ class Tensor(TensorOperators):
         if isinstance(grad, PendingGrad):
             grad = self._grad = grad.tensor()
         if OPEN and (notes := notes_here()) is not None:
-            return notes.grad_read(self, grad)
+            found: Tensor | None = notes.grad_read(self, grad)
+            return found
         return grad
 
     @grad.setter
@@ -216,15 +187,15 @@ class Tensor(TensorOperators):
         self._grad = value
 
     def set_grad(self, grad: Tensor | PendingGrad | None) -> None:
-        """Set ``.grad`` on behalf of a captured step, which is not noted."""
+        """Set ``.grad`` on behalf of a captured step; a recording does not note it."""
         self._grad = grad
 
     def peek_grad(self) -> Tensor | PendingGrad | None:
-        """``.grad`` as it was left; looking is not noted."""
+        """Return ``.grad`` as it was left; a recording does not note it."""
         return self._grad
 
     def rebind(self, buffer: Buffer) -> None:
-        """Let the values be those of another buffer of the same shape, in an optimizer or on another device."""
+        """Move to another buffer of the same shape, in an optimizer or on another device."""
         self.buffer = buffer
         CHANGES.add(self, "buffer")
 
@@ -270,9 +241,9 @@ class Tensor(TensorOperators):
     # -------------------------------------------------------------------------------------- host access
 
     def numpy(self) -> Array:
-        """A host copy to keep and to change, in float32 for bfloat16, which numpy does not know; waits for the device.
+        """Return a host copy; waits for the device.  It is float32 for bfloat16, which numpy does not have.
 
-        What becomes of the copy changes nothing on the device: assign to `data` for that.
+        Changing the copy does not change the tensor: assign to `data` for that.
         """
         if (listener := listening.get()) is not None:
             listener.read(self)
@@ -280,7 +251,7 @@ class Tensor(TensorOperators):
         return array
 
     def item(self) -> float:
-        """The value of a one-element tensor, an int of one of whole numbers; waits for the device."""
+        """Return the value of a one-element tensor, an int for integer types; waits for the device."""
         return self._number("item")
 
     def _number(self, function: str, instead: str = "t.numpy()") -> float:
@@ -320,10 +291,10 @@ class Tensor(TensorOperators):
 
     @property
     def data(self) -> Array:
-        """The values as a numpy array: a host copy that cannot be written to, on every device.
+        """The values as a read-only host copy; waits for the device.
 
-        ``t.data[0, 0] = 1`` is an error, as it would not reach the device.  Assign a whole array of the same shape,
-        which is copied into the tensor's memory: ``t.data = t.data * 2``; `numpy` gives a copy to change.
+        ``t.data[0, 0] = 1`` is an error, as it would not reach the device.  Assign a whole array of the same shape
+        (``t.data = t.data * 2``) to copy it into the tensor's memory.
         """
         array = self.numpy()
         array.flags.writeable = False
@@ -344,7 +315,7 @@ class Tensor(TensorOperators):
         backend.upload(array, self.buffer)
 
     def detach(self) -> Tensor:
-        """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
+        """Return a copy of the values that is not on the tape."""
         if OPEN and (notes := notes_here()) is not None:
             notes.tensors((self,))
         apart = Tensor(copied(self.buffer))
@@ -352,12 +323,191 @@ class Tensor(TensorOperators):
             listener.same(self, apart)
         return apart
 
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> object:
+            raise MissingNameError("Tensor", name, lambda: dir(type(self)), TENSOR, "t")
+
+        @property
+        def _data(self) -> object:
+            """Refuse `numpy.ma`, which would compute on the host, without a gradient."""
+            raise DtypeError("numpy.ma: a masked array was combined with a tensor, which has no masks; fill what is "
+                             "masked.")
+
+        def __rpow__(self, base: object) -> object:
+            raise TypeError(f"pow: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
+                            f"math.log(base)), to which gradients flow.")
+
+        def __floordiv__(self, other: object) -> object:
+            raise TypeError("floordiv: there is no whole division of tensors, as it has no gradient; write t / x, or "
+                            "t.numpy() // x for a constant.")
+
+        def __mod__(self, other: object) -> object:
+            raise TypeError("mod: there is no remainder of tensors, as it has no gradient; write t.numpy() % x for a "
+                            "constant.")
+
+        def __divmod__(self, other: object) -> object:
+            return self // other
+
+        def __setitem__(self, key: object, value: object) -> None:
+            raise TypeError("setitem: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
+                            "x[...] = ...; t.data = x, or make a new tensor.")
+
+        def __delitem__(self, key: object) -> None:
+            raise TypeError("delitem: a part of a tensor was to be deleted; make another of what is left, such as "
+                            "ag.ops.concat([t[:2], t[3:]]).")
+
+        __rfloordiv__, __rmod__, __rdivmod__ = __floordiv__, __mod__, __divmod__
+
+    # -------------------------------------------------------------------------------------- comparison
+
+    __hash__ = object.__hash__  # by identity, as tensors are keys
+
+    def __eq__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.equal, self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.not_equal, self, other)
+
+    def __lt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less, self, other)
+
+    def __le__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less_equal, self, other)
+
+    def __gt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater, self, other)
+
+    def __ge__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
+
+    def __contains__(self, value: object) -> bool:
+        return bool(HOST_OPERATORS["contains"](self, value))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iter: a tensor of shape () has no axes; use .item().")
+        return (self[i] for i in range(self.shape[0]))
+
+    # -------------------------------------------------------------------------------------- arithmetic
+
+    if TYPE_CHECKING:  # ops, set by `register`
+        def __add__(self, other: TensorLike) -> Tensor: ...
+        def __sub__(self, other: TensorLike) -> Tensor: ...
+        def __mul__(self, other: TensorLike) -> Tensor: ...
+        def __truediv__(self, other: TensorLike) -> Tensor: ...
+        def __matmul__(self, other: TensorLike) -> Tensor: ...
+        def __pow__(self, p: float) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __getitem__(self, key: object) -> Tensor: ...
+
+        def reshape(self, *shape: int) -> Tensor:
+            """`ag_reshape` as a method."""
+
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return _call("ag_add", other, self)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return _call("ag_sub", other, self)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return _call("ag_mul", other, self)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return _call("ag_div", other, self)
+
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
+        return _call("ag_matmul", other, self)
+
+    def __neg__(self) -> Tensor:
+        return _call("ag_scale", self, -1.0)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __iadd__(self, other: TensorLike) -> Tensor:
+        return _changed("+=", self, self + other)
+
+    def __isub__(self, other: TensorLike) -> Tensor:
+        return _changed("-=", self, self - other)
+
+    def __imul__(self, other: TensorLike) -> Tensor:
+        return _changed("*=", self, self * other)
+
+    def __itruediv__(self, other: TensorLike) -> Tensor:
+        return _changed("/=", self, self / other)
+
+    def __imatmul__(self, other: TensorLike) -> Tensor:
+        return _changed("@=", self, self @ other)
+
+    def __ipow__(self, p: float) -> Tensor:
+        return _changed("**=", self, self**p)
+
+    # -------------------------------------------------------------------------------------- numpy's functions
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return HOST_OPERATORS["ufunc"](ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: tuple[object, ...],
+                           options: dict[str, object]) -> Any:
+        return HOST_OPERATORS["function"](function, types, args, options)
+
+    # -------------------------------------------------------------------------------------- ops as methods
+
+    @property
+    def T(self) -> Tensor:
+        """The axes in reverse order."""
+        return _call("ag_transpose", self)
+
+    def astype(self, dtype: str) -> Tensor:
+        """`ag_cast` as a method."""
+        return _call("ag_cast", self, dtype)
+
+    def sum(self, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """`ag_sum` as a method; `axis` and `keepdims` are numpy's names."""
+        return _call("ag_sum", self, _one_of("sum", dim, axis), keepdim or keepdims)
+
+    def mean(self, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """`ag_mean` as a method; `axis` and `keepdims` are numpy's names."""
+        return _call("ag_mean", self, _one_of("mean", dim, axis), keepdim or keepdims)
+
 
 TensorLike = Tensor | Array | float | int
 
 
 def tensor_given(function: str, x: object) -> Tensor:
-    """`x`, or an error if it is no tensor; for functions that need to know where a tensor comes from."""
+    """Return `x`, or raise a `TypeError` if it is not a tensor."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{function}: a {type(x).__name__} was given; a tensor is required. Make one with ag_tensor.")
     return x
+
+
+# Methods that are ops themselves: hot path, without a call in between.
+_METHODS = {"ag_add": "__add__", "ag_sub": "__sub__", "ag_mul": "__mul__", "ag_div": "__truediv__",
+            "ag_matmul": "__matmul__", "ag_pow": "__pow__", "ag_abs": "__abs__", "ag_slice": "__getitem__",
+            "ag_reshape": "reshape"}
+
+
+def register(name: str, function: Callable[..., object]) -> None:
+    """Let tensors find a public op by its name."""
+    OPS[name] = function
+    if name in _METHODS:
+        setattr(Tensor, _METHODS[name], function)
+
+
+def _one_of(function: str, dim: Axes, axis: Axes) -> Axes:
+    if dim is not None and axis is not None:
+        raise TypeError(f"{function}: dim is {dim} and axis {axis}, which mean the same; give one of them.")
+    return axis if dim is None else dim
+
+
+def _call(name: str, *args: object) -> Tensor:
+    result: Tensor = OPS[name](*args)
+    return result
+
+
+def _changed(operator: str, x: Tensor, result: Tensor) -> Tensor:
+    """Finish an operator such as ``+=``: change a parameter in place, else return the result for rebinding."""
+    if not x.requires_grad or x.node is not None:
+        return result
+    changed: Tensor = HOST_OPERATORS["change"](operator, x, result)
+    return changed

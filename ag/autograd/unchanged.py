@@ -1,24 +1,16 @@
-"""What a gradient rule finds must be what the forward pass computed with: a value that changed since is an error.
+"""Checks that gradients are computed with the values of the forward pass: a tensor changed since is an error.
 
-Backends note when existing memory is overwritten (`ag.engine.buffer.note_written`), and a node knows when it was
-recorded.  So the usual case costs one comparison per node, and where others write meanwhile, one per buffer; only where
-one was overwritten is the rule given a launch that looks at every operand, as it may do without some:
-
-    y = w * x; w.data = ...; backward     ->  an error if x wants a gradient, w * g; none if only w does, x * g
-
-Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops themselves look at
-every operand: it must be what it was the first time.  And which ops with which numbers, on which memory of before, is
-noted the first time (`Told`) and compared the second: a rate, a mode, an array or a tensor that is another one, or lies
-elsewhere, is an error, too.
-
-`ag.autograd.tensor.Node` and `ag.autograd.op` call this; it knows no op and no device.
+Backends note overwritten memory (`ag.engine.buffer.note_written`), and a node knows when it was recorded.  The usual
+case costs one comparison per node.  If memory that a rule saved was overwritten, the rule gets a launch that checks
+its operands: after ``y = w * x; w.data = ...`` only the gradient of `x` fails.
+An activation checkpoint runs a function twice; `Told` compares ops, numbers, arrays and memory of both calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,46 +19,29 @@ from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
 
-__all__ = ["Told", "any_changed", "checked", "refuse_changed", "repeated_since", "repeating", "tell_used", "telling"]
-
 repeating: ContextVar[int] = ContextVar("ag_repeating", default=0)
 
-repeated_since = repeating.get  # until when what runs now had run for the first time; 0 if it runs for the first time
+repeated_since = repeating.get  # when the first call ended; 0 in a first call
 
 
 class Told:
-    """What a function that is called twice told of the first call, or tells of the second, which must be the same.
-
-    Parameters
-    ----------
-    outer : Told or None
-        Of a call that this one is part of.
-    first : Told, optional
-        What the first call has told.
-    compares : bool, optional
-        Whether to note ops and arrays at all; what a captured step records is compared anyway.
-
-    Attributes
-    ----------
-    used : dict of Tensor
-        Of the first call: what it computed with, through which gradients flow.
-    before : dict of int to Buffer
-        Of the first call: what it computed with that was there before, by ``id``.
-    """
+    """Notes of one of two calls of a function that must do the same: of the first, or of the second, which compares."""
 
     def __init__(self, outer: Told | None, first: Told | None = None, compares: bool = True) -> None:
-        self._outer, self._first, self._compares = outer, first, compares
+        self._outer = outer  # of the call that this one is part of
+        self._first = first  # of the first call; None in it
+        self._compares = compares  # note ops and arrays; a captured step compares recordings instead
         self._began = now()
-        self.items: list[tuple[str, object]] = []
-        self.used: dict[Named, None] = {}
-        self.before: dict[int, Buffer] = {}
+        self.items: list[tuple[str, object]] = []  # ops with their numbers, and arrays
+        self.used: dict[Any, None] = {}  # tensors of the first call through which gradients flow
+        self.before: dict[int, Buffer] = {}  # buffers of the first call that are older than it, by id
 
     def again(self) -> Told:
-        """For the second call."""
+        """Return the notes of the second call."""
         return Told(None, self, self._compares)
 
     def note(self, what: str, value: object) -> None:
-        """The next op, with its numbers, or the next host array, with its values."""
+        """Note the next op with its numbers, or the next host array with its values; compare in the second call."""
         if not self._compares:
             return
         item = what, _plain(value)
@@ -78,8 +53,8 @@ class Told:
         if self._outer is not None:
             self._outer.note(what, value)
 
-    def use(self, tensors: Sequence[Named], gradients: bool = True) -> None:
-        """Tensors of which something is computed, through which gradients flow or not."""
+    def use(self, tensors: Sequence[Any], gradients: bool = True) -> None:
+        """Note the operands of an op, through which gradients flow or not."""
         if self._outer is not None:
             self._outer.use(tensors, False)
         for x in tensors:
@@ -94,11 +69,11 @@ class Told:
                                 f"tensors, make optimizers and move models after backward.")
 
     def _was_there(self, b: Buffer) -> bool:
-        """Whether memory is older than the call."""
+        """Return whether memory is older than the call."""
         return b.constant is None and b.block.made < self._began
 
     def end(self) -> None:
-        """The second call has returned."""
+        """Compare the number of ops when the second call has returned."""
         if self._first is not None and len(self.items) < len(self._first.items):
             raise _otherwise(self._first.items[len(self.items)][0], "nothing more")
 
@@ -106,14 +81,14 @@ class Told:
 telling: ContextVar[Told | None] = ContextVar("ag_telling", default=None)
 
 
-def tell_used(tensors: Sequence[Named], gradients: bool) -> None:
-    """Tell of tensors with which something other than an op computes, through which gradients flow or not."""
+def tell_used(tensors: Sequence[Any], gradients: bool) -> None:
+    """Note operands of a computation that is not an op."""
     if (told := telling.get()) is not None:
         told.use(tensors, gradients)
 
 
 def _plain(value: object) -> object:
-    """What can be compared of a value, without holding it."""
+    """Return a comparable form of a value, without holding it."""
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, hash(value.tobytes())
     if isinstance(value, (tuple, list)):
@@ -128,19 +103,8 @@ def _otherwise(before: str, now: str) -> TapeError:
                      f"backward.")
 
 
-class Named(Protocol):
-    """What must be known of a tensor to name it."""
-
-    name: str | None
-    requires_grad: bool
-    node: Any
-
-    @property
-    def buffer(self) -> Buffer: ...
-
-
 def any_changed(saved: object, since: int) -> bool:
-    """Whether any buffer in what a rule saved was overwritten since."""
+    """Return whether a buffer in what a rule saved was overwritten since."""
     if LATEST.last <= since:
         return False
     for x in saved if type(saved) is tuple else (saved,):
@@ -154,7 +118,7 @@ def any_changed(saved: object, since: int) -> bool:
 
 
 def buffers_in(saved: object) -> Iterator[Buffer]:
-    """All buffers in what a rule saved."""
+    """Yield all buffers in what a rule saved."""
     if isinstance(saved, Buffer):
         yield saved
     elif isinstance(saved, (tuple, list)):
@@ -162,19 +126,8 @@ def buffers_in(saved: object) -> Iterator[Buffer]:
             yield from buffers_in(x)
 
 
-def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors: Iterable[Named]) -> None:
-    """Raise if a buffer that was there before is not what it was then.
-
-    Parameters
-    ----------
-    buffers : iterable of Buffer
-        What was made since is passed over.
-    since : int
-    function : str
-        What used the buffers.
-    tensors : iterable of Tensor
-        By which one the message calls the buffer.
-    """
+def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors: Iterable[Any]) -> None:
+    """Raise if a buffer older than `since` was overwritten after it; messages name the tensor that it belongs to."""
     for x in buffers:
         if x.block.made < since and x.changed_since(since):
             what = next((_called(t) for t in tensors if t.buffer.overlaps(x) and t.buffer.backend is x.backend),
@@ -183,21 +136,21 @@ def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors
                             f"needs the values it had. Change it after backward, or compute the loss again.")
 
 
-def _called(t: Named) -> str:
+def _called(t: Any) -> str:
     kind = "parameter" if t.requires_grad and t.node is None else "tensor"
     return f"{kind} {t.name!r} of shape {t.buffer.shape}" if t.name else f"a {kind} of shape {t.buffer.shape}"
 
 
-def checked(launch: Run, since: int, function: str, tensors: Iterable[Named], buffers: object) -> Run:
-    """A launch for a rule that refuses what was overwritten since; 16-bit `buffers` at once, as rules widen those."""
+def checked(launch: Run, since: int, function: str, tensors: Iterable[Any], buffers: object) -> Run:
+    """Return a launch that refuses overwritten operands; 16-bit `buffers` are checked now, as rules widen those."""
     refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], since, function, tensors)
     return _Checked(launch, since, function, tensors)
 
 
 class _Checked:
-    """`Backend.launch` where operands must be what they were; but for those that are only moved, as averages are."""
+    """`Backend.launch` that refuses overwritten operands, except those it updates, such as running averages."""
 
-    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Named]) -> None:
+    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Any]) -> None:
         self._launch = launch
         self._what = since, function, tensors
 

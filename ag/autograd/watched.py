@@ -1,61 +1,43 @@
-"""Layers and optimizers tell of their attributes: of what is read while a step is recorded, and of every change.
+"""What layers, optimizers and tensors report: reads and writes to a recording, every change to a log.
 
-They are `Watched`: while a thread notes, every attribute of theirs that it reads or sets is told to its notes
-(`ag.autograd.captured.notes`, which `import ag` need not load).  Assigning an attribute, or moving a tensor, goes into
-one short log of changes, so a replay that finds the log as it was compares none of these:
-
-    step reads dropout.rate = 0.5      noted                      dropout.rate = 0.1     into the log
-    replay: nothing new in the log     runs                       replay: the log has rate, 0.1 is not 0.5: record anew
-
-Knows no layer and no launch; layers, optimizers, tensors and ops tell it.
+While a thread records, each attribute of a `Watched` object that it reads or sets goes to its `notes`
+(`ag.autograd.captured.guards`).  Assigning an attribute or moving a tensor also goes into the change log `CHANGES`:
+a replay that finds no new entries compares no attribute.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextvars import ContextVar
 from threading import Lock
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 from ag.autograd.captured.snapshots import MISSING
-from ag.engine.buffer import Buffer
 from ag.engine.program import OPEN, recording_here
-from ag.engine.shape import Shape
-
-__all__ = ["CHANGES", "Noted", "Watched", "note_tensors", "notes_here", "start_noting", "stop_noting"]
 
 _LOG = 4096  # changes that are kept
 
 
-class Noted(Protocol):
-    """What is asked of a tensor here."""
-
-    buffer: Buffer
-    name: str | None
-    node: Any
-    requires_grad: bool
-
-    def __init__(self, buffer: Buffer) -> None: ...
-    @property
-    def shape(self) -> Shape: ...
-    def set_grad(self, grad: Any) -> None: ...
-
-
-T = TypeVar("T", bound=Noted)
-
-
 class Listener(Protocol):
-    """Who notes what a thread does; `ag.autograd.captured.notes`."""
+    """Hears the ops that a function calls in one context, to write the function down in another form."""
 
-    def read(self, owner: Watched, name: str, value: object) -> None: ...
-    def written(self, owner: Watched, name: str, value: object) -> None: ...
-    def tensors(self, tensors: Sequence[Noted]) -> None: ...
-    def grad_read(self, x: T, grad: T | None) -> T | None: ...
-    def grad_written(self, x: Noted) -> None: ...
+    def op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
+           out: object) -> None:
+        """Hear an op: the public function, its name in messages, tensors, other arguments, the result."""
+
+    def same(self, x: object, other: object) -> None:
+        """Hear that the tensor `other` is a copy of `x`, perhaps on another device."""
+
+    def read(self, x: object) -> None:
+        """Hear that the values of a tensor are read on the host."""
+
+
+listening: ContextVar[Listener | None] = ContextVar("ag_listening", default=None)
 
 
 class ChangeLog:
-    """Which attributes were set, and which tensors moved, as (id of the object, name); the last few thousand."""
+    """The last attributes set and tensors moved, as (id of the object, name)."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, str]] = []
@@ -63,11 +45,11 @@ class ChangeLog:
 
     @property
     def position(self) -> int:
-        """How many changes there were."""
+        """Number of changes so far."""
         return self._dropped + len(self._entries)
 
     def add(self, changed: object, name: str) -> None:
-        """Note a change."""
+        """Log a change."""
         self._entries.append((id(changed), name))
         if len(self._entries) > _LOG:
             with _switching:
@@ -76,7 +58,7 @@ class ChangeLog:
                 del self._entries[:surplus]
 
     def since(self, position: int) -> list[tuple[int, str]] | None:
-        """The changes from a position on; None if they are no longer known."""
+        """Return the changes from a position on; None if some were dropped."""
         start = position - self._dropped
         return self._entries[start:] if start >= 0 else None
 
@@ -86,7 +68,7 @@ _switching = Lock()
 
 
 def _forked() -> None:
-    """Go on in a forked child, which has none of the other threads."""
+    """Replace the lock in a forked child, where another thread may have held it."""
     global _switching
     _switching = Lock()
 
@@ -101,7 +83,7 @@ class Watched:
     def __setattr__(self, name: str, value: object) -> None:
         if OPEN and (notes := notes_here()) is not None:
             notes.written(self, name, value)
-        known = object.__getattribute__(self, "__dict__")  # which is not reading it
+        known = object.__getattribute__(self, "__dict__")  # not noted as a read
         if known.get(name, known) is not value:
             CHANGES.add(self, name)
         object.__setattr__(self, name, value)
@@ -111,14 +93,14 @@ class Watched:
         object.__delattr__(self, name)
 
 
-def notes_here() -> Listener | None:
-    """What this thread notes, if it records a step."""
+def notes_here() -> Any:
+    """Return the `Notes` of this thread's recording, or None."""
     recording = recording_here()
-    return None if recording is None else cast("Listener | None", recording.notes)
+    return None if recording is None else recording.notes
 
 
 def _noting(self: Watched, name: str) -> Any:
-    """`Watched.__getattribute__` while any thread notes."""
+    """Stand in for `Watched.__getattribute__` while any thread records."""
     try:
         value = object.__getattribute__(self, name)
     except AttributeError:
@@ -137,19 +119,19 @@ def _noting(self: Watched, name: str) -> Any:
 
 
 def start_noting() -> None:
-    """A recording has notes: attributes that its thread reads are noted there."""
+    """Begin to note the attributes that recording threads read."""
     with _switching:
         type.__setattr__(Watched, "__getattribute__", _noting)
 
 
 def stop_noting() -> None:
-    """A recording was closed: attributes are read as always if no other is open."""
+    """Restore plain attribute access if no recording is open."""
     with _switching:
         if not OPEN and "__getattribute__" in Watched.__dict__:
             type.__delattr__(Watched, "__getattribute__")
 
 
-def note_tensors(tensors: Sequence[Noted]) -> None:
-    """Tell a step that is being recorded which tensors it uses; for callers that found `OPEN` not empty."""
+def note_tensors(tensors: Sequence[object]) -> None:
+    """Note which tensors a recorded step uses; hot path: callers look first whether `OPEN` has any recording."""
     if (notes := notes_here()) is not None:
         notes.tensors(tensors)

@@ -181,7 +181,7 @@ class Recording:
     outputs : list of Buffer
         The results, wherever the program leaves them.
     notes : object or None
-        What code above the engine notes about the step meanwhile; `ag.autograd.captured.notes`.
+        What code above the engine notes about the step meanwhile; `ag.autograd.captured.guards`.
     failure : CaptureError or None
         What cannot be recorded, where that was not raised at once: another thread did it, or this is a trial.
     thread : int

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from ag.autograd.captured.overheard import listening
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
+from ag.autograd.watched import listening
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer
 from ag.engine.program import recording_here

@@ -6,15 +6,12 @@ devices by their names, and no layer; users, `Layer.to`, losses and `ag.parallel
 
 from __future__ import annotations
 
-from ag.autograd.captured.overheard import listening
-from ag.autograd.create import to_buffer
+from ag.autograd.create import move_cotangent, to_buffer
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Node, Tensor, tensor_given
-from ag.autograd.tensor_operators import register
-from ag.autograd.transfer import move_cotangent
+from ag.autograd.tensor import Node, Tensor, register, tensor_given
 from ag.autograd.unchanged import refuse_changed, repeated_since, tell_used
-from ag.autograd.watched import note_tensors
+from ag.autograd.watched import listening, note_tensors
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of

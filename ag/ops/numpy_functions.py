@@ -20,8 +20,7 @@ from typing import cast
 import numpy as np
 
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Tensor, TensorLike
-from ag.autograd.tensor_operators import HOST_OPERATORS
+from ag.autograd.tensor import HOST_OPERATORS, Tensor, TensorLike
 from ag.engine.kernels.convert import StandIn
 from ag.engine.primitive import Array
 from ag.engine.shape import normalize_axes, normalize_axis

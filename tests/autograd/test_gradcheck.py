@@ -10,8 +10,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.autograd.op import Result, Run, op
-from ag.autograd.tensor import Tensor
-from ag.autograd.tensor_operators import OPS
+from ag.autograd.tensor import OPS, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import scale
 from ag.ops.arithmetic import mul

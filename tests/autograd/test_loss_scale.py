@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd import loss_scale
-from ag.autograd.loss_scale import LossScale, scales_of
+from ag.autograd import half
+from ag.autograd.half import LossScale, scales_of
 from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]
@@ -154,7 +154,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(device: str, f16: None,
 
 
 def test_good_steps_double_it(device: str, f16: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_scale, "INTERVAL", 3)
+    monkeypatch.setattr(half, "INTERVAL", 3)
     W = ag.ag_param([[1.0]])
     optimizer = ag.optimizer_sgd([W], lr=1e-3)
     step = ag.ag_capture(step_of(W, optimizer))
@@ -166,7 +166,7 @@ def test_good_steps_double_it(device: str, f16: None, monkeypatch: pytest.Monkey
 
 
 def test_it_stays_within_limits(device: str, f16: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_scale, "INTERVAL", 1)
+    monkeypatch.setattr(half, "INTERVAL", 1)
     W = ag.ag_param([[1.0]])
     optimizer = ag.optimizer_sgd([W], lr=1e-3)
     grads = {value: {"param1": np.array([[value]])} for value in (0.0, np.nan)}

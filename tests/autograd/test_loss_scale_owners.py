@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd.loss_scale import LossScale, scales_of
+from ag.autograd.half import LossScale, scales_of
 from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd.loss_scale import LossScale
+from ag.autograd.half import LossScale
 from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]

@@ -100,13 +100,13 @@ class Defect:
 
 
 _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
-_ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/notes.py"
+_ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/guards.py"
 # The machine's chances are generators, from which a step may not take; where it may, two recordings differ.
 _TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:")
 # A list in which a step keeps something has changed, so its recording would not be replayed.
 _CHANGED = (_NOTES, "self.own_change = self._changed_now()", "self.own_change = None")
 _UNWATCHED = (_CALL, " or effects.difference(self.notes.effects)", "")
-_MEANINGS = "ag/autograd/captured/meanings.py"
+_MEANINGS = "ag/autograd/captured/reads.py"
 _CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
 _UNCOMPARED = (_CAPTURE, "if difference is not None:", "if False:")

@@ -1,8 +1,7 @@
-"""One call of a captured step, during which everything is noted: launches, what the step reads, what it leaves.
+"""One recorded call of a captured step: its launches, what it reads, and what it leaves.
 
-A step that does what a replay could not is refused here.  The call is compared with a program (`difference`), and its
-results are those of an eager call; or a `CapturedProgram` is made of it.  Knows no replay; `ag.autograd.capture` makes
-it.
+A step that does what a replay could not is refused here.  The call is compared with a program (`difference`), or a
+`CapturedProgram` is made of it.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args, Arguments
-from ag.autograd.captured.effects import Effects
-from ag.autograd.captured.notes import Notes
+from ag.autograd.captured.guards import Effects, Notes
 from ag.autograd.captured.trace import Label, Left, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.watched import stop_noting
@@ -26,24 +24,9 @@ from ag.engine.compile.pipeline import record
 from ag.engine.program import OPEN, Recording
 from ag.errors import CaptureError, TapeError
 
-__all__ = ["ENDED", "RecordedCall", "filled"]
-
 
 class RecordedCall:
-    """One call of a step, which `record` makes; what happens to it afterwards, `undo` if that fails.
-
-    Parameters
-    ----------
-    step : callable
-    args : tuple of Tensor or numpy array
-    backend : Device or None
-        Who works for it; None: the first device that does something.
-    recompute : bool
-    reads : sequence of callable
-        Functions whose names are watched.
-    trial : bool
-        Whether a step that does what a replay could not goes on as if it was not recorded, and is refused at its end.
-    """
+    """One call of a step: `record` makes it; if that or anything later fails, call `undo`."""
 
     recording: Recording
     notes: Notes
@@ -52,18 +35,12 @@ class RecordedCall:
                  recompute: bool, reads: Sequence[object], trial: bool) -> None:
         self.arguments = Arguments(args)
         self.tensors: list[Tensor] = []
-        self._step, self._reads = step, reads
+        self._step, self._reads = step, reads  # `reads`: functions whose names are guarded
         self._record = partial(record, backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
                                waits=not trial)
 
     def record(self) -> None:
-        """Call the step.
-
-        Raises
-        ------
-        CaptureError
-            If the step does what a replay could not.
-        """
+        """Call the step; raises a `CaptureError` if a replay could not do the same."""
         thread = get_ident()
         try:
             with self._record() as recording:
@@ -79,7 +56,7 @@ class RecordedCall:
                     self.put_back()
                     raise
         finally:
-            OPEN.pop(thread, None)  # also if an interrupt came while `record` ended
+            OPEN.pop(thread, None)  # also after an interrupt in `record`
             stop_noting()
         try:
             if recording.failure is not None:
@@ -96,14 +73,14 @@ class RecordedCall:
                 if t.node is not None:
                     t.node = ENDED
                 if self.passed[i] is not None:
-                    self.tensors[i] = Tensor(t.buffer)  # a stand-in that nobody keeps
+                    self.tensors[i] = Tensor(t.buffer)  # in place of the stand-in
             t = None  # type: ignore[assignment]
             self.notes.close()
             _refuse_kept([ref(x) for x in stand_ins], stand_ins)
         except BaseException:
             self.put_back()
             self.notes.forget()
-            recording.compiled = None  # a circle, which would hold everything until the garbage is collected
+            recording.compiled = None  # a reference cycle, which would hold everything until a collection
             raise
 
     def _labels(self) -> dict[int, Label]:
@@ -114,20 +91,20 @@ class RecordedCall:
         return labels
 
     def _left(self) -> list[Left]:
-        """What the step returns, and the gradients that it leaves."""
+        """List the result of the step and the gradients that it leaves, like launches."""
         left: list[Left] = [("result", {"structure": self.structure}, [t.buffer for t in self.tensors])]
         for leaf in self.notes.leaves.values():
             left.append(("gradient", {}, [x.buffer for x in (leaf.tensor, leaf.tensor.peek_grad()) if x is not None]))
         return left
 
     def put_back(self) -> None:
-        """Leave what the step did, as nothing is made of the recording."""
+        """Make the effects of the step real, as no program will run."""
         self.recording.catch_up()
         for initial, slot in self.hand_back():
             initial.backend.assign(initial, slot)
 
     def hand_back(self) -> list[tuple[Buffer, Buffer]]:
-        """Give gradients of before back to those who had them; returns where they were and are, if changed in place."""
+        """Restore older gradients to their tensors; return their buffers, each with its slot."""
         slots = [leaf for leaf in self.notes.leaves.values() if leaf.slot is not None]
         for leaf in slots:
             if leaf.tensor.grad is leaf.slot:
@@ -135,18 +112,18 @@ class RecordedCall:
         return [(leaf.initial.buffer, leaf.slot.buffer) for leaf in slots]
 
     def difference(self, trace: list[Traced], effects: Effects) -> str | None:
-        """What this call launched, or set, otherwise than another one, in words."""
+        """Describe the first difference from another call in launches or attributes, or None."""
         return first_difference(trace, self.trace) or effects.difference(self.notes.effects)
 
     def forget(self) -> bool:
-        """If nothing of the call has run, leave everything as it was, for a program to do it; whether that is so."""
+        """If no launch has run, undo the call for a program to run instead; return whether it was undone."""
         if waits := self.recording.waits:
             self.undo()
             self.tensors.clear()
         return waits
 
     def undo(self) -> None:
-        """Leave gradients as they were, if the launches that change them are not made: something failed before."""
+        """After a failure, drop launches that have not run, and restore the gradients that they would change."""
         notes: Notes | None = getattr(self, "notes", None)
         if notes is not None and (self.recording.waits or self.recording.given_up):
             self.recording.give_up()
@@ -154,7 +131,7 @@ class RecordedCall:
                 leaf.tensor.set_grad(leaf.initial)
 
     def results(self, args: Args) -> Any:
-        """What an eager call would return."""
+        """Return what an eager call would."""
         self.put_back()
         self.recording.compiled = None
         return filled(self.structure, [t if k is None else args[k]
@@ -162,7 +139,7 @@ class RecordedCall:
 
 
 class _Ended(Node):
-    """The node of a result: what it was computed from is known to the step alone."""
+    """The node of a result of a captured step, where the record ends."""
 
     __slots__ = ()
 
@@ -171,19 +148,19 @@ class _Ended(Node):
                         "call backward inside it.")
 
     def spend(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
 ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
 
 
 def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
-    """Raise if somebody holds one of the step's arguments; empties the list that held them."""
+    """Raise if one of the step's arguments is still alive; empties the list that held them."""
     stand_ins.clear()
     kept = next((x for r in references if (x := r()) is not None), None)
     if kept is not None:
         del kept
-        gc.collect()  # a circle of references may be all that holds it
+        gc.collect()  # perhaps only a reference cycle holds it
         kept = next((x for r in references if (x := r()) is not None), None)
     if kept is not None:
         raise CaptureError(f"ag_capture: the step keeps its argument of shape {kept.shape}, where a replay could not "
@@ -191,7 +168,7 @@ def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
 
 
 def _structure(output: object, tensors: list[Tensor]) -> Any:
-    """What a step returns, with numbers in the place of tensors, which are appended to a list."""
+    """Replace the tensors of a step's result by numbers, and append them to a list."""
     if isinstance(output, Tensor):
         tensors.append(output)
         return len(tensors) - 1
@@ -213,7 +190,7 @@ def _structure(output: object, tensors: list[Tensor]) -> Any:
 
 
 def filled(structure: Any, tensors: list[Tensor]) -> Any:
-    """The other way round."""
+    """Fill tensors into a result with numbers; the inverse of `_structure`."""
     if isinstance(structure, int):
         return tensors[structure]
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
@@ -226,7 +203,7 @@ def filled(structure: Any, tensors: list[Tensor]) -> Any:
 
 
 def _with(items: dict[object, object], values: list[object]) -> dict[object, object]:
-    """A dict of the same type and keys with other values."""
+    """Copy a dict with other values."""
     made = copy(items)
     made.update(zip(items, values, strict=True))
     return made

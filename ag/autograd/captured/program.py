@@ -1,65 +1,49 @@
-"""One recording of a step: what it depends on, what it leaves behind, and its replay.
+"""A recorded step that can be replayed: its guards, its launches, and what it leaves behind.
 
-A `CapturedProgram` is made of a `RecordedCall`.  It says whether it still holds (`change`): the gradients of before,
-what was noted (`ag.autograd.captured.notes`: attributes, modes, where tensors lie), and the guards that random
-generators and loss scales have put into the recording.  `replay` leaves what the eager call would have left:
-
-    slots    <- arguments, and gradients of before that the step reads
-    launches
-    outputs  -> tensors on leased memory: they stay as they are, whatever is replayed later
-    .grad    -> of every tensor whose gradient the step set; made into a tensor when somebody looks
-    settings -> attributes of layers that the step set
-
-Neither holds a tensor that the step computed, so whoever still has one when the program is compiled has kept it, which
-a replay could not do again: refused.  Knows buffers and tensors, and no op or primitive.  `ag.autograd.capture` decides
-which program to run, and when to compare.
+A replay copies arguments and older gradients into slots, runs the launches, and leaves results, gradients and
+attributes as the eager call would.  Results are tensors on leased program memory; gradients are made when read.
+A tensor of the step that is still alive when the program is compiled was stored by user code, which a replay could not
+update: refused.  Where nothing is unusual, `replay.c` replays in one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import repeat
 from operator import is_, itemgetter
+from types import ModuleType
 from typing import NamedTuple, cast
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import ENDED, RecordedCall, filled
-from ag.autograd.captured.replay import HAS_CODE, Replay, replay
+from ag.autograd.tape import CONTEXT as OF_TAPE
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.engine.arena import Block
+from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
+from ag.engine.device import CONTEXT as OF_DEVICE
 from ag.engine.dtype import U32, DType
-from ag.engine.program import Program, Recording
+from ag.engine.program import OPEN, Program, Recording
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
-__all__ = ["CapturedProgram"]
+try:
+    _code: ModuleType | None = import_module(f"{__package__}._replay")
+except ImportError:  # there was no compiler
+    _code = None
+HAS_CODE = _code is not None
+
+Replay = Callable[[Args], object]  # returns what a call with these arguments does, or NotImplemented
 
 _NONE = repeat(None)
-_SMALL = 4096  # bytes of results that are copied at once
+_SMALL = 4096  # results of up to so many bytes are copied at once
 
 
 class CapturedProgram:
-    """A recorded call that can be replayed.
-
-    Parameters
-    ----------
-    call : RecordedCall
-        Of which nothing is left afterwards.
-    thread : int
-        Which alone replays it (``get_ident``); 0 if several do.
-
-    Attributes
-    ----------
-    trace : list of Traced
-    effects : Effects
-    leases : list
-        Of each block what was lent of it when the last call was over.
-    program : Program
-        Of the engine.
-    """
+    """A recorded call that can be replayed, by `thread` alone, or by any if that is 0; it uses up the call."""
 
     def __init__(self, call: RecordedCall, thread: int) -> None:
         recording, notes = call.recording, call.notes
@@ -69,12 +53,12 @@ class CapturedProgram:
         results = _Results(recording)
         read = [leaf for leaf in notes.leaves.values() if leaf.read]
         self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
-                                     for none in (False, True))  # a gradient
+                                     for none in (False, True))  # with or without a gradient
         self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
         self._copied_back = [leaf for leaf in self._slots if id(leaf.slot.buffer.block) in changed]
         changed_in_place = [(initial, slot) for initial, slot in call.hand_back() if id(slot.block) in changed]
-        # What every replay sets; a gradient of before that is still there stays where it is.
+        # Gradients that every replay sets; an older one that is still in place stays.
         leaves = [leaf.tensor for leaf in notes.leaves.values()
                   if leaf.slot is None or leaf.tensor.grad is not leaf.initial]
         grads = [x.grad for x in leaves]
@@ -95,13 +79,13 @@ class CapturedProgram:
             for x, result in zip(leaves, found, strict=True):
                 x.set_grad(None if result is None else results.tensor(result))
             raise
-        if recording.waits:  # nothing has run so far
+        if recording.waits:  # the launches have not run yet
             self.program.run()
         _copy(changed_in_place)
         self._grads = [
             (x, None if result is None else result.tensor or _Pending(x, results.buffer(result), thread))
             for x, result in zip(leaves, found, strict=True)]
-        self._makers: list[tuple[Callable[[Args], Tensor], int]] = []  # and the first place of the tensor
+        self._makers: list[tuple[Callable[[Args], Tensor], int]] = []  # with the tensor's first place
         for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
             argument = call.passed[i]
             if argument is not None:
@@ -113,11 +97,11 @@ class CapturedProgram:
             else:
                 maker = partial(_result, self.program, results.buffer(result), thread, result.needs_grad)
             self._makers.append((maker, firsts[i]))
-        self._only = self._makers[0][0] if self._structure == 0 else None  # what makes the result, if that is a tensor
+        self._only = self._makers[0][0] if self._structure == 0 else None  # makes a result that is one tensor
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
-        self.leases: list[tuple[Block, Sequence[object]]] = []  # of each block, when the last call was over
+        self.leases: list[tuple[Block, Sequence[object]]] = []  # of each block after the last call
         self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
         self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
@@ -129,7 +113,7 @@ class CapturedProgram:
         self._surely = notes.quickly(self._without)
 
     def change(self) -> str | None:
-        """What the recording depends on and has changed since, in words; None if it holds."""
+        """Describe what has changed of what the recording depends on; None if it holds."""
         surely = self._surely()
         if not surely and not all(map(is_, grads_of(self._without), _NONE)):
             return "a gradient is there that was not"
@@ -142,15 +126,15 @@ class CapturedProgram:
 
     @property
     def own_change(self) -> str | None:
-        """What the step has changed itself of what it depends on, such as a counter: then nothing can be replayed."""
+        """A change by the step of what it depends on, such as a counter, in words: it cannot be replayed."""
         return self._notes.own_change
 
     def check(self, args: Args) -> None:
-        """Raise if a value of an array is not allowed, before anything runs."""
+        """Raise, before anything runs, if a value of an array is not allowed."""
         self._arguments.check(args)
 
     def replay(self, args: Args) -> object:
-        """Do what the step would, and return what it would."""
+        """Replay the step, and return its result."""
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
         changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back] if self._copied_back else []
@@ -160,7 +144,7 @@ class CapturedProgram:
             x.set_grad(None)
         vacated = False
         for block, leases in self.leases:
-            if block.leases is not leases:  # more than gradients that nobody has looked at, which may be overwritten
+            if block.leases is not leases:  # more than unread gradients, which may be overwritten
                 vacate(block)
                 vacated = True
         self._writes.note()
@@ -175,15 +159,23 @@ class CapturedProgram:
         return self.results(args)
 
     def quickly(self, trusted: object, args: Args) -> Replay | None:
-        """What replays calls like the last one, of `args`, where compiled code can; `trusted` counts them."""
-        if not HAS_CODE or self._slots or self._with:
+        """Return a compiled replay of calls with arguments like `args`, or None; `trusted` counts its calls.
+
+        Settings and context variables must then be those of now.
+        """
+        if _code is None or not HAS_CODE or self._slots or self._with:
             return None
-        return replay(self._thread, self._arguments.kinds(args), trusted, self, self._surely, self._guards,
-                      self._notes.change, self.check if self._arguments.checked else None, self._grads,
-                      [self._writes.note], [self.effects.repeat] if self.effects else [], self._structure is None)
+        settings = tuple([(variable, variable.get(None)) for variable in (*OF_DEVICE, *OF_TAPE)])
+        same = ((Backend.settings, "precision", Backend.settings.precision),)
+        return cast(Replay, _code.Replay(
+            self._thread, OPEN, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._surely,
+            tuple(self._guards), self._notes.change, self.check if self._arguments.checked else None,
+            tuple([tuple([x[i] for x in self._grads]) for i in range(2)]), (self._writes.note,),
+            (self.effects.repeat,) if self.effects else (), self.program.run,
+            None if self._structure is None else self.results, vars(Tensor)["_grad"]))
 
     def results(self, args: Args) -> object:
-        """What the call returns: new tensors, or those that the eager call would return, too."""
+        """Return the result of the call: new tensors, or older ones where the eager call returns these."""
         if self._only is not None:
             return self._only(args)
         if self._structure is None:
@@ -194,14 +186,14 @@ class CapturedProgram:
         return tensors[0] if self._structure == 0 else filled(self._structure, tensors)
 
     def _lend(self) -> None:
-        """Let the gradients that nobody looks at be moved out like leases."""
+        """Lease the memory of unread gradients, and note the leases of all blocks."""
         for _, grad in self._grads:
             if type(grad) is _Pending:
                 grad.lend()
         self.leases = [(block, block.leases) for block in self._blocks]
 
     def close(self) -> None:
-        """Let go of the program; what it left behind moves out of its memory."""
+        """Close the program; unread gradients move out of its memory."""
         for _, grad in self._grads:
             if type(grad) is _Pending:
                 grad.end()
@@ -209,13 +201,13 @@ class CapturedProgram:
 
 
 def _copy(pairs: list[tuple[Buffer, Buffer]]) -> None:
-    """Put the values of each second buffer into the first."""
+    """Copy each second buffer to the first."""
     for target, source in pairs:
         target.backend.assign(target, source)
 
 
 def _stretches(buffers: list[Buffer]) -> list[Buffer]:
-    """The same memory in as few buffers as possible."""
+    """Cover the same memory by as few buffers as possible."""
     joined: list[Buffer] = []
     for b in sorted(buffers, key=lambda b: b.address):
         last = joined[-1] if joined else None
@@ -228,7 +220,7 @@ def _stretches(buffers: list[Buffer]) -> list[Buffer]:
 
 
 class _Pending(PendingGrad):
-    """A gradient in the memory of its program, until somebody looks, or something else is to be written there."""
+    """An unread gradient in program memory; it is copied before the memory is overwritten."""
 
     def __init__(self, leaf: Tensor, buffer: Buffer, thread: int) -> None:
         self._leaf, self.buffer, self._lent = leaf, buffer, False
@@ -238,13 +230,13 @@ class _Pending(PendingGrad):
         return Tensor(leased(self.buffer, self._thread))
 
     def lend(self) -> None:
-        """Be told when the memory is overwritten."""
+        """Lease the memory."""
         if not self._lent:
             self.buffer.block.leases = [*self.buffer.block.leases, ref(self)]
             self._lent = True
 
     def end(self) -> None:
-        """Move out."""
+        """Copy the gradient out of the memory, which will be overwritten."""
         self._lent = False
         if self._leaf.peek_grad() is self:
             device = self.buffer.backend
@@ -254,7 +246,7 @@ class _Pending(PendingGrad):
 
 
 class _Place(NamedTuple):
-    """Where a result is: in an output of the step's launches, or in a buffer, or in a tensor that was there before."""
+    """The place of a result: output `number` of the launches, a buffer that is `held`, or an older tensor."""
 
     number: int | None
     offset: int
@@ -266,7 +258,7 @@ class _Place(NamedTuple):
 
 
 class _Results:
-    """Finds results again after everybody let go of them, in the outputs of the launches that made them."""
+    """Finds results after all tensors were freed, in the outputs of the launches that made them."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -276,7 +268,7 @@ class _Results:
         recording.results = self._wanted
 
     def find(self, t: Tensor) -> _Place:
-        """Where a tensor is, without holding it, unless it is none of the step's."""
+        """Return the place of a tensor, without holding it if the step made it."""
         b, place = t.buffer, id(t.buffer.block)
         needs_grad = t.node is not None
         if place in self._made:
@@ -289,7 +281,7 @@ class _Results:
         return _Place(None, 0, b.shape, b.dtype, None, t, needs_grad)
 
     def buffer(self, place: _Place) -> Buffer:
-        """The result, wherever the program leaves it."""
+        """Return the buffer where the program leaves the result."""
         if place.number is None:
             return cast(Buffer, place.held)
         base = self._recording.outputs[place.number]
@@ -298,7 +290,7 @@ class _Results:
         return base.view(place.shape, place.offset // place.dtype.itemsize)
 
     def tensor(self, place: _Place) -> Tensor:
-        """The result of a recording that was not compiled."""
+        """Return the result of a recording that was not compiled."""
         if place.tensor is None and place.number is not None and not self._recording.outputs:
             i, k = self._wanted[place.number]
             base = self._recording.launches[i].buffers[k]
@@ -315,6 +307,6 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
 
 
 def _result(program: Program, buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
-    is_small = buffer.block.nbytes <= _SMALL  # copied sooner than later, as most are held until the next call
+    is_small = buffer.block.nbytes <= _SMALL  # copied now, as most are held until the next call
     lent = program.copied(buffer) if is_small else leased(buffer, thread)
     return Tensor(lent, needs_grad, ENDED if needs_grad else None)

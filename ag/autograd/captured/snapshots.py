@@ -1,15 +1,8 @@
-"""Snapshots: what attributes and names meant, so that it can be told later whether they mean the same.
+"""Snapshots: comparable forms of values, which tell later whether an attribute or a name still has the same value.
 
-A plain value is compared by value, a container of the standard library by what is in it, down to six levels, a method
-by its function, a small array by its elements, and everything else by identity, with a weak reference: that a step was
-captured keeps no model and no optimizer alive, as each has effects while it is (memory, a loss scale).
-
-    sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
-    model              snapshot: who it is       model = other    another
-
-Comparing snapshots takes copies of everything; where the same object is there still, its `contents` are enough: each
-container in it, at whatever depth, with the items that it had, which are compared by identity.  Knows no tensor;
-`ag.autograd.captured.notes` takes snapshots, `ag.autograd.captured.names` asks what is in a container.
+Plain values compare by value, containers of the standard library by items to six levels, methods by function, small
+arrays by elements, all other objects by identity.  Snapshots hold objects weakly: capture keeps no model alive.
+Where the object is the same, `contents` is quicker: each container in it with its items, compared by identity.
 """
 
 from __future__ import annotations
@@ -24,18 +17,15 @@ from weakref import ref
 
 import numpy as np
 
-__all__ = ["MISSING", "Contents", "bytes_of", "contents", "equal", "has_other_items", "held", "items_of", "same",
-           "shown", "snapshot", "weak"]
-
-Contents = tuple[object, object]  # a container with the items it had, compared by identity, or its bytes, or its length
-_MANY = 1000  # items from which on only the length of a container is compared
+Contents = tuple[object, object]  # a container, and its items (compared by identity), bytes or length
+_MANY = 1000  # of larger containers only the length is compared
 _LEVELS = 6
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 class _Missing:
-    """What a name means that is nowhere."""
+    """The value of a name that does not exist."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -45,7 +35,7 @@ MISSING = _Missing()
 
 
 def weak(value: object) -> object:
-    """A weak reference to `value`; itself if there are none to its kind, as to numbers, lists and dicts."""
+    """Return a weak reference to `value`, or itself if it has none, like numbers, lists and dicts."""
     try:
         return ref(value)
     except TypeError:
@@ -53,13 +43,13 @@ def weak(value: object) -> object:
 
 
 def held(value: object) -> object:
-    """What `weak` was given; None if it is gone."""
+    """Return what `weak` was given; None if it was freed."""
     return value() if type(value) is ref else value
 
 
 def items_of(x: object) -> list[object] | None:
-    """What is in a container, in a copy, as other threads may change it: keys and values of a dict, ...; else None."""
-    if type(x) is dict:  # first, as every replay asks for optimizers' states
+    """Copy the items of a container, keys and values of a dict; None if it is not one.  Threads may change it."""
+    if type(x) is dict:  # hot path: states of optimizers
         copy = x.copy()
         return [*copy, *copy.values()]
     if isinstance(x, np.ndarray):
@@ -79,7 +69,7 @@ def items_of(x: object) -> list[object] | None:
 
 
 def bytes_of(x: object) -> bytes | None:
-    """The elements of a small array or buffer, else None."""
+    """Return the bytes of a small array or buffer, else None."""
     if isinstance(x, np.ndarray):
         return x.view(np.ndarray).tobytes() if x.size <= _MANY and x.dtype != object else None
     if isinstance(x, (array, bytearray, memoryview)):
@@ -88,8 +78,8 @@ def bytes_of(x: object) -> bytes | None:
 
 
 def snapshot(value: object, levels: int = _LEVELS) -> object:
-    """A plain value itself, for containers a copy that later changes do not reach, else a weak reference."""
-    if isinstance(value, MethodType):  # another object each time
+    """Return a plain value, a copied container, or a weak reference."""
+    if isinstance(value, MethodType):  # a new object at each access
         return MethodType, value.__func__, id(value.__self__)
     elements = bytes_of(value)
     if elements is not None:
@@ -105,7 +95,7 @@ def snapshot(value: object, levels: int = _LEVELS) -> object:
 
 
 def same(noted: object, now: object) -> bool:
-    """Whether two snapshots are equal."""
+    """Return whether two snapshots are equal."""
     if noted is now:
         return True
     if type(noted) is not type(now):
@@ -116,7 +106,7 @@ def same(noted: object, now: object) -> bool:
 
 
 def equal(x: object, y: object) -> bool:
-    """Whether two values are the same or equal, and not zeros of either sign, which give other results."""
+    """Return whether two values are equal; 0.0 and -0.0 are not, as they give other results."""
     if x is y:
         return True
     if isinstance(x, (int, float)) and isinstance(y, (int, float)) and x == 0 == y:
@@ -125,7 +115,7 @@ def equal(x: object, y: object) -> bool:
 
 
 def shown(noted: object) -> str:
-    """A value, or what there is of it in a snapshot, for a message."""
+    """Describe a snapshot for a message."""
     there = held(noted)
     if there is None and noted is not None:
         return "an object that is gone"
@@ -133,10 +123,10 @@ def shown(noted: object) -> str:
 
 
 def contents(value: object) -> Iterator[Contents]:
-    """Every container in a value that can change and be compared quickly, and small arrays, with what is in it."""
+    """Yield each container and small array in a value that can change, with its items or bytes."""
     found: list[object] = [value]
     seen: set[int] = set()
-    for x in found:  # which grows
+    for x in found:  # grows meanwhile
         elements, items = bytes_of(x), items_of(x)
         if elements is not None:
             yield x, elements
@@ -149,7 +139,7 @@ def contents(value: object) -> Iterator[Contents]:
 
 
 def has_other_items(container: object, items: object) -> bool:
-    """Whether something else is in a container than was."""
+    """Return whether a container's items changed."""
     if type(items) is list:
         now = container if type(container) is list else items_of(container)
         return type(now) is not list or len(now) != len(items) or not all(map(is_, now, items))

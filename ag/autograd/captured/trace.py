@@ -1,13 +1,7 @@
-"""Traces: what two recordings of one step must have in common for a replay of the first to stand for the second.
+"""Traces: what two recordings of a step must share for a replay of the first to stand for the second.
 
-A trace lists the launches with their numbers and with what each works on: an argument, a number, a gradient of before,
-memory of the model (its address), or something made in the step (numbered in the order of use).  So a value that the
-step computes in Python from something that is no argument shows as another number, and a branch as other launches:
-
-    first  0: mul(argument 0, number 0.5)          second  0: mul(argument 0, number 0.25)
-           1: sum(made 0)                                  1: sum(made 0)          -> launch 0, number 0.5 is 0.25 now
-
-Knows no tensor and no device.  `ag.autograd.captured.call` compares.
+A trace lists launches with parameters, and labels each operand: an argument, a number, an older gradient, memory of
+the model, or memory made in the step.  A value read in Python shows as another number, a branch as another launch.
 """
 
 from __future__ import annotations
@@ -21,10 +15,8 @@ from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params
 from ag.engine.program import Recording
 
-__all__ = ["Label", "Left", "Traced", "first_difference", "trace_of"]
-
-Label = tuple[object, ...]  # what a buffer stands for in every recording of the step
-Left = tuple[str, Params, Sequence[Buffer]]  # what a step leaves: its name, and the buffers, like a launch
+Label = tuple[object, ...]  # stands for a buffer in every recording of the step
+Left = tuple[str, Params, Sequence[Buffer]]  # what a step leaves, like a launch: kind, parameters, buffers
 
 
 class Traced(NamedTuple):
@@ -36,13 +28,10 @@ class Traced(NamedTuple):
 
 
 def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[Left] = ()) -> list[Traced]:
-    """The launches of a recording that is not compiled yet, and what it leaves, as if that were launches, too.
-
-    `labels` says what blocks stand for, by their ``id``.
-    """
+    """Trace the launches of a recording before it is compiled, and what it leaves; `labels` go by ids of blocks."""
     made: dict[int, int] = {}
     constants = recording.backend.constants.values() if recording.backend is not None else ()
-    numbers = {id(c.block): c.constant for c in constants}  # also of views, which do not know it
+    numbers = {id(c.block): c.constant for c in constants}  # also for views, which do not carry it
 
     def label(b: Buffer) -> Label:
         place = id(b.block)
@@ -61,7 +50,7 @@ def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[L
 
 
 def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None:
-    """Where two traces differ, in words; None if they do not."""
+    """Describe the first difference of two traces, or None."""
     for i, (a, b) in enumerate(zip_longest(was, now)):
         if a is None or b is None:
             extra, when = (a, "only in the recording") if b is None else (b, "only now")

@@ -1,7 +1,7 @@
 /* Whether everything that a captured step has read is as it was: what a replay asks first, in one call of compiled code.
 
 It compares identities, and strings. "True" means that nothing has changed; "False" that something may have: then
-Python looks again, which alone decides, and finds the words for it (`ag.autograd.captured.notes`). So without a
+Python looks again, which alone decides, and finds the words for it (`ag.autograd.captured.guards`). So without a
 compiler everything works, and takes some microseconds longer. It is given rows of what was noted, once; the lists in a
 row stay those of the notes, which bring them up to date:
 
@@ -11,7 +11,7 @@ row stay those of the notes, which bring them up to date:
     contents    (container, items)                     a list, or a dict: first its keys, then its values
 
 `absent` is a set of names that a place does not have, and the same as a tuple. Knows no tensor and no layer;
-`unchanged.py` beside it makes one for each program. */
+`reads.py` beside it makes one for each program. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

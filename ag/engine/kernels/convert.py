@@ -2,7 +2,7 @@
 
 Rounding is to the nearest, ties to even, with the same bits on every device.  `widen` and `narrow` convert buffers;
 backends convert host values with `stored` and `loaded`.  Knows arrays and buffers; no tensor and no device.
-`ag.autograd.mixed_precision` decides when operands of ops are converted; casts, loss scales, optimizers and files call
+`ag.autograd.half` decides when operands of ops are converted; casts, loss scales, optimizers and files call
 it themselves.
 """
 

@@ -1,7 +1,7 @@
 """The optimizers' primitives: one launch updates a flat run of parameters in place.
 
 Knows arrays; no tensor, no device and no optimizer.  `ag.optim` and ZeRO (`ag.parallel.replicas.zero`) make the
-launches, and `ag.autograd.loss_scale` those that loss scales need.
+launches, and `ag.autograd.half` those that loss scales need.
 
     Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
            p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)

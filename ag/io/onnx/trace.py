@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ag.autograd.captured.overheard import listening
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
+from ag.autograd.watched import listening
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape

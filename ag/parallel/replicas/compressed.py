@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.create import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.transfer import fetch_cotangent, place_cotangent
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.primitive import Array

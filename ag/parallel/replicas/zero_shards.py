@@ -19,11 +19,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.create import ag_param, ag_tensor, fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.transfer import fetch_cotangent, place_cotangent
 from ag.autograd.unchanged import tell_used
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of

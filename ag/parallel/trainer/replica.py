@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.create import ag_tensor
-from ag.autograd.loss_scale import LossScale
+from ag.autograd.half import LossScale
 from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer

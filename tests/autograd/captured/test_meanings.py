@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ag.autograd.captured.meanings import Meanings, Name, Own
+from ag.autograd.captured.reads import Meanings, Name, Own
 
 
 class Thing:

@@ -16,11 +16,11 @@ from helpers.interrupts import at_place
 
 import ag
 from ag.autograd.capture import CapturedStep
-from ag.autograd.captured import program, replay
+from ag.autograd.captured import program
 from ag.engine.backends.cpu import native
 from ag.engine.device import _device, backend_of
 
-pytestmark = pytest.mark.skipif(not replay.HAS_CODE, reason="replays were not compiled")
+pytestmark = pytest.mark.skipif(not program.HAS_CODE, reason="replays were not compiled")
 
 
 class Twin:
@@ -422,4 +422,4 @@ def test_kinds_that_alternate(twins: list[Twin]) -> None:
 def test_what_it_is_made_of() -> None:
     for wrong in ((), (0, {}, (), (), ((1, 2),)) + (None,) * 11):
         with pytest.raises(TypeError):
-            replay._code.Replay(*wrong)
+            program._code.Replay(*wrong)

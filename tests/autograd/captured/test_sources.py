@@ -16,7 +16,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.autograd.captured.sources import UNKNOWN, source
+from ag.autograd.captured.reads import UNKNOWN, source
 
 W = ag.ag_param([[2.0]])
 Read = Callable[[], float]

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd.captured import notes, unchanged
-from ag.autograd.captured.meanings import Own
+from ag.autograd.captured import guards
+from ag.autograd.captured.reads import HAS_CODE, Own, compiled_guard, is_quick
 from ag.autograd.captured.snapshots import MISSING
-from ag.autograd.captured.unchanged import is_quick
 
-needs_code = pytest.mark.skipif(not unchanged.HAS_CODE, reason="the comparisons of replays were not compiled")
+needs_code = pytest.mark.skipif(not HAS_CODE, reason="the comparisons of replays were not compiled")
 
 
 class Thing:
@@ -43,7 +42,7 @@ class Slotted:
 def of(**rows: Any) -> Callable[[], bool]:
     """What compares these rows."""
     given = {"slots": [], "contents": [], "names": [], "single": [], "gone": [], **rows}
-    return unchanged.unchanged(**given)
+    return compiled_guard(**given)
 
 
 def names_row(place: object, own: dict[str, object], names: list[str], absent: set[str]) -> tuple[Any, ...]:
@@ -284,7 +283,7 @@ OTHERS: list[Callable[[Scaled, dict[str, object]], object]] = [
 @pytest.mark.parametrize("other", range(len(OTHERS)))
 def test_what_changes_is_noticed(other: int, code: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured is eager, and where the code is sure Python agrees; with the code and without."""
-    monkeypatch.setattr(notes, "HAS_CODE", code)
+    monkeypatch.setattr(guards, "HAS_CODE", code)
     monkeypatch.setattr(Scaled, "forward", Scaled.forward)  # and put back at the end, as are the globals
     monkeypatch.setitem(globals(), "FACTOR", FACTOR)
     monkeypatch.setitem(globals(), "unrelated", 0)

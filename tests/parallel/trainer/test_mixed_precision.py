@@ -11,7 +11,7 @@ import pytest
 from helpers.dp_classifier import assert_equal, make_model, outcome, places, train
 
 import ag
-from ag.autograd.loss_scale import FIRST_SCALE, scales_of
+from ag.autograd.half import FIRST_SCALE, scales_of
 
 SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}
 

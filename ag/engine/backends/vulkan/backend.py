@@ -217,7 +217,7 @@ class VulkanBackend(Backend):
         super().check_operands(primitive, buffers)
         if "bfloat" not in primitive.params and any(b.dtype.is_half for b in buffers):
             raise DtypeError(f"{primitive.name}: an operand holds 16-bit elements, which are only for storage; "
-                             f"launch it through ag.autograd.mixed_precision.launch_on.")
+                             f"launch it through ag.autograd.half.launch_on.")
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned:

@@ -1,54 +1,91 @@
-"""Loss scaling: what keeps gradients inside the narrow range of f16.
+"""Training with 16-bit tensors: ops compute in float32 and round once, f16 gradients are stored times a loss scale.
 
-A gradient that is stored in f16 is stored times a scale, and divided by it where it leaves f16: `ag.autograd.cotangent`
-does both in the backward pass, `ag.autograd.transfer` between devices.  All others are what they are, so parameters
-always receive true gradients.  The scale is a power of two, begins at 2^16 and lives in device memory, where optimizers
-move it: halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.
-bf16 has the range of float32 and needs none.
-
-Knows parameters by their ids; no op, no tape and no optimizer.  The tape opens a `Scaling`; optimizers, and the
-replicas of `dp_train`, have a `LossScale`.
-
-Every optimizer with f16 parameters has a scale, which claims them for itself when the optimizer adopts them.  Which
-scale a backward pass uses follows from the parameters that it reaches, and is settled when it begins (`Scaling`):
-
-    optimizer 1 of V, W, scale 2^16;  optimizer 2 of U, scale 2^12;  X without an optimizer
-    a loss of V and X   ->  2^16          a loss of X      ->  none, as if there were no optimizer
-    a loss of W and U   ->  2^12, the smaller one: neither overflows at less than its own scale
-
-Of several scales of one parameter the one with the latest claim counts: an optimizer adopts its parameters when it is
-made, and again in a step if another one has taken them.  State dicts say how many claims came later, so that a resumed
-job scales as the first one did.
-
+Ops: a rule gets a launch that widens 16-bit operands to float32 (`Widening`); its result is rounded once.
+Gradients: `ag.autograd.cotangent` multiplies what it stores in f16 by the scale, and divides what leaves f16.
+So parameters receive true gradients.  bf16 has the range of float32 and needs no scale.
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial, reduce
 from itertools import chain, count, repeat
 from operator import itemgetter
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
 
-from ag.engine.buffer import Buffer, Device
-from ag.engine.dtype import F32
+from ag.engine.buffer import Buffer, Device, Run
+from ag.engine.dtype import F32, DType
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, copy, mul
 from ag.engine.kernels.elementwise import scale as times
 from ag.engine.kernels.optimizer import nonfinite, scale_update
 from ag.engine.kernels.reduce import max as largest
 from ag.engine.kernels.reduce import sum_over
-from ag.engine.primitive import Array
+from ag.engine.primitive import Array, PrimitiveTo, Returned
 from ag.engine.program import recording_here
 
-__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "LossScale", "Scaling", "anybody_scales", "is_scaled", "scaled",
-           "scales_of", "unfit", "unscaled"]
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+# ------------------------------------------------------------------------------------------ 16-bit operands
+
+
+class Widening:
+    """`Backend.launch` with 16-bit operands widened first; one object per call of a rule, as it caches conversions."""
+
+    def __init__(self, launch: Run) -> None:
+        self._launch = launch
+        self._widened: dict[tuple[int, int], tuple[Buffer, Buffer]] = {}
+
+    def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+                 **params: object) -> Returned:
+        return self._launch(primitive, *[self._wide(x) for x in operands], into=into, **params)
+
+    def _wide(self, x: Buffer) -> Buffer:
+        if not x.dtype.is_half:
+            return x
+        known = self._widened.get((x.address, x.size))
+        if known is None:
+            known = self._widened[x.address, x.size] = x, converted(x, F32)
+        return known[1].view(x.shape)
+
+
+def launch_on(x: Buffer) -> Run:
+    """Return the launch of the device of `x`, widening if `x` has 16 bits."""
+    return Widening(x.backend.launch) if x.dtype.is_half else x.backend.launch
+
+
+def widening(rule: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
+    """Return a gradient rule that takes 16-bit tensors."""
+
+    def wide(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return rule(Widening(run), *args, **kwargs)
+
+    return wide
+
+
+def rounded(out: Buffer, saved: S, dtype: DType) -> tuple[Buffer, S]:
+    """Round a rule's result to its operands' 16-bit type, also where it is saved; a loss, without axes, stays F32."""
+    result = converted(out, dtype if out.shape else F32)
+    return result, saved if result is out else cast(S, _swapped(saved, out, result))
+
+
+def _swapped(saved: object, old: Buffer, new: Buffer) -> object:
+    """Replace `old` and its views by `new` in what a rule saved."""
+    if type(saved) is tuple:
+        return tuple(_swapped(x, old, new) for x in saved)
+    if isinstance(saved, Buffer) and (saved.block, saved.address, saved.size) == (old.block, old.address, old.size):
+        return new.view(saved.shape)
+    return saved
+
+# ------------------------------------------------------------------------------------------ loss scale
 
 FIRST_SCALE = 65536.0
 INTERVAL = 2000
@@ -57,50 +94,33 @@ _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on
 _CHUNK = 1 << 12
 
 _numbers = count(1)
-_alive: dict[int, ReferenceType[LossScale]] = {}  # of all threads, as any may compute with an optimizer's parameters
-
-
-class Parameter(Protocol):
-    """What is asked of a parameter here."""
-
-    id: int
+_alive: dict[int, ReferenceType[LossScale]] = {}  # shared by threads: any may use an optimizer's parameters
 
 
 class LossScale:
-    """The loss scale of some parameters; it holds as long as somebody keeps it.
+    """The loss scale of some parameters, in effect while it is alive.
 
-    Parameters
-    ----------
-    params : iterable of Tensor
-        A backward pass that reaches one of them uses the scale.
-    devices : iterable of Device
-        Where gradients are stored in f16.
+    The scale is a power of two in device memory.  It starts at 2^16, is halved after a step with a gradient that is not
+    finite, and is doubled after `INTERVAL` good steps.  An optimizer with f16 parameters makes one.
 
-    Attributes
-    ----------
-    states : dict of Device to Buffer
-        The numbers of `SCALE_WORDS`.
-    number : int
-        Larger than that of every scale made before.
-    params : dict of int to int
-        Its claims, by the ids of parameters: the larger, the later.
-    reached : mapping of int to Tensor
-        Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
+    A scale claims its parameters; of several scales of one parameter the latest claim counts.  An optimizer claims when
+    it is made, and again in a step if another one has claimed since.  State dicts keep the order of claims.
     """
 
-    def __init__(self, params: Iterable[Parameter], devices: Iterable[Device]) -> None:
-        self.number = next(_numbers)
-        self.params: dict[int, int] = {}
-        self.states: dict[Device, Buffer] = {}
-        self.reached: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
+    def __init__(self, params: Iterable[Any], devices: Iterable[Device]) -> None:
+        self.number = next(_numbers)  # increases with every scale
+        self.params: dict[int, int] = {}  # claims by ids of parameters: the larger, the later
+        self.states: dict[Device, Buffer] = {}  # the numbers of `SCALE_WORDS`
+        # Other parameters that a scaled backward pass has reached: their gradients may have overflowed as well.
+        self.reached: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.claim(params)
         self.place(devices)
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
-    def claim(self, params: Iterable[Parameter], *later: int) -> None:
-        """Claim parameters after all other scales, of which as many as are `later` then claim again, in their order.
+    def claim(self, params: Iterable[Any], *later: int) -> None:
+        """Claim parameters; then let the last `later` of the other scales claim theirs again, in their order.
 
-        Others have the claims 3 and 5, and one is later: this scale's claim is 6, and that of 5 becomes 7.
+        With other claims 3 and 5 and ``later=1``, this scale's claim is 6, and 5 becomes 7.
         """
         others, mine = [scale for scale in _every() if scale is not self], self.params.copy()
         for p, n in zip(params, chain(later, repeat(0)), strict=False):
@@ -112,44 +132,44 @@ class LossScale:
         self.params = mine
 
     def later(self, params: Collection[int]) -> list[int]:
-        """How many other scales claimed each of some parameters later, given their ids."""
+        """Count the other scales that claimed each parameter later, given ids."""
         others = [scale.params for scale in _every()]
         return [sum(n in other and other[n] > self.params[n] for other in others) for n in params]
 
-    def adopt(self, params: Collection[Parameter]) -> None:
-        """Claim what others have claimed since, as the optimizer steps; a replay, which does not, must find it so."""
+    def adopt(self, params: Collection[Any]) -> None:
+        """Claim what other scales have claimed since; a recording gets a guard, as its replay does not claim."""
         numbers = [p.id for p in params]
         if any(self.later(numbers)):
             self.claim(params)
         _guard(partial(_overtaken, ref(self), numbers))
 
     def place(self, devices: Iterable[Device]) -> None:
-        """Begin again, on these devices."""
+        """Start anew on these devices."""
         known, words = self.states, (len(SCALE_WORDS),)
         self.states = {device: known[device] if device in known else device.zeros(words, F32) for device in devices}
         self.set(FIRST_SCALE, 0.0, 0.0)
 
     def set(self, scale: float, *counts: float) -> None:
-        """Go on with this scale, and with these counts of steps if they are given; does not wait."""
+        """Set the scale, and the counts of steps if given; does not wait."""
         words = np.array([scale, 1 / scale, *counts])
         for device, state in self.states.items():
             device.refuse_while_recording("sets the loss scale")
             device.upload(words, state.view(words.shape))
 
     def read(self) -> Array:
-        """The numbers of `SCALE_WORDS`; waits for the device."""
+        """Return the numbers of `SCALE_WORDS`; waits for the device."""
         device, state = next(iter(self.states.items()))
         return device.download(state)
 
     def move(self, bad: Mapping[Device, Buffer]) -> None:
-        """Halve or raise the scale after a step with so many gradients, by device, that are not finite."""
+        """Halve or raise the scale after a step, given the number of gradients per device that are not finite."""
         for device, state in self.states.items():
             if device in bad:
                 device.launch(scale_update, state, bad[device], interval=INTERVAL, largest=_LARGEST)
 
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
-    """The scales of parameters, given their ids, each once; of several of one parameter, that with the latest claim."""
+    """Return the scales of parameters, given ids, each once; per parameter, the scale with the latest claim."""
     owners: dict[int, tuple[int, LossScale]] = {}
     for scale in _every():
         for param in scale.params.keys() & params:
@@ -164,20 +184,18 @@ def _every() -> list[LossScale]:
 
 
 def anybody_scales() -> bool:
-    """Whether a backward pass has to ask which scale it uses; one that is recorded does, as there may be one later."""
+    """Return whether a backward pass must look for its scale; a recorded one must, as a scale may be made later."""
     return bool(_alive) or recording_here() is not None
 
 
 class Scaling:
-    """The loss scale of one backward pass; a context, in which gradient rules scale with it.
+    """Context of one backward pass that reaches `params`: sets the loss scale, the smallest of those of `params`.
 
-    Parameters
-    ----------
-    params : iterable of Tensor
-        Those that the pass reaches.
+        optimizer 1 of V, W: scale 2^16    optimizer 2 of U: scale 2^12    X: no optimizer
+        a loss of V and X: 2^16            a loss of W and U: 2^12         a loss of X: none
     """
 
-    def __init__(self, params: Iterable[Parameter]) -> None:
+    def __init__(self, params: Iterable[Any]) -> None:
         self._params = {p.id: p for p in params}
         self._scales = scales_of(self._params)
         self._states: dict[Device, Buffer | None] = {}
@@ -194,7 +212,7 @@ class Scaling:
                                       if number not in scale.params and number not in scale.reached})
 
     def state(self, device: Device) -> Buffer | None:
-        """The scale and its inverse on a device; None if nothing is scaled there."""
+        """Return the scale and its inverse on a device; None if nothing is scaled there."""
         if device not in self._states:
             states = _states(self._scales, device)
             if device.recording is not None:
@@ -212,7 +230,7 @@ def _states(scales: Sequence[LossScale], device: Device) -> list[Buffer]:
 
 
 def _least(states: list[Buffer]) -> Buffer | None:
-    """The smallest scale and its inverse, the largest; without a division, which devices may round."""
+    """Return the smallest scale and the largest inverse; no division, as devices may round it."""
     if len(states) < 2:
         return states[0] if states else None
     backend, n = states[0].backend, len(states)
@@ -233,25 +251,25 @@ def _guard(check: partial[str | None]) -> None:
 
 
 def _another(params: Collection[int], device: Device, recorded: Sequence[ReferenceType[Buffer]]) -> str | None:
-    """Why a backward pass that was recorded with some scales, or without one, would not use the same."""
+    """Guard: say why a recorded backward pass would use other scales now."""
     states = _states(scales_of(params), device)
     same = len(states) == len(recorded) and all(state is known() for state, known in zip(states, recorded, strict=True))
     return None if same else "the loss scale is another one, or there is none any more"
 
 
 def _overtaken(stepped: ReferenceType[LossScale], params: Collection[int]) -> str | None:
-    """Why a step of an optimizer that was recorded would change whose scale holds."""
+    """Guard: say why a recorded optimizer step would claim now."""
     scale = stepped()
     return "another optimizer has adopted its parameters" if scale is not None and any(scale.later(params)) else None
 
 
 def scaled(g: Buffer) -> Buffer:
-    """`g` times the scale that this backward pass has on its device, in float32."""
+    """Return `g` times the scale of this backward pass, in float32."""
     return _times(g, 0)
 
 
 def unscaled(g: Buffer) -> Buffer:
-    """`g` divided by the scale that this backward pass has on its device, in float32."""
+    """Return `g` divided by the scale of this backward pass, in float32."""
     return _times(g, 1)
 
 
@@ -262,8 +280,8 @@ def _times(g: Buffer, word: int) -> Buffer:
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
 
 
-def is_scaled(params: Iterable[Parameter]) -> bool:
-    """Whether gradients of parameters may be infinite because a backward pass scaled what they were computed from."""
+def is_scaled(params: Iterable[Any]) -> bool:
+    """Return whether gradients of these parameters may be infinite because of a loss scale."""
     if not anybody_scales():
         return False
     numbers = [p.id for p in params]
@@ -282,9 +300,9 @@ def _overflows_otherwise(params: Collection[int], recorded: bool) -> str | None:
 
 
 def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
-    """How many elements of some flat buffers of one device are not finite, as a buffer of shape ().
+    """Count the elements of flat buffers of one device that are not finite, as a buffer of shape ().
 
-    `one` is the constant 1, in whose place a captured step may put what gradients are multiplied with.
+    `one` is the constant 1; a captured step may replace it by the factor of the gradients.
     """
     launch = parts[0].backend.launch
     counts = [launch(nonfinite, x, one, chunk=_CHUNK) for x in parts]

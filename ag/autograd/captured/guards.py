@@ -1,92 +1,147 @@
-"""What a captured step read and wrote in Python: attributes of layers and optimizers, names, tensors, gradients.
+"""Guards of a recording: what the step read and wrote in Python, so that a replay can tell whether it still holds.
 
-A recording has launches; what the step looked at on its way to them is noted here, so that a replay can tell whether
-it would look at the same.  Attributes that it sets are set again after each replay.  What a log tells
-(`ag.autograd.watched`) is compared only where that has something new; all else before every replay: names
-(`ag.autograd.captured.meanings`), the items of containers, ``requires_grad``.  ``Tensor.grad`` is noted by itself, as
-every step changes it.  Knows no layer and no launch; `ag.autograd.captured.call` makes it, `ag.autograd.watched` tells
-it.
+`Notes` hears of attributes, names, tensors and gradients while the step is recorded.  Watched attributes are compared
+only if the change log grew; names, items of containers and ``requires_grad`` before every replay.  Every step changes
+``.grad``, so that has its own notes (`Leaf`).  `Effects` are the attributes that the step set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from copy import deepcopy
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 from weakref import ref
 
 import numpy as np
 
-from ag.autograd.captured.effects import Effects
-from ag.autograd.captured.meanings import Meanings
-from ag.autograd.captured.names import MOST, NameReader
-from ag.autograd.captured.snapshots import MISSING, Contents, contents, has_other_items, same, shown, snapshot
-from ag.autograd.captured.unchanged import HAS_CODE, is_quick, unchanged
+from ag.autograd.captured.reads import HAS_CODE, MOST, Meanings, NameReader, compiled_guard, is_quick
+from ag.autograd.captured.snapshots import (
+    MISSING,
+    Contents,
+    bytes_of,
+    contents,
+    has_other_items,
+    items_of,
+    same,
+    shown,
+    snapshot,
+)
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import CHANGES, Noted, Watched, start_noting
+from ag.autograd.watched import CHANGES, Watched, start_noting
 from ag.engine.buffer import Buffer
 from ag.engine.program import Recording
 from ag.errors import CaptureError
 
-__all__ = ["Leaf", "Notes"]
-
-T = TypeVar("T", bound=Noted)
-
-# Objects of these types are set as they are: nobody can change them, or they are no part of the step.
+# Replays set objects of these types as they are: they cannot change, or are not part of the step.
 _KEPT = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, type, FunctionType,
          BuiltinFunctionType, MethodType, ModuleType, Watched, Tensor, Buffer)
 
 
-class Leaf:
-    """A tensor whose ``.grad`` the step read or set.
+Key = tuple[int, str]  # the id of an object and the name of an attribute
 
-    Attributes
-    ----------
-    tensor : Tensor
-    read : bool
-        Whether it was read before it was set.
-    initial : Tensor or None
-        What it was when it was read.
-    slot : Tensor or None
-        What stood for it: every replay begins with the gradient of then in there.
+
+class Effects:
+    """Attributes of layers and optimizers that a step sets; every replay sets them again.
+
+    Where the step made a list or dict, each replay makes a new one with the same items, as an eager call would.
+    An object from before the step is set again.  A replay could not make other objects, so the step is refused.
+    A value that differs in every call is recorded anew each time if the step reads it; else a comparison refuses it.
     """
+
+    def __init__(self) -> None:
+        self._set: dict[Key, tuple[ref[object], object]] = {}
+        self._kept: dict[Key, object] = {}  # snapshots of the values
+        self._made: dict[Key, dict[int, object]] = {}  # of values to be made anew: their parts that stay the same
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._set
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    def note(self, owner: object, name: str, value: object) -> None:
+        """Note that the step sets an attribute."""
+        self._set[id(owner), name] = ref(owner), value
+
+    def forget_the_dead(self) -> None:
+        """Drop attributes of freed objects."""
+        self._set = {key: effect for key, effect in self._set.items() if effect[0]() is not None}
+
+    def close(self, known: Container[int], kept: tuple[type, ...]) -> None:
+        """End noting; raise if a replay could not make a value.
+
+        `known` has the ids of what was there before the step; objects of types in `kept` are set again as they are.
+        """
+        for key, (owner, value) in self._set.items():
+            memo: dict[int, object] = {}
+            made = _parts(value, known, kept, memo)
+            if isinstance(made, type):
+                raise CaptureError(f"ag_capture: the step sets {key[1]} of {type(owner()).__name__} to a "
+                                   f"{made.__name__} that it made, and a replay could not make another. Make it before "
+                                   f"the step, or leave the attribute as it is.")
+            self._kept[key] = snapshot(value)
+            if made:
+                self._made[key] = memo
+                self._set[key] = owner, deepcopy(value, {**memo})
+
+    def repeat(self) -> None:
+        """Set the attributes as the step did."""
+        for key, (reference, value) in self._set.items():
+            owner = reference()
+            if owner is not None and (key in self._made or owner.__dict__.get(key[1], self) is not value):
+                setattr(owner, key[1], deepcopy(value, {**self._made[key]}) if key in self._made else value)
+
+    def difference(self, now: Effects) -> str | None:
+        """Describe the first attribute that another call set to another value, or None."""
+        for key in self._kept.keys() | now._kept.keys():
+            was, is_now = self._kept.get(key, MISSING), now._kept.get(key, MISSING)
+            owner = (self._set.get(key) or now._set[key])[0]()
+            if owner is not None and not same(was, is_now):
+                return f"{key[1]} of {type(owner).__name__} was set to {shown(was)} and is set to {shown(is_now)}"
+        return None
+
+
+def _parts(value: object, known: Container[int], kept: tuple[type, ...], memo: dict[int, object]) -> bool | type:
+    """Return whether a value must be made anew, or the type that cannot be; `memo` gets parts that stay the same."""
+    if id(value) in known or isinstance(value, kept):
+        memo[id(value)] = value
+        return False
+    if bytes_of(value) is not None:
+        return True
+    items = items_of(value)
+    if items is None:
+        return type(value)
+    found = [_parts(item, known, kept, memo) for item in items]
+    unknown = next((x for x in found if isinstance(x, type)), None)
+    return unknown or any(found) or not isinstance(value, (tuple, frozenset))
+
+
+class Leaf:
+    """A tensor whose ``.grad`` the step read or set."""
 
     def __init__(self, tensor: Any, read: bool) -> None:
         self.tensor = tensor
-        self.read = read
-        self.initial: Any = None
-        self.slot: Any = None
+        self.read = read  # before it was set
+        self.initial: Any = None  # the gradient when it was read
+        self.slot: Any = None  # its stand-in: every replay copies the gradient of then into it
 
 
 class Notes:
-    """What one thread read and wrote since `open`.
-
-    Parameters
-    ----------
-    made : set of int
-        Blocks (by ``id``) that were allocated since; what lies in them, and constants, are no state.
-
-    Attributes
-    ----------
-    leaves : dict of int to Leaf
-    effects : Effects
-        Attributes that the step set.
-    own_change : str or None
-        What the step has changed itself of what it depends on, so that nothing of it can be replayed.
-    """
+    """What one thread read and wrote since `open`."""
 
     def __init__(self, made: set[int]) -> None:
-        self._made = made
+        self._made = made  # ids of blocks allocated since; these and constants are not state
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self._contents: dict[tuple[int, str], list[Contents]] = {}  # of attributes that are lists or dicts
-        self._flat: list[Contents] = []  # of names, and after the step of attributes, too: what every replay compares
-        self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
-        self._trained: list[tuple[Noted, bool, str | None]] = []  # tensors that no op made: ``requires_grad``, name
+        self._flat: list[Contents] = []  # of names, after the step also of attributes: compared by every replay
+        self._tensors: dict[int, tuple[ref[Tensor], Buffer]] = {}
+        self._trained: list[tuple[Tensor, bool, str | None]] = []  # tensors that no op made: ``requires_grad``, name
         self._names = Meanings()
         self._reader = NameReader(Watched)
-        self._slow: list[Contents] = []  # what of `_flat` no compiled code compares
+        self._slow: list[Contents] = []  # the part of `_flat` that compiled code does not compare
         self.effects = Effects()
-        self.own_change: str | None = None
+        self.own_change: str | None = None  # a change by the step of what it reads: it cannot be replayed
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
 
@@ -94,14 +149,14 @@ class Notes:
         return id(b.block) in self._made or b.constant is not None
 
     def open(self, recording: Recording) -> None:
-        """Begin to note what the thread of a recording does, as long as it is open."""
+        """Note what the thread of a recording does while it is open."""
         recording.notes = self
         start_noting()
 
     # -------------------------------------------------------------------------------------- attributes and tensors
 
     def read(self, owner: Watched, name: str, value: object) -> None:
-        """Note what an attribute was, unless the step set it itself."""
+        """Note the value of an attribute, unless the step set it."""
         key, kind = (id(owner), name), type(owner)
         if key in self._reads or key in self.effects:
             return
@@ -114,11 +169,11 @@ class Notes:
             self._contents[key] = list(contents(value))
 
     def written(self, owner: Watched, name: str, value: object) -> None:
-        """Note what an attribute becomes."""
+        """Note the new value of an attribute."""
         self.effects.note(owner, name, value)
 
     def names(self, functions: Sequence[object]) -> None:
-        """Note what the names mean that functions read and that are not their own."""
+        """Note the values of names that functions read outside their own locals."""
         self._reader.values(*functions)
         self._note_names()
 
@@ -128,8 +183,8 @@ class Notes:
                 self._names.add(name)
             self._flat += contents(name.value)
 
-    def tensors(self, tensors: Sequence[Noted]) -> None:
-        """Note where tensors lie that were there before."""
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Note the buffers of tensors from before the step."""
         for x in tensors:
             if id(x) not in self._tensors and not self._is_new(x.buffer):
                 self._tensors[id(x)] = ref(x), x.buffer
@@ -137,23 +192,23 @@ class Notes:
                     self._trained.append((x, x.requires_grad, x.name))
 
     def quickly(self, without: list[Tensor]) -> Callable[[], bool]:
-        """What says whether surely all is as it was noted that no log tells, and tensors still without a gradient."""
+        """Return a quick guard: nothing that no log reports changed, and the tensors `without` have no gradient."""
         if not HAS_CODE:
-            return bool
+            return bool  # never sure
         tensors, flags, called = ([x[i] for x in self._trained] for i in range(3))
         attributes = vars(Tensor)
         slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
                  (attributes["_grad"], without, [None] * len(without))]
         quick = [pair for pair in self._flat if is_quick(pair)]
         self._slow = [pair for pair in self._flat if not is_quick(pair)]
-        return unchanged(slots, quick, *self._names.rows())
+        return compiled_guard(slots, quick, *self._names.rows())
 
     def change(self, surely: bool = False) -> str | None:
-        """What is not as it was noted, in words; None if all is. `surely`: what `quickly` has said."""
+        """Describe the first change since noting, or None; `surely`: the result of `quickly`."""
         position = CHANGES.position
         if position != self._position:
             changes = CHANGES.since(self._position)
-            # None: the log was cut since, so anything that was noted may have changed
+            # None: the log was shortened since, so anything noted may have changed
             noted: Iterator[tuple[int, str]] = iter(changes if changes is not None else [
                 *self._reads, *((number, "buffer") for number in self._tensors)])
             for key in noted:
@@ -163,7 +218,7 @@ class Notes:
         return _other_items(self._slow) if surely else self._changed_now()
 
     def _changed_now(self) -> str | None:
-        """`change` of what no log tells."""
+        """Describe the first change that no log reports, or None."""
         for tensor, was, name in self._trained:
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
@@ -193,13 +248,7 @@ class Notes:
         return None
 
     def close(self) -> None:
-        """The step is over: let go of what belonged to objects that it made and dropped.
-
-        Raises
-        ------
-        CaptureError
-            If it did what no replay could: took from a source, set an attribute to what cannot be made again.
-        """
+        """End noting; raise if a replay could not do what the step did."""
         if (taken := self._reader.taken()) is not None:
             raise CaptureError(f"ag_capture: the step {taken}; a replay would not. Take it before the step, and pass "
                                f"it as an argument.")
@@ -214,7 +263,7 @@ class Notes:
         self.forget()
         self._names.close()
         before = -1
-        while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
+        while before != len(self._reads) + len(self.effects):  # freeing one object may free the next
             before = len(self._reads) + len(self.effects)
             self.effects.forget_the_dead()
             self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
@@ -224,27 +273,27 @@ class Notes:
         self.own_change = self._changed_now()
 
     def forget(self) -> None:
-        """Let go of what had to be held as long as the step ran: nothing is read any more."""
+        """Free what was held while the step ran."""
         self._reader = NameReader(Watched)
 
     # -------------------------------------------------------------------------------------- gradients
 
-    def grad_read(self, x: T, grad: T | None) -> T | None:
-        """The gradient of `x`, or what stands for one of before the step."""
+    def grad_read(self, x: Tensor, grad: Tensor | None) -> Tensor | None:
+        """Return the gradient of `x`, or the stand-in for one from before the step."""
         if id(x) not in self.leaves and not self._is_new(x.buffer):
             leaf = self.leaves[id(x)] = Leaf(x, read=True)
             if grad is not None:
                 backend = grad.buffer.backend
                 slot = backend.alloc(grad.shape, grad.buffer.dtype)
                 backend.assign(slot, grad.buffer)
-                stand_in = type(x)(slot)
+                stand_in = Tensor(slot)
                 leaf.initial, leaf.slot = grad, stand_in
                 x.set_grad(stand_in)
                 return stand_in
         return grad
 
-    def grad_written(self, x: Noted) -> None:
-        """The step sets the gradient of `x`."""
+    def grad_written(self, x: Tensor) -> None:
+        """Note that the step sets the gradient of `x`."""
         if id(x) not in self.leaves and not self._is_new(x.buffer):
             self.leaves[id(x)] = Leaf(x, read=False)
 
@@ -256,5 +305,5 @@ def _other_items(pairs: list[Contents]) -> str | None:
     return None
 
 
-def _called(x: Noted) -> str:
+def _called(x: Tensor) -> str:
     return f"the parameter {x.name!r}" if x.name else f"a tensor of shape {x.shape}"

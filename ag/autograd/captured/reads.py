@@ -1,0 +1,542 @@
+"""Reads: the names that a step reads outside its own locals, found in bytecode, and guards that compare their values.
+
+A name stands in a place: a module's globals, a closure cell, a function's defaults, attributes of an object or class.
+Bytecode does not tell of which object an attribute is loaded.  So every attribute name that any code loads or sets is
+looked up in every object, class and module found, and functions among the values are read in turn.
+Random generators, iterators and queues are sources: a step that takes from one is refused, as a replay would not take.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextvars import ContextVar
+from dis import get_instructions
+from functools import cache, cached_property, partial, partialmethod
+from importlib import import_module
+from importlib.util import resolve_name
+from io import IOBase
+from itertools import count, repeat
+from operator import length_hint
+from pickle import dumps
+from queue import Queue, SimpleQueue
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from ag.autograd.captured.snapshots import MISSING, Contents, held, items_of, same, shown, snapshot, weak
+
+Rows = Sequence[tuple[Any, ...]]
+
+try:
+    _code: Any = import_module(f"{__package__}._unchanged")
+except ImportError:
+    _code = None
+HAS_CODE = _code is not None
+
+
+def compiled_guard(slots: Rows, contents: Rows, names: Rows, single: Rows, gone: list[object]) -> Callable[[], bool]:
+    """Return a quick guard: True if nothing has changed, False if Python has to compare."""
+    compares: Callable[[], bool] = _code.Unchanged(slots, names, single, contents, gone, MISSING)
+    return compares
+
+
+def is_quick(noted: Contents) -> bool:
+    """Return whether `compiled_guard` can compare a container with its items."""
+    return type(noted[0]) in (list, dict) and type(noted[1]) is list
+
+
+# ------------------------------------------------------------------------------------------ guards of names
+
+_NOTHING = repeat(MISSING)  # stateless, so all calls share it
+
+
+class Name(NamedTuple):
+    """A name, the place where it is looked up, and its value; no place: the value is fixed."""
+
+    place: object
+    name: str
+    value: object
+
+
+class Own(NamedTuple):
+    """A place: an object's own attributes, without its class's."""
+
+    owner: object
+
+
+def key_of(place: object) -> tuple[bool, int]:
+    """Return a key that identifies a place."""
+    return (True, id(place.owner)) if isinstance(place, Own) else (False, id(place))
+
+
+def _has_names(place: object) -> bool:
+    """Return whether a place has all its names in one dict."""
+    return isinstance(place, (Own, type, dict))
+
+
+def _names_in(place: object) -> Mapping[str, object]:
+    """Return that dict; empty if the place was freed."""
+    if isinstance(place, dict):
+        return place
+    own: Mapping[str, object] = getattr(held(place.owner) if isinstance(place, Own) else place, "__dict__", {})
+    return own
+
+
+def meaning(place: object, name: str) -> object:
+    """Return the value of a name now, `MISSING` if there is none."""
+    if _has_names(place):
+        return _names_in(place).get(name, MISSING)
+    if isinstance(place, CellType):
+        try:
+            return place.cell_contents
+        except ValueError:  # unassigned or deleted
+            return MISSING
+    return place.get(MISSING) if isinstance(place, ContextVar) else getattr(place, name, MISSING)
+
+
+class _Group:
+    """Names of one place, or with places of their own, and their values when noted."""
+
+    def __init__(self, place: object = None) -> None:
+        self.place = Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
+        self.places: list[object] = []
+        self.names: list[str] = []
+        self.ids: list[int] = []
+        self.absent: frozenset[str] = frozenset()
+        self._before: list[object] = []  # values, weakly where possible
+        self._meant: list[object] = []  # snapshots of them
+
+    def add(self, name: Name, gone: list[object]) -> None:
+        """Note the value of a name."""
+        self.places.append(self.place or weak(name.place))
+        self.names.append(name.name)
+        self.ids.append(id(name.value))
+        self._before.append(_weak(name.value, gone))
+        self._meant.append(snapshot(name.value))
+
+    def change(self, gone: list[object]) -> str | None:
+        """Describe the first name with another value, or None; equal values in other objects are noted anew."""
+        now = [meaning(held(place), name) for place, name in zip(self.places, self.names, strict=True)]
+        for name, before, meant, value in zip(self.names, self._before, self._meant, now, strict=True):
+            if value is not held(before) and not same(meant, snapshot(value)):
+                return f"{name} was {shown(before)} and is {shown(value)}"
+        for name in sorted(self.absent):
+            if (value := meaning(held(self.place), name)) is not MISSING:
+                return f"{name} was {MISSING!r} and is {shown(value)}"
+        self.ids[:] = map(id, now)
+        self._before[:] = [_weak(value, gone) for value in now]
+        return None
+
+
+class Meanings:
+    """Guards of names: compares the identities of all values of a place at once, and values only if these differ.
+
+    Values are held weakly where possible, so reading them keeps nothing alive.  A freed object's id may be reused, so a
+    callback reports every noted value that is freed.
+    """
+
+    def __init__(self) -> None:
+        self._single = _Group()  # cells, slots, defaults of functions
+        self._groups: dict[tuple[bool, int], _Group] = {}
+        self._gone: list[object] = []  # references to noted values that were freed
+        # For `change`: a dict of globals or the owner of attributes, its names, ids and absent names, and the group.
+        self._places: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
+
+    def add(self, name: Name) -> None:
+        """Note the value of a name; the caller keeps place and value alive until `close`."""
+        (self._group(name.place) if _has_names(name.place) else self._single).add(name, self._gone)
+
+    def absent(self, place: object, names: frozenset[str]) -> None:
+        """Note names that a place does not have."""
+        if names:
+            self._group(place).absent = names
+
+    def _group(self, place: object) -> _Group:
+        key = key_of(place)
+        if key not in self._groups:
+            self._groups[key] = _Group(place)
+        return self._groups[key]
+
+    def close(self) -> None:
+        """End noting: drop places that the step made and freed."""
+        for group in self._groups.values():
+            place = group.place.owner if isinstance(group.place, Own) else group.place
+            if held(place) is not None:
+                self._places.append((place, group.names, group.ids, group.absent, group))
+        self._groups = {}
+
+    def rows(self) -> tuple[Rows, Rows, list[object]]:
+        """Return the rows of `compiled_guard`: names by place, names with their own places, freed values."""
+        single = self._single
+        return ([(place, names, ids, absent, tuple(absent)) for place, names, ids, absent, _ in self._places],
+                [(single.places, single.names, single.ids)], self._gone)
+
+    def change(self) -> str | None:
+        """Describe the first name with another value; None if all are as noted."""
+        gone, single = len(self._gone), self._single
+        doubtful: list[_Group] = []
+        if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
+                single.places, single.names, strict=True)]):
+            doubtful.append(single)
+        for place, names, ids, absent, group in self._places:
+            own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
+            if gone or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
+                    absent and not own.keys().isdisjoint(absent)):
+                doubtful.append(group)
+        for group in doubtful:
+            if (found := group.change(self._gone)) is not None:
+                return found
+        del self._gone[:gone]
+        return None
+
+
+def _weak(value: object, gone: list[object]) -> object:
+    """Return a weak reference that goes into a list when the value is freed; the value if it has none."""
+    try:
+        return ref(value, gone.append)
+    except TypeError:
+        return value
+
+
+# ------------------------------------------------------------------------------------------ sources of values
+
+Source = Callable[[], object]  # returns the state, for comparison
+
+UNKNOWN = object()  # state of a source that does not show it
+# Iterators with a length hint.
+_COUNTED = (*map(type, (iter([]), iter(()), iter(""), iter(b""), iter(range(0)), iter(range(1 << 80)), iter(set()),
+                        iter({}), iter({}.values()), iter({}.items()), reversed([]), reversed({}))), repeat)
+
+
+def source(x: object) -> Source | None:
+    """Return a function for the state of a source, of a method's source, or of a module's generator; else None."""
+    if isinstance(x, (BuiltinMethodType, MethodWrapperType)):
+        x = x.__self__
+    if isinstance(x, ModuleType):
+        x = _behind(x)
+    kind = type(x)
+    if kind.__module__ == "builtins" and not hasattr(kind, "__next__"):
+        return None  # hot path: most values
+    if isinstance(x, np.random.RandomState):
+        return partial(_numpys, partial(x.get_state, legacy=False))
+    if isinstance(x, (np.random.Generator, np.random.BitGenerator)):
+        return partial(_numpys, partial(getattr, getattr(x, "bit_generator", x), "state"))
+    if isinstance(x, Queue):
+        return lambda: [*map(id, x.queue)]
+    if isinstance(x, SimpleQueue):
+        return x.qsize
+    if isinstance(x, random.Random):
+        return partial(_pythons, x)
+    if not hasattr(kind, "__next__") or isinstance(x, IOBase):
+        return None
+    if isinstance(x, count):
+        return partial(repr, x)
+    return partial(length_hint, x, -1) if isinstance(x, _COUNTED) else _unknown
+
+
+def _behind(module: ModuleType) -> object:
+    """Return the generator that the functions of a module draw from."""
+    if module.__name__ == "random":
+        return module.random.__self__
+    return np.random.mtrand._rand if module.__name__ == "numpy.random" else None
+
+
+def _numpys(state: Source) -> object:
+    return dumps(state())  # the state is a dict with arrays
+
+
+def _pythons(x: random.Random) -> object:
+    try:
+        return x.getstate()
+    except NotImplementedError:  # `SystemRandom`
+        return UNKNOWN
+
+
+def _unknown() -> object:
+    return UNKNOWN
+
+
+# ------------------------------------------------------------------------------------------ names in bytecode
+
+MOST = 10_000  # names of a step, the limit
+
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM", "STORE_ATTR", "DELETE_ATTR")
+_OUTER = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+_BY_STRING = {"__dict__", "attrgetter", "getattr", "globals", "hasattr", "methodcaller", "vars"}
+_FEW = 100  # items of a container that are looked into; numbers and strings do not count
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (*_NUMBERS, list, tuple, dict, set)
+_MADE = {"__init__", "__new__"}  # methods that run only when an object is made
+_WRAPPERS: dict[type, str] = {property: "fget", staticmethod: "__func__", classmethod: "__func__",
+                              cached_property: "func", partialmethod: "func", type(cache(len)): "__wrapped__"}
+
+
+@cache
+def _is_installed(module: object) -> bool:
+    """Return whether a module is installed: of this package, of site-packages, or of the standard library.
+
+    No module counts as built in.  Cython's functions have other objects as ``__module__``; these count as the user's.
+    """
+    if not isinstance(module, str | None):
+        return False
+    package = (module or "builtins").partition(".")[0]
+    if package == __name__.partition(".")[0] or (package in sys.stdlib_module_names and package != "__main__"):
+        return True
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
+
+
+class _Loaded(NamedTuple):
+    """The names that code loads or sets, with all code nested in it."""
+
+    outer: frozenset[str]  # globals and builtins
+    enclosing: frozenset[str]  # variables of enclosing functions
+    attributes: frozenset[str]
+    imports: frozenset[str]  # modules, with a leading dot for each level of a relative import
+
+
+@cache
+def _loaded(code: CodeType) -> _Loaded:
+    """Read the names that code loads or sets from its bytecode."""
+    codes = [code]
+    for c in codes:
+        codes += [inner for inner in c.co_consts if isinstance(inner, CodeType)]
+    loads: set[tuple[str, str]] = set()
+    imports: set[str] = set()
+    for c in codes:
+        given: list[object] = []  # constants so far: an import follows its level and its names
+        for i in get_instructions(c):
+            if i.opname == "IMPORT_NAME" and isinstance(level := given[-2], int):
+                imports.add("." * level + i.argval)
+            elif i.opname == "MATCH_CLASS" and isinstance(names := given[-1], tuple):
+                loads |= {("LOAD_ATTR", name) for name in names}
+            elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+                given.append(i.argval)
+            if isinstance(i.argval, str):
+                loads.add((i.opname, i.argval))
+    outer = {name for op, name in loads if op in _OUTER}
+    attributes = {name for op, name in loads if op in _ATTRIBUTES}
+    if _BY_STRING & (outer | attributes):
+        strings = {x for op, x in loads if op == "LOAD_CONST" and x.isidentifier()}
+        outer, attributes = outer | strings, attributes | strings
+    return _Loaded(frozenset(outer), frozenset(name for op, name in loads if op.endswith("DEREF")),
+                   frozenset(attributes), frozenset(imports))
+
+
+class _Space:
+    """A place with many names, and which of them are read."""
+
+    def __init__(self, place: object, keys: Collection[str]) -> None:
+        self.place, self.keys = place, frozenset(keys)  # the names that it has before the step
+        self.noted: set[str] = set()
+        self.read: set[str] = set()  # names read here, of a place that is not open
+        self.open = False  # every attribute name is looked up here; false for globals
+        self.special = False  # special methods and properties were looked up
+        self.foreign = False  # an installed module: its numbers and lists are noted, its code is not read
+
+
+class NameReader:
+    """Finds the names that functions, classes and values read, each once; holds all values, as it knows them by id."""
+
+    def __init__(self, watched: type) -> None:
+        self._watched = watched  # class of objects that report reads themselves
+        self._found: list[Name] = []
+        self._seen: dict[int, object] = {}
+        self._kinds: set[type] = set()  # classes of watched objects
+        self._spaces: dict[tuple[bool, int], _Space] = {}
+        self._todo: list[object] = []
+        self._attributes: set[str] = set()  # loaded by any of the functions
+        self._asked = 0  # how many of them were looked up in all spaces
+        self._told: set[str] = set()  # attributes of watched objects that were read
+        self._imports: list[tuple[str, FunctionType]] = []  # modules not yet imported
+        self._sources: list[tuple[object, Source, object]] = []  # with their states when found
+        self._called: dict[int, str] = {}  # names by ids of values
+        self.count = 0  # names found
+
+    def new(self) -> list[Name]:
+        """Return the names found since the last call."""
+        while self.count < MOST and (self._todo or self._asked < len(self._attributes)):
+            if self._todo:
+                self._look_into(self._todo.pop())
+                continue
+            self._asked = len(self._attributes)
+            for space in [*self._spaces.values()]:
+                if space.open:
+                    self._ask(space, self._attributes)
+        found, self._found = self._found, []
+        return found
+
+    def values(self, *values: object) -> None:
+        """Add functions that are called, and other values that are read."""
+        self._todo += values
+
+    def told(self, kind: type, name: str) -> None:
+        """Add an attribute read of a watched object; its class may be the user's own."""
+        self._told.add(name)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            for space in self._classes(kind):
+                self._ask(space, {x for x, value in vars(space.place).copy().items() if x[:2] != "__" and (
+                    isinstance(value, (*_PLAIN, FunctionType)) or _wrapped(value) is not None)})
+
+    def missing(self) -> Iterator[tuple[object, frozenset[str]]]:
+        """Yield, after the step, places with the names that are read and that they did not have before it."""
+        for space in self._spaces.values():
+            names = space.read | self._attributes if space.open else space.read
+            if not space.foreign:
+                yield space.place, frozenset((names | self._told if isinstance(space.place, type) else names)
+                                             - space.keys)
+
+    def known(self) -> frozenset[int]:
+        """Return the ids of all values found."""
+        return frozenset(self._seen)
+
+    def taken(self) -> str | None:
+        """Describe what the step took from a source, or None."""
+        for x, state, before in self._sources:
+            now = state()
+            if now is UNKNOWN or now != before:
+                called = self._called.get(id(x), f"a {type(x).__name__}")
+                return f"can reach {called}, from which it may take something" if now is UNKNOWN else (
+                    f"takes something from {called}")
+        return None
+
+    def modules(self) -> None:
+        """Look again for modules that functions import and that were not loaded before the step."""
+        imports, self._imports = self._imports, []
+        for module, f in imports:
+            self._import(module, f)
+
+    # -------------------------------------------------------------------------------------- values
+
+    def _look_into(self, x: object) -> None:
+        if id(x) in self._seen or isinstance(x, (self._watched, *_NUMBERS)):
+            return
+        self._seen[id(x)] = x
+        if (state := source(x)) is not None:
+            before = state()
+            if before is not UNKNOWN or _is_installed(type(x).__module__):  # the code of a user's class is read instead
+                self._sources.append((x, state, before))
+        if isinstance(x, FunctionType):
+            self._function(x)
+        elif isinstance(x, MethodType):
+            self._todo += x.__func__, x.__self__
+        elif isinstance(x, ModuleType):
+            self._space(vars(x), vars(x), foreign=_is_installed(x.__name__))
+        elif isinstance(x, ContextVar):
+            self._note(x, x.name, meaning(x, x.name))
+        elif isinstance(x, type):
+            self._classes(type(x))
+            for space in self._classes(x):
+                self._ask(space, _MADE)
+        else:
+            self._todo += [item for item in items_of(x) or () if not isinstance(item, _NUMBERS)][:_FEW]
+            self._object(x)
+
+    def _object(self, x: object) -> None:
+        """Read the attributes of an object, and its methods."""
+        if isinstance(x, partial):
+            self._todo.append(x.func)
+            self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
+        self._todo.append(_wrapped(x))
+        self._classes(type(x))
+        if isinstance(own := getattr(x, "__dict__", None), dict):
+            self._space(Own(x), own)
+        slots = {name for c in type(x).__mro__ if not _is_installed(c.__module__)
+                 for name, value in vars(c).copy().items() if isinstance(value, MemberDescriptorType)}
+        if slots:
+            self._space(x, slots)
+
+    def _classes(self, kind: type) -> list[_Space]:
+        """Return the spaces of a class and its bases that are the user's, with special methods and properties read."""
+        spaces = [self._space(c, vars(c)) for c in kind.__mro__ if not _is_installed(c.__module__)]
+        for space in spaces:
+            if not space.special:
+                space.special = True
+                inside = vars(space.place).copy()
+                self._ask(space, {name for name, value in inside.items() if isinstance(value, property) or (
+                    name[:2] == "__" and name not in _MADE and isinstance(value, FunctionType))})
+        return spaces
+
+    def _function(self, f: FunctionType) -> None:
+        """Read the names in the code of a function."""
+        if _is_installed(f.__module__):
+            return
+        code = _loaded(f.__code__)
+        self._attributes |= code.attributes
+        if f.__dict__:
+            self._space(Own(f), f.__dict__)
+            self._todo += f.__dict__.values()  # includes ``__wrapped__`` of decorators
+        for kind in ("__defaults__", "__kwdefaults__"):
+            if (defaults := getattr(f, kind)) is not None:
+                self._note(f, kind, defaults)
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+            if name in code.enclosing and id(cell) not in self._seen:
+                self._seen[id(cell)] = cell
+                self._note(cell, name, meaning(cell, name))
+        self._ask(self._space(f.__globals__, f.__globals__, is_open=False), code.outer)
+        for module in sorted(code.imports):
+            self._import(module, f)
+
+    def _import(self, module: str, f: FunctionType) -> None:
+        """Note a module that a function imports when it runs."""
+        try:
+            full = resolve_name(module, f.__globals__.get("__package__"))
+        except ImportError:  # raised again when the function runs
+            return
+        for name in sorted({full, full.partition(".")[0]}):
+            if name in sys.modules:
+                self._note(sys.modules, name, sys.modules[name])
+            else:
+                self._imports.append((module, f))
+
+    # -------------------------------------------------------------------------------------- names
+
+    def _space(self, place: object, keys: Collection[str], is_open: bool = True, foreign: bool = False) -> _Space:
+        """Return the space of a place; if open, look up attributes in it."""
+        key = key_of(place)
+        space = self._spaces.get(key)
+        if space is None:
+            space = self._spaces[key] = _Space(place, keys)
+        if is_open and not space.open:
+            space.open, space.foreign = True, foreign
+            self._ask(space, self._attributes)
+        return space
+
+    def _ask(self, space: _Space, names: AbstractSet[str]) -> None:
+        """Note the values of names in a space that has them."""
+        if not space.open:
+            space.read.update(names)
+        for name in sorted((space.keys & names) - space.noted):
+            value = meaning(space.place, name)
+            if not space.foreign or isinstance(value, _PLAIN):
+                space.noted.add(name)
+                self._note(space.place, name, value)
+            elif source(value) is not None:
+                self._called[id(value)] = name
+                self._todo.append(value)
+
+    def _note(self, place: object, name: str, value: object) -> None:
+        self.count += 1
+        self._called[id(value)] = name
+        self._found.append(Name(place, name, value))
+        self._todo.append(value)
+
+
+def _wrapped(x: object) -> object:
+    """Return the function in a descriptor or a decorator of the standard library, or None."""
+    return next((getattr(x, name) for kind, name in _WRAPPERS.items() if isinstance(x, kind)), None)
