@@ -156,7 +156,7 @@ class _Function(Generic[S]):
                                     f"the same; give one of them.")
                 kwargs[ours] = kwargs.pop(theirs)
         rest = self.names[len(args):]
-        if self.names and len(args) <= len(self.names) and kwargs.keys() <= {*rest}:  # hot path: `inspect` costs as much as a launch
+        if self.names and len(args) <= len(self.names) and kwargs.keys() <= {*rest}:  # `inspect` is slow
             values = [*map(kwargs.get, rest, self.defaults[len(args):])]
             if all(value is not _REQUIRED for value in values):
                 return *args, *values
