@@ -22,10 +22,10 @@ setup-test:  ## the same, with the validation layer and the tests' two drivers
 demo: setup  ## train iris data-parallel on every Vulkan device, or on the CPU
 	@$(run) examples/dp_iris.py
 
-test: setup-test  ## run lint, test-quick and test-sync: below 8 minutes on two cores
+test: setup-test  ## run lint, test-quick and test-sync: about 5 minutes on two cores at a slowness of 1
 	@tools/test.sh lint quick sync
 
-test-full: setup-test  ## run what `make test` leaves out: test-slow, and all quick Vulkan tests under validation
+test-full: setup-test  ## run what `make test` leaves out: test-slow, kernels and ops under validation, mutants
 	@tools/test.sh slow sync_full mutants
 
 lint: setup  ## ruff and mypy --strict
@@ -40,7 +40,7 @@ test-sync: setup-test  ## each kernel, and what submits them, under synchronizat
 test-slow: setup-test  ## the tests marked slow: long trainings, and the whole tables
 	@tools/test.sh slow
 
-mutants: setup-test  ## break the package in 100 small ways: does the quick leg notice? MUTANTS for some of them
+mutants: setup-test  ## break the package in some 280 small ways: does the quick leg notice? MUTANTS for some of them
 	@tools/test.sh mutants
 
 bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed, and draw them; BENCH_ARGS for more

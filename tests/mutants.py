@@ -6,8 +6,7 @@
 
 Each mutant is made in a copy of the tree, in which the tests that are to fail run; before that they must pass there.
 A test that fails otherwise than by an assertion, or by an error of the tape or of ranks, kills nothing.  Prints a
-table; the exit status is 1 if a mutant survives.  Knows nothing inside `ag`.  `make mutants` and tests/test_mutants.py
-call it.
+table; the exit status is 1 if a mutant survives.  Knows nothing inside `ag`.  `make mutants` calls it.
 """
 
 from __future__ import annotations
