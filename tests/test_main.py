@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import os
-import subprocess
 import sys
 
 import pytest
+from helpers import forked
 from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 
 import ag
@@ -62,9 +62,8 @@ def test_a_device_without_kernels_is_named(
 def devices_in_a_process(before: str, **environment: str) -> str:
     """Output of `devices` in a fresh process, in which `before` runs first."""
     script = f"import sys\n{before}\nfrom ag.__main__ import main\nsys.exit(main(['devices']))"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True,
-                          env={**os.environ, **environment}, timeout=120)
-    assert done.stderr == ""
+    done = forked.run(script, environment=environment)
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 

@@ -2,7 +2,7 @@
 
 * ``ag.Linera``: "did you mean ag.nn.Linear (also ag.ag_linear)?", the nearest of this place
 * ``ag.nn.relu``: "did you mean ag.ops.relu (also ag.ag_relu)?", the same name in another place
-* ``t.cuda``: "write ag.ag_to_device(t, "vulkan:0")", what another library calls it
+* ``t.cuda``: "write ag.ag_to_device(t, "vulkan:0")", the name of another library
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def run(script: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return {**found, "printed": done.stdout}
 
 
+@pytest.mark.slow
 def test_two_devices_and_one_without_environment_variables() -> None:
     done = subprocess.run([sys.executable, str(BENCHMARKS / "cpu_replicas.py"), "1"], capture_output=True, text=True,
                           timeout=60, check=False)
@@ -116,8 +117,9 @@ def test_operations_on_vulkan(tmp_path: Path, lavapipe: str) -> None:
     operations(tmp_path, lavapipe)
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
-@pytest.mark.parametrize("kind", [pytest.param("cpu", marks=pytest.mark.slow), "vulkan"])
+@pytest.mark.parametrize("kind", ["cpu", "vulkan"])
 def test_transfers(tmp_path: Path, lavapipe: str, kind: str) -> None:
     found = run("bench_transfer.py", tmp_path, "--device", "cpu" if kind == "cpu" else lavapipe)
     figures = {(r["what"], r["bytes"]) for r in found["results"]}

@@ -168,6 +168,7 @@ def native_build() -> ModuleType:
     return native_build
 
 
+@pytest.mark.slow
 def test_notes_are_one_line_for_each_step(native_build: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "vulkan" / native_build.NOTE
     native_build.note(path.parent, "kernels", "no glslangValidator")

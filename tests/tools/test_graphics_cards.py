@@ -90,6 +90,8 @@ def report(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> list[str]:
     cpu = [info for info in DOCTOR.list_devices() if info.name == "cpu"]
     monkeypatch.setattr(DOCTOR, "list_devices", lambda accelerators_only=False: found if accelerators_only else cpu)
     monkeypatch.setattr(DOCTOR, "missing_devices", list)
+    monkeypatch.setattr(DOCTOR, "drivers", list)
+    monkeypatch.setattr(DOCTOR, "mpi_report", lambda: ("", []))
     monkeypatch.setattr(DOCTOR, "card_nodes", lambda: ["the node"])
     return ag.doctor().missing
 
@@ -111,6 +113,9 @@ def test_a_card(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     assert "the node" not in missing and not any("are software" in line for line in missing)
 
 
-def test_threads_of_blas() -> None:
+def test_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("list_devices", "drivers", "missing_devices"):
+        monkeypatch.setattr(DOCTOR, name, lambda **_: [])
+    monkeypatch.setattr(DOCTOR, "mpi_report", lambda: ("", []))
     threads = {name: number for name, number in ag.doctor().system.items() if name.startswith("BLAS threads (")}
     assert threads and all(int(number) >= 1 for number in threads.values())

@@ -62,9 +62,10 @@ class Trained:
 THREE = ["cpu", "cpu:1", "cpu:2"]
 
 
-@pytest.mark.parametrize("every", [None, 1, 3])
-@pytest.mark.parametrize(("step", "after"), [(0, 0), (1, 20), (4, 41), (7, 0), (11, 5)])
-@pytest.mark.parametrize("failing", ["cpu:2", "cpu"])
+@pytest.mark.parametrize(("failing", "step", "after", "every"), [
+    ("cpu:2", 0, 0, None), ("cpu", 4, 41, 1), ("cpu:2", 11, 5, 3), *(
+        pytest.param(failing, step, after, every, marks=pytest.mark.slow) for failing in ("cpu", "cpu:2")
+        for step, after in ((0, 0), (1, 20), (4, 41), (7, 0), (11, 5)) for every in (None, 1, 3))])
 def test_the_weights_are_those_of_an_undisturbed_job(failing: str, step: int, after: int, every: int | None, fail: Fail,
                                                      tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wanted = undisturbed("data parallel")
@@ -86,7 +87,7 @@ def undisturbed(kind: str) -> list[Any]:
     return Trained(THREE, kind).everything()
 
 
-@pytest.mark.parametrize("failing", ["cpu", "cpu:1"])
+@pytest.mark.parametrize("failing", ["cpu", pytest.param("cpu:1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_way_to_spread_a_model(kind: str, failing: str, fail: Fail, tmp_path: Path) -> None:
     wanted = undisturbed(kind)

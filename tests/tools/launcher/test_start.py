@@ -138,8 +138,8 @@ join()
 }
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if how.startswith(("and leaves", "and the"))
-                                              else ()) for how in LOST])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.slow if how.startswith(("and leaves", "and the",
+                                              "before")) else ()) for how in LOST])
 def test_a_job_that_loses_a_rank_as_it_starts_is_started_again(how: str, starts: Starts) -> None:
     assert starts.run(LOST[how]) == 0, starts.text
     assert starts.starts == [2, 2, 2] and not starts.left()
@@ -156,6 +156,7 @@ def test_a_rank_is_lost_before_it_has_called(starts: Starts) -> None:
     assert f"the job was lost: rank 1 ({HERE}) was lost as the job started" in starts.text
 
 
+@pytest.mark.slow
 def test_a_job_that_loses_ranks_at_every_start_ends(starts: Starts) -> None:
     assert starts.run("die() if rank == 2 else join()", "--max-restarts", "1", "-n", "3") == 1
     assert starts.starts == [2, 2, 2] and not starts.left()
@@ -176,6 +177,7 @@ def test_a_slow_rank_is_waited_for(starts: Starts) -> None:
     assert starts.starts == [1, 1, 1] and starts.text.count("ag launch") == 1, starts.text
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_lost_later_is_none_of_the_launchers_business(starts: Starts) -> None:
     """They go on without it by themselves, however long that takes."""
     assert starts.run("join(); time.sleep(0.6); there('joined'); time.sleep(1.0) if rank != 1 else die()") == 0
@@ -185,6 +187,7 @@ def test_a_rank_that_is_lost_later_is_none_of_the_launchers_business(starts: Sta
 # ---------------------------------------------------------------------------------------------- other ends
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_before_the_others_have_joined_ends_them(starts: Starts) -> None:
     """At once, and the job is not started again, although the others are killed then."""
     begin = monotonic()
@@ -193,6 +196,7 @@ def test_a_script_that_fails_before_the_others_have_joined_ends_them(starts: Sta
     assert monotonic() - begin < patience(job._FAILED / 2)
 
 
+@pytest.mark.slow
 def test_a_rank_that_joins_nobody_is_named(starts: Starts) -> None:
     """The others would wait for ever; that the script came to its end there is no success."""
     assert starts.run("None if rank == 1 else join()") == 1
@@ -293,6 +297,7 @@ def test_sigterm_as_a_process_is_started_leaves_none(option: str, starts: Starts
 # ---------------------------------------------------------------------------------------------- Python of a rank
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_mpiexec() is None, reason="needs mpiexec")
 def test_stdin_of_ranks_has_ended(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
     """With Open MPI's own mpiexec, which forwards stdin to rank 0, and does not tell it of the end."""
@@ -300,6 +305,7 @@ def test_stdin_of_ranks_has_ended(starts: Starts, monkeypatch: pytest.MonkeyPatc
     assert starts.run("sys.exit(sys.stdin.read() != '')", "-n", "2") == 0, starts.text
 
 
+@pytest.mark.slow
 def test_ranks_skip_assertions_if_the_launcher_does(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if name[0] != "_"}  # imports read others
     monkeypatch.setattr(job.sys, "flags", SimpleNamespace(**flags | {"optimize": 2}))
