@@ -189,7 +189,7 @@ def backend_of(name: str) -> Backend:
     DeviceError
         If the name is unknown or the device is not there.
     """
-    backend = _backends.get(name)
+    backend = _backends.get(name) if isinstance(name, str) else None
     if backend is not None:
         return backend
     name = canonical(name)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from operator import index
-from typing import SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 from ag.errors import ShapeError
 
@@ -19,6 +19,7 @@ Shape = tuple[int, ...]
 Layout = dict[str, int | tuple[int, ...]]
 
 MAX_DIMS = 8  # axes left after merging; 3 x 8 stride words and 4 more fit the 32 push-constant words
+_TOO_MANY = 1 << 63  # elements along an axis
 CHAIN_DIMS = 3  # likewise of chains of functions, which have more operands
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "same",
     "sum_layout",
     "summed",
+    "true_or_false",
     "whole_number",
 ]
 
@@ -73,15 +75,26 @@ def whole_number(function: str, argument: str, value: object) -> int:
 def counts(*numbers: object, least: int = 1) -> bool:
     """Whether all are whole numbers of at least `least`; True and False are none."""
     try:
-        return all(is_whole(n) and not isinstance(n, bool) and index(cast(SupportsIndex, n)) >= least for n in numbers)
+        return all(is_whole(n) and not isinstance(n, bool) and least <= index(cast(SupportsIndex, n)) < _TOO_MANY
+                   for n in numbers)
     except TypeError:  # numpy's arrays have the method, whatever they hold
         return False
+
+
+def true_or_false(function: str, argument: str, value: Any) -> bool:
+    """`value` as a bool, or an error that names the argument."""
+    if type(value) is bool:  # first, as ops ask
+        return value
+    if not (getattr(value, "dtype", None) == "bool" and value.shape == ()) and not (is_whole(value) and value in (0, 1)):
+        raise TypeError(f"{function}: {argument} is a {type(value).__name__}; True or False is required.")
+    return bool(value)
 
 
 def is_whole(value: object) -> bool:
     """Whether it is a whole number, numpy's or Python's; arrays have an __index__, too."""
     return type(value) is int or (  # asking a protocol takes microseconds
-        isinstance(value, SupportsIndex) and not (hasattr(value, "shape") and value.shape))
+        isinstance(value, SupportsIndex) and not isinstance(value, type) and not (
+            hasattr(value, "shape") and value.shape))
 
 
 # ---------------------------------------------------------------------------------------------- axes

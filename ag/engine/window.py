@@ -43,7 +43,7 @@ def pair(value: object, least: int, name: str, function: str) -> Pair:
         high, wide = (index(n) for n in (value if isinstance(value, (tuple, list)) else (value, value)))
     except (TypeError, ValueError):
         high = wide = least - 1
-    if min(high, wide) < least:
+    if min(high, wide) < least or max(high, wide) >= 1 << 31:  # kernels count in 32 bits
         raise ValueError(f"{function}: {name} is {value!r}; an integer of at least {least} is required, or a pair "
                          f"(height, width) of them.")
     return high, wide

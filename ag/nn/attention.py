@@ -14,7 +14,7 @@ import numpy as np
 from ag.autograd.create import ag_param, as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
-from ag.engine.shape import counts
+from ag.engine.shape import counts, true_or_false
 from ag.errors import ShapeError
 from ag.nn.key_value_cache import Continued, KeyValueCache
 from ag.nn.layer import Layer, Settings
@@ -76,7 +76,7 @@ class MultiheadAttention(Layer):
         self.d_model = int(d_model)
         self.n_heads = int(n_heads)
         self.dropout = _rate(dropout)
-        self.bias = bool(bias)
+        self.bias = true_or_false("ag_multihead_attention", "bias", bias)
         self.W_q, self.W_k, self.W_v, self.W_o = (self._projection() for _ in range(4))
         if bias:
             self.b_o = ag_param(np.zeros((self.d_model, 1), np.float32))

@@ -13,7 +13,7 @@ import numpy as np
 from ag.autograd.create import ag_param, as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
-from ag.engine.shape import counts
+from ag.engine.shape import counts, true_or_false
 from ag.engine.window import Pair, pair
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, Settings
@@ -83,7 +83,7 @@ class Conv2d(Layer):
         self.stride = pair(stride, 1, "stride", _NAME)
         self.padding = pair(padding, 0, "padding", _NAME)
         self.activation = activation
-        self.bias = bool(bias)
+        self.bias = true_or_false("ag_conv2d_layer", "bias", bias)
         self._activate = activation_called(activation, _NAME)
         limit = sqrt(6 / (prod(self.kernel) * (self.in_ch + self.out_ch)))
         self.W = ag_param(host_uniform((self.out_ch, self.in_ch, *self.kernel), -limit, limit))

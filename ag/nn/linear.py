@@ -14,7 +14,7 @@ import numpy as np
 from ag.autograd.create import ag_param, as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
-from ag.engine.shape import counts
+from ag.engine.shape import counts, true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, Settings
 from ag.nn.settings import activation_called
@@ -70,7 +70,7 @@ class Linear(Layer):
         self.in_features = int(in_features)
         self.out_features = int(out_features)
         self.activation = activation
-        self.bias = bool(bias)
+        self.bias = true_or_false("ag_linear", "bias", bias)
         self._activate = activation_called(activation, "ag_linear")
         limit = sqrt(6 / (in_features + out_features))
         self.W = ag_param(host_uniform((self.out_features, self.in_features), -limit, limit))

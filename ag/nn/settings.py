@@ -45,6 +45,6 @@ def features(function: str, given: int) -> int:
 
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
     """The activation of that name; None for None."""
-    if name is not None and name not in ACTIVATIONS:
-        raise ValueError(f"{function}: unknown activation {name!r}; use one of {', '.join(ACTIVATIONS)}, or None.")
+    if name is not None and not (isinstance(name, str) and name in ACTIVATIONS):
+        raise ValueError(f"{function}: unknown activation {name!r:.60}; use one of {', '.join(ACTIVATIONS)}, or None.")
     return None if name is None else ACTIVATIONS[name]

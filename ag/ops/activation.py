@@ -319,8 +319,8 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     >>> round(ag.ag_gelu([[1.0]]).item(), 4)
     0.8413
     """
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"ag_gelu: approximate is {approximate!r}; use 'none' or 'tanh'.")
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+        raise ValueError(f"ag_gelu: approximate is {approximate!r:.60}; use 'none' or 'tanh'.")
     return run(gelu if approximate == "none" else gelu_tanh, x), x
 
 

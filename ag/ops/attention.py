@@ -20,7 +20,7 @@ from ag.engine.kernels.indexing import permute
 from ag.engine.kernels.random import dropout
 from ag.engine.kernels.softmax import softmax_grad
 from ag.engine.random import draw_key
-from ag.engine.shape import Shape, counts
+from ag.engine.shape import Shape, counts, true_or_false
 from ag.errors import ShapeError
 from ag.ops.matmul import products
 
@@ -81,13 +81,13 @@ def _as_heads(run: Run, x: Buffer, heads: int) -> Buffer:
 
 def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
     factor = 1.0 / sqrt(q.shape[0] // heads)
-    params: Settings = {"heads": heads, "factor": factor, "causal": bool(causal), "rate": rate}
+    params: Settings = {"heads": heads, "factor": factor, "causal": causal, "rate": rate}
     key = draw_key(q.backend) if rate else q  # which nobody reads then
     if _is_tiled(q, k, v, heads, rate):
         shape = (v.shape[0], *q.shape[1:])
         if _puts_samples_first(q, k):
             mq, mk, mv = (_as_heads(run, x, heads) for x in (q, k, v))
-            first, lse = run(attention, mq, mk, mv, key, heads=heads * q.shape[2], factor=factor, causal=bool(causal),
+            first, lse = run(attention, mq, mk, mv, key, heads=heads * q.shape[2], factor=factor, causal=causal,
                              rate=rate)
             return _features_first(run, first, shape), (q, k, v, key, params, [first, lse])
         out, lse = run(attention, *map(_with_batch, (q, k, v)), key, **params)
@@ -217,6 +217,7 @@ def ag_attention(
     """
     if not counts(heads):
         raise ValueError(f"ag_attention: heads is {heads!r}; it must be a whole number of at least 1.")
+    causal = true_or_false("ag_attention", "causal", causal)
     _check("ag_attention", q, k, v, heads, dropout)
     return _forward(run, q, k, v, int(heads), causal, dropout)
 

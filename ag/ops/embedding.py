@@ -12,6 +12,7 @@ import numpy as np
 from ag.autograd.op import Cotangents, Need, Result, Run, part_of
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.convert import host_array
 from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.indexing import gather_columns, scatter_columns
 from ag.errors import ShapeError
@@ -58,7 +59,7 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
     [[3.0, 1.0, 3.0]]
     """
-    shape = weight.shape if isinstance(weight, Tensor) else np.shape(weight)
+    shape = np.shape(weight if hasattr(weight, "shape") else host_array(weight, "ag_embedding_lookup"))
     if len(shape) != 2:
         raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
     ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words")

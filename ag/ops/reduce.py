@@ -14,7 +14,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import div, mul
 from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
-from ag.engine.shape import Shape, normalize_axes
+from ag.engine.shape import Shape, normalize_axes, true_or_false
 from ag.errors import ShapeError
 
 __all__ = ["ag_max", "ag_mean", "ag_sum"]
@@ -24,7 +24,7 @@ Reduced = tuple[Shape, Shape, float]  # the shapes of the operand and of its sum
 
 
 def _reduce(run: Run, x: Buffer, dim: Dim, keepdim: bool, mean: bool, function: str) -> Result[Reduced]:
-    axes = normalize_axes(dim, len(x.shape), function)
+    axes, keepdim = normalize_axes(dim, len(x.shape), function), true_or_false(function, "keepdim", keepdim)
     of_sum, rest, count = _shapes(x.shape, axes)
     if mean and count == 0:
         raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a mean needs at least one element.")
@@ -164,7 +164,7 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     >>> ag.ag_max([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """
-    axes = normalize_axes(dim, x.ndim, "ag_max")
+    axes, keepdim = normalize_axes(dim, x.ndim, "ag_max"), true_or_false("ag_max", "keepdim", keepdim)
     if prod(x.shape[a] for a in axes) == 0:
         raise ShapeError(f"ag_max: x is {x.shape} and dim is {dim}; a maximum needs at least one element.")
     largest = _max_over(run, x, axes)

@@ -45,6 +45,8 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
         params = params.parameters()
     if callable(params):
         raise TypeError(f"{function}: params is a function; give what it returns, as in model.parameters().")
+    if not isinstance(params, (Tensor, Iterable)):
+        raise TypeError(f"{function}: params is {params!r:.60}; a model, a dict or a list of parameters is required.")
     pairs: Iterable[tuple[str, Tensor]]
     if isinstance(params, Mapping):
         pairs = list(params.items())

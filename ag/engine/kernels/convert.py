@@ -15,7 +15,7 @@ import numpy as np
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.primitive import Array, primitive
-from ag.errors import CheckpointError, DtypeError
+from ag.errors import CheckpointError, DtypeError, ShapeError
 
 __all__ = ["BFLOAT16", "converted", "known", "loaded", "narrow", "number_arrays", "numbers", "reconcile",
            "refuse_unlike", "stored", "widen"]
@@ -120,11 +120,15 @@ def host_array(given: object, function: str) -> Array:
     ------
     DtypeError
         If it is a masked array.
-    ValueError
+    ShapeError
         If it is a list whose rows have different lengths.
     """
     refuse_masked(given, function)
-    return known(np.asarray(given))
+    try:
+        return known(np.asarray(given))
+    except ValueError as error:  # rows of different lengths
+        raise ShapeError(f"{function}: a {type(given).__name__} is no array ({error}); every row must have the same "
+                         f"length.") from None
 
 
 def number_arrays(state: object, refusal: str) -> dict[str, Array]:

@@ -1,0 +1,93 @@
+"""Every public name of ops, layers and optimizers, given one wrong argument after the other: a result or a named error.
+
+A named error is one of ag's, or a `TypeError`, `ValueError` or `IndexError`; its message begins with a name and a
+colon.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+
+BAD: dict[str, Any] = {
+    "None": None, "text": "abc", "objects": np.array([1, None, "x"], object), "ragged": [[1, 2], [3]], "empty": [],
+    "another shape": np.ones((3, 5, 2, 7)), "no elements": np.zeros((0, 3)), "dict": {}, "object": object(),
+    "function": len, "class": int, "set": {1}, "NaN": float("nan"), "negative": -1, "complex": 1j, "huge": 10**40,
+    "texts": ["a", "b"], "Nones": [None], "scalar": np.float64(3)}
+SQUARE = np.arange(1.0, 5.0).reshape(2, 2)
+NAMESPACE = {"ag": ag, "nn": ag.nn, "np": np, "SQUARE": SQUARE}
+GOOD = {  # what is good for an argument of this name
+    **dict.fromkeys(("x", "w", "a", "b", "A", "B", "q", "k", "v", "logits", "target", "weight"), "SQUARE"),
+    **dict.fromkeys(("in_features", "out_features", "in_ch", "out_ch", "d_model", "n_heads", "num_features"), "2"),
+    **dict.fromkeys(("size", "step_size", "steps", "vocab_size", "T_max", "p", "scalar"), "2"),
+    **dict.fromkeys(("gamma", "beta"), "np.ones((2, 1))"), **dict.fromkeys(("body", "model"), "ag.ag_linear(2, 2)"),
+    "t": "ag.ag_tensor(SQUARE)", "pred": "SQUARE / 10", "tensors": "[SQUARE]", "idx": "[0, 1]", "key": "0", "dim": "0",
+    "device": "'cpu'", "dtype": "'f32'", "shape": "(4,)", "params": "[ag.ag_param(SQUARE)]", "grads": "{}",
+    "max_norm": "1.0", "kernel": "1", "rate": "0.5", "optimizer": "ag.optimizer_sgd([ag.ag_param(SQUARE)], lr=1.0)"}
+IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}
+ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet"}  # have tests of their own
+NAMES = sorted({id(getattr(space, name)): f"{space.__name__[3:]}.{name}" for space in (ag.ops, ag.nn, ag.optim)
+                for name in dir(space) if name not in ELSEWHERE}.values())
+NAMED = r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|step|data|Layer|load_state_dict)\w*(: |\(\) )"
+
+
+def made(source: str, **names: object) -> Any:
+    return eval(source, {**NAMESPACE, **names})
+
+
+def raw_errors(calls: Iterator[tuple[str, Callable[[], object]]]) -> list[str]:
+    """Those that are not named."""
+    raw = []
+    for what, call in calls:
+        try:
+            call()
+        except (ag.AgError, TypeError, ValueError, IndexError, FloatingPointError) as error:
+            if not re.match(NAMED, str(error)):
+                raw.append(f"{what}: {type(error).__name__}: {str(error)[:100]}")
+    return raw
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_argument_is_named(name: str) -> None:
+    function = made(f"ag.{name}")
+    good = {**GOOD, **IMAGE} if "2d" in name or "pool" in name else GOOD
+
+    def calls() -> Iterator[tuple[str, Callable[[], object]]]:
+        parameters = inspect.signature(function).parameters.values()
+        several = {p.name for p in parameters if p.kind is p.VAR_POSITIONAL}
+        given = {p.name: made(good[p.name]) for p in parameters if p.default is p.empty and p.name not in several}
+        for what, bad in BAD.items():
+            for p in parameters:
+                if p.name in several:
+                    yield f"*{p.name} is {what}", lambda bad=bad: function(*given.values(), bad)
+                else:
+                    yield f"{p.name} is {what}", lambda p=p, bad=bad: function(**{**given, p.name: bad})
+
+    assert not raw_errors(calls())
+
+
+LAYERS = ["Linear(2, 2)", "Conv2d(2, 2, 1)", "Dropout(0.5)", "Embedding(3, 2)", "BatchNorm(2)", "LayerNorm(2)",
+          "RMSNorm(2)", "MaxPool(2)", "AvgPool(2)", "GlobalPool()", "Flatten()", "MultiheadAttention(2, 1)",
+          "Residual(nn.Linear(2, 2))", "Sequential(nn.Linear(2, 2))"]
+
+
+@pytest.mark.parametrize("call", [
+    "ag.optimizer_adam(params).step(x)", "ag.optimizer_adam({'p': params[0]}).step({'p': x})",
+    "ag.optimizer_adam(params).load_state_dict(x)",
+    "ag.lr_scheduler_step(ag.optimizer_sgd(params), 2).load_state_dict(x)",
+    "nn.Linear(2, 2).load_state_dict(x)", "nn.Linear(2, 2).load_state_dict({'W': x, 'b': x})", "nn.Linear(2, 2).to(x)",
+    *(f"nn.{layer}(x)" for layer in LAYERS), *(f"t {sign} x" for sign in ("+", "-", "*", "/", "@", "**")),
+    "t[x]", "t.reshape(x)", "t.sum(x)", "t.astype(x)", "setattr(t, 'data', x)", "ag.ag_tensor(x)", "ag.ag_param(x)"])
+def test_a_wrong_argument_of_an_object_is_named(call: str) -> None:
+    def with_bad(bad: object) -> object:
+        return made(call, x=bad, t=ag.ag_tensor(SQUARE), params=[ag.ag_param(SQUARE)])
+
+    assert not raw_errors((what, partial(with_bad, bad)) for what, bad in BAD.items())
