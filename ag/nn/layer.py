@@ -42,7 +42,7 @@ Settings = Mapping[str, Any]  # arguments of a layer's constructor, or the descr
 
 
 class Model(Protocol):
-    """What can be trained: a `Layer`, or any object with ``parameters()``."""
+    """A `Layer`, or any other object with ``parameters()``."""
 
     def parameters(self) -> dict[str, Tensor]:
         """Trained tensors by name."""
@@ -210,7 +210,7 @@ class Layer(Watched):
     params = parameters
 
     def has_beside(self, known: Collection[int]) -> bool:
-        """Whether parameters may have other ids than `known`; optimizers ask at every step, so nothing else is done."""
+        """Return True if a parameter may have another id than `known`.  Hot path: optimizers ask at every step."""
         seen: set[int] = set()
         todo: list[Any] = [self]
         while todo:
@@ -270,7 +270,7 @@ class Layer(Watched):
         """
 
     def extra_state(self) -> dict[str, dict[str, Array]]:
-        """What a checkpoint of a training holds of the layer besides its `state_dict`, by part; most have nothing."""
+        """Return what a checkpoint of a training holds besides the `state_dict`, by part; most layers have nothing."""
         return {}
 
     def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
@@ -289,7 +289,7 @@ class Layer(Watched):
     # -------------------------------------------------------------------------------------- description
 
     def config(self) -> dict[str, object]:
-        """What `ag_load_model` needs to build the layer again: plain numbers, strings and lists."""
+        """Describe the layer as `ag_load_model` needs it: plain numbers, strings and lists."""
         return {"layer": type(self).__name__, "args": {name: getattr(self, name) for name in self.settings}}
 
     @classmethod
@@ -298,7 +298,7 @@ class Layer(Watched):
         return []
 
     def is_as_made(self) -> bool:
-        """Whether the constructor makes all layers inside, and they are still those: `config` says enough of them."""
+        """Return True if the constructor makes all layers inside and they are still those: `config` says enough."""
         return False
 
     @classmethod
@@ -346,7 +346,7 @@ class Layer(Watched):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """What pickling keeps; of a deep model, layers far inside come first, so that pickle recurses less."""
+        """Pickle layers far inside a deep model first, so that pickle recurses less."""
         made: Any = super().__reduce_ex__(protocol)
         if not isinstance(made, tuple) or len(made) < 3 or type(self).__setstate__ is not Layer.__setstate__:
             return made
@@ -461,7 +461,7 @@ def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> 
 
 
 def _clash(attributes: Mapping[str, object], name: str) -> str:
-    """Where the two stand that `members` calls `name`, and the remedy."""
+    """Name the attributes of two objects that `members` calls `name`, and the remedy."""
     both = [own for own, held in attributes.items() if name in dict(members({own: held}))]
     if len(both) > 1:
         return f"of the attributes {' and '.join(both)}; rename one of the attributes"

@@ -30,7 +30,7 @@ class _Moded(Protocol):
 
 
 def _inside(x: object) -> Iterable[object]:
-    """What an object refers to directly, without running code of its class; of a function, what it was given."""
+    """List what an object refers to directly, without running its class's code; of a function, what it was given."""
     if isinstance(x, np.ndarray):
         return x.ravel().tolist() if x.dtype.hasobject else ()
     if not is_tracked(x) or isinstance(x, _NOT_INSIDE):
@@ -75,7 +75,7 @@ def objects_in(model: object, seen: set[int] | None = None, functions: bool = Fa
 
 
 def members(attributes: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """What stands in attributes; in lists it is numbered from 1, in dicts the key follows the name.
+    """Name what stands in attributes; in lists it is numbered from 1, in dicts the key follows the name.
 
     An attribute whose name begins with an underscore is left as it is.
 
@@ -107,7 +107,7 @@ def _text(key: object) -> object:
 
 
 def _has_mode(x: object) -> TypeGuard[_Moded]:
-    """Whether an object has a mode; tensors, which are many and have none, are not asked."""
+    """Return True if an object has a mode; tensors are many and have none."""
     return not isinstance(x, (Tensor, type, ModuleType)) and hasattr(x, "training")
 
 
