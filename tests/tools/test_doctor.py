@@ -155,10 +155,18 @@ def test_a_machine_without_a_driver() -> None:
 # ---------------------------------------------------------------------------------------------- drivers
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is small."""
+    for name, value in (("_SIDES", (256,)), ("_COPIED", (1 << 20,)), ("_SENT", 1 << 20), ("_TIMES", 1)):
+        monkeypatch.setattr(examination, name, value)
+
+
 def findings_of(device: str) -> dict[str, Finding]:
     return {found.subject: found for found in backend_of(device).examine()}
 
 
+@pytest.mark.usefixtures("small")
 def test_what_is_said_of_a_driver(vulkan: str) -> None:
     found = findings_of(vulkan)
     assert {"driver", "driver file", "kind", "memory", "host sees", "largest tensor", "kernels", "tiles",
@@ -184,6 +192,7 @@ def test_the_report_has_it(vulkan: str, capsys: pytest.CaptureFixture[str]) -> N
     assert backend_of("cpu").examine() == []
 
 
+@pytest.mark.usefixtures("small")
 def test_a_cache_that_cannot_be_written(lavapipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -233,6 +242,7 @@ def test_what_is_not_measured(lavapipe: str, monkeypatch: pytest.MonkeyPatch) ->
     assert "of 128 x 128" in speed.found and speed.verdict == "ok"
 
 
+@pytest.mark.usefixtures("small")
 def test_the_watchdog_of_a_device(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Software has none; tests/tools/test_machine.py has those of cards."""
     backend = backend_of(lavapipe)
@@ -242,6 +252,7 @@ def test_the_watchdog_of_a_device(lavapipe: str, monkeypatch: pytest.MonkeyPatch
     assert findings_of(lavapipe)["watchdog"].found.endswith("submissions are kept below 200 ms")
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("lanes", "verdict"), [(None, "ok"), ((16, 16), "ok"), ((8, 16), "ok"), ((4, 16), "note")])
 def test_lanes_of_the_bus(lavapipe: str, monkeypatch: pytest.MonkeyPatch, lanes: tuple[int, int] | None,
                           verdict: str) -> None:
