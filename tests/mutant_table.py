@@ -774,7 +774,7 @@ mutant("kernel", "a size of subgroups is required that no pipeline may", "ag/eng
        "engine/backends/test_subgroups.py::test_a_size_is_required_where_it_is_offered[64-0]")
 mutant("kernel", "attention is launched where it does not fit", "ag/engine/backends/vulkan/pipelines.py",
        'longest_sequence=fits["heads"] and ', "longest_sequence=",
-       "limits/test_kernels.py::test_what_does_not_fit_is_not_chosen[few operands]")
+       "limits/test_kernels.py::test_attention_is_used_if_its_gradient_fits[9-False]")
 mutant("kernel", "a driver that tells how many units there are is not believed",
        "ag/engine/backends/vulkan/products/tiles.py", "if device.units:", "if False:",
        "engine/kernels/test_matmul_tiles.py::test_units_are_as_many_as_the_driver_says[info1-40]")

@@ -1,7 +1,7 @@
 """Steps, ops and counters are right under the conditions of a card, which `conditions.py` brings about.
 
-The quick tests train small models; the slow ones run the case table and the counters of a replayed step in processes of
-their own, under several conditions at once, as each of them costs a minute.
+The quick tests train small models.  The slow ones run the case table and the counters of a replayed step in processes
+of their own, under several conditions at once, as each of them costs a minute.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from ag.engine.device import backend_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = [  # of entries.py: those of the quick leg, and of the slow one
-    "W1 captured", "adamw clipped captured",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in (
-        "W1 eager", "W2 captured", "W3 captured", "W4 captured", "f16 with an overflow captured",
-        "bf16 sgd momentum eager", "ag_attention"))]
+    "W1 captured", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "adamw clipped captured", "W1 eager", "W2 captured", "W3 captured", "W4 captured",
+        "f16 with an overflow captured", "bf16 sgd momentum eager", "ag_attention"))]
 SAME_BITS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     **{order: lambda order=order: order_between_barriers(order) for order in ORDERS}, "poisoned": poisoned_memory}
 
 
 @cache
 def undisturbed(name: str, device: str) -> object:
-    """What a training or an op gives by itself."""
+    """Return the result of a training or an op by itself."""
     return measured(name, device)
 
 
@@ -71,6 +70,7 @@ def test_an_element_that_nobody_writes_is_nan(lavapipe: str) -> None:
         assert np.isnan(backend.download(backend.alloc((33,), ag.engine.dtype.F32))).all()
 
 
+@pytest.mark.slow
 def test_memory_found_by_address(lavapipe: str) -> None:
     said = run_code(f"""
 sys.path.insert(0, {str(ROOT / "tests")!r})

@@ -26,7 +26,7 @@ LARGEST_HEAD = 128  # features, up to which attention has kernels
 
 
 def sized_by_constants(path: Path) -> bool:
-    """Whether a kernel has an array whose size a pipeline chooses."""
+    """Return whether a kernel has an array whose size a pipeline chooses."""
     chosen: set[int] = set()
     for code, x in instructions(path.read_bytes()):
         if code in SPECIALIZED:
@@ -62,6 +62,7 @@ def test_old_ones_get_kernels_of_one_size(driver: str, suffix: str) -> None:
     assert tiles.room == 0  # so that attention makes no array larger than it is by default
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("addresses", [False, True])
 def test_all_are_translated(addresses: bool, tmp_path: Path) -> None:
     if (tool := shutil.which("spirv-cross")) is None:

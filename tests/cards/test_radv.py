@@ -1,4 +1,4 @@
-"""What RADV makes of the kernels for real chips of AMD: registers suffice, chains are compiled, not looked up.
+"""RADV compiles the kernels for real chips of AMD: registers suffice, and chains are compiled, not looked up.
 
 `radv.py` asks the driver, which needs no chip.  A chip that this Mesa does not know is skipped, by name.
 """
@@ -69,11 +69,13 @@ def chip(request: pytest.FixtureRequest, program: Path, mesa: Mesa) -> Chip:
     return found
 
 
+@pytest.mark.slow
 def test_chains_are_compiled(chip: Chip, program: Path) -> None:
     for found in compiled(program, chip, ["fused", "fused_pair"]):
         assert found.told["Instructions"] < MOST_OF_A_CHAIN, f"{found}: {found.told}"
 
 
+@pytest.mark.slow
 def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
     """Operands are found without a division, and convolutions in tiles divide only to find their tile."""
     chip = chip_of(program, "RDNA 2")
@@ -108,6 +110,7 @@ def test_nothing_spills(chip: Chip, program: Path, capsys: pytest.CaptureFixture
         print(f"\n{chip.product}, Mesa {chip.version}: fewest waves per SIMD: {waves}")
 
 
+@pytest.mark.slow
 def test_multiply_adds_are_part_of_what_is_computed(chip: Chip, program: Path) -> None:
     for found, code in machine_code(program, chip, [("matmul", "L2", {}), ("attention", "", {}), ("sum", "", {})]):
         least, most = (0.0, 0.05) if found.kernel == "sum" else (0.7, 0.97)
@@ -162,6 +165,7 @@ def test_float16_on_matrix_units_has_room(program: Path, name: str, kernel: str)
         assert told["Spilled VGPRs"] + told["Scratch size"] == 0 and told["Subgroups per SIMD"] >= LEAST_WAVES, told
 
 
+@pytest.mark.slow
 def test_spills_would_be_seen(program: Path) -> None:
     """Of L on RDNA 3 with a Mesa that has too few registers for it."""
     chip = chip_of(program, "RDNA 3")

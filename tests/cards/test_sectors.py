@@ -14,7 +14,7 @@ BEYOND = {  # let be: a card puts samples first where there are many, and permut
     "attention, 16 samples last": 8.0, "attention_grad, 16 samples last": 8.0, "permute, to 16 samples first": 4.5,
     "gather_columns": 3.3, "scatter_columns": 3.0,  # words of a vocabulary, of which neighbours want any
 }
-QUICK = {"matmul in M4", "attention, 16 samples first", "layer_norm", "sum", "adam_update", "sgd_update"}
+QUICK = {"layer_norm", "sum", "adam_update"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
@@ -67,7 +67,8 @@ CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in ("matmul", "fused", "layer_norm") else
+                                               pytest.mark.slow) for name in CASES])
 def test_it_computes_what_the_reference_does(name: str) -> None:
     launch = CASES[name]
     primitive = PRIMITIVES[launch.primitive]
@@ -78,5 +79,6 @@ def test_it_computes_what_the_reference_does(name: str) -> None:
         np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_samples_that_lie_side_by_side_are_eight_times_as_many_sectors() -> None:
     assert ratio(attention(16, first=False, gradient=False), 1) > 7.5

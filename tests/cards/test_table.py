@@ -9,7 +9,7 @@ from cards import radv
 from cards.sectors import LAUNCHES, ratio
 from cards.table import PAGE, chips, title
 
-QUICK = ("layer_norm", "matmul in M4", "adam_update")
+QUICK = ("layer_norm", "adam_update")
 LINES = PAGE.read_text("utf-8").splitlines()
 
 

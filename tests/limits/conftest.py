@@ -9,6 +9,17 @@ import pytest
 from helpers.devices import built_layers, run_code
 
 Limited = Callable[..., dict[str, Any]]
+QUICK = {  # of the tests with the layer, which make processes and compile kernels anew: the others are in the full leg
+    "test_listing_opens_no_device", "test_a_kind_of_tiles_that_is_forced_and_does_not_fit",
+    "test_a_tensor_above_a_limit_is_refused_by_its_name[limit0-maxStorageBufferRange]",
+    "test_what_is_used_is_enabled_and_nothing_else", "test_words_go_the_quickest_way[resizable BAR]",
+    "test_what_the_driver_is_told[offered]"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests with the layer slow, but for a representative of each file."""
+    if {"limited", "limits_layer"} & set(getattr(item, "fixturenames", ())) and item.name not in QUICK:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Which devices are used where nobody names any: cards, each once, the best first; and names and versions."""
+"""Default devices: cards, each once, the best first; and names and versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of cards, given the limits, the memory and the identity of some by the layer."""
+"""Diagnose cards whose limits, memory and identity the layer gives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from limits.conftest import Limited
-
-pytestmark = pytest.mark.slow
 
 INTEGRATED, DISCRETE, VIRTUAL = 1, 2, 3
 GIB = 1 << 30
@@ -22,7 +20,7 @@ STAGING = f"{16 * GIB}:6:14"  # of the host
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What cards on which tiles come out right keep."""
+    """A cache folder of cards on which all tiles are right."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -53,7 +51,7 @@ def test_a_card_on_which_all_is_well(limited: Limited, cache: Path) -> None:
 
 
 def test_tiles_that_were_right_and_are_wrong_now(limited: Limited, tmp_path: Path) -> None:
-    """What was kept of them is not believed."""
+    """The kept verdict on them is not believed."""
     assert found_by(limited, tmp_path, TYPE=DISCRETE)["tiles"][0] == "ok"
     (kept,) = (tmp_path / "ag").glob("*.json")
     choices = json.loads(kept.read_text("utf-8"))["choices"]

@@ -1,4 +1,4 @@
-"""Which features of a device are enabled: those that a kernel or kp uses, and no others."""
+"""Enable the features of a device that a kernel or kp uses, and no others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def capabilities(spirv: bytes) -> set[int]:
 
 @pytest.fixture(scope="module")
 def needed() -> set[str]:
-    """What the kernels use, as they are loaded on devices that offer all there is."""
+    """Return the features that kernels use, as loaded on devices that offer all."""
     if left_out := read_manifest(FILES[0].parent)["left_out"]:
         pytest.skip(f"there are no {', '.join(left_out)} here, as the compiler of the kernels is too old for them")
     modes = modes_of({"preserves_nan": True, "rounds_to_nearest": True, "keeps_denormals": True}, multiplies=False)

@@ -8,12 +8,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.errors import expect_error
 from limits.conftest import Limited
 
 import ag
+from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.plans import kernel_state
 
 ROOT = Path(__file__).parents[2]
 DISCRETE = 2
@@ -66,6 +71,18 @@ def test_what_does_not_fit_is_not_chosen(limited: Limited, limits: dict[str, int
     assert said["heads"] == (limits != FEW)
     assert ("attention" in said["launched"]) == ("attention_grad" in said["launched"]) == (limits != FEW)
     assert said["held"] == [0, 0]  # of attention's operands and its gradient's, as nothing is known of such a card
+
+
+@pytest.mark.skipif(kernel_state("attention") == "none", reason="the kernels are not compiled")
+@pytest.mark.parametrize(("buffers", "fits"), [(9, False), (10, True)])
+def test_attention_is_used_if_its_gradient_fits(buffers: int, fits: bool) -> None:
+    limits = {"max_storage_buffers": buffers, "max_work_group_invocations": 1024, "max_shared_memory": 49152,
+              "max_work_group_size": (1024, 1024, 64), "max_storage_buffer_range": 1 << 30, "api_version": 0,
+              "driver_id": 0, "preserves_nan": True, "rounds_to_nearest": True, "keeps_denormals": True,
+              "required_subgroup_sizes": (0, 0)}
+    manager: Any = SimpleNamespace(get_device_properties=lambda: limits)
+    target = Kernels(manager, DeviceInfo("vulkan:0", "A card", "Intel", "1", "discrete", 8 << 30)).target(3)
+    assert (target.longest_sequence > 0) is fits and target.fuse_from == 1
 
 
 REFUSED = """
@@ -172,14 +189,10 @@ said["kernels"] = len(device._kernels._algorithms)  # different files and specia
 RANGE = {"RANGE": 128 << 20}
 CARDS = {"128": SMALLEST | RANGE, "256": SMALL | RANGE, "64MiB": {"ALLOC": 64 << 20},
          "2GiB": {"ALLOC": 2 << 30, **RANGE}}
-QUICK = {("W1", "128"), ("W2", "64MiB")}
 
 
-RUNS = [(name, card) for name in ("W1", "W2", "W3", "W4") for card in CARDS]
-
-
-@pytest.mark.parametrize(("workload", "card"), [
-    pytest.param(*run, marks=() if run in QUICK else pytest.mark.slow) for run in RUNS])
+@pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4"])
+@pytest.mark.parametrize("card", CARDS)
 def test_a_training_step(limited: Limited, tmp_path: Path, workload: str, card: str) -> None:
     limits, pipelines = CARDS[card], tmp_path / "pipelines"
     said = limited(f"NAME = {workload!r}\n" + WORKLOAD, TYPE=DISCRETE, PIPELINES=pipelines, **limits)

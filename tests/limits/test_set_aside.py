@@ -13,8 +13,6 @@ from limits.conftest import Limited
 
 import ag
 
-pytestmark = pytest.mark.slow
-
 MIB, GIB = 1 << 20, 1 << 30
 INTEGRATED, DISCRETE = 1, 2
 APU = f"{64 * MIB}:1,{8 * GIB}:6:14"  # VkMemoryPropertyFlags: the device's own; what the host sees, and has cached

@@ -1,4 +1,4 @@
-"""How many units a device has: as its driver says through the extension of its vendor, else an estimate."""
+"""Count the units of a device by its driver, through the extension of its vendor, or by an estimate."""
 
 from __future__ import annotations
 

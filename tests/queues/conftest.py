@@ -12,7 +12,19 @@ from helpers.devices import built_layers, run_code
 Queued = Callable[..., dict[str, Any]]
 
 GIB = 1 << 30
+QUICK = {  # one for each way in which the two queues could get out of order; the others are in the full leg
+    "test_words_that_launches_read_are_not_overtaken[copies]", "test_an_upload_onto_an_upload[copies]",
+    "test_memory_that_the_host_writes_and_an_upload_is_on_its_way_to[launches]",
+    "test_an_upload_goes_beside_launches_and_arrives_before_those_after_it[launches-9]",
+    "test_a_profile_and_an_idle_device_have_one_queue[launches]",
+    "test_a_handler_in_the_middle_of_an_upload[copies-17]"}
 CARD = {"AG_LIMITS_TYPE": "2", "AG_LIMITS_MEMORY": f"{8 * GIB}:1,{16 * GIB}:6:14"}  # of which the host sees nothing
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests on such a card slow, but for a few."""
+    if {"queued", "layers"} & set(getattr(item, "fixturenames", ())) and item.name not in QUICK:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
