@@ -8,7 +8,7 @@ from ag.autograd.activation_checkpoint import ag_checkpoint as ag_checkpoint
 from ag.autograd.capture import CapturedStep as CapturedStep, ag_capture as ag_capture
 from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck
 from ag.data import Batch as Batch, ag_dataloader as ag_dataloader, ag_image_folder as ag_image_folder
-from ag.engine.matmul_precision import ag_matmul_precision as ag_matmul_precision
+from ag.engine.device import ag_matmul_precision as ag_matmul_precision
 from ag.io import (
     Checkpoint as Checkpoint,
     ag_load_checkpoint as ag_load_checkpoint,

@@ -1,5 +1,5 @@
 // Windows that move over images: each place of a window sees a pixel, or padding, from each of its taps; see
-// ag/engine/window.py.  A tensor is [channels, height, width, batch]: image[2] is the size under the windows, places[2]
+// ag/engine/shape.py.  A tensor is [channels, height, width, batch]: image[2] is the size under the windows, places[2]
 // their number.  Unsigned numbers below 0 wrap and are then too large for any image, so one comparison is enough.
 // A network has few windows, so they are specialization constants, and drivers divide by them without a division.  By
 // the sizes of images there are quotients.

@@ -15,7 +15,7 @@ import ag
 from ag.engine import device
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.cpu.backend import NumpyBackend
-from ag.engine.devices import default_devices
+from ag.engine.device import default_devices
 from ag.engine.registry import list_devices, register_backend, unregister_backend
 from ag.errors import DeviceError
 

@@ -26,7 +26,7 @@ from ag.autograd.tensor import OPS
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.pool import max_pool2d
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type

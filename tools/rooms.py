@@ -16,7 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 
 # Files of ag/engine that are its core; the others are its services, which bring devices and kernels together.
-CORE = ("dtype", "shape", "window", "arena", "primitive_types", "buffer", "primitive", "program", "target", "backend",
+CORE = ("dtype", "shape", "arena", "primitive_types", "buffer", "primitive", "program", "target", "backend",
         "registry", "cpu_threads")
 _ENGINE = ("errors", "core", "kernels", "services")
 _COMPUTING = (*_ENGINE, "autograd", "ops")

@@ -1,5 +1,4 @@
-"""Runs primitives on devices and compiles recordings; knows no tensor and no gradient.
+"""Run primitives on devices, and compile recordings of launches.
 
-Every room above imports it, from `ag.autograd` to `ag.tools`: of `ag.engine.compile` only `record`, of
-`ag.engine.backends` nothing.
+Rooms above import `record` of `ag.engine.compile`, and nothing of `ag.engine.backends`.
 """

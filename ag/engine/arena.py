@@ -1,22 +1,7 @@
-"""The arena: one device's memory, handed out as blocks of a few large segments.
+"""Hand out one device's memory as blocks of a few large segments.
 
-A pure offset allocator, the same for every backend, so that an offset or lifetime bug shows up without a GPU.  It
-knows neither arrays nor devices: a backend passes `grow`, which makes the memory behind a new segment.  A block is
-an address (segment number and byte offset in one integer) and goes back to the arena when its last reference dies.
-
-Freed blocks first go to a bin of their exact size, where the next request of that size finds them at once (a
-training step asks for the same sizes again and again).  When no bin fits, the block is cut from a best-fit free list;
-when that has no room, the list is made anew from all that is free, with neighbours joined; and if that does not help,
-the arena grows by another segment.  Segments are few and large, as kernels are bound to them: where the device refuses
-one, half of it is asked for, and what it granted is remembered.
-
-The truth is one dictionary, the loans: what is not on loan is free.  Bins and free list are an index of that, which may
-miss free memory and never holds any that is lent.  So an interrupt (Ctrl-C, an exception that another thread raises
-here) may end a step anywhere, and a signal's handler or another thread may allocate in the middle of it: every change
-is one operation of a dictionary or a list, which Python does not interrupt, in an order that rather forgets free memory
-than lends it twice.  Where it was compiled, ``arena.c`` does the same when a bin has what is asked for, in a third of
-the time.  A dying block runs no Python code, which could be interrupted: its weak reference goes to a queue,
-which the next request empties into the bins.
+Free memory is first looked for in a bin of the exact size, then best fit, then in a new segment.  A block is an address
+and goes back when its last reference dies.  `arena.c` does the quick half where it was compiled.
 """
 
 from __future__ import annotations
@@ -38,8 +23,6 @@ try:
 except ImportError:  # there was no compiler
     _code = None
 
-__all__ = ["Arena", "ArenaStats", "Block", "Changes", "OFFSET_BITS", "OFFSET_MASK", "guard_words", "now"]
-
 now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
@@ -50,63 +33,40 @@ _NAN = 0x7F810101  # of float32, a signalling one; any of its lowest 22 bits may
 
 
 def guard_words(address: int, nbytes: int) -> bytes:
-    """What a guard is filled with: NaN, which whoever computes with it makes a quiet one, another for every address."""
+    """Fill a guard: signalling NaN, another for every address; computing with it makes it quiet."""
     word = _NAN | address * 0x9E3779B1 >> 10 & 0x3FFFFF
     return (word.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
 
 
 class Changes:
-    """What was written into a block after it was handed out.
-
-    Attributes
-    ----------
-    last : int
-        When that was, for the last time.
-    places : dict of (int, tuple of int, int) to int
-        When an array at this address, of this shape and with elements of so many bytes, was overwritten.
-    fixed : bool
-        Whether nobody may write into the block any more.
-    """
+    """Writes into a block after it was handed out."""
 
     __slots__ = ("fixed", "last", "places")
 
     def __init__(self) -> None:
-        self.last = 0
+        self.last = 0  # when that was, for the last time
+        # when an array at this address, of this shape and with elements of so many bytes, was overwritten
         self.places: dict[tuple[int, tuple[int, ...], int], int] = {}
-        self.fixed = False
+        self.fixed = False  # whether nobody may write into the block any more
 
 
 class Block:
-    """A run of bytes in an arena, given back when the object dies.
-
-    Attributes
-    ----------
-    address : int
-        ``segment << 48 | byte offset`` of the first usable byte.
-    nbytes : int
-        Usable bytes (the request, rounded up to the alignment).
-    leases : sequence of weak references
-        Results that somebody was given in this memory for as long as it is not needed (`ag.engine.buffer.Lease`).
-    made : int
-        When it was handed out (`now`); 0 while it is filled for the first time, which is no change.
-    changes : Changes or None
-        When what was overwritten; for `ag.engine.buffer`.
-    """
+    """A run of bytes in an arena, given back when the object dies."""
 
     __slots__ = ("__weakref__", "address", "changes", "leases", "made", "nbytes")
 
     def __init__(self, address: int, nbytes: int) -> None:
-        self.address = address
-        self.nbytes = nbytes
+        self.address = address  # `segment << 48 | byte offset` of the first usable byte
+        self.nbytes = nbytes  # usable bytes (the request, rounded up to the alignment)
+        # results that somebody was given in this memory for as long as it is not needed (`ag.engine.buffer.Lease`)
         self.leases: Sequence[ReferenceType[Any]] = ()
-        self.made = now()
-        self.changes: Changes | None = None
+        self.made = now()  # when it was handed out (`now`); 0 while it is filled for the first time, which is no change
+        self.changes: Changes | None = None  # when what was overwritten; for `ag.engine.buffer`
 
     def settle(self) -> None:
-        """Before a thread works in the block: there is nothing to do, unless it is lent, or was not computed.
+        """Do nothing: only a lent or an uncomputed block, of another class, has work to do before its use.
 
-        Those are other classes (`ag.engine.buffer.Lease`, `ag.engine.program.StandIn`).  Who calls it for every operand
-        asks for the class first, which takes less time; the block may be another one by then, as a tenant moves out.
+        Hot path: launches ask for the class first.  Afterwards the block may be another one, as a tenant moves out.
         """
 
     def inherit(self, other: Block) -> None:
@@ -129,7 +89,7 @@ class Block:
 
 
 class ArenaStats(NamedTuple):
-    """How full an arena is, in bytes: `reserved` of the device, `live` in blocks, `peak` of `live`, and the blocks."""
+    """The fill of an arena in bytes: `reserved` of the device, `live` in blocks, and the `peak` of that."""
 
     segments: int
     reserved: int
@@ -139,39 +99,7 @@ class ArenaStats(NamedTuple):
 
 
 class Arena:
-    """Offset allocator over segments that a backend provides.
-
-    Parameters
-    ----------
-    grow : callable
-        ``grow(nbytes)`` makes the memory of the next segment and returns it; raises ``MemoryError`` if it cannot.
-    first_bytes : int, optional
-        Size of the first segment; each further one doubles, up to `max_segment_bytes`.
-    max_segment_bytes : int, optional
-        Largest segment for several blocks.
-    max_block_bytes : int or None, optional
-        Largest single block, which has a segment to itself if it is larger than that; None: it cannot be.
-    bound : str, optional
-        What allows no larger block, for messages.
-    limit_bytes : int or None, optional
-        Never reserve more than this in all.
-    budget : callable, optional
-        How many bytes the device has to spare now; a segment is larger only if it has `first_bytes` or a single block.
-    align : int, optional
-        Alignment of blocks in bytes, a power of two.
-    guard : int, optional
-        Bytes kept unused on either side of every block, for tests to fill and check; a multiple of `align`.
-
-    Attributes
-    ----------
-    pinning : Lock
-    pinned : bool
-        While a caller holds `pinning` and has set `pinned`, the memory of blocks that die is not given to anybody else,
-        and `revive` makes blocks in their place.
-    segments : list of (int, object)
-        Size of each segment, and what `grow` returned for it; the backend reads it.  Those of another arena that
-        were asked for (`reach`) have size 0 here.
-    """
+    """Offset allocator over segments that a backend provides."""
 
     def __init__(
         self,
@@ -186,17 +114,27 @@ class Arena:
         align: int = 256,
         guard: int = 0,
     ) -> None:
+        # `grow(nbytes)` makes the memory of the next segment and returns it; raises `MemoryError` if it cannot
         self._grow = grow
+        # size of the first segment; each further one doubles, up to `max_segment_bytes`
         self._first_bytes = self._next_bytes = first_bytes
-        self._max_segment_bytes = self._most_bytes = max_segment_bytes
+        self._max_segment_bytes = self._most_bytes = max_segment_bytes  # largest segment for several blocks
+        # largest single block, which has a segment to itself if it is larger than that; None: it cannot be
         self._max_block_bytes = max(max_segment_bytes, max_block_bytes or 0)
         self._granted = 0  # segments of _most_bytes since that changed
-        self._bound = bound
+        self._bound = bound  # what allows no larger block, for messages
+        # how many bytes the device has to spare now; a segment is larger only if it has `first_bytes` or a single
+        # block
         self._budget = budget
-        self._limit_bytes = limit_bytes
-        self.align = align
+        self._limit_bytes = limit_bytes  # never reserve more than this in all
+        self.align = align  # alignment of blocks in bytes, a power of two
+        # bytes kept unused on either side of every block, for tests to fill and check; a multiple of `align`
         self.guard = guard
+        # size of each segment, and what `grow` returned for it; the backend reads it.  Those of another arena that
+        # were asked for (`reach`) have size 0 here.
         self.segments: list[tuple[int, Any]] = []
+        # while a caller holds `pinning` and has set `pinned`, the memory of blocks that die is not given to anybody
+        # else, and `revive` makes blocks in their place
         self.pinning, self.pinned = threading.Lock(), False
         self._loans: dict[ref[Block], tuple[int, int]] = {}  # address and size, with guards, of every block
         self._dead: deque[ref[Block]] = deque()  # loans whose block has died
@@ -211,13 +149,7 @@ class Arena:
             setattr(self, "alloc", quickly)  # noqa: B010 - in the place of the method
 
     def alloc(self, nbytes: int) -> Block:
-        """A block of at least `nbytes` bytes (at least one alignment unit).
-
-        Raises
-        ------
-        ArenaError
-            If the device has no room for it.
-        """
+        """A block of at least `nbytes` bytes (at least one alignment unit)."""
         usable = (nbytes + self.align - 1) & -self.align or self.align
         size = usable + 2 * self.guard
         if self._dead:

@@ -1,24 +1,8 @@
-"""What every backend must provide: buffers, launches, recordings.
+"""Specify what every backend provides: buffers, launches, recordings; see also `buffer` and `program`.
 
-This module is the specification of what stands in `ag.engine.buffer` and `ag.engine.program`, too.  A backend runs *a*
-primitive, whichever it is; it has no method named after an operation, and adding an operation never touches it.
-`ag.engine.device` creates backends by name; everything above talks to the classes here and to nothing below.  This file
-knows no primitive by name, no family of devices and no tensor.
-
-A **Buffer** is a dense row-major array in a backend's arena: a block, a byte address, a shape and an element type.
-Views share the block.  Memory goes back to the arena when the last buffer of a block dies, also while the device
-still works on it: launches run in order, so whoever gets the block next writes after the old readers; a backend
-whose device overlaps launches puts barriers between them.
-
-A **launch** returns at once on an asynchronous backend.  Only `download` and `synchronize` wait.
-
-A **recording** collects every launch that its thread makes while it is open, on top of running it.  A backend makes a
-**Program** of any list of launches (`Backend.program`), which can be run again without Python deciding anything.  The
-compiler, `ag.engine.compile`, shortens a recording's list before.  Neither this file nor a backend imports it: whoever
-opens a recording does it through the compiler, which leaves itself behind in it (`Recording.compiled`).  Without the
-compiler a backend runs launches one by one, and programs of lists as they are.  A program holds every buffer it
-touches, so its memory stays its own.  While recording, the host may not read device memory or write into existing
-buffers: the program would not see it.
+A backend runs any primitive and has no method per operation.  A launch returns at once on an asynchronous backend;
+`download` and `synchronize` wait.  Launches run in order, so a freed block may be lent again at once.  A program holds
+every buffer it touches.  While recording, the host may not read device memory, which a replay would not see.
 """
 
 from __future__ import annotations
@@ -26,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from math import prod
 from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary
@@ -43,11 +26,9 @@ from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 from ag.names import Making
 
-__all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
-
 
 class DeviceInfo(NamedTuple):
-    """What is known about a device.
+    """A device, as its driver describes it.
 
     Attributes
     ----------
@@ -99,17 +80,7 @@ class _Finding(NamedTuple):
 
 
 class Finding(_Finding):
-    """What an examination found: the subject, what is so, and the remedy where that is not good.
-
-    Attributes
-    ----------
-    subject, found : str
-    remedy : str
-        What to do; empty where all is well.
-    verdict : str
-        ``"ok"``, always so without a remedy; ``"note"``: it works, and could be better or quicker; ``"problem"``:
-        something does not work, or may fail.
-    """
+    """A finding of an examination: the subject, what is so, and the remedy where that is not good."""
 
     __slots__ = ()
 
@@ -118,69 +89,39 @@ class Finding(_Finding):
 
 
 class Settings:
-    """What holds for all devices of the process: services of the engine change it, backends read it.
-
-    Attributes
-    ----------
-    precision : str
-        Of products of matrices in float32, as `ag_matmul_precision` says.
-    events : list of Event or None
-        Where launches are to be noted with their times, while `ag.profile` is active.
-    """
+    """Settings of all devices of the process: services of the engine change them, backends read them."""
 
     def __init__(self) -> None:
-        self.precision = "highest"
+        self.precision = "highest"  # of products of matrices in float32, as `ag_matmul_precision` says
+        # where launches are to be noted with their times, while `ag.profile` is active
         self.events: list[Event] | None = None
 
 
 class Meter:
-    """How long a device has worked for somebody, in seconds; work counts when it was waited for."""
+    """Seconds that a device has worked; work counts when it was waited for."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
 
 def closed(name: str) -> str:
-    """What is said to who uses a device that was closed."""
+    """Return the message for uses of a closed device."""
     return (f"{name}: the device was closed by ag_shutdown, and what was on it is gone; make tensors, models and "
             f"captured steps anew.")
 
 
 class Backend(ABC):
-    """One device: its arena and the ability to run primitives.
+    """One device: its arena and the ability to run primitives."""
 
-    Attributes
-    ----------
-    name : str
-        The device's name (``"cpu"``, ``"vulkan:0"``).
-    info : DeviceInfo
-    arena : Arena
-    asynchronous : bool
-        Whether launches return before the work is done.
-    dtypes : frozenset of DType
-        Element types the device can hold.
-    target : Target
-        What the compiler and the choice of kernels go by.
-    noted_views : list of weak references, or None
-        Where views are noted that are made while a recording is open: who holds one holds its block.
-    recording : Recording or None
-        The recording that the calling thread has open, if any, on this device or another.
-    settings : Settings
-        The same object for every device.
-    timestamps : bool
-        Whether the device can say itself how long it has worked, as `meter` needs it.
-    generators : WeakKeyDictionary
-        By random generator: of which seeding its state on this device is, and the state; for `ag.engine.random`.
-    """
-
-    name: str
+    name: str  # the device's name (`"cpu"`, `"vulkan:0"`)
     info: DeviceInfo
     arena: Arena
-    asynchronous: bool
-    dtypes: frozenset[DType]
-    target: Target = Target()
-    settings: ClassVar[Settings] = Settings()
-    timestamps: bool = False
+    asynchronous: bool  # whether launches return before the work is done
+    dtypes: frozenset[DType]  # element types the device can hold
+    target: Target = Target()  # what the compiler and the choice of kernels go by
+    settings: ClassVar[Settings] = Settings()  # the same object for every device
+    timestamps: bool = False  # whether the device can say itself how long it has worked, as `meter` needs it
+    # where views are noted that are made while a recording is open: who holds one holds its block
     noted_views: list[ReferenceType[Buffer]] | None = None
 
     @cached_property
@@ -199,19 +140,11 @@ class Backend(ABC):
         return WeakKeyDictionary()
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
-        """An uninitialised buffer.
-
-        Raises
-        ------
-        DtypeError
-            If the device cannot hold the element type.
-        ArenaError
-            If there is no room.
-        """
+        """An uninitialised buffer."""
         if dtype not in self.dtypes:
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
-        return self.placed((prod(shape) * dtype.itemsize + 3) & ~3, shape, dtype)
+        return self.placed(dtype.nbytes(shape), shape, dtype)
 
     def placed(self, nbytes: int, shape: Shape, dtype: DType) -> Buffer:
         """`alloc` of a shape and a type that take so many bytes, and that the device is known to hold."""
@@ -230,12 +163,12 @@ class Backend(ABC):
         return buffer
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
-        """What the backend wants to find in `Buffer.native`."""
+        """Make the object that the backend finds in `Buffer.native`."""
         return None
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any, params: Params,
                     alloc: Callable[[Shape, DType], Buffer] | None = None) -> tuple[Any, tuple[Buffer, ...]]:
-        """What a launch returns, outputs allocated where `into` is None, and all operands in the reference's order."""
+        """Return the result of a launch, allocated where `into` is None, and all operands in the reference's order."""
         if primitive.outputs == 0:
             return None, operands
         if into is not None:
@@ -328,7 +261,7 @@ class Backend(ABC):
         """A host copy; waits for everything launched before."""
 
     def look(self, buffer: Buffer) -> Array:
-        """What `download` returns, for who has read it before anybody writes to the buffer again.
+        """Like `download`, but possibly without a copy: valid until the buffer is next written.
 
         Where the host has the device's memory, it is that memory: nothing is copied, and it cannot be written to.
         """
@@ -386,7 +319,7 @@ class Backend(ABC):
         return
 
     def examine(self) -> list[Finding]:
-        """What is particular to this device and its driver, for the doctor; may take a second."""
+        """Examine this device and its driver, for the doctor; may take a second."""
         return []
 
     @abstractmethod
@@ -394,7 +327,7 @@ class Backend(ABC):
         """A program that makes these launches."""
 
     def note_views(self) -> list[ReferenceType[Buffer]]:
-        """Where views are noted from now on, for all recordings that work on this device."""
+        """Note views from now on in a list, for all recordings that work on this device."""
         if self.noted_views is None:
             self.noted_views = []
         return self.noted_views
@@ -438,13 +371,7 @@ class Backend(ABC):
         self._guarded[buffer] = buffer.address
 
     def check_guards(self) -> None:
-        """Raise if memory beside a live buffer was overwritten, where it was made (needs an arena with guards).
-
-        Raises
-        ------
-        ArenaError
-            Naming the buffer, or if the arena has no guards.
-        """
+        """Raise if memory beside a live buffer was overwritten, where it was made (needs an arena with guards)."""
         if not self.arena.guard:
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
         for buffer, painted in list(self._guarded.items()):

@@ -1,7 +1,6 @@
 """Buffers: dense row-major arrays in the arena of a device.
 
-Everything that computes holds buffers.  `Device` is what such code may ask of the device a buffer lies on;
-`ag.engine.backend` specifies it and adds what only the engine calls.  Nothing here knows tensors, launches or programs.
+`Device` is the part of `ag.engine.backend` that holders of buffers may use.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError
 
-__all__ = ["LATEST", "Buffer", "Device", "Lease", "OpenRecording", "Run", "Writes", "fix", "leased",
-           "note_written", "settle", "vacate"]
-
 
 class Run(Protocol):
     """`launch` of a device, or what stands for it: all of the engine that a rule or a launch helper sees."""
@@ -32,7 +28,7 @@ class Run(Protocol):
 
 
 class OpenRecording(Protocol):
-    """What code above the engine leaves in a recording (`ag.engine.program.Recording`)."""
+    """The part of a recording that code above the engine writes (`ag.engine.program.Recording`)."""
 
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None
     guards: dict[str, Callable[[], str | None]]
@@ -78,32 +74,18 @@ class Device(Protocol):
 
 
 class Buffer:
-    """A dense row-major array in a backend's arena.
-
-    Attributes
-    ----------
-    backend : Device
-        Who owns the memory.
-    block : Block
-        The block it lies in, shared by all views.
-    address : int
-        Arena address of the first element, in bytes.
-    shape : tuple of int
-    dtype : DType
-    constant : float or None
-        The value of all elements, if it is known and never changes.
-    """
+    """A dense row-major array in a backend's arena."""
 
     __slots__ = ("__weakref__", "_native", "address", "backend", "block", "constant", "dtype", "shape")
 
     def __init__(self, backend: Device, block: Block, address: int, shape: Shape, dtype: DType,
                  constant: float | None = None) -> None:
-        self.backend = backend
-        self.block = block
-        self.address = address
+        self.backend = backend  # who owns the memory
+        self.block = block  # the block it lies in, shared by all views
+        self.address = address  # arena address of the first element, in bytes
         self.shape = shape
         self.dtype = dtype
-        self.constant = constant
+        self.constant = constant  # the value of all elements, if it is known and never changes
         self._native: Any = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -135,7 +117,7 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, in whole words."""
-        return (prod(self.shape) * self.dtype.itemsize + 3) & ~3
+        return self.dtype.nbytes(self.shape)
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
@@ -160,11 +142,11 @@ class Buffer:
         return words
 
     def overlaps(self, other: Buffer) -> bool:
-        """Whether both have memory in common."""
+        """Return whether both have memory in common."""
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
     def changed_since(self, time: int) -> bool:
-        """Whether any element was overwritten after `time`."""
+        """Return whether any element was overwritten after `time`."""
         changes = self.block.changes
         if changes is None or changes.last <= time:
             return False
@@ -195,17 +177,12 @@ class Lease(Block):
 
     In the thread that replays, nothing is replayed while a tenant is used.  Another thread first lets it move out
     (`settle`), and one thread at a time moves tenants.
-
-    Parameters
-    ----------
-    buffer : Buffer
-    thread : int
-        Which alone replays the program (``get_ident``); 0 if several do.
     """
 
     __slots__ = ("_owner", "_thread", "tenants")
 
     def __init__(self, buffer: Buffer, thread: int) -> None:
+        # which alone replays the program (`get_ident`); 0 if several do
         self._owner, self._thread = buffer.block, thread  # keeps the memory
         self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, ()
         self.made, self.changes = now(), None
@@ -277,11 +254,6 @@ def note_written(*buffers: Buffer) -> None:
 
     Backends call it for launches, uploads and assignments, whoever replays a program for what it writes.  The tape
     asks for it: a gradient rule must find what the forward pass computed with.
-
-    Raises
-    ------
-    ArenaError
-        If one is a constant, which others share.
     """
     for buffer in buffers:
         if type(buffer.block) is not Block:
@@ -302,11 +274,6 @@ def note_written(*buffers: Buffer) -> None:
 
 class Writes:
     """`note_written` of the same buffers again and again, for a program's every run: quicker, as nothing is looked up.
-
-    Parameters
-    ----------
-    buffers : sequence of Buffer
-        In which nothing is lent when they are noted.
     """
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:

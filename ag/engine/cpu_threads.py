@@ -1,10 +1,7 @@
-"""Work on large arrays in blocks: small enough that they stay in a core's cache, and shared out to all cores.
+"""Work on large arrays in blocks that fit a core's cache, shared out to all cores.
 
-A numpy expression makes an array of every intermediate result; where these are larger than the cache, writing and
-reading them takes ten times as long as computing them.  And numpy has threads for products of matrices only.  The
-references of primitives, which the CPU backend runs where it has no kernel in C, go block after block through
-`together`; a `WorkerThread` is one such thread, and `ag.parallel.comm.device_threads` keeps one per device.  Knows
-calls and arrays, and must not know buffers or primitives.
+Intermediate results beyond the cache take numpy ten times as long, and numpy has threads for matrix products only.  The
+references of primitives go block after block through `together`.
 """
 
 from __future__ import annotations
@@ -25,9 +22,6 @@ import numpy as np
 from ag.engine.primitive import Call
 from ag.errors import DeviceError
 
-__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "callers", "cores", "cut", "in_blocks", "makes", "one_by_one",
-           "overwrite", "pool_at", "quota", "scratch", "share_by", "share_cores", "shares", "threads", "together"]
-
 T = TypeVar("T")
 
 BLOCK = 1 << 15  # elements: a handful of arrays of 128 KiB stay in the second-level cache
@@ -36,7 +30,7 @@ _GROUP = r"\d+:(|(?:[^:]*,)?cpu(?:,[^:]*)?):/(.*)"  # of Linux, which limits pro
 
 
 def cores() -> int:
-    """How many cores the process may use: those that it may run on, and no more than its time is enough for.
+    """Count the cores the process may use: those that it may run on, within its limit of time.
 
     Half a core counts as one: a thread more that has to wait at times does more than one less.
     """
@@ -46,15 +40,7 @@ def cores() -> int:
 
 def quota(root: str | os.PathLike[str] = "/sys/fs/cgroup",
           groups: str | os.PathLike[str] = "/proc/self/cgroup") -> float:
-    """How many cores' time Linux gives the process at most, by the limits that containers have; infinite without one.
-
-    Parameters
-    ----------
-    root : str or os.PathLike
-        Where control groups are mounted, of either version.
-    groups : str or os.PathLike
-        Of which the process is, a line ``number:controllers:path`` each.  A container may see its own as the root, so
-        what lies above a path counts, and what is not there does not.
+    """Read how many cores' time the limits of a container allow; infinite without one.
     """
     try:
         with open(groups, encoding="utf-8", errors="surrogateescape") as file:
@@ -89,13 +75,7 @@ def _limit(group: str) -> float:
 
 @lru_cache(maxsize=1)
 def threads() -> int:
-    """How many threads work at once: one per core, or fewer as AG_THREADS says, or else OMP_NUM_THREADS.
-
-    Raises
-    ------
-    DeviceError
-        If AG_THREADS is no positive whole number.  OMP_NUM_THREADS is for others, and may be a list.
-    """
+    """Count the threads that work at once: one per core, or as AG_THREADS or else OMP_NUM_THREADS says."""
     given, others = os.environ.get("AG_THREADS", ""), os.environ.get("OMP_NUM_THREADS", "")
     try:
         wanted = int(given or (others if others.isdecimal() and int(others) else cores()))
@@ -154,20 +134,14 @@ class _Work:
 
 
 class WorkerThread(Thread):
-    """A daemon thread that makes the calls it is given, one at a time.
+    """A daemon thread that makes given calls, one at a time.
 
-    It sleeps at a lock in between, which costs less than a queue.  Whoever gives a call must know that the one before
-    has ended; the call itself says so, by whatever it does last.
-
-    Attributes
-    ----------
-    retired : bool
-        Set to end the thread when its call returns.
+    It sleeps at a lock in between, which costs less than a queue.  Give a call only after the one before has ended.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.retired = False
+        self.retired = False  # set to end the thread when its call returns
         self._call: Call | None = None
         self._wake = Lock()
         self._wake.acquire()
@@ -232,12 +206,12 @@ def share_cores(callers: int) -> None:
 
 
 def callers() -> int:
-    """How many share the cores with the calling thread, itself among them."""
+    """Count the threads that share the cores with the calling one, itself included."""
     return getattr(_here, "callers", 1)
 
 
 def available() -> int:
-    """How many threads the calling one may have at work, itself among them."""
+    """Count the threads that the calling one may have at work, itself included."""
     return max(1, threads() // callers())
 
 
@@ -293,7 +267,7 @@ def cut(size: int) -> list[slice]:
 
 
 def makes(pieces: Sequence[slice]) -> Callable[[Sequence[Call]], None]:
-    """How to make the calls over pieces from `cut`."""
+    """Choose the function that makes the calls over pieces from `cut`."""
     return together if len(pieces) > 1 and pieces[0].stop > BLOCK else one_by_one
 
 

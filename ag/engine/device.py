@@ -1,9 +1,7 @@
-"""Devices by name, and which one is the current default.
+"""Devices by name, the defaults, and which devices to use where none is named.
 
-The only place that turns a name into an open backend; the registry says whose name it is, so nothing here knows what
-backends there are.  A backend lives as long as the process, because drivers want a device to be opened once; the
-default device and element type belong to the running context, so threads do not disturb each other.  Everything above
-the engine asks here for its devices.
+A backend lives as long as the process, because drivers want a device to be opened once.  The default device and element
+type belong to the running context, so threads do not disturb each other; the precision of products belongs to all.
 """
 
 from __future__ import annotations
@@ -31,29 +29,6 @@ from ag.engine.registry import (
 )
 from ag.errors import ArenaError, DeviceError, DtypeError, KernelError
 
-__all__ = [
-    "CONTEXT",
-    "PreviousSetting",
-    "ag_default_device",
-    "ag_default_dtype",
-    "ag_device",
-    "ag_dtype",
-    "ag_shutdown",
-    "ag_synchronize",
-    "backend_of",
-    "canonical",
-    "default_backend",
-    "default_dtype",
-    "family_and_index",
-    "is_accelerator",
-    "is_open",
-    "is_software",
-    "open_backends",
-    "opened",
-    "same_default",
-    "was_named",
-]
-
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _named: ContextVar[bool] = ContextVar("ag_device_named", default=False)  # whether the user named the default device
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
@@ -77,16 +52,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class PreviousSetting(str):
-    """The name of a setting before a change; as a context manager it is restored on exit.
-
-    Parameters
-    ----------
-    name : str
-    restore : callable
-        Sets the setting to a name.
-    now : str, optional
-        What it was changed to, if it was: an interpreter shows it first.
-    """
+    """The name of a setting before a change; as a context manager it is restored on exit."""
 
     _restore: Callable[[str], object]
     _now: str | None
@@ -113,13 +79,7 @@ class PreviousSetting(str):
 # ---------------------------------------------------------------------------------------------- names
 
 def family_and_index(name: str) -> tuple[Family, int]:
-    """Whose device a name means, and which.
-
-    Raises
-    ------
-    DeviceError
-        If no family is named so.
-    """
+    """Return the family and the number of a device's name."""
     prefix, _, index = name.partition(":")
     family = family_named(prefix)
     if family is not None and family.find is not None and index and not (index.isascii() and index.isdigit()):
@@ -170,25 +130,17 @@ def opened(devices: Sequence[DeviceInfo], count: int | None = None, refused: lis
 
 
 def is_software(info: DeviceInfo) -> bool:
-    """Whether an accelerator is none but for its name: a driver that computes on the processor."""
+    """Return whether an accelerator is none but for its name: a driver that computes on the processor."""
     return info.kind == "cpu"
 
 
 def is_accelerator(name: str) -> bool:
-    """Whether a device is of a family that training prefers to the processor."""
+    """Return whether a device is of a family that training prefers to the processor."""
     return family_and_index(canonical(name))[0].is_accelerator
 
 
 def backend_of(name: str) -> Backend:
-    """The backend of a device, created on first use.
-
-    Raises
-    ------
-    ArenaError
-        If the device has no memory to be opened.
-    DeviceError
-        If the name is unknown or the device is not there.
-    """
+    """The backend of a device, created on first use."""
     backend = _backends.get(name) if isinstance(name, str) else None
     if backend is not None:
         return backend
@@ -201,7 +153,7 @@ def backend_of(name: str) -> Backend:
 
 
 def was_named() -> bool:
-    """Whether the user named the default device, so that it holds for whoever chooses devices, too."""
+    """Return whether the user named the default device."""
     return _named.get()
 
 
@@ -222,7 +174,7 @@ def open_backends() -> list[Backend]:
 
 
 def is_open(backend: object) -> bool:
-    """Whether a backend is the one of its device: it is not if the device was shut down."""
+    """Return whether a backend is the one of its device: it is not if the device was shut down."""
     return any(backend is open for open in _backends.values())
 
 
@@ -427,3 +379,91 @@ def ag_shutdown() -> None:
 
 
 atexit.register(ag_shutdown)
+
+
+def default_devices(count: int | None = None) -> list[str]:
+    """Names of the devices to use where none are named."""
+    default = ag_default_device()
+    names = [] if was_named() else opened(preferred_devices(), count)
+    if not names:
+        names = [default]
+        family, _ = family_and_index(default)
+        if count is not None and not family.is_accelerator:
+            return [family.device_name(i) for i in range(count)]
+    return names if count is None else [names[i % len(names)] for i in range(count)]
+
+
+def cards() -> list[str]:
+    """Names of the accelerators to choose from where none are named, best first; opens none."""
+    if was_named():
+        return [name for name in [ag_default_device()] if is_accelerator(name)]
+    return [info.name for info in preferred_devices()]
+
+
+def accelerator_name(index: int) -> str:
+    """The name of an accelerator given by its number only: of the family that training prefers."""
+    preferred = next((family for family in families() if family.is_accelerator), None)
+    if preferred is None:
+        raise DeviceError(f"device {index}: no accelerator could have a number, as no backend for one is registered.")
+    return preferred.device_name(index)
+
+
+_NAMES = ("highest", "high", "medium")
+
+
+def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
+    """Set how exactly products of matrices in float32 are made, for all devices.
+
+    Parameters
+    ----------
+    name : str, optional
+        ``"highest"``, the default: in float32.  ``"high"``: from three products in bfloat16, with about 16 bits of
+        every operand.  ``"medium"``: from one product in bfloat16, with 8 bits; where there is no bfloat16, in float16,
+        with 11 bits, scaled so that its range is that of float32.  Without a name nothing changes.
+
+    Returns
+    -------
+    str
+        The precision before.  Used as ``with ag_matmul_precision(name):`` it comes back on exit.
+
+    Raises
+    ------
+    DtypeError
+        If there is no such precision.
+    CaptureError
+        Inside a step that is being captured.
+
+    Notes
+    -----
+    The lower precisions are allowed, not promised: they change `ag_matmul` and what is made of it, forward and
+    backward, on Vulkan devices with cooperative matrices of these types, for which the kernels were compiled, and
+    on which these were right and faster in a test at first use; the log says once where they are not used.
+    Convolutions, the weight gradients of linear layers, attention and the CPU stay in float32.  Sums are in float32
+    always.  A captured step keeps the precision with which it was captured, and is not fused into its products
+    below ``"highest"``.
+    Infinities in operands may become NaN.
+
+    References
+    ----------
+    PyTorch ``torch.set_float32_matmul_precision``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> with ag.ag_matmul_precision("high"):
+    ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
+    high 11.0
+    """
+    previous = PreviousSetting(Backend.settings.precision, _set, name)
+    if name is None:
+        return previous
+    if name not in _NAMES:
+        raise DtypeError(f"ag_matmul_precision: there is no precision {name!r}; use 'highest', 'high' or 'medium'.")
+    for backend in open_backends():
+        backend.refuse_while_recording("changes the precision of products")
+    _set(name)
+    return previous
+
+
+def _set(name: str) -> None:
+    Backend.settings.precision = name

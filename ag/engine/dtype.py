@@ -1,42 +1,32 @@
-"""Element types: their names, sizes and aliases.
+"""Element types: names, sizes and aliases.
 
-Knows only names and sizes; how a type is stored is a backend's business.  Public functions speak of types as short
-strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.  The two 16-bit types are for storage:
-`ag.engine.kernels.convert` says how they are computed with.  Whoever makes buffers or tensors asks here.
+Public functions name types by short strings (``"f32"``) and accept the usual longer spellings.  The two 16-bit types
+are for storage; `ag.engine.kernels.convert` says how they are computed with.
 """
 
 from __future__ import annotations
 
-from ag.errors import DtypeError
+from math import prod
 
-__all__ = ["BF16", "F16", "F32", "F64", "I32", "U32", "DType", "as_dtype"]
+from ag.errors import DtypeError
 
 
 class DType:
-    """An element type; there is one object for each, compared by identity.
-
-    Attributes
-    ----------
-    name : str
-        Short name, as users write it.
-    numpy_name : str
-        The numpy type of stored elements; bfloat16, which numpy does not know, is stored as words of 16 bits.
-    itemsize : int
-        Bytes per element.
-    is_float : bool
-        True for floating-point types, the only ones gradients flow through.
-    is_half : bool
-        True for the 16-bit ones.
-    """
+    """An element type; there is one object for each, compared by identity."""
 
     __slots__ = ("is_float", "is_half", "itemsize", "name", "numpy_name")
 
     def __init__(self, name: str, numpy_name: str, itemsize: int, is_float: bool, is_half: bool = False) -> None:
-        self.name = name
+        self.name = name  # short name, as users write it
+        # the numpy type of stored elements; bfloat16, which numpy does not know, is stored as words of 16 bits
         self.numpy_name = numpy_name
-        self.itemsize = itemsize
-        self.is_float = is_float
-        self.is_half = is_half
+        self.itemsize = itemsize  # bytes per element
+        self.is_float = is_float  # true for floating-point types, the only ones gradients flow through
+        self.is_half = is_half  # true for the 16-bit ones
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of an array of this shape, in whole words."""
+        return (prod(shape) * self.itemsize + 3) & ~3
 
     def __repr__(self) -> str:
         return self.name

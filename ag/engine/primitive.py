@@ -1,10 +1,7 @@
-"""Primitives: what backends know how to run.
+"""Declare primitives: a name, a shape rule and a numpy function that defines what is computed.
 
-A primitive is a name, a shape rule and a numpy function that defines what it computes.  That one function is the
-documentation, the oracle for the kernels of the same name, in GLSL and in C, and what the CPU backend runs where there
-is none in C.  Its signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.
-Nothing here knows tensors, gradients or devices; `ag.engine.kernels` declares primitives, the compiler reads what they
-declare, and the backends run them.
+That function is the documentation, the oracle for the kernels in GLSL and C, and the fallback of the CPU.  Its
+signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from ag.engine.primitive_types import (
 from ag.engine.shape import broadcast_layout, elementwise_layout, same
 
 __all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "primitive"]
+
 
 def _calling(bind: Callable[..., Call]) -> Reference:
     @wraps(bind)
@@ -86,39 +84,7 @@ def primitive(
     fusable: bool = False,
     scaling: Scaling | None = None,
 ) -> Declare[Any]:
-    """Declare the decorated numpy function as a primitive.
-
-    Parameters
-    ----------
-    shape : callable, optional
-        Shape rule; default: the output has the first input's shape.
-    layout : callable, optional
-        Layout rule; default: ``n``, the number of elements of the first operand.
-    outputs : int, optional
-        Number of leading output operands; 0 for primitives that only update in place.
-    updates : tuple of str, optional
-        Names of the inputs that are written in place.
-    bound : bool, optional
-        The decorated function does not compute but returns the call that does: worth it where that is a single
-        numpy call, which a recorded program then makes directly.
-    copies : bool, optional
-        Whether the output is the input, element for element.
-    neutral : float, optional
-        For two inputs: a value of the second that makes the output equal to the first.
-    in_place : bool or (str, str), optional
-        Whether the first output may be any input, or which output may be which; default: True for the layouts of
-        elementwise functions.
-    cheap : bool, optional
-        Whether computing the output again costs little more than reading and writing it; default: True for the layouts
-        of elementwise functions.  Never for a primitive with `updates`: again, it would find other operands, and
-        move them once more.
-    fusable : bool, optional
-        Whether a chain of elementwise functions may contain it (`ag.engine.kernels.fused`).  It has one or two inputs
-        and at most one parameter, a number, and its kernel is a function in shaders/functions.glsl.
-    scaling : tuple of (Primitive, str, str), optional
-        A product, and the names of an input and of a number that it is multiplied with first; where the input is in
-        `updates`, the product is stored there.
-    """
+    """Declare the decorated numpy function as a primitive."""
 
     def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
         operands, params = _names(function)

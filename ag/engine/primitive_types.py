@@ -1,7 +1,6 @@
-"""What a primitive is; `ag.engine.primitive` declares them, and re-exports what stands here.
+"""The types of primitives; import them from `ag.engine.primitive`.
 
-Apart from it because buffers come in between: a device launches primitives, and a declaration says which buffers its
-launch returns.  So buffers import from here; nearly all others from `ag.engine.primitive`.  Knows shapes only.
+They stand apart because buffers come in between: a device launches primitives, which return buffers.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ag.engine.shape import Layout
-
-__all__ = ["Array", "Call", "LayoutRule", "Params", "Primitive", "PrimitiveTo", "Reference", "Returned", "ShapeRule"]
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,56 +28,30 @@ Returned = TypeVar("Returned", covariant=True)  # of a launch: a buffer, a tuple
 
 
 class Primitive(NamedTuple):
-    """A named array function that every backend can run.
+    """A named array function that every backend can run."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the numpy function and of the shader file.
-    reference : callable
-        ``reference(*outputs, *inputs, **params)``; writes its outputs, any floating type.
-    bind : callable
-        ``bind(*outputs, *inputs, **params)``: the same as a call without arguments, to be made many times.
-    shape : callable
-        ``shape(*input_shapes, **params)``: the output's shape, or a tuple of shapes if there are several outputs.
-    layout : callable
-        ``layout(*output_shapes, *input_shapes, **params)``: the sizes and strides a kernel is given by name.
-    outputs : int
-        How many leading operands are freshly allocated outputs.
-    updates : tuple of int
-        Positions (among all operands) of inputs that are written in place.
-    copies : bool
-        Whether the output is the input, element for element.
-    neutral : float or None
-        For two inputs: a value of the second that makes the output equal to the first.
-    in_place : tuple of (int, int)
-        Positions of an output and of an input that may be one buffer, if shape and type are the same: the input is
-        not read any more where the output was written.
-    cheap : bool
-        Whether computing the output again costs little more than reading and writing it, and gives the same: no
-        primitive with `updates` is cheap.
-    fusable : bool
-        Whether a chain of elementwise functions may contain it.
-    scaling : tuple of (Primitive, int, int), or None
-        A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
-    operands, params : tuple of str
-        Names, read from the signature of `reference`.
-    """
-
-    name: str
-    reference: Reference
+    name: str  # name of the numpy function and of the shader file
+    reference: Reference  # `reference(*outputs, *inputs, **params)`; writes its outputs, any floating type
+    # `bind(*outputs, *inputs, **params)`: the same as a call without arguments, to be made many times
     bind: Callable[..., Call]
+    # `shape(*input_shapes, **params)`: the output's shape, or a tuple of shapes if there are several outputs
     shape: ShapeRule
+    # `layout(*output_shapes, *input_shapes, **params)`: the sizes and strides a kernel is given by name
     layout: LayoutRule
-    outputs: int
-    updates: tuple[int, ...]
-    copies: bool
-    neutral: float | None
+    outputs: int  # how many leading operands are freshly allocated outputs
+    updates: tuple[int, ...]  # positions (among all operands) of inputs that are written in place
+    copies: bool  # whether the output is the input, element for element
+    neutral: float | None  # for two inputs: a value of the second that makes the output equal to the first
+    # positions of an output and of an input that may be one buffer, if shape and type are the same: the input is not
+    # read any more where the output was written
     in_place: tuple[tuple[int, int], ...]
+    # whether computing the output again costs little more than reading and writing it, and gives the same: no
+    # primitive with `updates` is cheap
     cheap: bool
-    fusable: bool
+    fusable: bool  # whether a chain of elementwise functions may contain it
+    # A product, and the positions of an input and of a number: it begins as if by `input = product(input, number)`
     scaling: tuple[Primitive, int, int] | None
-    operands: tuple[str, ...]
+    operands: tuple[str, ...]  # `operands` and `params`: names, read from the signature of `reference`
     params: tuple[str, ...]
 
     def __repr__(self) -> str:

@@ -1,17 +1,8 @@
 """Launches, recordings of them, and programs: recordings that can be run again.
 
-A recording belongs to the thread that opened it and to the first device that works for it.  What another device or
-another thread does for the step would be missing in a replay, so it is refused: by the device's name, or because memory
-of the recording passes from thread to thread.  Threads that do something else are left alone, and may record, too.
-
-Launches run while they are recorded, or *wait*: their results lie on a `StandIn` until the compiler has planned memory
-for the program, which makes them.  Example: in ``y = exp(x); z = y * 2``, of which z is returned, neither has memory
-while the step runs; the program has some for z, in which y lies before.  Whoever asks earlier lets what was noted
-`catch_up`, in memory for every result.
-
-`ag.engine.backend` says what backends promise about launches, and tells the open recordings of each;
-`ag.engine.compile` opens recordings, shortens them and has the backend make programs of them.  Knows no tensor and no
-primitive by name.
+A recording belongs to one thread and one device; work of others for the step would be missing in a replay, so it is
+refused.  Launches run while they are recorded, or *wait*: their results lie on a `StandIn` until the compiler has
+planned memory.  Asking for one earlier makes the recording `catch_up`, in memory for every result.
 """
 
 from __future__ import annotations
@@ -30,33 +21,20 @@ from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
-__all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "StandIn", "before_host", "held_bytes",
-           "note_block", "recording_here"]
-
 _nowhere = count(1 << 32).__next__  # segments of what has no memory: no arena has so many
 
 
 class Launch(NamedTuple):
-    """One launch that was recorded.
-
-    Attributes
-    ----------
-    primitive : Primitive
-    buffers : tuple of Buffer
-        All operands, in the order of the reference.
-    params : dict
-    fresh : bool
-        Whether the outputs were allocated for this launch.
-    """
+    """One launch that was recorded."""
 
     primitive: Primitive
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[Buffer, ...]  # all operands, in the order of the reference
     params: Params
-    fresh: bool
+    fresh: bool  # whether the outputs were allocated for this launch
 
     @property
     def copies(self) -> bool:
-        """Whether the output is the first input, element for element."""
+        """Return whether the output is the first input, element for element."""
         if self.primitive.copies:
             return True
         neutral = self.primitive.neutral
@@ -65,7 +43,7 @@ class Launch(NamedTuple):
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
-        """What it works on: all buffers but the outputs."""
+        """All buffers but the outputs."""
         return self.buffers[self.primitive.outputs :]
 
     @property
@@ -81,15 +59,7 @@ Given = Sequence[tuple[Buffer, Array | Buffer]]  # buffers, and what is put ther
 
 
 class Program(Protocol):
-    """Recorded launches that can be run again.
-
-    Attributes
-    ----------
-    launches : int
-        Number of launches in one run.
-    nbytes : int
-        Arena bytes the program keeps for itself.
-    """
+    """Recorded launches that can be run again."""
 
     @property
     def launches(self) -> int: ...
@@ -108,32 +78,19 @@ class Program(Protocol):
 
 
 class StandIn(Block):
-    """Where the result of a launch will lie that was noted and has not run: a block with an address and no memory.
+    """Stands for the block of a result whose launch was noted and has not run: an address without memory.
 
     The address is nobody else's, in a segment of its own that does not exist.
-
-    Parameters
-    ----------
-    recording : Recording
-    address, nbytes : int
-    shape : tuple of int
-        Of the result, for messages.
     """
 
     __slots__ = ("recording", "shape")
 
     def __init__(self, recording: Recording, address: int, nbytes: int, shape: Shape) -> None:
         super().__init__(address, nbytes)
-        self.recording, self.shape = ref(recording), shape
+        self.recording, self.shape = ref(recording), shape  # of the result, for messages
 
     def settle(self) -> None:
-        """Only the recording, in its thread, may work on what is not there.
-
-        Raises
-        ------
-        CaptureError
-            In another thread, and when the recording was given up.
-        """
+        """Only the recording, in its thread, may work on what is not there."""
         recording = self.recording()
         if recording is None or recording.given_up:
             raise CaptureError(f"ag_capture: a tensor of shape {self.shape} has no values: the call that was to make "
@@ -144,83 +101,45 @@ class StandIn(Block):
 
 
 class Recording:
-    """An open recording; `program` is there once it is closed.
-
-    Parameters
-    ----------
-    on_upload : callable, optional
-        Asked for every host array that becomes a buffer while recording, with the type and the device; returns the
-        buffer to use, or None, or raises.
-    recompute : bool, optional
-        Whether its program may compute cheap results twice to save memory.
-    trial : bool, optional
-        Whether what cannot be recorded only ends the recording, and not what is recorded.
-    waits : bool, optional
-        Whether launches are only noted, for the program to make them: until somebody asks for what they leave.
-
-    Attributes
-    ----------
-    backend : Device or None
-        Who works for it: given, or the first device that does something.
-    guards : dict of str to callable
-        By what they guard, each once; called before every replay, they say what the recording depends on and has
-        changed, or None.
-    value_checks : list of (Buffer, callable)
-        Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
-    launches : list of Launch
-        What was launched so far; once it is compiled, what the program launches.
-    views : list of weak references
-        Views of the device's buffers that were made meanwhile.
-    made : set of int
-        Blocks (by ``id``) that were allocated for it; none dies before the recording is closed.
-    foreign : set of int
-        Blocks that other threads of the process allocated or wrote meanwhile.
-    results : list of (launch, operand) or None
-        The outputs that are to outlast the program; nobody may hold another, nor these, when it is compiled.  None:
-        whatever somebody holds outlasts it.
-    outputs : list of Buffer
-        The results, wherever the program leaves them.
-    notes : object or None
-        What code above the engine notes about the step meanwhile; `ag.autograd.captured.guards`.
-    failure : CaptureError or None
-        What cannot be recorded, where that was not raised at once: another thread did it, or this is a trial.
-    thread : int
-        Whose it is.
-    given_up : bool
-        Whether nobody will make its launches.
-    compiled : callable or None
-        Makes the program; there once the recording is closed.
-    """
+    """An open recording; `program` is there once it is closed."""
 
     def __init__(self, on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None,
                  recompute: bool = False, trial: bool = False, waits: bool = False) -> None:
+        # waits: whether launches are only noted, for the program to make them: until somebody asks for what they
+        # leave
+        # given_up: whether nobody will make its launches
+        # thread: whose it is
         self.waits, self.given_up, self.thread = waits, False, get_ident()
+        # asked for every host array that becomes a buffer while recording, with the type and the device; returns the
+        # buffer to use, or None, or raises
         self.on_upload = on_upload
-        self._trial = trial
-        self.recompute = recompute
-        self.backend: Device | None = None
+        self._trial = trial  # whether what cannot be recorded only ends the recording, and not what is recorded
+        self.recompute = recompute  # whether its program may compute cheap results twice to save memory
+        self.backend: Device | None = None  # who works for it: given, or the first device that does something
+        # by what they guard, each once; called before every replay, they say what the recording depends on and has
+        # changed, or None
         self.guards: dict[str, Callable[[], str | None]] = {}
+        # called with the host values that a replay puts into that buffer; they raise if the values are not allowed
         self.value_checks: list[tuple[Buffer, Callable[[Array], None]]] = []
-        self.launches: list[Launch] = []
-        self.views: list[ReferenceType[Buffer]] = []
+        self.launches: list[Launch] = []  # what was launched so far; once it is compiled, what the program launches
+        self.views: list[ReferenceType[Buffer]] = []  # views of the device's buffers that were made meanwhile
+        # blocks (by `id`) that were allocated for it; none dies before the recording is closed
         self.made: set[int] = set()
-        self.foreign: set[int] = set()
+        self.foreign: set[int] = set()  # blocks that other threads of the process allocated or wrote meanwhile
         self._touched: set[int] = set()  # blocks that launches work on which were only noted
         self._moved: list[tuple[ReferenceType[Buffer], StandIn, int]] = []  # from stand-ins to memory
+        # the outputs that are to outlast the program; nobody may hold another, nor these, when it is compiled.  None:
+        # whatever somebody holds outlasts it.
         self.results: list[tuple[int, int]] | None = None
-        self.outputs: list[Buffer] = []
+        self.outputs: list[Buffer] = []  # the results, wherever the program leaves them
+        # what code above the engine notes about the step meanwhile; `ag.autograd.captured.guards`
         self.notes: Any = None
+        # what cannot be recorded, where that was not raised at once: another thread did it, or this is a trial
         self.failure: CaptureError | None = None
-        self.compiled: Callable[[], Program] | None = None
+        self.compiled: Callable[[], Program] | None = None  # makes the program; there once the recording is closed
 
     def works_on(self, device: Device) -> None:
-        """Note that a device works for the recording.
-
-        Raises
-        ------
-        CaptureError
-            If another one does.
-        """
+        """Note that a device works for the recording."""
         if self.backend is None:
             self.backend = device
             self.views = device.note_views()
@@ -265,7 +184,7 @@ class Recording:
                 b.relocate(block, address)
 
     def touches(self, buffers: tuple[Buffer, ...]) -> bool:
-        """Whether launches that were only noted work on one of some buffers."""
+        """Return whether launches that were only noted work on one of some buffers."""
         return self.waits and any(id(b.block) in self._touched for b in buffers)
 
     def catch_up(self) -> None:

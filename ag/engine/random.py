@@ -1,12 +1,8 @@
 """Random numbers: one counter-based generator, the same bits on every device.
 
-Philox4x32-10 turns a key and a counter into four random words, with no state but the counter.  The key is the seed.
-The counter is (word block, stream): every draw takes the next stream number and uses as many blocks as it needs.
-On a device the seed and the stream number live in a small buffer per generator, so a captured step draws anew on every
-replay; a guard in the recording says whether that is still the thread's generator.  The process has one generator, and
-a thread that seeds for itself one of its own.
-The host draws initial weights from streams of its own, with the same function.  Knows no op and no layer: dropout and
-activation checkpoints ask it for keys, layers for initial weights, checkpoints for its state.
+Philox4x32-10 turns the seed and a counter (word block, stream) into four words; every draw takes the next stream.  Seed
+and stream number lie in a small buffer per generator and device, so a captured step draws anew on every replay.  The
+process has one generator; a thread that seeds for itself has its own.  Initial weights come from streams of the host.
 """
 
 from __future__ import annotations
@@ -30,10 +26,6 @@ from ag.engine.kernels.random import philox, rng_draw, uniform_from_bits
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, TapeError
 
-__all__ = ["Streams", "ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated",
-           "forget_generator", "generator_snapshot", "generator_state", "go_on_after", "host_seed", "host_uniform",
-           "restore_generator", "set_stream"]
-
 _LOW32 = 0xFFFFFFFF
 _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
 _AFTERWARDS = _HOST_STREAM + 2  # of seeds for what comes after a job; `ag.parallel` has orders of samples at + 1
@@ -43,13 +35,7 @@ _AFTERWARDS = _HOST_STREAM + 2  # of seeds for what comes after a job; `ag.paral
 
 
 class _Generator:
-    """A seed, and how far its streams were used up; `ag_seed` sets it back in place, as captured steps draw from it.
-
-    Attributes
-    ----------
-    seeding : object
-        Another after every seeding: what a device has from an earlier one is out of date.
-    """
+    """A seed, and how far its streams were used up; `ag_seed` sets it back in place, as captured steps draw from it."""
 
     def __init__(self, seed: int, streams: Mapping[str, int] | None = None, host_streams: int = 0) -> None:
         self.thread = get_ident()
@@ -61,7 +47,7 @@ class _Generator:
         self.set_streams = dict(streams or {})  # where a device's streams begin, if not at 0
         self.host_streams = host_streams
         self._host = count(host_streams)
-        self.seeding = object()
+        self.seeding = object()  # another after every seeding: what a device has from an earlier one is out of date
 
     def host_stream(self) -> tuple[int, int]:
         """A stream of the host that nobody else gets."""
@@ -198,13 +184,8 @@ def set_stream(backend: Device, stream: int) -> None:
 class Streams:
     """Streams for parts of a computation that may draw differently often: none is taken twice.
 
-    The first `most` draws of a part take the streams from one number on, and further ones those from another, where no
-    part draws that is expected to draw so often.  The switch is a launch, so a captured part makes it too.
-
-    Attributes
-    ----------
-    drawn : int
-        How often the last part has drawn.
+    The first `most` draws of a part take the streams from one number on.  Further ones take those from another number,
+    where no part draws that is expected to draw so often.  The switch is a launch, so a captured part makes it too.
     """
 
     def __init__(self, backend: Device) -> None:
@@ -212,7 +193,7 @@ class Streams:
         self._beyond = backend.alloc((4,), U32)
         self._numbers: tuple[int, int | None, int] = (0, None, 0)
         self._seeding: object = None  # of the generator whose state is on the device
-        self.drawn = 0
+        self.drawn = 0  # how often the last part has drawn
 
     def prepare(self, first: int, most: int | None, beyond: int, draws: int) -> None:
         """Before a part, of which a replay draws so often, or less."""
@@ -350,13 +331,7 @@ def forget_generator(backend: Device) -> None:
 
 
 def restore_generator(state: Mapping[str, Any]) -> None:
-    """Go on where `generator_snapshot` was taken.
-
-    Raises
-    ------
-    CheckpointError
-        If the state is none; nothing changes.
-    """
+    """Go on where `generator_snapshot` was taken."""
     try:
         numbers = [state["seed"], state["host_streams"], *state["streams"].values()]
         if not all(type(n) is int and 0 <= n < 1 << 64 for n in numbers):

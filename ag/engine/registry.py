@@ -1,11 +1,7 @@
 """The registry of backends: which families of devices there are, and the devices of each.
 
-A family is a folder `ag/engine/backends/<family>` whose package calls `register_backend` when it is imported, and it is
-imported when a device of that name is first asked for, so `import ag` loads no backend and no driver.  A package
-elsewhere, or a test, calls `register_backend("toy", list_devices, open)` itself, with a function that lists its devices
-and one that opens number i.  Its user imports it before asking for ``toy:0``, as only `ag/engine/backends` is looked
-through.  The registry knows names and descriptions of devices; `ag.engine.device` opens
-them.  It must not know what any family is called.
+The package of a family calls `register_backend`, and is imported when a device of its name is first asked for, so
+`import ag` loads no driver.  Families elsewhere are imported by their user.
 """
 
 from __future__ import annotations
@@ -18,56 +14,36 @@ from typing import NamedTuple
 from ag.engine.backend import Backend, DeviceInfo, Finding
 from ag.errors import DeviceError, KernelError
 
-__all__ = ["Family", "accelerator_titles", "devices_of", "drivers", "example_names", "families", "family_named",
-           "list_devices", "missing_devices", "preferred_devices", "register_backend", "say_once",
-           "unregister_backend", "unusable_devices"]
-
 _PACKAGE = "ag.engine.backends"
 
 
 class Family(NamedTuple):
-    """Devices that one backend runs.
+    """Devices that one backend runs."""
 
-    Attributes
-    ----------
-    name : str
-        What the names of its devices begin with.
-    title : str
-        What messages call it.
-    list_devices : callable
-        Descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
-        is missing and how to get it where there is none, and `KernelError` where they have no kernels to run.
-    open : callable
-        The backend of the device of a number; raises `DeviceError` if there is no such device, and `ArenaError` if it
-        has no memory to be opened.
-    priority : int
-        Devices of a family above 0 are accelerators: training takes them by default, those of the greatest priority
-        first.
-    bare : bool
-        Whether device 0 is named without its number, as ``"cpu"`` is.
-    preferred : callable, optional
-        Descriptions of the devices that are used where nobody names any, best first; raises `DeviceError` if the user's
-        settings ask for others.  Default: all.
-    find : callable, optional
-        The number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
-        only numbers may stand there.
-    drivers : callable, optional
-        Findings about the drivers that are there, also those that cannot be used; may take seconds.  Default: none.
-    """
-
-    name: str
-    title: str
+    name: str  # what the names of its devices begin with
+    title: str  # what messages call it
+    # descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
+    # is missing and how to get it where there is none, and `KernelError` where they have no kernels to run
     list_devices: Callable[[], list[DeviceInfo]]
+    # the backend of the device of a number; raises `DeviceError` if there is no such device, and `ArenaError` if it
+    # has no memory to be opened
     open: Callable[[int], Backend]
+    # devices of a family above 0 are accelerators: training takes them by default, those of the greatest priority
+    # first
     priority: int = 0
-    bare: bool = False
+    bare: bool = False  # whether device 0 is named without its number, as `"cpu"` is
+    # descriptions of the devices that are used where nobody names any, best first; raises `DeviceError` if the user's
+    # settings ask for others.  Default: all.
     preferred: Callable[[], list[DeviceInfo]] | None = None
+    # the number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
+    # only numbers may stand there.
     find: Callable[[str], int] | None = None
+    # findings about the drivers that are there, also those that cannot be used; may take seconds.  Default: none.
     drivers: Callable[[], list[Finding]] | None = None
 
     @property
     def is_accelerator(self) -> bool:
-        """Whether training prefers its devices to the processor."""
+        """Return whether training prefers its devices to the processor."""
         return self.priority > 0
 
     def device_name(self, index: int) -> str:
@@ -117,30 +93,13 @@ def families() -> list[Family]:
 
 
 def list_devices(accelerators_only: bool = False) -> list[DeviceInfo]:
-    """The devices of this machine, of all families.
-
-    Parameters
-    ----------
-    accelerators_only : bool, optional
-        Leave out the families of priority 0, such as the CPU.
-
-    Returns
-    -------
-    list of DeviceInfo
-        In the order of `families`, and of the devices' numbers.
-    """
+    """The devices of this machine, of all families."""
     wanted = [family for family in families() if family.is_accelerator or not accelerators_only]
     return [info for family in wanted for info in devices_of(family.name)[0]]
 
 
 def preferred_devices() -> list[DeviceInfo]:
-    """The accelerators that are used where nobody names any, best first: the one list for all who choose devices.
-
-    Raises
-    ------
-    DeviceError
-        If the user's settings name a device that is not there.
-    """
+    """The accelerators that are used where nobody names any, best first: the one list for all who choose devices."""
     there = [family for family in families() if family.is_accelerator and devices_of(family.name)[0]]
     return [info for family in there for info in (family.preferred or family.list_devices)()]
 
@@ -151,7 +110,7 @@ def missing_devices() -> list[str]:
 
 
 def drivers() -> list[Finding]:
-    """What is to be said of the drivers that are there, used or not, of all families."""
+    """Report on the drivers of all families, used or not."""
     return [found for family in families() if family.drivers is not None for found in family.drivers()]
 
 
@@ -196,5 +155,5 @@ def example_names() -> list[str]:
 
 
 def accelerator_titles() -> str:
-    """What messages call the accelerators that there could be."""
+    """Name the accelerators that there could be, for messages."""
     return " or ".join(family.title for family in families() if family.is_accelerator)

@@ -1,17 +1,16 @@
-"""Arithmetic on shapes: pure functions from tuples to tuples.
+"""Arithmetic on shapes and windows: pure functions of sizes.
 
-Shape rules of primitives (`same`, `broadcast`, `reduced` …) answer "what shape comes out?"; layouts (`*_layout`)
-answer "which few numbers does a kernel need to find its elements?".  Arrays are dense and row-major, so a shape
-says everything.  This module knows neither arrays nor devices.  Primitives name its rules; ops and layers call it.
+Shape rules (`same`, `broadcast`, ...) answer "what shape comes out?"; layouts (`*_layout`) which few numbers a kernel
+needs to find its elements.  A `Window` looks at an image [channels, height, width, batch] from a grid of places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from operator import index
-from typing import Any, SupportsIndex, cast
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 from ag.errors import ShapeError
 
@@ -21,34 +20,6 @@ Layout = dict[str, int | tuple[int, ...]]
 MAX_DIMS = 8  # axes left after merging; 3 x 8 stride words and 4 more fit the 32 push-constant words
 _TOO_MANY = 1 << 63  # elements along an axis
 CHAIN_DIMS = 3  # likewise of chains of functions, which have more operands
-
-__all__ = [
-    "Layout",
-    "MAX_DIMS",
-    "Shape",
-    "along",
-    "axis_layout",
-    "broadcast",
-    "broadcast_axes",
-    "broadcast_layout",
-    "columns_of",
-    "counts",
-    "elementwise_layout",
-    "expand_layout",
-    "is_whole",
-    "matmul",
-    "normalize_axes",
-    "normalize_axis",
-    "permute_layout",
-    "permuted",
-    "reshaped",
-    "row_major_strides",
-    "same",
-    "sum_layout",
-    "summed",
-    "true_or_false",
-    "whole_number",
-]
 
 
 _WORKGROUP, _SHARES = 128, 16  # invocations, and how many of them add up a long piece together
@@ -73,7 +44,7 @@ def whole_number(function: str, argument: str, value: object) -> int:
 
 
 def counts(*numbers: object, least: int = 1) -> bool:
-    """Whether all are whole numbers of at least `least`; True and False are none."""
+    """Return whether all are whole numbers of at least `least`; True and False are none."""
     try:
         return all(is_whole(n) and not isinstance(n, bool) and least <= index(cast(SupportsIndex, n)) < _TOO_MANY
                    for n in numbers)
@@ -91,7 +62,7 @@ def true_or_false(function: str, argument: str, value: Any) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is a whole number, numpy's or Python's; arrays have an __index__, too."""
+    """Return whether it is a whole number, numpy's or Python's; arrays have an __index__, too."""
     return type(value) is int or (  # asking a protocol takes microseconds
         isinstance(value, SupportsIndex) and not isinstance(value, type) and not (
             hasattr(value, "shape") and value.shape))
@@ -110,13 +81,7 @@ def normalize_axis(axis: int, ndim: int, function: str) -> int:
 
 
 def along(function: str, dim: int, axis: int | None) -> int:
-    """The axis that is meant: `axis`, numpy's name, if it is given, else `dim`, whose default is -1.
-
-    Raises
-    ------
-    TypeError
-        If both are given.
-    """
+    """The axis that is meant: `axis`, numpy's name, if it is given, else `dim`, whose default is -1."""
     if axis is not None and dim != -1:
         raise TypeError(f"{function}: dim is {dim} and axis {axis}, which mean the same; give one of them.")
     return dim if axis is None else axis
@@ -238,7 +203,7 @@ def sum_layout(out: Shape, x: Shape, *, axis: int, chunk: int, **params: object)
 
 
 def columns_of(shares: int) -> Layout:
-    """How many invocations share a column, and how many columns a workgroup then has, as in shaders/shares.glsl."""
+    """Give the invocations per column and the columns per workgroup, as in shaders/shares.glsl."""
     return {"shares": shares, "columns": _WORKGROUP // shares}
 
 
@@ -307,3 +272,78 @@ def _merged(out: Shape, *strides: Shape) -> tuple[Shape, list[Shape]]:
 
 def _padded(values: Shape, length: int = MAX_DIMS) -> Shape:
     return values + (0,) * (length - len(values))
+
+
+Pair = tuple[int, int]
+_MOST_STEPS = 65_535  # of all loops of an invocation together: one driver silently ends them there
+
+
+class Window(NamedTuple):
+    """A window and how it moves, each as (height, width)."""
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+
+    @property
+    def extent(self) -> Pair:
+        """Pixels from the first to the last tap."""
+        high, wide = (d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+        return high, wide
+
+
+def pair(value: object, least: int, name: str, function: str) -> Pair:
+    """An integer for both directions, or a pair (height, width), as a pair."""
+    try:
+        high, wide = (index(n) for n in (value if isinstance(value, (tuple, list)) else (value, value)))
+    except (TypeError, ValueError):
+        high = wide = least - 1
+    if min(high, wide) < least or max(high, wide) >= 1 << 31:  # kernels count in 32 bits
+        raise ValueError(f"{function}: {name} is {value!r}; an integer of at least {least} is required, or a pair "
+                         f"(height, width) of them.")
+    return high, wide
+
+
+def places(image: Shape, window: Window) -> Pair:
+    """Count the places that a window has on an image, down and across."""
+    padded = tuple(n + 2 * p for n, p in zip(image, window.padding, strict=True))
+    if 0 in image or any(e > n for e, n in zip(window.extent, padded, strict=True)):
+        raise ShapeError(f"the window covers {window.extent} pixels and the image has {image}, with "
+                         f"padding {padded}; the window must fit into the padded image, which must not be empty.")
+    high, wide = ((n - e) // s + 1 for n, e, s in zip(padded, window.extent, window.stride, strict=True))
+    return high, wide
+
+
+def taps(image: Shape, grid: Shape, window: Window) -> Iterator[tuple[Pair, tuple[slice, slice], tuple[slice, slice]]]:
+    """Each tap with the places from which it looks at pixels, and these pixels; taps that only see padding left out.
+
+    Both are pairs of slices with equally many elements.
+    """
+    for i in range(window.kernel[0]):
+        for j in range(window.kernel[1]):
+            down, across = (_seen(image[a], grid[a], window, a, tap) for a, tap in enumerate((i, j)))
+            if down and across:
+                yield (i, j), (down[0], across[0]), (down[1], across[1])
+
+
+def _seen(pixels: int, count: int, window: Window, axis: int, tap: int) -> tuple[slice, slice] | None:
+    """Along one axis: the places from which a tap looks at pixels, and these pixels."""
+    step, first = window.stride[axis], tap * window.dilation[axis] - window.padding[axis]  # seen from place 0
+    start = max(0, -(first // step))
+    stop = min(count, (pixels - 1 - first) // step + 1)
+    if start >= stop:
+        return None
+    return slice(start, stop), slice(first + start * step, first + (stop - 1) * step + 1, step)
+
+
+def window_layout(image: Shape, seen: Shape, window: Window, elements: int) -> Layout:
+    """Give the sizes for kernels over windows; `image` and `seen` are the tensors under and above them."""
+    return {"n": elements, "batch": image[3], "image": image[1:3], "places": seen[1:3], **window._asdict()}
+
+
+def check_steps(window: Window, depth: int, function: str) -> None:
+    """Refuse loops over all taps and, inside, `depth` channels that a kernel cannot finish."""
+    if prod(window.kernel) * (depth + 2) > _MOST_STEPS:
+        raise ShapeError(f"{function}: a window of {window.kernel} over {depth} channels takes more than {_MOST_STEPS} "
+                         f"steps, the most that a kernel can make; use a smaller window or more groups.")

@@ -1,19 +1,12 @@
-"""The compilation target: what a device wants of the compiler, and of ops that can compute in more than one way.
+"""The compilation target: what a device asks of the compiler, and of ops that can compute in several ways.
 
-A backend makes one `Target` for its device: Vulkan's says how many units the driver reports, or about how many there
-are where it reports none, the CPU's how large chains must be.  The compiler (`ag.engine.compile`) asks it which
-launches to join, and ops ask it which primitives to launch: how to cut a sum (split-K: `split_inner`, for
-`ag.ops.matmul` and `ag.ops.conv`), and whether attention is one launch or composed of products.  So both know no
-device.  It must not know buffers or primitives: its answers depend on sizes alone, so that a device always adds up in
-the same order.  Which of several kernels of one primitive runs is the backend's own choice, and not asked here.
+The answers depend on sizes alone, so that a device always adds up in the same order.
 """
 
 from __future__ import annotations
 
 import sys
 from typing import NamedTuple
-
-__all__ = ["ONE_PIECE", "Target"]
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
 _LONGEST_SUM = 1 << 15
@@ -32,31 +25,19 @@ _SECTOR, _FEWEST_TIMES, _FEWEST_TOO_MANY = 8, 128, 384
 
 
 class Target(NamedTuple):
-    """What is known of a device when programs are compiled and ops choose among primitives.
+    """A device, as compiler and ops see it when they choose among primitives."""
 
-    Attributes
-    ----------
-    units : int
-        How many parts of a matrix product are worked on at once: multiprocessors, compute units or cores, as the driver
-        reports or by an estimate; 1 where that is no concern.
-    fuse_from : int
-        Elements from which the compiler joins elementwise launches.
-    epilogues : bool
-        Whether elementwise launches go into the matrix products that make their operands.
-    rest : int
-        For how many launches memory rests before it is used again: where several launches run at once, whoever gets it
-        earlier waits for its last reader.
-    longest_sequence : int
-        Of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit.
-    few_registers : bool
-        Whether the driver's compiler finds so few that attention's gradient would keep much of a large head in memory.
-    """
-
+    # how many parts of a matrix product are worked on at once: multiprocessors, compute units or cores, as the driver
+    # reports or by an estimate; 1 where that is no concern
     units: int = 1
-    fuse_from: int = 1
-    epilogues: bool = True
+    fuse_from: int = 1  # elements from which the compiler joins elementwise launches
+    epilogues: bool = True  # whether elementwise launches go into the matrix products that make their operands
+    # for how many launches memory rests before it is used again: where several launches run at once, whoever gets it
+    # earlier waits for its last reader
     rest: int = 0
+    # of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit
     longest_sequence: int = sys.maxsize
+    # whether the driver's compiler finds so few that attention's gradient would keep much of a large head in memory
     few_registers: bool = False
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
@@ -87,7 +68,7 @@ class Target(NamedTuple):
         return max(1, chunk)
 
     def tiled_attention(self, features: int, times: int, dropped: bool = False) -> bool:
-        """Whether the attention kernels take heads of so many features and sequences of so many times.
+        """Return whether the attention kernels take heads of so many features and sequences of so many times.
 
         They hold a tile of every head in registers, and with dropout some more; larger ones are composed of products.
         """
@@ -95,7 +76,7 @@ class Target(NamedTuple):
         return features <= _MOST_FEATURES // share and times <= self.longest_sequence
 
     def samples_first(self, samples: int, times: int) -> bool:
-        """Whether attention over so many times puts samples before times, so that its neighbours lie side by side.
+        """Return whether attention over so many times puts samples before times, so that neighbours lie side by side.
 
         Cards do so with 2 samples of 384 times, 3 of 192, or 4 of 128.
         """

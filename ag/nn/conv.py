@@ -13,8 +13,7 @@ import numpy as np
 from ag.autograd.create import ag_param, as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
-from ag.engine.shape import counts, true_or_false
-from ag.engine.window import Pair, pair
+from ag.engine.shape import Pair, counts, pair, true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, Settings
 from ag.nn.settings import activation_called

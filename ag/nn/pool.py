@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.window import Pair
+from ag.engine.shape import Pair
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window

@@ -13,8 +13,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, operands_on_one_device
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.conv import NAME, conv2d, conv2d_input_grad, conv2d_weight_grad
-from ag.engine.shape import counts
-from ag.engine.window import Pair, Window, pair
+from ag.engine.shape import Pair, Window, counts, pair
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
 from ag.ops.matmul import added_up

@@ -12,8 +12,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, op, operands_on_one_de
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.pool import avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
-from ag.engine.shape import Shape
-from ag.engine.window import Pair, Window, check_steps, pair
+from ag.engine.shape import Pair, Shape, Window, check_steps, pair
 from ag.errors import ShapeError
 from ag.ops.reduce import ag_mean
 

@@ -21,7 +21,7 @@ from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.products.tiles import TILES, Rate, Tiles
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
 SECTOR, LANES = 32, 32

@@ -7,7 +7,7 @@ import pytest
 from cards.sectors import LAUNCHES, Launch, attention, counted, ids, key, normal, planned, ratio, run
 
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 MOST = 1.3  # times the fewest sectors: whoever reads a row that begins inside a sector touches one more
 BEYOND = {  # let be: a card puts samples first where there are many, and permute reads a word of each sector then

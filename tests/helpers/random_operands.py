@@ -6,7 +6,7 @@ import numpy as np
 from helpers.tiled import normal
 from table.rows import EPS, Array
 
-from ag.engine.window import Pair, Window, places
+from ag.engine.shape import Pair, Window, places
 from ag.errors import ShapeError
 
 

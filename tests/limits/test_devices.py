@@ -17,7 +17,7 @@ from ag.engine.backends.vulkan.selection import Listed, find, preferred
 
 KINDS = {"integrated": 1, "discrete": 2, "virtual": 3, "cpu": 4}
 CHOSEN = """
-from ag.engine.devices import cards, default_devices
+from ag.engine.device import cards, default_devices
 drivers = {info.name: "lavapipe" if "llvmpipe" in info.description else "swiftshader"
            for info in ag.ag_vulkan_devices()}
 called = lambda names: [drivers.get(name, name) for name in names]  # by driver, as the loader orders devices by kind
@@ -85,7 +85,7 @@ def test_the_environment_chooses_and_orders(limited: Limited, swiftshader: str) 
     for text, names in (("1,0", both[::-1]), (" swift , llvmpipe ", ["swiftshader", "lavapipe"]), ("1", both[1:]),
                         ("", ["cpu"]), ("5377-6966", ["swiftshader"])):  # its UUID begins with "Swif"
         assert limited(DEFAULT, {"AG_VULKAN_DEVICES": text})["default"] == names
-    said = limited("from ag.engine.devices import default_devices\nsaid['error'] = error_of(default_devices)",
+    said = limited("from ag.engine.device import default_devices\nsaid['error'] = error_of(default_devices)",
                    {"AG_VULKAN_DEVICES": "0,7"})
     with expect_error("AG_VULKAN_DEVICES names what is not there", ag.DeviceError, "AG_VULKAN_DEVICES", "vulkan:7",
                       "no device is called so", "llvmpipe"):

@@ -18,7 +18,7 @@ from table.rows import Array, Shape
 
 import ag
 from ag.engine.kernels.conv import conv2d, conv2d_input_grad
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 # One set of devices per test; shapes come from a fixed seed, so that a failure comes again.
 examples = settings(max_examples=60, derandomize=True, deadline=None,

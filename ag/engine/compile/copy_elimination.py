@@ -1,15 +1,9 @@
-"""Copy elimination: a result that is only copied on is computed at the copy's target.
+"""Leave out launches without a use: dead code, and copies whose source can be computed at their target.
 
-Gradients that are gathered into an optimizer's flat buffer are computed there at once; so is one that is multiplied
-with the 1 a backward pass begins with, as that is a copy, too:
+    y = exp(x); z = tanh(x); return y       ->   y = exp(x); return y
+    g = matmul(..); copy(flat[0:6], g)      ->   flat[0:6] = matmul(..)
 
-    g1 = matmul(..); g2 = sum(..); copy(flat[0:6], g1); copy(flat[6:8], g2); adam(flat, ..)
-    ->  flat[0:6] = matmul(..); flat[6:8] = sum(..); adam(flat, ..)
-
-A tensor that holds g1 (a parameter's ``.grad``) finds it at its new place, as its buffer moves.  `can_move` says
-whether what launch j copies may be computed at the copy's target without anybody reading another value.
-`ag.engine.compile.pipeline` runs the pass, and `ag.engine.compile.fold_scaling` asks `can_move`, too; knows no
-primitive by name, only what each declares to be a copy.
+A product with the 1 that a backward pass begins with is a copy, too.  A tensor's buffer moves with its values.
 """
 
 from __future__ import annotations
@@ -19,8 +13,6 @@ from collections.abc import Collection
 from ag.engine.compile.graph import Graph
 from ag.engine.program import Launch
 from ag.engine.target import Target
-
-__all__ = ["can_move", "eliminate_copies"]
 
 
 def eliminate_copies(graph: Graph, target: Target) -> None:
@@ -33,7 +25,7 @@ def eliminate_copies(graph: Graph, target: Target) -> None:
 
 
 def can_move(graph: Graph, j: int, without: Collection[int] = (), update: Launch | None = None) -> bool:
-    """Whether the source of launch `j`, a copy, may be computed in its target.
+    """Return whether the source of launch `j`, a copy, may be computed in its target.
 
     Launches `without` are taken to be gone, and `update` may write to the target later.
     """
@@ -58,3 +50,16 @@ def can_move(graph: Graph, j: int, without: Collection[int] = (), update: Launch
         if i > j and graph[i] is not update and any(b.overlaps(target) for b in graph[i].written):
             return False  # who holds the source would see what is written there later
     return not graph.is_viewed(block.address)
+
+
+def eliminate_dead_launches(graph: Graph, target: Target) -> None:
+    """Leave out launches that write only private memory which no launch that stays reads."""
+    wanted: set[int] = set()  # blocks that are read further on
+    dead = []
+    for i, launch in reversed([*graph]):
+        if all(b.block.address not in wanted and graph.is_private(b.block.address) for b in launch.written):
+            dead.append(i)
+        else:
+            wanted.update(b.block.address for b in launch.operands)
+    for i in dead:
+        graph.remove(i)

@@ -1,13 +1,8 @@
-"""Scaling folded into the optimizer: its kernel applies the clip factor itself.
-
-`clip_grad_norm` launches ``g *= factor`` per parameter, gathering copies each g into the flat buffer, then one update
-runs.  The update's kernel can multiply as it reads (its primitive declares `scaling`), so the n multiplications and n
-copies go:
+"""Let the optimizer's kernel apply the clip factor, instead of a product per gradient.
 
     mul g1 g1 f; mul g2 g2 f; copy flat[0:6] g1; copy flat[6:8] g2; adam(flat, one)   ->   adam(flat, f)
 
-Only if every part of the flat buffer is scaled by the same factor, and nobody reads it in between but launches that
-can multiply as well.  `ag.engine.compile.pipeline` runs the pass; it knows no primitive by name.
+Only if the same factor scales every part of the flat buffer, and all readers in between can multiply as well.
 """
 
 from __future__ import annotations
@@ -17,8 +12,6 @@ from ag.engine.compile.copy_elimination import can_move
 from ag.engine.compile.graph import Graph
 from ag.engine.program import Launch
 from ag.engine.target import Target
-
-__all__ = ["fold_scaling"]
 
 _PADDING = 32  # bytes: what lies between the parts of a flat buffer is less, and zeros
 
@@ -84,7 +77,7 @@ def _product_before(graph: Graph, copy: int, update: int) -> int | None:
 
 
 def _cover(flat: Buffer, parts: list[Buffer]) -> bool:
-    """Whether the parts are all of a buffer but for padding."""
+    """Return whether the parts are all of a buffer but for padding."""
     end = flat.address
     for part in sorted(parts, key=lambda b: b.address):
         if not end <= part.address < end + _PADDING:

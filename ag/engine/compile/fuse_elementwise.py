@@ -2,24 +2,73 @@
 
     t = x + b; y = relu(t); z = y * m   ->   z = fused(add, relu, mul)(x, b, m)
 
-A launch goes into the launch that reads its result if nobody else reads it, or, for one result per chain, if all others
-read it later: then the chain stores it as well.  What a chain computes, and in which order, does not change, so the
-bits are the same.  `ag.engine.compile.pipeline` runs the pass; it knows of primitives only which are declared `fusable`
-(`ag.engine.kernels.fused`).
+A launch joins the only reader of its result.  One result per chain may have later readers; the chain stores it, too.
+The order of computation stays, and so do the bits.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 
 from ag.engine.buffer import Buffer
-from ag.engine.compile.chain import Chain, shaped
 from ag.engine.compile.graph import Graph
-from ag.engine.kernels.fused import MOST_STEPS, OPERANDS
-from ag.engine.shape import chain_axes
+from ag.engine.kernels.fused import MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
+from ag.engine.program import Launch
+from ag.engine.shape import Shape, chain_axes
 from ag.engine.target import Target
 
-__all__ = ["fuse_elementwise"]
+
+@dataclass
+class Chain:
+    """Launches that compute one result, and perhaps store another on the way."""
+
+    shape: Shape  # to which all operands broadcast
+    operands: list[Buffer]  # the first registers
+    steps: list[Instruction]
+    out: Buffer  # the result
+    kept: tuple[Buffer, int] | None = None  # another result that is stored too, and its register
+    members: list[int] = field(default_factory=list)  # positions of the launches it stands for, in order
+
+    @classmethod
+    def of(cls, launch: Launch, position: int) -> Chain | None:
+        """Make the chain of one launch; None if it is not elementwise, or writes where it was told to."""
+        rule, buffers, params = launch.primitive, launch.buffers, launch.params
+        if not launch.fresh:
+            return None
+        out, members = buffers[0], [position]
+        if rule is fused:
+            return cls(out.shape, [*buffers[1:]], [*params["chain"]], out, None, members)
+        if rule is fused_pair:
+            return cls(out.shape, [*buffers[2:]], [*params["chain"]], out, (buffers[1], params["kept"]), members)
+        if not rule.fusable:
+            return None
+        operands = [*dict.fromkeys(buffers[1:])]
+        value = float(params[rule.params[0]]) if rule.params else 0.0
+        step = (rule.name, operands.index(buffers[1]), operands.index(buffers[-1]), value)
+        return cls(out.shape, operands, [step], out, None, members)
+
+    @property
+    def flat(self) -> bool:
+        """Return whether all operands have as many elements as the result, or 1, so that its shape does not matter."""
+        return all(x.size in (1, prod(self.shape)) for x in self.operands)
+
+    def launch(self) -> Launch:
+        """One launch that computes it."""
+        operands = (*self.operands, *(self.operands[0],) * (OPERANDS - len(self.operands)))
+        out, steps = shaped(self.out, self.out.shape, self.shape), tuple(self.steps)
+        if self.kept is None:
+            return Launch(fused, (out, *operands), {"chain": steps}, True)
+        kept, register = self.kept
+        also = kept if kept.shape == self.shape else kept.view(self.shape)
+        return Launch(fused_pair, (out, also, *operands), {"chain": steps, "kept": register}, True)
+
+
+def shaped(x: Buffer, old: Shape, new: Shape) -> Buffer:
+    """An operand of a chain over `old` as one of a chain over `new`."""
+    if old == new or x.shape == new:
+        return x
+    return x.view(() if x.size == 1 else new)
 
 
 def fuse_elementwise(graph: Graph, target: Target) -> None:

@@ -2,9 +2,7 @@
 
     p = matmul(W, x); y = fused(add, relu)(p, b)   ->   y = matmul_chain(add, relu)(W, x, b)
 
-The product puts each element through the chain before it stores it, so p is never written to memory.  What others read
-of p later is stored as well (``matmul_chain_pair``).  `ag.engine.compile.pipeline` runs the pass where the target wants
-it; it knows no product by name, as `ag.engine.kernels.epilogue` declares which can.
+The product puts each element through the chain before storing it.  ``matmul_chain_pair`` stores p for later readers.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from ag.engine.buffer import Buffer
-from ag.engine.compile.chain import Chain
+from ag.engine.compile.fuse_elementwise import Chain
 from ag.engine.compile.graph import Graph
 from ag.engine.kernels.epilogue import OTHERS, as_matrix
 from ag.engine.kernels.fused import OPERANDS
@@ -21,8 +19,6 @@ from ag.engine.primitive import PRIMITIVES
 from ag.engine.program import Launch
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-
-__all__ = ["fuse_epilogues"]
 
 
 def fuse_epilogues(graph: Graph, target: Target) -> None:

@@ -1,14 +1,8 @@
-"""The compiler's intermediate representation: launches in their order, and who reads and writes which memory.
+"""The compiler's intermediate representation: launches in order, and who reads and writes which memory.
 
-A `Graph` is made once per recording; the passes ask it and change it through `remove`, `replace` and `move`, which keep
-readers and writers up to date, so that no pass walks all launches to find two.  Launches are named by their position,
-which stays the same while others go.  Blocks are named by their address.
-
-Example: ``0: exp(y, x)   1: mul(z, y, y)   2: sum(s, z)`` has ``readers[y] = [1]``, ``writers[y] = [0]``.  If neither a
-tensor nor the caller holds y, it is *private*, and its *liveness* is the span from launch 0 to launch 1: what is in it
-before and after does not matter, so its memory may serve others there.
-
-It knows of primitives only what they declare, and no device.  The passes of `ag.engine.compile` use it.
+Passes change a `Graph` by `remove`, `replace` and `move`, which keep readers and writers up to date.  Launches are
+named by position, blocks by address.  Example: ``0: exp(y, x)   1: mul(z, y, y)`` has ``readers[y] = [1]``.  If neither
+a tensor nor the caller holds y, it is *private*; its memory may serve others outside of its *liveness*, 0 to 1.
 """
 
 from __future__ import annotations
@@ -24,8 +18,6 @@ from ag.engine.arena import Block
 from ag.engine.buffer import Buffer
 from ag.engine.compile.ownership import Holders
 from ag.engine.program import Launch
-
-__all__ = ["Graph", "Span"]
 
 _MANY = 32  # users of a block from which on its bytes are looked up in buckets
 _BUCKETS = 1024  # of such a block
@@ -43,7 +35,7 @@ class Span:
 
     @property
     def block(self) -> Block:
-        """Where the buffers lie."""
+        """Locate the buffers."""
         return self.buffers[0].block
 
     @property
@@ -58,19 +50,7 @@ class Span:
 
 
 class Graph:
-    """Launches by their position.
-
-    Parameters
-    ----------
-    launches : iterable of Launch
-    holders : Holders, optional
-        Who else holds their memory.
-
-    Attributes
-    ----------
-    readers, writers : dict of int to list of int
-        Positions of the launches that read from, or write to, a block, in order.
-    """
+    """Launches by their position."""
 
     def __init__(self, launches: Iterable[Launch], holders: Holders | None = None) -> None:
         holders = holders or Holders()
@@ -81,6 +61,7 @@ class Graph:
         self._launches = dict(enumerate(launches))
         self._private: dict[int, bool] = {}  # answers of `is_private`
         self._buckets: dict[int, _Buckets] = {}
+        # `readers` and `writers`: positions of the launches that read from, or write to, a block, in order
         self.readers: defaultdict[int, list[int]] = defaultdict(list)
         self.writers: defaultdict[int, list[int]] = defaultdict(list)
         for i in self._launches:
@@ -116,19 +97,19 @@ class Graph:
         return [i for i in near if i in self._launches and any(b.overlaps(buffer) for b in self._launches[i].buffers)]
 
     def is_written(self, buffer: Buffer, since: int, until: int) -> bool:
-        """Whether a launch from position `since` to before `until` writes any byte of a buffer."""
+        """Return whether a launch from position `since` to before `until` writes any byte of a buffer."""
         writers = self.writers[buffer.block.address]
         return any(b.overlaps(buffer) for i in writers[bisect_left(writers, since) : bisect_left(writers, until)]
                    for b in self._launches[i].written)
 
     def is_private(self, place: int) -> bool:
-        """Whether nobody else holds a block, and the launches write everything in it before they read it."""
+        """Return whether nobody else holds a block, and the launches write everything in it before they read it."""
         if place not in self._private:
             self._private[place] = place not in self._escaped and self._is_made(place)
         return self._private[place]
 
     def is_viewed(self, place: int) -> bool:
-        """Whether somebody else holds a view of a block that would stay behind if its buffers moved."""
+        """Return whether somebody else holds a view of a block that would stay behind if its buffers moved."""
         return place in self._viewed
 
     def spans(self) -> dict[int, Span]:
@@ -257,7 +238,7 @@ class _Buckets:
 
 
 def _covered(b: Buffer, stretches: list[Stretch]) -> bool:
-    """Whether one of some stretches, which are in order, has all of a buffer."""
+    """Return whether one of some stretches, which are in order, has all of a buffer."""
     k = bisect_right(stretches, (b.address, inf)) - 1
     return k >= 0 and b.address + b.nbytes <= stretches[k][1]
 

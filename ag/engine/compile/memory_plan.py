@@ -1,23 +1,8 @@
 """Memory planning: buffers of a program that are never needed together get the same memory.
 
-All private blocks are laid out anew: the largest first, each into the smallest gap that is free while it is needed.  A
-block that somebody holds, and that the program overwrites as a whole, is free, too, until the program first writes it:
-its old values are lost in any case, so the memory of gradients serves the forward pass.  What is left goes to a heap of
-the program's own.
-
-`ag.engine.compile.pipeline` runs the pass, last, as blocks of the graph then share memory; it knows of primitives only
-which operand an output may take the place of.
-
-    launch       0  1  2  3  4
-    a (64 KB)    ========                     heap:   0 ..  64 KB   a, then c
-    b (32 KB)       ========          ->             64 ..  96 KB   b
-    c (64 KB)                ====             160 KB become 96 KB
-
-Launches keep their order; whoever runs them sees from the addresses what may not overlap.  Nobody frees a result: after
-its last reader its place is another's.  A heap is a block of the arena that only the program's launches hold, and
-goes back when the program is closed, or dies.
-
-References: Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
+Private blocks are laid out anew, the largest first, each in the smallest gap that is free while it is needed.  A held
+block that the program overwrites as a whole is free until then.  The rest goes to a heap of the program.
+Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
 """
 
 from __future__ import annotations
@@ -34,8 +19,6 @@ from ag.engine.compile.graph import Graph, Span
 from ag.engine.primitive import Array
 from ag.engine.program import Launch
 from ag.engine.target import Target
-
-__all__ = ["plan_memory"]
 
 
 def plan_memory(graph: Graph, target: Target) -> None:
@@ -169,7 +152,7 @@ class _Pieces:
         self._rest: list[tuple[float, int]] = []  # since when, and where it ends
 
     def add(self, since: float, start: int, end: int) -> None:
-        """What of a stretch is in no part yet becomes parts."""
+        """Make parts of what of a stretch is in no part yet."""
         k = bisect_left(self._starts, start)
         if k and self._rest[k - 1][1] > start:
             start = self._rest[k - 1][1]
@@ -206,7 +189,7 @@ def _items(graph: Graph, spans: dict[int, Span]) -> list[_Item]:
 
 
 def _ending(launch: Launch, span: Span, items: dict[int, _Item], i: int) -> _Item | None:
-    """What ends with launch `i` and gives its memory to a result of the launch."""
+    """Find the stretch that ends with launch `i` and gives its memory to a result of the launch."""
     for result, operand in launch.primitive.in_place:
         out, x = launch.buffers[result], launch.buffers[operand]
         if out.block is span.block and x.shape == out.shape and x.dtype is out.dtype:

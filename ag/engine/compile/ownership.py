@@ -1,19 +1,8 @@
-"""Who holds the memory of a recording: the program alone, or somebody who may look at it later.
+"""Find out who holds the memory of a recording: the program alone, or others, too.
 
-Knows buffers and launches, and no primitive.  `compile_program` (`ag.engine.compile.pipeline`) calls `settle`, once,
-before the first pass.
-
-A block has *escaped* if anything outside the recording holds it: a tensor, an optimizer, an input slot, a caller.  The
-passes may do with all other blocks what they like.  To find out, `take_over` lets go of everything the recording holds,
-while the arena keeps the memory pinned, and looks through weak references at what is still alive.  So nothing counts
-references, and no code that makes or keeps tensors has to report anything.
-
-Example: in ``y = exp(x); z = y * 2``, returned as ``z``, the caller holds x and z.  Let go, they stay alive: both have
-escaped.  y dies, and comes back in the same place, known only to the program.
-
-`settle` calls `take_over`.  Where the recording names its results, these alone may outlast it: if somebody seems to
-hold a tensor that the step computed, `settle` collects garbage and calls `take_over` once more, and refuses the
-recording if the tensor is held still.  The results count as escaped.
+A block has *escaped* if anything outside holds it: a tensor, an optimizer, a caller.  `take_over` drops everything the
+recording holds, while the arena pins the memory.  Weak references then show what is still alive; nothing is counted.
+In ``y = exp(x); z = y * 2``, returned as z, x and z escaped; y dies, and comes back in its place.
 """
 
 from __future__ import annotations
@@ -28,34 +17,19 @@ from ag.engine.program import Launch, Recording, StandIn
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
-__all__ = ["Holders", "settle", "take_over"]
-
 
 @dataclass(frozen=True)
 class Holders:
-    """What others hold of a recording's memory, as addresses of blocks.
+    """Blocks of a recording's memory that others hold, by address."""
 
-    Attributes
-    ----------
-    escaped : frozenset of int
-        Blocks that somebody else holds.
-    viewed : frozenset of int
-        Those of them that somebody else holds through a view that is in no launch: it would stay behind if the buffers
-        of the launches moved.
-    """
-
-    escaped: frozenset[int] = frozenset()
+    escaped: frozenset[int] = frozenset()  # blocks that somebody else holds
+    # those of them that somebody else holds through a view that is in no launch: it would stay behind if the buffers
+    # of the launches moved
     viewed: frozenset[int] = frozenset()
 
 
 def settle(recording: Recording) -> Holders:
-    """`take_over`, for a recording whose `results` are all that may outlast it.
-
-    Raises
-    ------
-    CaptureError
-        If somebody holds another tensor that was computed for it: a replay would change it, and not hand it over.
-    """
+    """`take_over`, for a recording whose `results` are all that may outlast it."""
     holders = take_over(recording)
     if recording.results is None:
         return holders

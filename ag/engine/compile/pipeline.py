@@ -1,18 +1,9 @@
-"""The compiler's door: `record` collects launches; `compile_program` makes fewer, the backend a program of these.
+"""The compiler's door: `record` collects launches, `compile_program` makes fewer of them.
 
-    with record(backend) as recording:
-        step()                          # runs as always, and every launch is noted; or is only noted, if it `waits`
+    with record(backend) as recording: step()
     recording.finished().run()          # the same launches, fewer and in less memory
 
-`Recording.finished` calls `compile_program`.  Other rooms import `record` and nothing else of `ag.engine.compile`: a
-captured step (`ag.autograd.captured.call`) and the trainer's optimizers on the host
-(`ag.parallel.trainer.host_optimizer`) record.  The compiler knows no op and no tensor.
-
-Passes run in the order of `PASSES`, each over the same `Graph`: a pass is a function ``(graph, target)`` that returns
-nothing, and changes the graph by its methods, which keep readers, writers and spans up to date.  To add one, put it
-there, with what says whether it is wanted, ``wanted(recording, target)``.  What passes may assume of a device is in its
-`Target`; what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches
-did.
+A pass is a function ``(graph, target)``.  What it leaves in memory that others hold keeps its bits.
 """
 
 from __future__ import annotations
@@ -26,8 +17,7 @@ from typing import cast
 
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device
-from ag.engine.compile.copy_elimination import eliminate_copies
-from ag.engine.compile.dead_code import eliminate_dead_launches
+from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_launches
 from ag.engine.compile.fold_scaling import fold_scaling
 from ag.engine.compile.fuse_elementwise import fuse_elementwise
 from ag.engine.compile.fuse_epilogues import fuse_epilogues
@@ -40,8 +30,6 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN, Launch, Program, Recording
 from ag.engine.target import Target
 from ag.errors import CaptureError
-
-__all__ = ["PASSES", "Pass", "compile_program", "record"]
 
 Pass = Callable[[Graph, Target], None]
 Wanted = Callable[[Recording, Target], bool]
@@ -64,15 +52,7 @@ PASSES: tuple[tuple[Pass, Wanted], ...] = (
 
 
 def compile_program(recording: Recording, target: Target) -> list[Launch]:
-    """Launches that leave the same values behind as those recorded, in whose place they come.
-
-    Parameters
-    ----------
-    recording : Recording
-        Closed.
-    target : Target
-        What the device wants.
-    """
+    """Launches that leave the same values behind as those recorded, in whose place they come."""
     with _no_collections():
         holders = settle(recording)  # who outlives the program is known, not guessed
         graph = Graph(recording.launches, holders)
@@ -88,8 +68,7 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
 def _no_collections() -> Iterator[None]:
     """Let Python's garbage collector wait.
 
-    It goes through all that lives whenever that has grown by some objects, so a program twice as long would take more
-    than twice as long to compile; what the compiler leaves behind is freed without it.
+    It goes through all live objects whenever these have grown by some, so compiling would take more than linear time.
     """
     collects = gc.isenabled()
     try:
@@ -103,21 +82,7 @@ def _no_collections() -> Iterator[None]:
 @contextmanager
 def record(backend: Device | None, on_upload: OnUpload | None = None, recompute: bool = False,
            trial: bool = False, waits: bool = False) -> Iterator[Recording]:
-    """Collect every launch that this thread makes inside.  Afterwards, `Recording.finished` gives the program.
-
-    Parameters
-    ----------
-    backend : Device or None
-        Who may work for it; None: the first device that does something.
-    on_upload : callable, optional
-        Asked for every host array that becomes a buffer inside; returns the buffer to use, or None, or raises.
-    recompute : bool, optional
-        Compute cheap results a second time rather than keep them in memory.
-    trial : bool, optional
-        Let the thread go on where it does what cannot be recorded; see `Recording.refuse`.
-    waits : bool, optional
-        Run no launch, as the program is to make them: see `Recording.catch_up`.  Otherwise they run, too.
-    """
+    """Collect every launch that this thread makes inside.  Afterwards, `Recording.finished` gives the program."""
     recording, thread = Recording(on_upload, recompute, trial, waits), get_ident()
     if thread in OPEN:
         raise CaptureError("record: this thread is recording already; captured steps do not nest.")

@@ -1,17 +1,9 @@
 """Rematerialization: a program computes cheap results twice rather than keep them in memory.
 
-What the forward pass computes and the backward pass reads lies idle in between.  Where a result is cheap to compute,
-and its operands are there when it is read again, a second launch just before that reading saves its memory at the
-program's peak.  The values are the same, to the bit:
-
     a = matmul(W, x); y = gelu(a); z = matmul(V, y); ... peak ...; dV = matmul(dz, y)
     ->  a = matmul(W, x); y = gelu(a); z = matmul(V, y); ... peak, without y ...; y2 = gelu(a); dV = matmul(dz, y2)
 
-This is done to recorded programs, where ``ag_capture(step, recompute=True)`` asks for it; `ag_checkpoint` runs parts of
-a model twice on the tape instead (`ag.autograd.activation_checkpoint`).  `ag.engine.compile.pipeline` runs the pass; it
-knows of primitives only which are declared `cheap`.
-
-References: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
+Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
 """
 
 from __future__ import annotations
@@ -23,8 +15,6 @@ from ag.engine.buffer import Buffer
 from ag.engine.compile.graph import Graph, Span
 from ag.engine.program import Launch
 from ag.engine.target import Target
-
-__all__ = ["rematerialize"]
 
 _LEAST = 0.01  # of the peak: what second launches have to save
 _DEEP = 2  # how many launches in a row may be made again for one result
@@ -89,7 +79,7 @@ def _taken_over(launch: Launch, i: int, spans: Spans) -> int:
 
 
 def _plan(graph: Graph, spans: Spans, span: Span, live: list[int], peak: int) -> _Plan | None:
-    """How to do without a block at the peak; None if nothing cheap would do."""
+    """Plan how to do without a block at the peak; None if nothing cheap would do."""
     uses = graph.users(span.block.address)
     if peak in uses:
         return None
@@ -121,7 +111,7 @@ def _again(graph: Graph, spans: Spans, span: Span, until: int, deep: int) -> tup
 
 
 def _can_be_made_again(graph: Graph, span: Span, until: int) -> bool:
-    """Whether a cheap launch writes the whole block, nobody else does, and its operands stay what they are."""
+    """Return whether a cheap launch writes the whole block, nobody else does, and its operands stay what they are."""
     maker = graph[span.first]
     if not (maker.primitive.cheap and maker.fresh and maker.buffers[0].block is span.block):
         return False

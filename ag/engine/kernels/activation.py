@@ -1,8 +1,7 @@
 """Activation functions, element by element, and their gradients: ``f_grad(v, g)`` is ``g f'``.
 
 `v` is the output y where that gives the derivative (relu, sigmoid, tanh), as the next layer keeps it anyway, else the
-input x.  All are `fusable`, so their kernels are rows of shaders/functions.glsl.  Knows arrays; no tensor and no
-device.  `ag.ops.activation` makes the launches.
+input x.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ import numpy as np
 
 from ag.engine.cpu_threads import in_blocks, scratch
 from ag.engine.primitive import Array, Call, primitive
-
-__all__ = ["relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad", "gelu", "gelu_grad", "gelu_tanh",
-           "gelu_tanh_grad", "leaky_relu", "leaky_relu_grad", "silu", "silu_grad"]
 
 _ZERO = np.zeros((), np.float32)
 _SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
@@ -44,7 +40,7 @@ _FAR = -88.0
 
 
 def _tail(z: Array) -> tuple[Array, Array] | None:
-    """Where `z` is below `_FAR`, if anywhere, and the roots of exp(z) there: two factors that are not too small."""
+    """Find where `z` is below `_FAR`, and the roots of exp(z) there: two factors that are not too small."""
     if z.size == 0 or z.item(z.argmin()) >= _FAR:  # NaN counts as smallest
         return None
     far = np.less(z, _FAR)

@@ -1,7 +1,6 @@
 """The primitives of attention, over [features, time, batch] with the features of heads side by side.
 
-The numpy functions work on one matrix per sample and head, some of them at a time, and in as many threads as there are.
-Knows arrays; no tensor and no device.  `ag.ops.attention` makes the launches.
+The numpy functions work on one matrix per sample and head, in all threads.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from ag.engine.kernels.random import philox, uniform_from_bits
 from ag.engine.kernels.reduce import total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
-
-__all__ = ["attention", "attention_delta", "attention_grad", "attention_weights"]
 
 _TILE = 64  # times of which one workgroup has the results
 _LINE = 16  # samples that share a line of the cache, which two threads must not write to
@@ -163,7 +160,7 @@ def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
 def _blocks(
     matrices: int, queries: int, keys: int, causal: bool, dtype: object
 ) -> Iterator[tuple[slice, slice, slice, Array | None]]:
-    """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
+    """Choose the matrices, queries and keys done together, and the term that hides the future from scores.
 
     Several matrices if they are small, else some queries of one; the keys that these may see.  The last queries, which
     see most keys, come first.
@@ -180,7 +177,7 @@ def _blocks(
 
 @lru_cache(maxsize=64)
 def _hidden(keys: int, queries: int, first: int, dtype: np.dtype[Any]) -> Array:
-    """What hides from queries, beginning with number `first`, the keys behind them, when it is added to scores."""
+    """Make the term that, added to scores, hides later keys from queries beginning with number `first`."""
     found: Array = np.where(np.tri(keys, queries, -first - 1), -np.inf, 0).astype(dtype)
     return found
 
@@ -192,7 +189,7 @@ def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
 
 
 def _kept(key: Array, shape: Shape, rate: float, dtype: np.dtype[Any]) -> Array | None:
-    """What dropout makes of ones [batch, heads, queries, keys], as [batch, heads, keys, queries]; None without it."""
+    """Draw dropout of ones [batch, heads, queries, keys], as [batch, heads, keys, queries]; None without it."""
     if not rate:
         return None
     k = [int(word) for word in key]

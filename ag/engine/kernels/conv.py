@@ -1,9 +1,6 @@
-"""Convolution kernels on ``[channels, height, width, batch]``, as matrix products of what the taps see.
+"""Convolution on ``[channels, height, width, batch]``, as matrix products of what the taps see.
 
-The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.  The
-references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then matrix
-products.  A backend may have several kernels for one of these and chooses itself.  Knows arrays and windows; no tensor
-and no device.  `ag.ops.conv` makes the launches.
+The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.
 """
 
 from __future__ import annotations
@@ -15,10 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ag.engine.kernels.epilogue import with_epilogue
 from ag.engine.primitive import Array, primitive
-from ag.engine.shape import Layout, Shape
-from ag.engine.window import Pair, Window, check_steps, places, taps, window_layout
-
-__all__ = ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"]
+from ag.engine.shape import Layout, Pair, Shape, Window, check_steps, places, taps, window_layout
 
 NAME = "ag_conv2d"
 
@@ -51,9 +45,9 @@ _LONG = 128  # elements; rows of memory from here on are worth a matrix product 
 
 
 def _seen(x: Array, grid: Shape, window: Window, groups: int) -> Array:
-    """What the taps see of `x` from the places of a grid: ``[groups, parts, channels * taps, places * batch]``.
+    """Gather what the taps see of `x` from a grid: ``[groups, parts, channels * taps, places * batch]``.
 
-    There is one part, or one for each row of places if rows are long: then only taps side by side are copied, since
+    There is one part, or one for each row of places if rows are long.  Then only taps side by side are copied, since
     those one below the other are whole rows of memory apart.  `_as_seen` gives weights the same order.
     """
     (high, wide), (down, across), dilation = window.kernel, window.stride, window.dilation

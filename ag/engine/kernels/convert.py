@@ -1,9 +1,7 @@
-"""Conversions between float32 and the 16-bit types f16 and bf16, which are for storage: nothing is computed in them.
+"""Conversions between float32 and the 16-bit types f16 and bf16, which are for storage only.
 
 Rounding is to the nearest, ties to even, with the same bits on every device.  `widen` and `narrow` convert buffers;
-backends convert host values with `stored` and `loaded`.  Knows arrays and buffers; no tensor and no device.
-`ag.autograd.half` decides when operands of ops are converted; casts, loss scales, optimizers and files call
-it themselves.
+`stored` and `loaded` convert host values.
 """
 
 from __future__ import annotations
@@ -17,10 +15,6 @@ from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.primitive import Array, primitive
 from ag.errors import CheckpointError, DtypeError, ShapeError
 
-__all__ = ["BFLOAT16", "converted", "known", "loaded", "narrow", "number_arrays", "numbers", "reconcile",
-           "refuse_unlike", "stored", "widen"]
-
-
 BFLOAT16 = np.dtype("V2")  # of arrays that hold bfloat16 elements: files have them, and numpy has no such type
 _QUIET_BIT = np.uint16(0x0040)
 _EXPONENT = np.uint32(0x7F800000)
@@ -30,13 +24,7 @@ _EXPONENT = np.uint32(0x7F800000)
 
 
 def stored(array: Array, dtype: DType) -> Array:
-    """Host numbers as the elements a buffer of type `dtype` holds.
-
-    Raises
-    ------
-    DtypeError
-        If an integer type cannot hold one of them.
-    """
+    """Host numbers as the elements a buffer of type `dtype` holds."""
     if not dtype.is_float:
         return _whole(array, dtype)
     if array.dtype == dtype.numpy_name and dtype is not BF16:
@@ -90,7 +78,7 @@ def refuse_masked(given: object, function: str) -> None:
 
 
 def _is_masked(given: object) -> bool:
-    """Whether something is a masked array, or a list with one in it."""
+    """Return whether something is a masked array, or a list with one in it."""
     if isinstance(given, (list, tuple)):
         kinds = set(map(type, given))
         return any(issubclass(kind, np.ma.MaskedArray) for kind in kinds) or (
@@ -99,7 +87,7 @@ def _is_masked(given: object) -> bool:
 
 
 class StandIn:
-    """What stands for an array whose values nobody may look at; who only uploads them asks for the array in it."""
+    """Stands for an array whose values must not be read; uploading code opens it."""
 
     __slots__ = ()
 
@@ -114,15 +102,7 @@ def array_to_upload(given: object, function: str) -> Array:
 
 
 def host_array(given: object, function: str) -> Array:
-    """What the user gave, as an array in a type that numpy computes with; every door for arrays asks this.
-
-    Raises
-    ------
-    DtypeError
-        If it is a masked array.
-    ShapeError
-        If it is a list whose rows have different lengths.
-    """
+    """Convert what the user gave to an array of a type that numpy computes with."""
     refuse_masked(given, function)
     try:
         return known(np.asarray(given))
@@ -132,13 +112,7 @@ def host_array(given: object, function: str) -> Array:
 
 
 def number_arrays(state: object, refusal: str) -> dict[str, Array]:
-    """The arrays of a state by name; `refusal` begins the message if it is none.
-
-    Raises
-    ------
-    CheckpointError
-        Listing what is no array of numbers.
-    """
+    """The arrays of a state by name; `refusal` begins the message if it is none."""
     if not isinstance(state, Mapping):
         raise CheckpointError(f"{refusal}: it is a {type(state).__name__}; a dict of arrays by name is required.")
     arrays, wrong = {}, []

@@ -1,8 +1,6 @@
 """Elementwise arithmetic and functions: copy, + - * /, exp, log, square root, power, absolute value, clamp.
 
-Most are `fusable`: their kernels are rows of shaders/functions.glsl, and a chain of them runs as one launch
-(`ag.engine.kernels.fused`).  `copy`, `pow`, `clamp` and their gradients have shaders of their own.  Knows arrays and
-buffers; no tensor and no device.  Ops, the tape, the optimizers and replicas make the launches.
+The kernels of those that are `fusable` are rows of shaders/functions.glsl.  The others have shaders of their own.
 """
 
 from __future__ import annotations
@@ -15,9 +13,6 @@ from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import broadcast, broadcast_layout, same
-
-__all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copied", "copy", "div", "exp", "log", "mul", "pow",
-           "pow_grad", "scale", "sqrt", "sub", "target_div", "target_log"]
 
 
 @primitive(same, bound=True, copies=True)

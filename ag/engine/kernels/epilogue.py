@@ -1,11 +1,8 @@
-"""Epilogues: what makes a product of matrices may put its elements through a chain of functions before it stores them.
+"""Epilogues: a product of matrices puts its elements through a chain of functions before storing them.
 
-`with_epilogue` declares, beside a primitive such as `matmul`, the primitive that does so:
+`with_epilogue` declares the primitive that does so, beside one such as `matmul`:
 
     matmul_chain(out, a, b, c, d, e; chain)    is    y = matmul(a, b);  out = fused(y, c, d, e; chain)
-
-The pass `ag.engine.compile.fuse_epilogues` uses it where a product's elementwise readers are known.  In the shader, the
-product's main loop ends with shaders/epilogue.glsl.
 """
 
 from __future__ import annotations
@@ -22,9 +19,6 @@ from ag.engine.primitive import Array, Call, Primitive, primitive
 from ag.engine.primitive_types import LayoutRule, ShapeRule
 from ag.engine.shape import Layout, Shape
 
-__all__ = ["with_epilogue", "with_epilogue_pair"]
-
-
 P = TypeVar("P", bound=Primitive)
 OTHERS = "c", "d", "e"  # operands beside the product, which is the chain's register 0
 
@@ -36,7 +30,7 @@ def with_epilogue(product: P) -> P:
     """Declare ``<product>_chain``, a chain of functions of each element of a product.
 
     Beside the product's operands it takes three of the shape of the result seen as a matrix, or of size 1 where they
-    repeat: its rows are the first axis, its columns the others.
+    repeat.  Its rows are the first axis, its columns the others.
     """
     _declare(product, 1, f"{product.name}_chain")
     return product

@@ -1,14 +1,9 @@
 """Chains of elementwise functions as one launch: the primitives `fused` and `fused_pair`.
 
-A chain is a tuple of instructions (function, x, y, value).  Registers 0 to 3 are the operands, register 4 + k is the
-result of instruction k; x and y are numbers of registers, value is the function's parameter, if it has one.  The
-functions are the primitives declared `fusable`, so a chain computes what their launches would:
+A chain is a tuple of instructions (function, x, y, value).  Registers 0 to 3 are the operands, 4 + k is the result of
+instruction k; x and y are registers, value is the function's parameter.
 
     relu(a * b + c)    is    ("mul", 0, 1, 0.0), ("add", 4, 2, 0.0), ("relu", 5, 5, 0.0)
-
-Knows which primitives are declared `fusable`; no compiler and no device.  The pass `ag.engine.compile.fuse_elementwise`
-makes the launches.  The kernel's text has all functions, and its specialization constants say which it applies
-(shaders/chain.glsl).
 """
 
 from __future__ import annotations
@@ -24,8 +19,6 @@ import numpy as np
 from ag.engine.cpu_threads import BLOCK, WIDE, one_by_one, shares, together
 from ag.engine.primitive import PRIMITIVES, Array, Call, primitive
 from ag.engine.shape import Layout, Shape, broadcast, chain_layout
-
-__all__ = ["MOST_STEPS", "OPERANDS", "Chain", "fused", "fused_pair"]
 
 Instruction = tuple[str, int, int, float]
 Chain = tuple[Instruction, ...]

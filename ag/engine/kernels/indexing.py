@@ -1,7 +1,6 @@
 """Kernels that move elements: slices, concatenation, transposition, columns by their ids.
 
-A step may be negative: places along an axis are ``start, start + step, ...``.  Knows arrays; no tensor and no device.
-`ag.ops.indexing`, `ag.ops.reshape`, `ag.ops.embedding` and `ag.ops.attention` make the launches.
+Places along an axis are ``start, start + step, ...``; a step may be negative.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import numpy as np
 
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape, axis_layout, permute_layout, permuted
-
-__all__ = ["insert", "part", "resized", "spread", "permute", "gather_columns", "scatter_columns"]
 
 _BUSY_GROUPS = 128  # workgroups that keep a large card busy
 

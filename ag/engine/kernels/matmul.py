@@ -1,7 +1,6 @@
 """Matrix products: one, one with row sums, and a batch of them in pieces of the inner axis.
 
-Knows arrays; no tensor and no device: how long the pieces are is a parameter.  `ag.ops.matmul` asks the device's target
-for it, makes the launches and adds the pieces up.
+Ops ask the device's target how long the pieces are, and add them up.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from ag.engine.kernels.reduce import sum
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout
 
-__all__ = ["batched_matmul", "matmul", "matmul_sums"]
-
 
 def _quads(rows: int, cols: int, inner: int, ta: bool, tb: bool) -> bool:
-    """Whether the rows of both operands and of the product are whole quads of words."""
+    """Return whether the rows of both operands and of the product are whole quads of words."""
     return not ((rows if ta else inner) | (inner if tb else cols) | cols) & 3
 
 

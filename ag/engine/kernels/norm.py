@@ -2,11 +2,8 @@
 
     rate = 1 / sqrt(variance + eps)     h = rate (x - mean)     out = gamma h + beta
 
-Layer norm takes mean and variance over the features of each sample, in one launch.  RMS norm takes nothing off and adds
-nothing: its mean and beta are 0, and the mean of the squares stands for the variance.  Batch norm takes them over the
-samples of each feature: `norm_statistics` of pieces of the rows, `joined_statistics` of the rows, then `normalize`.
-Variances take two passes, so that a large mean costs no digits.  The numpy functions go through a matrix in blocks that
-stay in a core's cache.  Knows arrays; no tensor and no device.  `ag.ops.norm` makes the launches.
+RMS norm has neither mean nor beta; the mean square is its variance.  Variances take two passes, so that a large mean
+costs no digits.  The numpy functions go through a matrix in blocks that stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -19,9 +16,6 @@ import numpy as np
 from ag.engine.kernels.reduce import SHORT, ones, total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
-
-__all__ = ["batch_norm_grad", "inverse_std", "joined_statistics", "layer_norm", "layer_norm_grad", "norm_statistics",
-           "norm_sums", "normalize", "rms_norm", "rms_norm_grad", "rms_norm_sums", "running_update"]
 
 _BLOCK = 1 << 16  # elements that the numpy functions work on at a time
 

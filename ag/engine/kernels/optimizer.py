@@ -1,23 +1,7 @@
 """The optimizers' primitives: one launch updates a flat run of parameters in place.
 
-Knows arrays; no tensor, no device and no optimizer.  `ag.optim` and ZeRO (`ag.parallel.replicas.zero`) make the
-launches, and `ag.autograd.half` those that loss scales need.
-
-    Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
-           p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)
-           where g is 2^64 with its sign, less a digit, if it is finite and larger, so that its square is finite, too
-    SGD:   d = g + weight_decay p       b = mu b + d                   p -= lr (d + mu b  if nesterov  else b)
-
-What may change from step to step is in device memory, so that a captured step can be replayed: `settings`, which only
-the host writes, and `state`, a word in which kernels count finished workgroups, and rows of counts.  The first row is
-the optimizer's own; it moves on when `last` is set, as a step whose parameters are not contiguous takes several
-launches.  Adam has a row (c1, c2, t) for every parameter besides, which moves on with the parameter, so that a gradient
-that comes late is corrected as a first one.  `places` says which elements are whose:
-
-    N   end of parameter 0 ... N-1   parameter of element 0, of element 64, of element 128, ...
-
-Gradients are multiplied with `factor` first, in place; `bad` is how many of them are not finite: if any, neither
-parameters nor state change.
+What may change from step to step is in device memory, so that a captured step can be replayed.  Gradients are first
+multiplied with `factor`, in place.  If `bad`, the number of them that are not finite, is not 0, nothing else changes.
 """
 
 from __future__ import annotations
@@ -34,9 +18,6 @@ from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout, Shape
 
-__all__ = ["PLACE", "adam_update", "sgd_update", "nonfinite", "pieces", "places_of", "scale_update", "clip_factor",
-           "square_sums"]
-
 PLACE = 64  # elements per word of the second part of `places`
 
 
@@ -49,6 +30,17 @@ def places_of(ends: Sequence[int]) -> Array:
 
 def _run_layout(p: Shape, *_others: Shape, **_params: int) -> Layout:
     return {"n": p[0]}
+
+
+# Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
+#        p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)
+#        A finite g whose square would not be finite counts as 2^64 less a digit, with its sign.
+# SGD:   d = g + weight_decay p       b = mu b + d                   p -= lr (d + mu b  if nesterov  else b)
+#
+# `settings`: only the host writes them.  `state`: a word in which kernels count finished workgroups, and rows of
+# counts.  The first row is the optimizer's, and moves on when `last` is set, as a step may take several launches.  Adam
+# has a row (c1, c2, t) per parameter, too, so that a gradient that comes late is corrected as a first one.  `places`:
+# N, the ends of parameters 0 ... N-1, and the parameters of element 0, of element 64, of element 128, ...
 
 
 @primitive(outputs=0, layout=_run_layout, updates=("p", "m", "v", "state", "g"), bound=True,

@@ -1,8 +1,6 @@
-"""Pooling: the largest value or the mean under a window, and their gradients.
+"""Pooling on [channels, height, width, batch]: the largest value or the mean under a window, and gradients.
 
-Images are [channels, height, width, batch].  Each tap of the window, one of its places, sees whole rows of memory, so
-the numpy functions go from tap to tap (`ag.engine.window.taps`) and not from place to place.  Knows arrays and windows;
-no tensor and no device.  `ag.ops.pool` makes the launches.
+The numpy functions go from tap to tap of the window, as each tap sees whole rows of memory.
 """
 
 from __future__ import annotations
@@ -12,10 +10,7 @@ from math import inf, prod
 import numpy as np
 
 from ag.engine.primitive import Array, primitive
-from ag.engine.shape import Layout, Shape
-from ag.engine.window import Pair, Window, places, taps, window_layout
-
-__all__ = ["avg_pool2d", "avg_pool2d_grad", "max_pool2d", "max_pool2d_grad"]
+from ag.engine.shape import Layout, Pair, Shape, Window, places, taps, window_layout
 
 
 def _pooled(x: Shape, window: Window) -> Shape:

@@ -1,10 +1,7 @@
-"""Counter-based random numbers (Philox) and dropout, which draws its mask from them.
+"""Counter-based random numbers (Philox), and dropout, which draws its mask from them.
 
-A number is a function of a key (the seed), a stream and a position, so every device draws the same ones and nothing is
-kept between draws but the number of the next stream (`rng_draw`).  Knows arrays and keys; no tensor and no device.
-`ag.engine.random` calls it to draw streams on a device and words on the host; `ag.ops.dropout` and `ag.ops.attention`
-launch `dropout`; the kernels of attention and the order of samples (`ag.parallel.trainer.samples`) use the same
-numbers.
+A number is a function of a key (the seed), a stream and a position, so every device draws the same ones.  The only
+state is the number of the next stream.
 """
 
 from __future__ import annotations
@@ -18,8 +15,6 @@ import numpy as np
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import same
 
-__all__ = ["philox", "rng_draw", "uniform_from_bits", "dropout"]
-
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _WEYL = np.arange(10, dtype=np.uint64)[:, None] * np.array([0x9E3779B9, 0xBB67AE85], np.uint64)  # by round
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -28,7 +23,7 @@ _drawing = RLock()
 
 
 def _forked() -> None:
-    """Whoever drew in another thread does not exist in a forked child."""
+    """Drop the locks of threads that do not exist in a forked child."""
     global _drawing
     _drawing = RLock()
 

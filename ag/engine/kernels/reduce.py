@@ -1,13 +1,8 @@
-"""Reductions along one axis: sum, maximum; broadcasting, which is the adjoint of a sum; equality, to find the maximum.
+"""Reductions along one axis: sum, maximum; broadcasting, the adjoint of a sum; equality, to find the maximum.
 
 An axis is cut into pieces of `chunk` elements, each of which becomes one element of the result:
 
     out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]
-
-`sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.  The numpy functions
-make sums that may be long with `total` or along the last axis, so that float32 keeps its digits.  Knows arrays and
-buffers; no tensor and no device.  `ag.ops.reduce` has the public ops; losses, products, norms, clipping and loss scales
-use them, too.  Reductions that only optimizers launch are in `ag.engine.kernels.optimizer`.
 """
 
 from __future__ import annotations
@@ -22,9 +17,6 @@ import numpy as np
 from ag.engine.buffer import Buffer, Run
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
-
-__all__ = ["CHUNK", "LONGEST_ROW", "ones", "runs", "sum", "sum_over", "sum_to", "total", "equal", "expand",
-           "max"]
 
 # One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
 # (lavapipe silently ends an invocation's loops after 65,535 iterations).
@@ -85,7 +77,7 @@ def total(x: Array, axis: int) -> Array:
 
 
 def _is_plain(x: Array, axis: int) -> bool:
-    """Whether numpy's own sum keeps the digits."""
+    """Return whether numpy's own sum keeps the digits."""
     return x.shape[axis] <= SHORT or prod(x.shape[axis + 1 :]) == 1
 
 

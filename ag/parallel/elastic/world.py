@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from ag.engine.device import ag_default_device, ag_synchronize, backend_of
-from ag.engine.devices import cards, default_devices
+from ag.engine.device import ag_default_device, ag_synchronize, backend_of, cards, default_devices
 from ag.engine.registry import accelerator_titles, families
 from ag.errors import CommError, DeviceError
 from ag.names import Making

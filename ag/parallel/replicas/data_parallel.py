@@ -21,8 +21,7 @@ from typing import Any
 
 from ag.autograd.tape import Gradients, backward, with_grad_tape
 from ag.autograd.tensor import Tensor
-from ag.engine.device import backend_of
-from ag.engine.devices import accelerator_name, default_devices
+from ag.engine.device import accelerator_name, backend_of, default_devices
 from ag.engine.primitive import Array
 from ag.engine.shape import along
 from ag.errors import TapeError

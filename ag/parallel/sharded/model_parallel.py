@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ag.engine.device import ag_device, backend_of
-from ag.engine.devices import default_devices
+from ag.engine.device import ag_device, backend_of, default_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
 from ag.parallel.comm.scatter import moved

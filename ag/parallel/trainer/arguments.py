@@ -17,8 +17,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ag.engine.device import canonical, is_accelerator, is_software, was_named
-from ag.engine.devices import default_devices
+from ag.engine.device import canonical, default_devices, is_accelerator, is_software, was_named
 from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable

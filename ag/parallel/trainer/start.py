@@ -12,7 +12,7 @@ from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.engine.devices import default_devices
+from ag.engine.device import default_devices
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.dp_train import DPResult, dp_train

@@ -30,7 +30,7 @@ from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.primitive import Primitive
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 CLASS = "16x32 32x16 nn 1"
 NN = {"ta": False, "tb": False}

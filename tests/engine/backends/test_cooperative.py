@@ -32,7 +32,7 @@ from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.matmul import batched_matmul, matmul
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 SIZES = [(16, 16, 16), (8, 16, 16), (8, 8, 8)]  # NVIDIA and AMD, Intel, lavapipe
 KERNELS = {"matmul_coop", "batched_matmul_coop"}

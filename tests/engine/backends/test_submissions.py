@@ -31,8 +31,7 @@ from ag.engine.kernels.indexing import scatter_columns
 from ag.engine.kernels.matmul import matmul
 from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
-from ag.engine.shape import Shape
-from ag.engine.window import Window, places
+from ag.engine.shape import Shape, Window, places
 
 CARD = Tiles(132, (), "L")
 MOST = Budget("integrated").seconds

@@ -22,7 +22,7 @@ from table.rows import EPS, Array
 from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.primitive import Primitive
-from ag.engine.window import Window, places
+from ag.engine.shape import Window, places
 
 pytestmark = pytest.mark.vulkan
 GEOMETRIES = int(os.environ.get("AG_TEST_GEOMETRIES", "25"))

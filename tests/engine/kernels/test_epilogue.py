@@ -20,7 +20,7 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.kernels.matmul import matmul, matmul_sums
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window, places
+from ag.engine.shape import Window, places
 
 pytestmark = pytest.mark.vulkan
 

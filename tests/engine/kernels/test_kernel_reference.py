@@ -26,7 +26,7 @@ from ag.engine.backends.vulkan.plans import manifest
 from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.dtype import F32, as_dtype
 from ag.engine.primitive import PRIMITIVES, Primitive
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 SIZES = (1, 7, 1031)
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3e38, -3e38], np.float32)

@@ -20,7 +20,7 @@ from ag.engine.backends.vulkan.plans import steps
 from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.fused import fused
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window
+from ag.engine.shape import Window
 from kernels_build import ShaderError, build
 
 MANIFEST = kernels_build.read_manifest(kernels_build.OUT)

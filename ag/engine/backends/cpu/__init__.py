@@ -1,11 +1,7 @@
 """The CPU backend: ``cpu``, ``cpu:1``, ... are independent devices on the machine's processor.
 
-    native     a primitive that has a kernel in C runs there: the devices where kernels were compiled
-    library    these kernels, of ``kernels/``
-    backend    every primitive in numpy: the base of `native`, and the devices where none were compiled
-
-Nothing here knows the compiler or another backend.  The registry imports this package when a device of its name is
-first asked for.
+    native     kernels in C, of `library`; numpy for the rest
+    backend    every primitive in numpy: the base of `native`, and the devices where no kernels were compiled
 """
 
 from ag.engine.backend import Backend

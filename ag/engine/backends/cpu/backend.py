@@ -1,8 +1,7 @@
-"""The CPU backend in numpy: it runs a primitive's reference; `ag.engine.backends.cpu.native` adds kernels in C to it.
+"""Run primitives by their numpy references; `native` adds kernels in C.
 
-Arrays are views into the arena's segments, so that offsets and lifetimes are exercised exactly as on a GPU.  Launches
-are synchronous.  A program is the list of bound calls; running it involves no shape rule, no allocation and no
-dictionary.  It runs whatever primitive it is given and must not know one by name.  `ag.engine.backends.cpu` makes it.
+Arrays are views into the arena's segments, so offsets and lifetimes are exercised as on a GPU.  Launches are
+synchronous.  A program is a list of bound calls, without shape rules, allocations or look-ups.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ from ag.engine.primitive import Array, Call, Params, Primitive
 from ag.engine.program import OPEN, Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-
-__all__ = ["NumpyBackend", "device_info", "quiet"]
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
@@ -86,7 +83,7 @@ def _processor() -> str:
 
 
 def software() -> str:
-    """What CPU devices compute with."""
+    """Name what CPU devices compute with."""
     kernels = library()
     with_kernels = "" if kernels is None else f"kernels for {platform.machine()}{kernels.level.replace('.', '-')}, "
     return f"{with_kernels}numpy {np.__version__}"
@@ -141,17 +138,7 @@ class NumpyProgram:
 
 
 class NumpyBackend(Backend):
-    """A CPU device.
-
-    Parameters
-    ----------
-    index : int, optional
-        Several independent CPU devices may exist; ``cpu`` is the first.
-    guard : int, optional
-        Guard bytes around every block, for tests.
-    limit_bytes : int or None, optional
-        Refuse to reserve more than this.
-    """
+    """A CPU device."""
 
     asynchronous = False
     # Smaller arrays are in the cache anyway; a product is a call of its own, whatever follows.
@@ -258,7 +245,7 @@ class NumpyBackend(Backend):
         _wait_for_others()
 
     def examine(self) -> list[Finding]:
-        """What is lacking of the kernels in C, if anything is."""
+        """Report kernels in C that are missing."""
         kernels = found()
         return [Finding("kernels in C", kernels.lacks, kernels.remedy)] if kernels.lacks else []
 

@@ -1,12 +1,8 @@
-"""The CPU's kernels in C: the compiled library, and launches as words that it runs.
+"""Load the CPU's kernels in C, and plan launches as words that the library runs.
 
-A kernel is an optional override of the primitive of its name: what it takes stands in ``manifest.json``, which
-tools/cpu_kernels.py read from its text.  A launch of it is a row of 8-byte words, and a program is a row of launches:
+A kernel overrides the primitive of its name.  A launch is a row of 8-byte words, the same eagerly and in a program:
 
     address of the kernel, number of words, whether to share it, pointers of the operands, numbers by name
-
-The same words run eagerly and in a program, so both give the same bits.  This module knows kernels by what the manifest
-says, and no primitive by name; `ag.engine.backends.cpu.native` asks it for a plan per launch.
 """
 
 from __future__ import annotations
@@ -30,8 +26,6 @@ from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError, ShapeError
 from ag.version import DISTRIBUTION
-
-__all__ = ["LEVELS", "PLANS_KEPT", "SHARED_FROM", "Found", "Kernel", "Library", "Plan", "Ready", "found", "library", "load"]
 
 LEVELS = {"plain": "", "v3": ".v3", "v4": ".v4"}  # of `AG_CPU`: the ending of their library
 _BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
@@ -57,83 +51,42 @@ class Number(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A launch at certain shapes and parameters: everything but the addresses.
+    """A launch at certain shapes and parameters: everything but the addresses."""
 
-    Attributes
-    ----------
-    pack : callable
-        The words up to the pointers, given these.
-    tail : bytes
-        The words behind them.
-    work : int
-        Elements that are read, written or multiplied, about.
-    """
-
-    pack: Callable[..., bytes]
-    tail: bytes
-    work: int
+    pack: Callable[..., bytes]  # the words up to the pointers, given these
+    tail: bytes  # the words behind them
+    work: int  # elements that are read, written or multiplied, about
 
 
 class Ready(NamedTuple):
-    """A launch whose result is made afresh, at certain shapes and parameters of what it is made of.
-
-    Attributes
-    ----------
-    plan : Plan
-    nbytes : int
-    shape : tuple of int
-    dtype : DType
-        Of the result, and how many bytes these take.
-    row : bytes
-        The launch as words, with zeros for pointers; empty if several threads are to make it.
-    """
+    """A launch whose result is made afresh, at certain shapes and parameters of what it is made of."""
 
     plan: Plan
     nbytes: int
     shape: Shape
-    dtype: DType
-    row: bytes
+    dtype: DType  # of the result, and how many bytes these take
+    row: bytes  # the launch as words, with zeros for pointers; empty if several threads are to make it
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled kernel.
-
-    Attributes
-    ----------
-    address : int
-    operands : tuple of str
-        Their names.
-    types : tuple of tuple of DType
-        What each operand may hold.
-    writes : tuple of bool
-        Which operands it writes.
-    numbers : tuple of Number
-    work : tuple of str
-        Names and numbers whose product says how much there is to do; empty: the elements of the largest operand.
-    reals : tuple of str
-        Numbers whose zeros differ by their signs, which a key of a dictionary would not tell.
-    functions : frozenset of str
-        What a chain may be made of.
-    plans : dict
-        Those that were made, by shapes, types and parameters.
-    ready : dict
-        Likewise, by those of what launches compute with, for `ag.engine.backends.cpu.native`; None: no plan.
-    """
+    """A compiled kernel."""
 
     address: int
-    operands: tuple[str, ...]
-    types: tuple[tuple[DType, ...], ...]
-    writes: tuple[bool, ...]
+    operands: tuple[str, ...]  # their names
+    types: tuple[tuple[DType, ...], ...]  # what each operand may hold
+    writes: tuple[bool, ...]  # which operands it writes
     numbers: tuple[Number, ...]
+    # names and numbers whose product says how much there is to do; empty: the elements of the largest operand
     work: tuple[str, ...]
-    reals: tuple[str, ...]
-    functions: frozenset[str]
-    plans: dict[object, Plan | None]
+    reals: tuple[str, ...]  # numbers whose zeros differ by their signs, which a key of a dictionary would not tell
+    functions: frozenset[str]  # what a chain may be made of
+    plans: dict[object, Plan | None]  # those that were made, by shapes, types and parameters
+    # likewise, by those of what launches compute with, for `ag.engine.backends.cpu.native`; None: no plan
     ready: dict[object, Ready | None]
 
     def plan(self, kinds: list[object], primitive: Primitive, params: Params) -> Plan | None:
-        """How to launch it, given shape and type of each operand; None where one holds what it does not take."""
+        """Plan a launch, given shape and type of each operand; None if the kernel does not take one of them."""
         key = tuple(kinds) if not params else (*kinds, *self.told_apart(primitive, params))
         found = self.plans.get(key, _UNKNOWN)
         if found is _UNKNOWN:
@@ -183,39 +136,17 @@ _UNKNOWN = Plan(bytes, b"", 0)
 
 
 class Library:
-    """The compiled kernels, and what runs them.
-
-    Parameters
-    ----------
-    folder : Path
-    manifest : dict
-        What is in its ``manifest.json``.
-    wanted : str, optional
-        The level to open, instead of the best that the processor has.
-
-    Attributes
-    ----------
-    level : str
-        For which processors they are; empty: for all.
-    lacks : str
-        Why they are not those for processors such as this one; empty if they are.
-    kernels : dict of str to Kernel
-    launch_briefly : callable
-        Makes the launch of a row of words, in the calling thread.
-    launch_at, run_at : int
-        Addresses of what makes a launch, and what makes all of a program, in this process; 0 if they are elsewhere.
-    pool_at : int
-        Address of what makes a program with several threads.
-    """
+    """The compiled kernels, and what runs them."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any], wanted: str | None = None) -> None:
         plain = ctypes.CDLL(_whole(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
+        # why they are not those for processors such as this one; empty if they are
         left_out, self.lacks = manifest.get("left_out", {}), ""
         if wanted is not None:
             if wanted and (plain.ag_level() < int(wanted[2:]) or wanted not in manifest["levels"]):
-                raise KernelError(f"AG_CPU is {wanted[1:]!r}; this processor or the build has no such kernels. Unset it "
-                                  f"to use the best that there are.")
+                raise KernelError(f"AG_CPU is {wanted[1:]!r}; this processor or the build has no such kernels. Unset "
+                                  f"it to use the best that there are.")
             self._open(folder, wanted, manifest)
             return
         for level in [*(f".v{n}" for n in range(plain.ag_level(), 2, -1)), ""]:  # best first
@@ -234,16 +165,19 @@ class Library:
     def _open(self, folder: Path, level: str, manifest: dict[str, Any]) -> None:
         path = _whole(folder / f"kernels{level}.so")
         free, held = ctypes.CDLL(path), ctypes.PyDLL(path)  # without Python's lock, and with it
+        # makes the launch of a row of words, in the calling thread
         self._run, self._run_briefly, self.launch_briefly = free.ag_run_beside, held.ag_run, held.ag_launch
         for run, numbers in ((self._run, 3), (self._run_briefly, 2)):
             run.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * numbers]
             run.restype = None
         self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
+        # `launch_at` and `run_at`: addresses of what makes a launch, and what makes all of a program, in this process;
+        # 0 if they are elsewhere
         self.launch_at, self.run_at = _address(held.ag_launch), _address(held.ag_run)
-        self.pool_at = _address(free.ag_run_beside)
+        self.pool_at = _address(free.ag_run_beside)  # address of what makes a program with several threads
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
-        self.level = level
+        self.level = level  # for which processors they are; empty: for all
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
@@ -274,7 +208,7 @@ def _address(function: object) -> int:
 
 def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]],
             functions: frozenset[str]) -> Kernel:
-    """What the manifest says of a kernel."""
+    """A kernel's entry of the manifest."""
     operands, numbers = entry["operands"], entry["numbers"]
     return Kernel(
         _address(getattr(library, f"ag_{name}")),
@@ -285,21 +219,11 @@ def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str
 
 
 class Found(NamedTuple):
-    """The kernels of a folder, and what is lacking of them.
+    """The kernels of a folder, and what is lacking of them."""
 
-    Attributes
-    ----------
-    library : Library or None
-        None: the CPU computes with numpy.
-    lacks : str
-        Why it does, or does not compute as quickly as it could; empty if nothing is to be said.
-    remedy : str
-        What to do about that.
-    """
-
-    library: Library | None
-    lacks: str = ""
-    remedy: str = ""
+    library: Library | None  # none: the CPU computes with numpy
+    lacks: str = ""  # why it does, or does not compute as quickly as it could; empty if nothing is to be said
+    remedy: str = ""  # what to do about that
 
     @property
     def line(self) -> str:
@@ -314,8 +238,8 @@ def found() -> Found:
     if wanted == "numpy":
         return Found(None)
     if wanted and wanted not in LEVELS:
-        raise KernelError(f"AG_CPU is {wanted!r}; it may be 'numpy', for a CPU device without kernels in C, or the level "
-                          f"of these: {', '.join(map(repr, LEVELS))}. Unset it to use the best that were built.")
+        raise KernelError(f"AG_CPU is {wanted!r}; it may be 'numpy', for a CPU device without kernels in C, or the "
+                          f"level of these: {', '.join(map(repr, LEVELS))}. Unset it to use the best that were built.")
     loaded = load(_BUILT, LEVELS.get(wanted))
     if wanted and loaded.library is None:
         raise KernelError(f"AG_CPU is {wanted!r}, and {loaded.lacks}; {loaded.remedy}.")
@@ -353,7 +277,7 @@ def _none(why: str) -> Found:
 
 
 def _why_not_built(folder: Path) -> str:
-    """What native_build.py noted beside the folder."""
+    """Return what native_build.py noted beside the folder."""
     note = folder.parent / "not_built.txt"
     lines = note.read_text("utf-8").splitlines() if note.is_file() else []
     whys = [line.removeprefix(_NOTED) for line in lines if line.startswith(_NOTED)]
@@ -361,5 +285,5 @@ def _why_not_built(folder: Path) -> str:
 
 
 def _is_other(path: Path, digest: str) -> bool:
-    """Whether a file is there, as in a checkout, and is not that of this hash."""
+    """Return whether a file exists, as in a checkout, and has another hash."""
     return path.is_file() and sha256(path.read_bytes()).hexdigest() != digest

@@ -1,8 +1,7 @@
-"""The CPU backend with kernels in C: a primitive that has one runs in C, every other one in numpy.
+"""Run primitives in C where they have a kernel, and the others in numpy.
 
-A launch of a kernel is a row of words, which the library runs; a program joins the rows of neighbouring launches, so
-that a step whose primitives all have kernels is one call, during which other threads have Python for themselves.  Which
-primitives these are, `ag.engine.backends.cpu.library` knows; `ag.engine.backends.cpu` makes the devices.
+A program joins the rows of neighbouring launches: a step whose primitives all have kernels is one call, during which
+other threads have Python for themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from copy import copy as copy_of
 from functools import partial
 from importlib import import_module
 from itertools import groupby
-from math import prod
 from types import ModuleType
 from typing import cast
 
@@ -24,8 +22,6 @@ from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Given, Launch, Program
-
-__all__ = ["NativeBackend"]
 
 _HELD = 1 << 16  # work of a program during which Python's lock is held: some ten microseconds
 
@@ -78,14 +74,7 @@ class NativeProgram(NumpyProgram):
 
 
 class NativeBackend(NumpyBackend):
-    """A CPU device with kernels in C.
-
-    Parameters
-    ----------
-    kernels : Library
-    index, guard, limit_bytes
-        As of `NumpyBackend`.
-    """
+    """A CPU device with kernels in C."""
 
     def __init__(self, kernels: Library, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
@@ -96,7 +85,7 @@ class NativeBackend(NumpyBackend):
             setattr(self, "launch", self._quickly(self.launch, kernels))  # noqa: B010 - in the place of the method
 
     def _quickly(self, launch: Callable[..., object], kernels: Library) -> object:
-        """`launch` in compiled code, which calls it for what it does not know."""
+        """Compile `launch`; what compiled code does not know falls back to it."""
         assert _code is not None
         return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, note_written, Buffer, Block,
                             OFFSET_BITS, kernels.launch_at, None, tuple, ())
@@ -116,7 +105,7 @@ class NativeBackend(NumpyBackend):
         self.starts = []  # of memory that may be gone
 
     def memory(self) -> list[object]:
-        """What whoever has addresses holds while it uses them."""
+        """Return the memory, to be held while its addresses are in use."""
         return [memory for _, memory in self.arena.segments]
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
@@ -147,9 +136,9 @@ class NativeBackend(NumpyBackend):
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned:
-        """`Backend.launch`; what small tensors feel is one look-up for all that shapes, types and parameters decide.
+        """`Backend.launch`, with one look-up for all that shapes, types and parameters decide.
 
-        Where it was compiled, ``launch.c`` does the same in a third of the time, and calls this for what is new to it.
+        ``launch.c`` does the same in a third of the time, and falls back to this for what is new to it.
         """
         kernel = self._kernels.get(primitive.name)
         if (kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
@@ -193,7 +182,7 @@ class NativeBackend(NumpyBackend):
 
     def _make_ready(self, kernel: Kernel, key: tuple[object, ...], primitive: Primitive, operands: tuple[Buffer, ...],
                     params: Params) -> Ready | None:
-        """What `launch` looks up; None if the kernel does not take such operands."""
+        """Make the entry that `launch` looks up; None if the kernel does not take such operands."""
         shape, dtype = primitive.shape(*[b.shape for b in operands], **params), operands[0].dtype
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
@@ -201,7 +190,7 @@ class NativeBackend(NumpyBackend):
         ready = None
         if plan is not None:
             row = plan.pack(*[0] * (1 + len(operands))) + plan.tail if plan.work < SHARED_FROM else b""
-            ready = Ready(plan, (prod(shape) * dtype.itemsize + 3) & ~3, shape, dtype, row)
+            ready = Ready(plan, dtype.nbytes(shape), shape, dtype, row)
         kernel.ready[key] = ready
         return ready
 
@@ -225,7 +214,7 @@ class NativeBackend(NumpyBackend):
 
 
 def _table(kernels: Mapping[str, Kernel]) -> dict[str, tuple[dict[object, Ready | None], tuple[str, ...]]]:
-    """What compiled code asks for the launch of a primitive, by its name; the others are not for it."""
+    """List by name the primitives that compiled code may launch."""
     known = {name: PRIMITIVES[name] for name in kernels}
     return {name: (kernels[name].ready, p.params) for name, p in known.items()
             if p.outputs == 1 and not p.updates and "chain" not in p.params}

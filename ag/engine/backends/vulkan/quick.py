@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
-from math import prod
 from types import ModuleType
 
 from ag.engine.arena import OFFSET_BITS, Block
@@ -77,7 +76,7 @@ class Quick:
             shapes = (out.shape, *[b.shape for b in operands])
             rows = (self._recipe(self._kernels.plan(primitive, shapes, params, (_ALIGNED,))),
                     self._recipe(self._kernels.plan(primitive, shapes, params, (_ELSEWHERE,))))
-            ready[key] = None, (prod(out.shape) * out.dtype.itemsize + 3) & ~3, out.shape, out.dtype, rows
+            ready[key] = None, out.nbytes, out.shape, out.dtype, rows
 
     def _recipe(self, plan: Plan) -> object:
         """Return the parts of a command that stay; None if compiled code cannot make it."""

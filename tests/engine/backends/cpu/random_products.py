@@ -15,7 +15,7 @@ from table.rows import Array
 from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.pool import max_pool2d
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window, places
+from ag.engine.shape import Window, places
 from ag.errors import ShapeError
 
 __all__ = ["PRODUCTS"]

@@ -21,7 +21,7 @@ from table.rows import Array
 
 from ag.engine.backends.cpu.library import library
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")
 
@@ -126,7 +126,7 @@ from ag.engine.backends.cpu.library import library
 from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.dtype import as_dtype
 from ag.engine.primitive import PRIMITIVES
-from ag.engine.window import Window
+from ag.engine.shape import Window
 
 rng = np.random.default_rng(0)
 normal = lambda *sizes: rng.standard_normal(sizes).astype(np.float32)
