@@ -21,8 +21,7 @@ import typed_program
 
 import ag
 from ag.autograd.op import Cotangents, Need, Result, Run, op
-from ag.autograd.tensor import Tensor, TensorLike
-from ag.autograd.tensor import OPS
+from ag.autograd.tensor import OPS, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.pool import max_pool2d

@@ -56,7 +56,8 @@ def true_or_false(function: str, argument: str, value: Any) -> bool:
     """`value` as a bool, or an error that names the argument."""
     if type(value) is bool:  # first, as ops ask
         return value
-    if not (getattr(value, "dtype", None) == "bool" and value.shape == ()) and not (is_whole(value) and value in (0, 1)):
+    of_numpy = getattr(value, "dtype", None) == "bool" and value.shape == ()
+    if not of_numpy and not (is_whole(value) and value in (0, 1)):
         raise TypeError(f"{function}: {argument} is a {type(value).__name__}; True or False is required.")
     return bool(value)
 

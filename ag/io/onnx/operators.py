@@ -14,8 +14,7 @@ from operator import index
 from typing import SupportsIndex, cast
 
 from ag.engine.dtype import F32
-from ag.engine.shape import normalize_axes, normalize_axis
-from ag.engine.shape import Pair, Window
+from ag.engine.shape import Pair, Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
 from ag.io.onnx.graph import Attribute, Dim, Dims, Graph, Size, Value
 from ag.ops import activation, arithmetic, convert, elementwise, indexing, loss, norm, pool, reduce
