@@ -58,7 +58,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "PIL": ("ag.data.images",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.shared_cores",),
-    "tqdm": ("ag.parallel", "ag.training.progress"),
+    "tqdm": ("ag.parallel", "ag.training.logs"),
     "matplotlib": ("ag.training",),
     "sklearn": ("ag.training.estimators",),
     "yaml": ("ag.parallel.elastic.config",),

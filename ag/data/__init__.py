@@ -1,8 +1,6 @@
-"""Samples in batches, from arrays in memory and from folders of images; training loops and `dp_train` ask for them.
+"""Samples in batches, from arrays in memory and from folders of images.
 
-What only ImageNet has, its index files and top-k accuracy, stays in ``ag.data.imagenet``.
-
-Nothing here knows models, optimizers or files of tensors.
+ImageNet's index files and top-k accuracy are in ``ag.data.imagenet``.
 """
 
 import typing as _typing

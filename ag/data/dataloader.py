@@ -1,10 +1,7 @@
 """Batches of samples, shuffled reproducibly and resumable in the middle of an epoch.
 
-The order of an epoch follows from the seed and the epoch's number alone, so the loader's state is a few numbers.  Every
-loop has a place in an epoch of its own, and so has `next_batch`.  Knows samples (`ag.data.samples`) and makes tensors
-of them; no model, no file.  Training loops ask it.
-
-Ranks that make steps together each have a share of every batch: batches of 4 of the order 5 3 1 0 2 4, on two ranks
+An epoch's order follows from the seed and the epoch's number.  Every loop has a place in an epoch of its own, and so
+has `next_batch`.  Ranks have shares of batches, here of 4 of the order 5 3 1 0 2 4:
 
     rank 0    5 3 | 2          rank 1    1 0 | 4          state, on both, after a batch: epoch 0, next 1
 """
@@ -37,7 +34,7 @@ _NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
 
 class Batch(NamedTuple):
-    """One batch; ``x, y = batch`` takes it apart, and so does ``for x, y in loader``.
+    """A batch; ``x, y = batch`` takes it apart, and so does ``for x, y in loader``.
 
     Attributes
     ----------
@@ -78,8 +75,8 @@ class DataLoader:
     seed : int, optional
         For the orders; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread gathers ahead in a loop, making their samples, and how many steps ahead
-        `dp_train` has them made; 0 makes them in the calling thread, as `next_batch` does.
+        How many batches a background thread gathers ahead in a loop, and how many steps ahead `dp_train` has samples
+        made; 0 makes them in the calling thread, as `next_batch` does.
 
     Raises
     ------
@@ -94,26 +91,21 @@ class DataLoader:
 
     Notes
     -----
-    Every ``for`` loop over the loader is an epoch of its own, from its start, however the loop before ended: in the
-    middle, with the last batch, or not at all yet.  ``has_next()``, ``next_batch()`` and ``reset()`` go through epochs
-    beside them.  Only after `load_state_dict` does the next of them, whichever it is, go on in the middle of an epoch.
+    Every ``for`` loop over the loader is an epoch of its own, from its start.  ``has_next()``, ``next_batch()`` and
+    ``reset()`` go through epochs beside them.  After `load_state_dict`, the next of them goes on in the middle of an
+    epoch.
 
-    Numpy arrays, tensors, whatever else offers itself as an array (``__array__``), and lists or tuples of plain
-    numbers, nested or not, are arrays.  Every other list or tuple, such as one of arrays, and every other object with
-    ``len()`` and ``[i]`` is a sequence of samples, each an array, a tensor, a number or a list of numbers.  `x` and
-    `y` need not be of one kind.  Numpy arrays are not copied: what is assigned to them is seen by batches that are not
-    gathered yet.  Batches are copies.
+    Numpy arrays, tensors, other objects with ``__array__``, and nested lists of plain numbers are arrays.  Every other
+    object with ``len()`` and ``[i]`` is a sequence of samples, each an array, a tensor, a number or a list of numbers.
+    `x` and `y` need not be of one kind.  Arrays are not copied: later batches see assignments.  Batches are copies.
 
-    Batches have the batch on the last axis, whatever the layout of `x`, and tensors are on the default device.  Samples
-    of shape S make a batch of shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are
-    integers stay an array, and if they are numbers its shape is ``(batch,)``.  A sample that is a tensor of shape
-    ``(n, 1)`` counts as the vector of length n that `ag_tensor` made it of.
+    Batches have the batch on the last axis, and tensors are on the default device.  Samples of shape S make a batch of
+    shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are integers stay an array, of numbers
+    one of shape ``(batch,)``.  A sample that is a tensor of shape ``(n, 1)`` counts as a vector of length n.
 
-    A sequence is asked for a sample when its batch is due, or `prefetch` batches earlier, once an epoch and in the
-    epoch's order; by one thread at a time, also where a loop is left while its thread is at a sample.  An error in it
-    ends the loop; the batch that failed is the next one for `next_batch`, and for `state_dict`.  What this library
-    draws in a sample, such as a dropout mask, follows from the loader's seed and the batch, whatever `prefetch` is and
-    also after `load_state_dict`; a generator of your own goes on from sample to sample.
+    One thread at a time asks a sequence for samples, once an epoch and in the epoch's order.  An error in a sample ends
+    the loop; that batch is the next one for `next_batch` and `state_dict`.  This library's random numbers in a sample
+    follow from the loader's seed and the batch alone; a generator of your own goes on from sample to sample.
 
     Among ranks that make steps together each takes its `share`.
 
@@ -158,7 +150,7 @@ class DataLoader:
         self._seed = host_seed() if seed is None else int(seed)
         self._is_seeded = seed is not None
         self._part = 0, 1  # which part of every batch it has, of how many
-        self._lock, self._turn = Lock(), Lock()  # around every change of a place; of whoever calls next_batch
+        self._lock, self._turn = Lock(), Lock()  # around every change of a place; around next_batch
         self._begun = 0  # epochs, with the one that waits
         self._own: _Place | None = None  # the place of `next_batch`
         self._left: _Place | None = None  # of the loop that may go on at the place that waits
@@ -173,7 +165,7 @@ class DataLoader:
         return f"{type(self).__name__}({self.n_samples} samples in {self.n_batches()} batches, {settings}{share})"
 
     def __copy__(self) -> DataLoader:
-        """A loader of the same samples, at places of its own."""
+        """Return a loader of the same samples, at places of its own."""
         twin, memo = object.__new__(type(self)), dict[int, object]()
         vars(twin).update(vars(self), _lock=Lock(), _turn=Lock())
         for name in ("_own", "_left", "_at", "_waiting"):
@@ -203,21 +195,21 @@ class DataLoader:
         return _Place(self._begun - 1)
 
     def _begin(self) -> _Place:
-        """The place to begin at: the one that waits, or the start of the next epoch."""
+        """Return the place to begin at: the waiting one, or the start of the next epoch."""
         with self._lock():
             self._at = self._waiting or self._fresh()
             self._waiting = None
             return self._at
 
     def _moved(self, place: _Place) -> _Place:
-        """Where the loop that is at `place` goes on: there, unless a state was loaded since and nobody is there yet."""
+        """Return where a loop goes on: at its place, or at a state that was loaded since."""
         if self._waiting is None:
             return place
         with self._lock():
             return self._begin() if self._waiting is not None and place is self._left else place
 
     def _end(self, place: _Place) -> None:
-        """A loop is over, or was left."""
+        """End a loop, or leave it."""
         with self._lock():
             if place is self._at and place.next >= self.n_batches():
                 self._left = None
@@ -232,32 +224,32 @@ class DataLoader:
 
     @property
     def order(self) -> Array:
-        """The numbers of the samples in the order of the epoch that `state_dict` speaks of."""
+        """Return the numbers of the samples in the order of `state_dict`'s epoch."""
         return self._order(self._at)
 
     # ---------------------------------------------------------------------------------------------- batches
 
     @property
     def threads(self) -> int:
-        """How many threads should make samples at a time, for `dp_train`; 0 where they are there already."""
+        """Return how many threads should make samples at a time; 0 for samples in memory."""
         return max(part.threads for part in self._data)
 
     def sample(self, i: int, of: Pass) -> list[Array]:
-        """The arrays of one sample by its number, x and perhaps y, each with a last axis of 1; for `dp_train`."""
+        """Return the arrays of one sample, x and perhaps y, each with a last axis of 1; for `dp_train`."""
         with draws_from(*of, i):
             return self.samples(np.array([i]), of)
 
     def samples(self, numbers: Array, of: Pass) -> list[Array]:
-        """The arrays of some samples, x and perhaps y, with the samples on the last axis; for `fit`."""
+        """Return the arrays of some samples, x and perhaps y, with the samples last; for `fit`."""
         return [array for part in self._data for array in part.take(numbers, lambda: None, of)]
 
     def targets(self) -> Array:
-        """Of all samples, where they lie in an array, otherwise of the first; on the last axis, for `fit`."""
+        """Return all targets, or the first where they are made; on the last axis, for `fit`."""
         last, of = self._data[-1], Pass(0, 0)
         return self.sample(0, of)[-1] if last.threads else last.take(np.arange(len(last)), lambda: None, of)[-1]
 
     def share(self, rank: int, size: int) -> DataLoader:
-        """A loader of one rank's part of every batch, where `size` ranks make steps together.
+        """Return a loader of one rank's part of every batch, where `size` ranks make steps together.
 
         Parameters
         ----------
@@ -274,18 +266,17 @@ class DataLoader:
         Raises
         ------
         ValueError
-            If there is no such rank, or the loader shuffles and has no `seed`, so that each rank would have an order of
-            its own.
+            If there is no such rank, or the loader shuffles and has no `seed`, which would give each rank its own
+            order.
 
         Notes
         -----
-        The parts of all ranks, one after the other, are this loader's batches, in every epoch.  The last ones are empty
-        where a batch has fewer samples than there are ranks: ``batch.x.shape[-1]`` is 0, and the shape of a sample is
-        found by making one.  What this library draws in a sample follows from the rank, too.
+        The parts of all ranks, one after the other, are this loader's batches.  The last ones are empty where a batch
+        has fewer samples than there are ranks: ``batch.x.shape[-1]`` is 0.  Random numbers in a sample follow from the
+        rank, too.
 
-        States have nothing of ranks in them: one of this loader, or of any share of it, is good for all, so a job goes
-        on with other ranks.  ``len``, `order` and `n_samples` are the whole loader's.  Over unequal parts, gradients
-        are averaged right by ``ag.syncgrads([gradients], [samples], world=world)``.
+        A state of this loader, or of any share, is good for all.  ``len``, `order` and `n_samples` are the whole
+        loader's.  ``ag.syncgrads([gradients], [samples], world=world)`` averages gradients over unequal parts.
 
         Examples
         --------
@@ -308,7 +299,7 @@ class DataLoader:
         return part
 
     def n_batches(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         full, rest = divmod(self.n_samples, self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
@@ -322,18 +313,12 @@ class DataLoader:
         self._own = self._begin()
 
     def has_next(self) -> bool:
-        """Whether `next_batch` has another batch in its epoch."""
+        """Return whether `next_batch` has another batch in its epoch."""
         place = self._own or self._waiting
         return (0 if place is None else place.next) < self.n_batches()
 
     def next_batch(self) -> Batch:
-        """The next batch of an epoch, which no loop shares.
-
-        Raises
-        ------
-        StopIteration
-            At the end of the epoch; `reset` begins the next.
-        """
+        """Return the next batch of an epoch that no loop shares; StopIteration ends it, `reset` begins the next."""
         with self._turn():
             if not self.has_next():
                 raise StopIteration(f"{self._function}: the epoch is over; call reset() to begin the next.")
@@ -341,7 +326,7 @@ class DataLoader:
             return self._deliver(self._gather(place, place.next), place)
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or of what is left of one after `load_state_dict`; threads may share them."""
+        """Return the batches of the next epoch, or the rest of a loaded one; threads may share them."""
         return OneByOne(self._batches())
 
     def _batches(self) -> Generator[Batch, None, None]:
@@ -361,14 +346,14 @@ class DataLoader:
         return self.epoch()
 
     def _gathered(self, place: _Place) -> Generator[list[Array], None, None]:
-        """The arrays of the batches that are left of an epoch."""
+        """Yield the arrays of the batches that are left of an epoch."""
         due = range(place.next, self.n_batches())
         if self.prefetch:
             return made_ahead(lambda k, check: self._gather(place, k, check), due, self.prefetch)
         return (self._gather(place, k) for k in due)
 
     def _gather(self, place: _Place, k: int, check: Check = lambda: None) -> list[Array]:
-        """The arrays of batch `k`, x and perhaps y; with `prefetch`, a background thread calls it."""
+        """Return the arrays of batch `k`, x and perhaps y; with `prefetch`, in a background thread."""
         chosen = self._order(place)[k * self.batch_size : (k + 1) * self.batch_size]
         rank, size = self._part
         each, more = divmod(len(chosen), size)
@@ -390,10 +375,10 @@ class DataLoader:
     # ---------------------------------------------------------------------------------------------- states
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader is, and the settings that a loader must have to go on there.
+        """Return where the loader is, and the settings that a loader must have to go on there.
 
-        That is the place of the loop that took the last batch, or of `next_batch` if that was called last: ``epoch``
-        and ``next`` batch; ``begun`` epochs are taken, that one too.
+        ``epoch`` and ``next`` batch are of the loop that took the last batch, or of `next_batch` if that was later.
+        ``begun`` counts the epochs that were taken, with that one.
         """
         with self._lock():
             return {"seed": self._seed, "epoch": self._at.epoch, "next": self._at.next, "begun": self._begun,
@@ -404,15 +389,10 @@ class DataLoader:
                 "drop_last": self.drop_last}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken, with the same sequence of batches: in the next loop, or `next_batch`.
+        """Go on where `state_dict` was taken, with the same batches: in the next loop, or `next_batch`.
 
-        The loop that took the last batch goes on there if it asks before another loop begins.  The state's seed takes
-        the place of the loader's.
-
-        Raises
-        ------
-        CheckpointError
-            If the state is of a loader with other samples or settings; nothing changes.
+        The loop that took the last batch goes on there if it asks before another begins.  The state's seed replaces the
+        loader's.  A CheckpointError says that the state is of other samples or settings; nothing changes then.
         """
         self.check_state_dict(state)
         seed, epoch, following, begun = (int(cast(int, state[k])) for k in _NUMBERS)
@@ -438,13 +418,13 @@ class DataLoader:
         if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= _64_BITS for n in numbers[1:])
                 and cast(int, following) <= self.n_batches()):
             raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r:.60}, epoch {epoch!r:.60}, "
-                                  f"begun {begun!r:.60} and next {following!r:.60}; whole numbers are required, and at most "
-                                  f"{self.n_batches()} batches.")
+                                  f"begun {begun!r:.60} and next {following!r:.60}; whole numbers are required, and "
+                                  f"at most {self.n_batches()} batches.")
 
 
 @dataclass(eq=False)
 class _Place:
-    """Which batch of which epoch is next; every loop has one, and `next_batch` has."""
+    """The next batch of an epoch; every loop has one, and `next_batch` has."""
 
     epoch: int
     next: int = 0

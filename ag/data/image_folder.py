@@ -1,9 +1,4 @@
-"""Images in a folder per class, or those of a list, decoded by Pillow while the device trains.
-
-A data loader over files: a sequence of samples, each decoded when its batch is due, in the loader's background thread,
-or ahead of a step of `dp_train`, in several.  How a file becomes an array is `ag.data.images`'; the list may be
-`ag.data.imagenet`'s.  Knows folders and the settings that users give; nothing of batches.  Users call it.
-"""
+"""Images in a folder per class, or those of a list, decoded by Pillow while the device trains."""
 
 from __future__ import annotations
 
@@ -40,8 +35,8 @@ class ImageFolder(DataLoader):
     seed : int, optional
         For the orders, crops and flips; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread decodes ahead in `epoch`, and how many steps ahead several threads decode
-        for `dp_train`; 0 decodes in the calling thread, as `next_batch` does.
+        How many batches a background thread decodes ahead, and how many steps ahead several threads decode for
+        `dp_train`; 0 decodes in the calling thread, as `next_batch` does.
     drop_last : bool, optional
         Leave out a last batch that is smaller than the others.
     shorter_side : int, optional
@@ -52,10 +47,9 @@ class ImageFolder(DataLoader):
     random_flip : bool, optional
         Mirror half of the images, left to right, at random.
     normalize : pair of sequences of three floats, optional
-        Mean and standard deviation of red, green and blue: the one is subtracted, the other divided by.
+        Mean and standard deviation of red, green and blue.
     transform : callable, optional
-        ``transform(image)``: another image for each, such as an augmented one; before it is resized and cut.  See
-        Notes.
+        ``transform(image)``: another image for each, before it is resized and cut.  See Notes.
 
     Raises
     ------
@@ -64,30 +58,27 @@ class ImageFolder(DataLoader):
     FileNotFoundError
         If there is no such folder.
     ValueError
-        If it holds no class folders, a class holds no images, or a setting is out of range.  Reading a batch raises it
-        too, with the name of the file, if an image cannot be decoded.
+        If it holds no class folders, a class holds no images, or a setting is out of range; when a batch is read, with
+        the name of the file, if an image cannot be decoded or has more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``.
 
     Notes
     -----
     ``batch.x`` is a tensor of shape (3, height, width, batch), red, green and blue from 0 to 1, or normalised;
     ``batch.y`` holds class ids, numbered in the sorted order of the folders' names, which are in ``classes``; ``files``
-    are the images in their first order.  Images may lie deeper in a class's folder, and links to files and folders are
-    followed; files that do not end like an image (``.png``, ``.jpg``, ...), and files and folders whose names begin
-    with a dot, are not looked at.  Loaders share everything else with `ag_dataloader`.
+    are the images in their first order.  Links and deeper folders are followed; names that begin with a dot, or do not
+    end like an image (``.png``, ``.jpg``, ...), are left out.  A file is BMP, GIF, JPEG, PNG, PPM, TIFF or WebP,
+    whatever it is called.
 
-    Where an image is cut, and whether it is mirrored, follows from the seed, the number of the pass and the image
-    alone; in `dp_train` the seed is the job's.  So it does not depend on threads, replicas or ranks, and a resumed job
-    sees the same images.
+    Crops and flips follow from the seed, the number of the pass and the image alone, whichever thread, replica or rank
+    decodes; in `dp_train` the seed is the job's.
 
     `transform` gets the decoded image, an array of shape (height, width, 3) and type uint8 (of images with more bits,
-    floats from 0 to 1), and returns one.  If that is of uint8, in any size, it goes on as a decoded image would.
-    Floats must be of `size`, and are taken as they are: neither resized, nor cut, nor normalised.  An albumentations
-    pipeline is given as ``transform=lambda image: pipeline(image=image)["image"]``.  Several threads call it at the
-    same time; what it draws from a random generator of its own depends on their order.
+    floats from 0 to 1), and returns one.  One of uint8, in any size, goes on as a decoded image would.  One of floats
+    must be of `size`, and is taken as it is.  An albumentations pipeline is given as
+    ``transform=lambda image: pipeline(image=image)["image"]``.  Several threads call it at the same time.
 
-    Grey images of 16 bits keep them, and grey floats must lie from 0 to 1; images of other kinds whose white is not
-    known, such as whole numbers of 32 bits, are refused.  Transparency is dropped, of animations the first image is
-    taken, and the orientation that a camera notes in a file (EXIF) is not applied, as in PyTorch's ``ImageFolder``.
+    Grey images of 16 bits keep them, and grey floats must lie from 0 to 1; other kinds whose white is unknown are
+    refused.  Transparency is dropped, of animations the first image is taken, and EXIF's orientation is not applied.
 
     Examples
     --------
@@ -110,6 +101,8 @@ class ImageFolder(DataLoader):
                  shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
                  normalize: tuple[Sequence[float], Sequence[float]] | None = None,
                  transform: Transform | None = None) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike, ImageList)):
+            raise TypeError(f"ag_image_folder: path is a {type(path).__name__}; the name of a folder is required.")
         self.size = _height_and_width(size)
         self._check_settings(batch_size, prefetch, seed, random_crop=random_crop, random_flip=random_flip)
         if shorter_side is not None and not (counts(shorter_side) and shorter_side >= max(self.size)):
@@ -175,7 +168,7 @@ def _images_in(folder: Path) -> list[Path]:
 
 
 def _files_in(folder: str, above: frozenset[str]) -> Iterator[str]:
-    """The files in a folder and in those inside it, also where links lead to them; not those above it once more."""
+    """Yield the files in a folder and below it, also through links; a folder above itself is left out."""
     real = os.path.realpath(folder)
     if real not in above:
         with os.scandir(folder) as entries:

@@ -1,14 +1,9 @@
 """ImageNet's index files, batches of its images, and the accuracy that is usual there.
 
-    path/LOC_synset_mapping.txt                        n01440764 tench, Tinca tinca
-    path/LOC_train_solution.csv                        ImageId,PredictionString
-                                                       n01440764_10026,n01440764 13 17 304 360
-    path/ILSVRC/Data/CLS-LOC/train/n01440764/          n01440764_10026.JPEG
-    path/ILSVRC/Data/CLS-LOC/val/                      ILSVRC2012_val_00000293.JPEG, with LOC_val_solution.csv
-
-A line of an index names an image and its class, and where in it objects of the class are, which is not used here.
-Every mistake in such a file is an error with its line.  Knows these files, images and counts; no model.  Of a group of
-ranks it knows that numbers can be added up there.  Users call it as `ag.data.imagenet`.
+    path/LOC_synset_mapping.txt                       n01440764 tench, Tinca tinca
+    path/LOC_train_solution.csv                       n01440764_10026,n01440764 13 17 304 360: image, class, boxes
+    path/ILSVRC/Data/CLS-LOC/{train/n01440764,val}/   n01440764_10026.JPEG
+Boxes are not used.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ _BOX = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 class Summing(Protocol):
-    """Of a communicator, what is needed here: `ag.parallel.comm.comm.Comm` has more."""
+    """A communicator, as far as it is needed here."""
 
     def all_reduce(self, array: Array) -> None:
         """Replace `array` by the sum over the ranks."""
@@ -54,7 +49,7 @@ class Summing(Protocol):
 
 
 def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
-    """Read which training images there are, and their classes.
+    """Read the list of training images and their classes.
 
     Parameters
     ----------
@@ -72,13 +67,9 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
     Raises
     ------
     FileNotFoundError
-        If one of the two files is not there.
+        If one of the two files is not there.  Missing images show when they are decoded.
     ValueError
         If a line of them is wrong, naming it, or no image is left.
-
-    Notes
-    -----
-    Whether the images themselves are there shows when they are decoded: looking for a million files takes minutes.
 
     References
     ----------
@@ -95,25 +86,23 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
     >>> found.classes, found.ids.tolist(), found.files[0].name
     (('n01', 'n02'), [1, 0], 'n02_7.JPEG')
     """
-    return _solutions("train_solutions", Path(os.fsdecode(path)), "train", classes)
+    return _solutions("train_solutions", _folder("train_solutions", path), "train", classes)
 
 
 def val_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
-    """Read which validation images there are, and their classes; as `train_solutions`."""
-    return _solutions("val_solutions", Path(os.fsdecode(path)), "val", classes)
+    """Read the list of validation images and their classes; as `train_solutions`."""
+    return _solutions("val_solutions", _folder("val_solutions", path), "val", classes)
 
 
 def class_names(path: str | os.PathLike[str]) -> dict[str, str]:
-    """What each class is called in English, in the order of the mapping: ``{"n01440764": "tench, Tinca tinca", ...}``.
+    """Read the classes' English names, in the order of the mapping: ``{"n01440764": "tench, Tinca tinca", ...}``."""
+    return _names("class_names", _folder("class_names", path))
 
-    Raises
-    ------
-    FileNotFoundError
-        If the mapping is not there.
-    ValueError
-        If a line of it is wrong, naming it.
-    """
-    return _names("class_names", Path(os.fsdecode(path)))
+
+def _folder(function: str, path: object) -> Path:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"{function}: path is a {type(path).__name__}; the name of a folder is required.")
+    return Path(os.fsdecode(path))
 
 
 def _names(function: str, path: Path) -> dict[str, str]:
@@ -171,7 +160,7 @@ def _solutions(function: str, path: Path, part: str, classes: Sequence[str] | No
 
 
 def _class_of(prediction: str, known: dict[str, str]) -> tuple[str, str]:
-    """The class that a line names, and what is wrong with it."""
+    """Return the class that a line names, and what is wrong with the line."""
     words = prediction.split()
     synset = words[0] if words else ""
     if synset not in known:
@@ -184,7 +173,9 @@ def _class_of(prediction: str, known: dict[str, str]) -> tuple[str, str]:
 
 
 def _lines(function: str, file: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not empty, with their numbers from 1."""
+    """Yield the lines of a file that are not empty, with their numbers from 1."""
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise ValueError(f"{function}: {file} is no regular file; one with a line per class or image is required.")
     content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
@@ -226,15 +217,12 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
     Batch
         ``x`` of shape (3, height, width, nsamples), and ``y``, the class ids.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer images, a setting is out of range, or an image cannot be decoded.
-
     References
     ----------
     ResNetImageNet.jl ``minibatch`` (whose targets are one-hot).
     """
+    if not isinstance(images, ImageList):
+        raise TypeError(f"minibatch: images is a {type(images).__name__}; a list as of train_solutions is required.")
     if not counts(nsamples) or nsamples > len(images):
         raise ValueError(f"minibatch: nsamples is {nsamples!r} and there are {len(images)} images; a whole number from "
                          f"1 to {len(images)} is required.")
@@ -247,7 +235,7 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
 
 
 def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
-    """How many samples have their class among the `k` with the largest outputs; sums over batches stay exact.
+    """Count the samples that have their class among the `k` with the largest outputs.
 
     Parameters
     ----------
@@ -261,28 +249,14 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
     Returns
     -------
     int
-
-    Raises
-    ------
-    ShapeError
-        If there is not one class id per sample.
-    ValueError
-        If `k` is out of range.
-    IndexError
-        If a class id is.
-    DtypeError
-        If they are no whole numbers.
-
-    Notes
-    -----
-    Of equal outputs that of the lower class id comes first, as for ``argmax``.  A sample with a NaN is no hit.
+        Of equal outputs that of the lower class id comes first.  A sample with a NaN is no hit.
     """
     scores, right = _scores_and_ids("topk_hits", out, ids)
     return _hits("topk_hits", scores, right, k)
 
 
 def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing | None = None) -> float:
-    """Which part of the samples has its class among the `k` with the largest outputs.
+    """Return the share of the samples that have their class among the `k` with the largest outputs.
 
     Parameters
     ----------
@@ -293,32 +267,12 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing |
     k : int, optional
         From 1 to the number of classes.
     world : communicator, or something that has one as ``comm``, optional
-        The ranks whose samples count together; each gives its own, which may be none.  All ranks call, and all get the
-        same number.
+        The ranks whose samples count together; each gives its own, which may be none, and all get the same number.
 
     Returns
     -------
     float
-        From 0 to 1; NaN if there are no samples.
-
-    Raises
-    ------
-    ShapeError
-        If there is not one class id per sample.
-    ValueError
-        If `k` is out of range.
-    IndexError
-        If a class id is.
-    DtypeError
-        If they are no whole numbers.
-    TypeError
-        If `world` is something else.
-
-    Notes
-    -----
-    Hits and samples are added up as whole numbers and divided once, so the result is exact whatever the shares of the
-    ranks are.  Over batches, add up `topk_hits` in the same way; a mean of accuracies would count a smaller last batch
-    as much as the others.
+        From 0 to 1; NaN if there are no samples.  Hits and samples are added up as whole numbers and divided once.
 
     References
     ----------

@@ -2,11 +2,7 @@
 
     a photo, 500 x 375    its shorter side to 256: 341 x 256    cut out 224 x 224, at random or from the middle
                           turned left to right or not           (colour - mean) / deviation
-
-Where an image is cut, and whether it is turned, follows from the seed, the pass and the image's number alone: whichever
-thread, device or rank decodes it, and whenever.  Knows files and pixels; no folder, no batch and no loader, which
-`ag.data.image_folder` has; it and `ag.data.imagenet` call this.  Pillow is an optional package, loaded when it is first
-needed.
+Crops and flips follow from the seed, the pass and the image's number alone.
 """
 
 from __future__ import annotations
@@ -30,8 +26,6 @@ from ag.version import install_line
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Fit", "ImageFiles", "ImageList", "Transform", "pillow"]
-
 Transform = Callable[[Array], Array]  # an image (height, width, 3) -> another one
 
 _64_BITS = (1 << 64) - 1
@@ -45,7 +39,7 @@ class ImageList:
     Attributes
     ----------
     path : Path
-        Where they are from, for messages.
+        Of the folder, for messages.
     files : tuple of Path
     ids : ndarray of int
         For each file the number of its class.
@@ -62,38 +56,19 @@ class ImageList:
 
 
 class Fit(NamedTuple):
-    """How images of all sizes become arrays of one.
-
-    Attributes
-    ----------
-    height, width : int
-    shorter_side : int or None
-        Length that the shorter side is resized to, before `height` and `width` are cut out; None: the whole image is
-        resized to these.
-    random_crop, random_flip : bool
-    mean, deviation : tuple of float, or None
-        Of red, green and blue.
-    """
+    """The way in which images of all sizes become arrays of one."""
 
     height: int
     width: int
-    shorter_side: int | None = None
+    shorter_side: int | None = None  # its length before height and width are cut out; None resizes the whole image
     random_crop: bool = False
     random_flip: bool = False
-    mean: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | None = None  # of red, green and blue
     deviation: tuple[float, ...] | None = None
 
 
 class ImageFiles(Samples):
-    """The images of files: red, green and blue, from 0 to 1 or normalised, on the first axis.
-
-    Parameters
-    ----------
-    files : sequence of Path
-    fit : Fit
-    transform : callable, optional
-        What is done with an image before it is fitted.
-    """
+    """The images of files: red, green and blue, from 0 to 1 or normalised, on the first axis."""
 
     def __init__(self, files: Sequence[Path], fit: Fit, transform: Transform | None = None) -> None:
         self._files, self._fit, self._transform = tuple(files), fit, transform
@@ -101,7 +76,7 @@ class ImageFiles(Samples):
             self._folder = os.getcwd()  # where relative paths begin, also after os.chdir
         except FileNotFoundError:
             self._folder = ""
-        self.threads = min(os.cpu_count() or 1, 8)  # Pillow lets go of Python's lock
+        self.threads = min(os.cpu_count() or 1, 8)  # Pillow releases Python's lock
 
     def __len__(self) -> int:
         return len(self._files)
@@ -148,7 +123,7 @@ class ImageFiles(Samples):
         return normalised
 
     def _changed(self, image: Array, transform: Transform, file: Path) -> Array:
-        """What the user's function makes of an image."""
+        """Return the image that the user's function makes of one."""
         try:
             changed: object = transform(np.array(image))  # its own, and writable
         except Exception as error:
@@ -165,7 +140,7 @@ class ImageFiles(Samples):
                          f"is required, or one {size} of floats, which is taken as it is.")
 
     def _fitted(self, image: Image, i: int, of: Pass, library: ModuleType) -> Image:
-        """The image as large as it is wanted."""
+        """Return the image in its final size."""
         fit, bilinear = self._fit, library.Resampling.BILINEAR
         down, across, turned = np.random.Philox(
             key=(of.seed & _64_BITS) | i << 64, counter=[0, 0, of.number, _CUTS]).random_raw(3).tolist()
@@ -185,12 +160,12 @@ class ImageFiles(Samples):
 
 
 def _colours(pixels: Array) -> Array:
-    """Grey images with three equal colours, others as they are."""
+    """Return three equal colours for a grey image, others as they are."""
     return np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels
 
 
 def _half(room: int) -> int:
-    """As PyTorch's ``CenterCrop`` rounds it."""
+    """Round as PyTorch's ``CenterCrop`` does."""
     return round(room / 2)
 
 
@@ -202,7 +177,7 @@ _WHITE_IS_ZERO, _SIGNED = 0, 2  # values of the last two
 
 
 def _shades(image: Image) -> Array:
-    """A grey image of another kind as numbers from 0 to 1; a ValueError if it does not say what is white."""
+    """Return a grey image of another kind as numbers from 0 to 1; a ValueError if its white is unknown."""
     tags = getattr(image, "tag_v2", {})
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # 16 bits there
         white = (1 << tags.get(_BITS, (16,))[0]) - 1
@@ -222,13 +197,7 @@ def _shades(image: Image) -> Array:
 
 
 def pillow() -> ModuleType:
-    """Pillow's module of images.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed.
-    """
+    """Return Pillow's module of images; an ImportError if it is not installed."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -1,9 +1,6 @@
-"""Samples by number, whether they lie in an array or are made when asked for.
+"""Numbered samples of a data loader: in arrays, or made by an object when asked for.
 
-This is all that a data loader asks of its data: how many samples there are, and the arrays of a few of them with the
-samples on the last axis, in a certain pass through all.  Knows no order and no device: these, epochs and threads are
-`ag.data.dataloader`'s, which calls `take`, in background threads too, between loops that were left and loops that
-begin.  Which samples a step of `dp_train` has is `ag.parallel.trainer.samples`.
+A loader takes them by number, also in background threads, between loops that were left and loops that begin.
 """
 
 from __future__ import annotations
@@ -23,39 +20,31 @@ from ag.data.threads import Check, Lock
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["Pass", "Samples", "samples_of"]
-
 _within: ContextVar[tuple[Samples, ...]] = ContextVar("ag_samples_within", default=())  # of which one is being made
 
 
 class Pass(NamedTuple):
-    """A pass through all samples: what is drawn for one of them, such as a crop, follows from this and its number."""
+    """A pass through all samples: random numbers of a sample follow from this and its number."""
 
     seed: int
     number: int
 
 
 class Samples(ABC):
-    """Numbered samples of x, of y, or of both.
+    """Numbered samples of x, of y, or of both."""
 
-    Attributes
-    ----------
-    threads : int
-        How many threads should make samples at a time; 0 where nothing has to be made.
-    """
-
-    threads = 0
+    threads = 0  # that should make samples at a time; 0 where nothing has to be made
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
-        """Copies of the chosen samples, on the last axis; two arrays if they are pairs. Calls `check` now and then."""
+        """Return copies of the chosen samples, on the last axis; two arrays of pairs. Calls `check` now and then."""
 
 
 def samples_of(data: object, name: str, col_major: bool, pairs: bool) -> Samples:
-    """What the user gave as `name`; `pairs` says whether a tuple may be a sample with its target."""
+    """Return the samples of what the user gave as `name`; with `pairs` a tuple is a sample with its target."""
     if isinstance(data, Samples):
         return data
     if _is_array(data):
@@ -67,7 +56,7 @@ def samples_of(data: object, name: str, col_major: bool, pairs: bool) -> Samples
 
 
 def _is_array(data: object) -> bool:
-    """Whether it is one array: it says so itself, or it is plain numbers, nested or not."""
+    """Return whether it is one array: by ``__array__``, or as plain numbers, nested or not."""
     if isinstance(data, (list, tuple)):
         return all(isinstance(v, (Number, list, tuple)) and _is_array(v) for v in data)
     return isinstance(data, Number) or hasattr(data, "__array__")
@@ -147,14 +136,14 @@ def _stacked(arrays: Sequence[Array], numbers: list[int], name: str) -> Array:
 
 
 def _sample(item: object, what: str) -> Array:
-    """A copy: whoever makes samples may use the same memory for the next one."""
+    """Return a copy, as the maker may use the same memory for the next sample."""
     array = np.array(_numbers(item, what))
     column = isinstance(item, Tensor) and array.ndim == 2 and array.shape[1] == 1  # what ag_tensor makes of a vector
     return array[:, 0] if column else array
 
 
 def _odd(array: Array) -> str:
-    """The first of the objects in an array that is not simply a number, and where, as of a data frame's columns."""
+    """Name the first object in an array that is no plain number, and its column."""
     for place, x in np.ndenumerate(array):
         if array.ndim and not (isinstance(x, (int, float)) and not isinstance(x, bool)):
             column = f" in column {place[1]}" if array.ndim == 2 else ""

@@ -1,10 +1,7 @@
-"""What data loaders need of threads: things made ahead in the background, and a lock that outlives forks and copies.
+"""Threads of data loaders: things made ahead in the background, and a lock that survives forks and copies.
 
-`made_ahead` makes things in an order that is known from the start, for loops.  `Told` is told again and again which
-come next, for `dp_train`, whose ranks may share them out anew at any time.  `OneByOne` lets threads share a generator.
-
-Whoever leaves things made ahead, by an exception or Ctrl-C too, does not wait for the one that is being made, and the
-threads keep no process alive.  Knows nothing of samples; `ag.data` and `dp_train` call it.
+`made_ahead` makes things in an order that is known from the start, for loops.  `Told` learns again and again which
+come next, for `dp_train`.  A loop that ends early does not wait for its thread, and threads keep no process alive.
 """
 
 from __future__ import annotations
@@ -18,16 +15,14 @@ from queue import Empty, SimpleQueue
 from threading import RLock, Semaphore, Thread
 from typing import Generic, TypeVar
 
-__all__ = ["Check", "Lock", "OneByOne", "Told", "made_ahead"]
-
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _LOOK = 0.5  # seconds; Ctrl-C that comes just before a wait does not end it, so no wait is longer
-Check = Callable[[], None]  # called between the parts of what takes long; it raises if nobody wants the whole any more
+Check = Callable[[], None]  # called between the parts of long work; raises if the result is no longer wanted
 
 
 def made_ahead(make: Callable[[int, Check], T], numbers: range, most: int) -> Generator[T, None, None]:
-    """``make(n, check)`` for each of the numbers in order; a thread makes at most `most` before they are asked for."""
+    """Yield ``make(n, check)`` for each number in order; a thread makes at most `most` ahead."""
     maker: _Maker[T] | None = None
     try:
         for n in numbers:
@@ -40,7 +35,7 @@ def made_ahead(make: Callable[[int, Check], T], numbers: range, most: int) -> Ge
 
 
 class OneByOne(Iterator[T]):
-    """What a generator yields, for several threads, which wait for each other; each gets what no other does."""
+    """A generator that several threads share: each gets what no other does."""
 
     def __init__(self, generator: Generator[T, None, None]) -> None:
         self._generator, self._turn = generator, Lock()
@@ -55,7 +50,7 @@ class OneByOne(Iterator[T]):
 
 
 class _UnwantedError(Exception):
-    """Nobody waits for what is being made."""
+    """The loop that wanted the thing has ended."""
 
 
 class _Maker(Generic[T]):
@@ -114,20 +109,7 @@ class _Maker(Generic[T]):
 class Told(Generic[K, T]):
     """Things that threads make before they are asked for, each by its key.
 
-    Parameters
-    ----------
-    make : callable
-        ``make(key)``; with several threads, called for several keys at a time.
-    threads : int
-        At least 1; a single one makes things in the order in which it was told of them.
-
-    Examples
-    --------
-    >>> from ag.data.threads import Told
-    >>> squares = Told(lambda k: k * k, threads=2)
-    >>> squares.take([3, 4], coming=[5])  # 5 * 5 is made while the caller goes on
-    [9, 16]
-    >>> squares.close()
+    With several threads, `make(key)` is called for several keys at a time; one thread keeps the order.
     """
 
     def __init__(self, make: Callable[[K], T], threads: int) -> None:
@@ -137,9 +119,9 @@ class Told(Generic[K, T]):
         self._started = False
 
     def take(self, wanted: Sequence[K], coming: Sequence[K] = ()) -> list[T]:
-        """These things, in order; waits for those that are not made yet, and raises the error of one that cannot be.
+        """Return these things in order, or raise the error of one; waits for those that are not made yet.
 
-        What will come next is made meanwhile, and what neither is nor comes is forgotten.
+        Those in `coming` are made meanwhile; others are forgotten.
         """
         if not self._started:
             self._started = True
@@ -168,7 +150,7 @@ class Told(Generic[K, T]):
                     thing.set_exception(error)
 
     def close(self) -> None:
-        """Forget what was told and end the threads; does not wait for them."""
+        """Forget the keys and end the threads; does not wait for them."""
         for thing in self._told.values():
             thing.cancel()
         self._told.clear()

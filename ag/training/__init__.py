@@ -1,9 +1,7 @@
-"""Training in one call: `fit`, what it measures, what it calls, and estimators for scikit-learn.
+"""Training in one call: `fit`, measuring, callbacks, and estimators for scikit-learn.
 
 `fit` is `ag.fit`, too.  `AgClassifier` and `AgRegressor` need scikit-learn, which is imported when one of them is first
-asked for.  Knows data, metrics and epochs; no gradient, and not how a step is made, which `dp_train` knows
-(`ag.parallel.trainer`).  Users call it; it lies above everything else, and of `ag` only the list of public names
-imports it.
+asked for.
 """
 
 import typing as _typing

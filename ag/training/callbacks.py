@@ -2,19 +2,15 @@
 
     fit         on_train_begin    on_step_end  ...  on_epoch_end    ...    on_train_end
     stops                                           run.stop("why")
-
-A callback sees a `Run`, and decides from what is in its history alone, so it can be used again and a resumed training
-goes on with it.  What is more than numbers, such as the best weights, it tells by `state_dict`, which checkpoints hold.
-Knows the history and the model; nothing of batches and devices.  `fit` calls callbacks, users derive them.  What
-happens between steps of `dp_train` is `ag.parallel.trainer.callbacks`.
+A callback decides from the history of its `Run` alone, so it can be used again, and a resumed training goes on with it.
+More than numbers, such as the best weights, goes into checkpoints by `state_dict`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from math import isfinite
-from numbers import Real
+from math import isfinite, isnan
 
 import numpy as np
 
@@ -27,16 +23,15 @@ from ag.log import log
 from ag.names import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
+from ag.optim.settings import number_or_nan
 from ag.parallel.comm.comm import Json
 from ag.training.history import History
 from ag.training.measuring import Trained
 
-__all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number", "label_of"]
-
 
 def is_number(value: object) -> bool:
-    """Whether it is a real number, and not True or False."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Return whether it is a real number in the range of floats, and not True or False."""
+    return not isnan(number_or_nan(value))
 
 
 class Run:
@@ -47,7 +42,7 @@ class Run:
     model : Layer or object
         With the weights of the last step.
     optimizers : list of Optimizer
-        Those that `fit` made, whose ``lr`` may be set between steps.
+        Those of the training, whose ``lr`` may be set between steps.
     history : History
         Of the epochs so far.
     epochs, steps, samples : int
@@ -55,7 +50,7 @@ class Run:
     seen : int
         Samples of this epoch so far.
     columns : tuple of str
-        What `history` has, or will have after the first epoch.
+        The columns of `history`, also before the first epoch.
     """
 
     __signature__ = Making()
@@ -68,13 +63,7 @@ class Run:
         self.epochs, self.steps, self.samples, self.columns = epochs, steps, samples, tuple(columns)
 
     def stop(self, why: str) -> None:
-        """End the training after this step, or this epoch.
-
-        Parameters
-        ----------
-        why : str
-            For `History.stopped`.
-        """
+        """End the training after this step, or this epoch; `why` is for `History.stopped`."""
         self.history.stopped = why
 
 
@@ -95,27 +84,20 @@ class Callback:
     __signature__ = Making()
 
     def on_train_begin(self, run: Run) -> None:
-        """Before the first step, of a resumed training too."""
+        """Run before the first step, of a resumed training too."""
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
-        """After every step; `step` counts from 0 through all epochs, `loss` is that of the step."""
+        """Run after every step; `step` counts from 0 through all epochs, `loss` is that of the step."""
 
     def on_epoch_end(self, run: Run) -> None:
-        """After every epoch, when its row is in the history."""
+        """Run after every epoch, when its row is in the history."""
 
     def on_train_end(self, run: Run) -> None:
-        """When training is over, also after Ctrl-C or an error."""
+        """Run when training is over, also after Ctrl-C or an error."""
 
 
 class _Watching(Callback):
-    """A callback that watches one column of the history.
-
-    Parameters
-    ----------
-    monitor : str or None
-        Default: "val_loss", or "loss" without validation.
-    mode : {"auto", "min", "max"}
-    """
+    """A callback that watches one column of the history."""
 
     def __init__(self, monitor: str | None, mode: str) -> None:
         self._function = type(self).__name__
@@ -138,7 +120,7 @@ class _Watching(Callback):
         return name
 
     def _sign(self, run: Run) -> float:
-        """What a value is multiplied with, so that larger is better."""
+        """Return the factor that makes larger values better."""
         name = self._column(run)
         if self.mode != "auto":
             return 1.0 if self.mode == "max" else -1.0
@@ -150,11 +132,11 @@ class _Watching(Callback):
                          f"mode='max', or mode='min'.")
 
     def watched(self, run: Run) -> str:
-        """What it watches, however that was said."""
+        """Return the direction and the column, as one text."""
         return f"{'max' if self._sign(run) > 0 else 'min'} {self._column(run)}"
 
     def _best(self, run: Run, least: float = 0.0) -> int | None:
-        """The number of the best epoch, from 0: the first, and then those that are better by more than `least`."""
+        """Return the number of the best epoch, from 0; a later one must be better by more than `least`."""
         sign, best = self._sign(run), None
         for i, row in enumerate(run.history.rows):
             value = sign * row[self._column(run)]
@@ -164,7 +146,7 @@ class _Watching(Callback):
 
 
 def label_of(callback: Callback, run: Run) -> str:
-    """What tells a callback from others of a training, and is the same when that is resumed."""
+    """Return the callback's name in checkpoints, the same when the training is resumed."""
     name = type(callback).__name__
     return f"{name} of {callback.watched(run)}" if isinstance(callback, _Watching) else name
 
@@ -175,7 +157,7 @@ class EarlyStopping(_Watching):
     Parameters
     ----------
     patience : int, optional
-        After how many epochs in a row without a better one the training ends.
+        After how many epochs in a row without a better one the training ends: with 2, losses of 5, 3, 4, 3 end it.
     min_delta : float, optional
         By how much an epoch must be better to count.
     monitor : str, optional
@@ -186,13 +168,7 @@ class EarlyStopping(_Watching):
     Raises
     ------
     ValueError
-        If a setting is out of range; when training begins, if there is no such column, or nobody knows which of its
-        values are better.
-
-    Notes
-    -----
-    With ``patience=2``, a training with losses 5, 3, 4, 3 ends after the fourth epoch, as 3 has been the best since the
-    second.  An epoch whose value is not a finite number is no better.
+        If a setting is out of range; when training begins, if there is no such column, or "auto" does not know it.
 
     References
     ----------
@@ -226,7 +202,7 @@ class EarlyStopping(_Watching):
 
 
 class BestWeights(_Watching):
-    """Keep the weights of the best epoch, and give them to the model when training is over.
+    """Keep the weights and buffers of the best epoch, and give them to the model when training is over.
 
     Parameters
     ----------
@@ -245,16 +221,14 @@ class BestWeights(_Watching):
     Raises
     ------
     ValueError
-        If `mode` is unknown; when training begins, if there is no such column, or nobody knows which of its values are
-        better.
+        If `mode` is unknown; when training begins, if there is no such column, or "auto" does not know it.
     CheckpointError
         When training begins, if `path` cannot be written.
 
     Notes
     -----
-    Buffers, such as running averages, go with the weights.  Of equal epochs the first is the best.  The weights are
-    restored after Ctrl-C and after an error, too.  A checkpoint holds them, and gives them to the callback that watches
-    the same column in the same way.
+    Of equal epochs the first is the best.  The weights are restored after Ctrl-C and after an error, too.  A checkpoint
+    holds them for the callback that watches the same column in the same way.
 
     References
     ----------
@@ -308,13 +282,7 @@ class BestWeights(_Watching):
         return {"epoch": self.epoch, **{f"weight.{name}": x for name, x in self._weights.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
-        """Go on with these.
-
-        Raises
-        ------
-        CheckpointError
-            If they are damaged, or of another model.
-        """
+        """Go on with these; a CheckpointError if they are damaged, or of another model."""
         epoch: Json = state.get("epoch")
         weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}
         if not (epoch is None or counts(epoch)):

@@ -1,16 +1,9 @@
-"""What users train on, as the trainer takes it: arrays with samples on the first axis, loaders, datasets.
+"""The samples of a training, as `dp_train` takes them: arrays with samples on the first axis, loaders, datasets.
 
-Here is the edge: users' arrays have their samples on the first axis, as in scikit-learn, Keras and PyTorch, and ag's
-tensors on the last.  Epochs, batches and leaves of 7 samples in batches of 4, with leaves of 3:
+A sample of `dp_train` is a leaf, which counts as many times as it has samples.  Samples in batches of 4, leaves of 3:
 
-    epoch 0   batch 0   samples 5 2 | 6 0     batch 1   3 1 4 | -      in the order of the epoch
-    epoch 1   batch 2           1 0 | 4 2     ...
-
-A leaf is what a device is passed at once.  Each is a sample of `dp_train`, which counts as many times as it has
-samples; so it is the same for any number of devices.  Leaves of a batch are equally large, as far as possible, so that
-none is of one sample, which batch norm could not take.  Batches have equally many leaves; where one is left over, such
-as the second one of batch 1, the leaf before it comes again, and counts 0.  Knows loaders, and how `dp_train` orders
-samples; no model.  `fit`, `evaluate` and `find_lr` use it.
+    epoch 0   batch 0   samples 5 2 | 6 0     batch 1   3 1 4 | -      a leaf that is left over counts 0
+Leaves of a batch are equally large, as far as possible, as batch norm needs two samples.
 """
 
 from __future__ import annotations
@@ -27,43 +20,12 @@ from ag.errors import ShapeError
 from ag.parallel.trainer.samples import LoaderSample, Samples, loader_sample, target_of
 from ag.parallel.trainer.stacks import all_alike, stacked
 
-__all__ = ["Data", "Leaves"]
-
-_ENDLESS = 1 << 62  # leaves, of as many epochs as anybody asks for
+_ENDLESS = 1 << 62  # leaves, of any number of epochs
 _USUAL = 32  # samples per batch
 
 
 class Data:
-    """The samples of a training, or of its validation, in batches.
-
-    Parameters
-    ----------
-    given : object
-        What the user gave.
-    name : str
-        Of the argument, with the function's before it, for messages: "fit: train".
-    batch_size : int, optional
-        Default: the loader's, or 32.
-    whole : bool, optional
-        Take all samples, also of a loader that drops the last ones.
-
-    Attributes
-    ----------
-    count : int
-        Samples per epoch.
-    steps : int
-        Batches per epoch.
-    batch_size : int
-
-    Raises
-    ------
-    TypeError
-        If it cannot be data.
-    ShapeError
-        If inputs and targets are not equally many.
-    ValueError
-        If there are no samples, or a loader drops the only batch.
-    """
+    """The samples of a training, or of its validation, in batches; `name` begins messages, as "fit: train"."""
 
     def __init__(self, given: object, name: str, batch_size: int | None = None, whole: bool = False) -> None:
         self._name = name
@@ -78,11 +40,12 @@ class Data:
         if drops and asked > self._all:
             raise ValueError(f"{name} drops a last batch that is smaller, and {self._all} samples make no batch of "
                              f"{asked}; give a smaller batch_size, or drop_last=False.")
+        # samples and batches per epoch
         self.count = self._all - self._all % self.batch_size if drops else self._all
         self.steps = -(-self.count // self.batch_size)
 
     def begin(self, seed: int, shuffle: bool) -> None:
-        """Let epochs have orders of their own, unless the loader has none."""
+        """Give epochs orders of their own, unless the loader has none."""
         self._samples.begin(seed, shuffle and self._loader.shuffle)
 
     def close(self) -> None:
@@ -91,21 +54,21 @@ class Data:
 
     @property
     def ahead(self) -> int:
-        """How many steps before they are needed samples should be told of."""
+        """Return how many steps ahead samples should be announced."""
         return self._samples.ahead
 
     def step(self, k: int) -> range:
-        """The places of a step's samples, of all epochs."""
+        """Return the places of a step's samples, of all epochs."""
         epoch, batch = divmod(k, self.steps)
         start = epoch * self._all
         return range(start + batch * self.batch_size, start + min((batch + 1) * self.batch_size, self.count))
 
     def size(self, k: int) -> int:
-        """How many samples a step has."""
+        """Return the number of a step's samples."""
         return len(self.step(k))
 
     def take(self, places: range, coming: Iterable[int] = ()) -> LoaderSample:
-        """Samples of one epoch, on the last axis; those that come next are made meanwhile, if there are threads."""
+        """Return samples of one epoch, on the last axis; threads make those that come next meanwhile."""
         if not self._loader.threads:
             turn, first = divmod(places.start, self._all)
             chosen = self._samples.order(turn)[first : first + len(places)]
@@ -121,15 +84,15 @@ class Data:
         return leaf
 
     def batches(self) -> Iterator[LoaderSample]:
-        """The batches of an epoch in their first order."""
+        """Yield the batches of an epoch in their first order."""
         for k in range(self.steps):
             yield self.take(self.step(k), chain.from_iterable(
                 self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
 
     def kind_of_targets(self) -> str:
-        """"numbers"; or of whole numbers "distributions", where all are, as one-hot vectors are, or else "ids".
+        """Return "numbers"; or of whole numbers "distributions" if all are, as one-hot vectors, or else "ids".
 
-        Of samples that are made when they are needed it follows from the first, and others must be like it.
+        Of samples that are made when they are needed the first decides, and others must be like it.
         """
         targets = self._loader.targets()
         if targets.dtype.kind not in "biu":
@@ -141,7 +104,7 @@ class Data:
 
 
 def _are_distributions(targets: Array) -> bool:
-    """Whether columns are of numbers from 0 that add up to 1."""
+    """Return whether columns are of numbers from 0 that add up to 1."""
     return bool((targets >= 0).all() and (targets.sum(0) == 1).all())
 
 
@@ -150,26 +113,11 @@ class _Spare(LoaderSample):
 
 
 class Leaves:
-    """All leaves of all epochs in order, with a length and items: the data of `dp_train`.
-
-    Parameters
-    ----------
-    data : Data
-    size : int
-        Samples in a leaf, at most.
-    shuffle : bool
-    steps : int
-        How many there will be, of all epochs.
-
-    Attributes
-    ----------
-    each : int
-        Leaves in a step.
-    """
+    """All leaves of all epochs in order, with a length and items: the data of `dp_train`."""
 
     def __init__(self, data: Data, size: int, shuffle: bool, steps: int) -> None:
         self._data, self._size, self._shuffle, self._until = data, min(size, data.batch_size), shuffle, steps
-        self.each = -(-data.batch_size // self._size)
+        self.each = -(-data.batch_size // self._size)  # leaves in a step
         self._begun = False
         self._last: LoaderSample | None = None
 
@@ -194,7 +142,7 @@ class Leaves:
 
     @staticmethod
     def weight(leaf: LoaderSample) -> float:
-        """How many samples a leaf counts."""
+        """Return how many samples a leaf counts."""
         return 0.0 if isinstance(leaf, _Spare) else float(leaf.x.shape[-1])
 
 
@@ -202,7 +150,7 @@ class Leaves:
 
 
 def _loader(given: object, name: str) -> DataLoader:
-    """A loader of arrays with samples on the first axis, or of a dataset."""
+    """Return a loader of arrays with samples on the first axis, or of a dataset."""
     pair = isinstance(given, tuple) and not hasattr(given, "__array__")
     if pair and isinstance(given, tuple):
         if len(given) != 2:

@@ -1,13 +1,9 @@
-"""Epochs: what `fit` does after every step of `dp_train`, which calls it.
+"""The epochs of `fit`: a callback of `dp_train` that measures the model, writes the history and calls the callbacks.
 
-After a step it adds up the loss and calls the callbacks; after the last one of an epoch it measures the model, writes a
-row of the history and calls them again.  What it knows so far is in the checkpoints of `dp_train`, so a training goes
-on in the middle of an epoch, and also in the middle of what comes after one:
+Its state is in the checkpoints of `dp_train`, so a training goes on in the middle of an epoch, and of its end:
 
     step 5 is done | loss noted | row of epoch 2 is there | first callback was told | second callback ... Ctrl-C
     resumed:                                                                          second callback, step 6
-
-Knows data, metrics, callbacks and a checkpoint's numbers; no gradient and no replica.  `fit` makes one for a training.
 """
 
 from __future__ import annotations
@@ -34,33 +30,11 @@ from ag.training.history import History
 from ag.training.measuring import Loss, Trained, means_of
 from ag.training.metrics import Mean, Metric
 
-__all__ = ["Epochs"]
-
 _STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
 
 
 class Epochs:
-    """The epochs of one training; `dp_train` calls it after every step.
-
-    Parameters
-    ----------
-    model : Trained
-    data : Data
-        What it trains on.
-    loss : callable
-    held : Data
-        What it is measured with.
-    apart : bool
-        Whether that is not what it trains on.
-    metrics : dict of str to callable
-    epochs : int
-    callbacks : list of Callback
-
-    Attributes
-    ----------
-    run : Run
-    loss : callable
-    """
+    """The epochs of one training; `held` is measured after each, and `apart` says if that is not `data`."""
 
     def __init__(self, model: Trained, data: Data, loss: Loss, held: Data, apart: bool, metrics: Mapping[str, Metric],
                  epochs: int, callbacks: list[Callback]) -> None:
@@ -79,12 +53,9 @@ class Epochs:
     # -------------------------------------------------------------------------------------- begin and end
 
     def steps_of(self, checkpoint: str | os.PathLike[str] | None, leaf: int) -> int:
-        """How many steps there are to be, with those of a checkpoint, whose epochs are taken over.
+        """Return how many steps there are to be, with those of a checkpoint, whose epochs are taken over.
 
-        Raises
-        ------
-        CheckpointError
-            If it is of another training.
+        A checkpoint of another training is a CheckpointError.
         """
         self._dealt = f"{self._data.count} samples in batches of {self._data.batch_size} and leaves of {leaf}"
         steps = self.run.epochs * self._data.steps
@@ -135,14 +106,14 @@ class Epochs:
                 self.__exit__(kind, error, trace)
 
     def finish(self, model: Trained, interrupted: bool) -> None:
-        """Training is over, and this is the model that has been trained."""
+        """Note the trained model."""
         self.run.model = model
         self.run.history.interrupted = interrupted
 
     # -------------------------------------------------------------------------------------- after a step
 
     def __call__(self, step: DPStep) -> bool:
-        """Whether to go on after a step."""
+        """Note a step, and return whether to go on."""
         run = self.run
         run.model = step.models[0]
         if step.step == self._next:  # otherwise it was noted before the interrupt
@@ -172,7 +143,7 @@ class Epochs:
             self._told += 1
 
     def _mean_loss(self) -> float:
-        """Over the samples of the epoch, but for steps that were left out as their loss is not finite."""
+        """Return the mean over the epoch's samples, without steps whose loss is not finite."""
         mean = Mean()
         for k, loss in enumerate(self._losses, self._next - len(self._losses)):
             if isfinite(loss):
@@ -182,7 +153,7 @@ class Epochs:
     # -------------------------------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, Array | Json]:
-        """All that a checkpoint must hold to go on, with the states of callbacks that have some."""
+        """Return all that a checkpoint must hold to go on, with the states of callbacks."""
         history = self.run.history
         state: dict[str, Array | Json] = {
             "dealt": self._dealt, "next": self._next, "losses": self._losses, "told": self._told,
@@ -193,13 +164,7 @@ class Epochs:
         return state
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
-        """Go on with the state of a checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            If that is of a training with other samples, batches or columns.
-        """
+        """Go on with the state of a checkpoint; a CheckpointError if it is damaged or of another training."""
         _refuse_damaged(state)
         if state["dealt"] != self._dealt:
             raise CheckpointError(f"fit: the checkpoint was made with {state['dealt']}, and the training has "
@@ -223,7 +188,7 @@ class Epochs:
                 callback.load_state_dict(mine)
 
     def _say_what_begins_anew(self, state: Mapping[str, Array | Json]) -> None:
-        """Which callbacks have no state in a checkpoint, and which of its states have no callback."""
+        """Warn of callbacks without a state in a checkpoint, and of states without a callback."""
         there = {name.partition(_STATE)[0] for name in state if _STATE in name}
         here = {prefix.removesuffix(_STATE) for prefix, _ in self._stateful()}
         for label in sorted(here ^ there):
@@ -231,7 +196,7 @@ class Epochs:
                         "fit: the checkpoint has a state of %s, which is no longer among the callbacks.", label)
 
     def _stateful(self) -> list[tuple[str, Stateful]]:
-        """The callbacks with a state, wherever they stand among others, and how its names begin."""
+        """Return the callbacks with a state, wherever they stand among others, and the beginning of its names."""
         found: dict[str, Stateful] = {}
         for callback in self._callbacks:
             if isinstance(callback, Stateful):
@@ -242,7 +207,7 @@ class Epochs:
 
 
 def _refuse_damaged(state: Mapping[str, Array | Json]) -> None:
-    """Refuse a checkpoint in which an entry is missing or of another kind than `Epochs.state_dict` writes."""
+    """Refuse a checkpoint in which an entry is missing or of another kind than `state_dict` writes."""
     columns, rows = state.get("columns"), state.get("rows")
     fits = {
         "dealt": isinstance(state.get("dealt"), str),

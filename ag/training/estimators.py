@@ -1,9 +1,6 @@
 """Estimators: networks as scikit-learn has its models, for pipelines, grid search and cross-validation.
 
     make_pipeline(StandardScaler(), AgClassifier(epochs=20)).fit(X, y).predict(X)
-
-A multilayer perceptron, or a model that the user makes, trained by `fit`.  This is the only file that imports
-scikit-learn, and `ag.training` imports it when an estimator is first asked for.  Knows `fit` and `predict` only.
 """
 
 from __future__ import annotations
@@ -32,13 +29,11 @@ from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.fit import fit
 from ag.training.measuring import Loss, Trained, predict
 
-__all__ = ["AgClassifier", "AgRegressor"]
-
 _TOGETHER = 256  # samples that are predicted at once
 
 
 class _Estimator(BaseEstimator):
-    """What classifier and regressor have in common."""
+    """The part that classifier and regressor share."""
 
     __signature__ = Making()
     _usual_loss: Loss
@@ -103,7 +98,7 @@ class _Estimator(BaseEstimator):
         return Sequential(*layers, Linear(sizes[-1], outputs))
 
     def _outputs(self, X: Array) -> Array:
-        """Outputs in float64, for batches of one size: a sample's do not depend on how many others there are."""
+        """Return outputs in float64, in batches of one size: a sample's do not depend on the others."""
         check_is_fitted(self)
         with np.errstate(all="ignore"):
             X = validate_data(self, X, reset=False, dtype=np.float32)
@@ -133,14 +128,14 @@ class AgClassifier(ClassifierMixin, _Estimator):
     optimizer : callable, optional
         ``optimizer(params)``, instead of Adam.
     patience : int, optional
-        Keep some samples back for validation, stop after so many epochs in a row without a better one, and take the
-        weights of the best.
+        Keep samples back for validation, stop after so many epochs in a row without a better one, take the best
+        weights.
     validation_fraction : float, optional
-        Which part of the samples is kept back for that.
+        The share of the samples that is kept back for that.
     devices : sequence of str, optional
         Where to train; default: the default device.
     random_state : int, RandomState or None, optional
-        For initial weights, orders and validation samples.
+        For initial weights, orders and validation samples; ag's random generator is left as it was.
     verbose : bool, optional
         Show the progress.
 
@@ -157,8 +152,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     Notes
     -----
-    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32.  The random
-    generator of ag is left as it was.
+    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32.
 
     Examples
     --------
@@ -173,14 +167,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     _usual_loss = staticmethod(ag_softmax_cross_entropy_loss)
 
     def fit(self, X: Array, y: Array) -> AgClassifier:
-        """Train a new model.
-
-        Parameters
-        ----------
-        X : array_like of shape (samples, features)
-        y : array_like of shape (samples,)
-            Labels of any kind.
-        """
+        """Train a new model on `X` of shape (samples, features) and labels of any kind."""
         with np.errstate(all="ignore"):
             X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
@@ -189,7 +176,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
         return self
 
     def predict_proba(self, X: Array) -> Array:
-        """Probabilities of shape (samples, classes), in the order of ``classes_``."""
+        """Return probabilities of shape (samples, classes), in the order of ``classes_``."""
         logits = self._outputs(X)
         with np.errstate(all="ignore"):
             powers = np.exp(logits - logits.max(1, keepdims=True))
@@ -197,58 +184,18 @@ class AgClassifier(ClassifierMixin, _Estimator):
         return shares
 
     def predict(self, X: Array) -> Array:
-        """The most probable label of every sample."""
+        """Return the most probable label of every sample."""
         logits = self._outputs(X)
         labels: Array = self.classes_[logits.argmax(1)]
         return labels
 
 
 class AgRegressor(RegressorMixin, _Estimator):
-    """A network for regression, as an estimator of scikit-learn.
+    """A network for regression, as an estimator of scikit-learn, with the parameters of `AgClassifier`.
 
-    Parameters
-    ----------
-    hidden : sequence of int, optional
-        Sizes of the hidden layers; () for a linear model.
-    activation : str, optional
-        Of the hidden layers.
-    make_model : callable, optional
-        ``make_model(features, targets)``: another model, from (features, batch) to (targets, batch).
-    epochs : int, optional
-        Passes over the samples, at most.
-    batch_size : int, optional
-        Samples per step.
-    lr : float, optional
-        Learning rate of Adam; an `optimizer` has its own.
-    loss : callable, optional
-        ``loss(output, target)``; default: `ag_mse_loss`.
-    optimizer : callable, optional
-        ``optimizer(params)``, instead of Adam.
-    patience : int, optional
-        Keep some samples back for validation, stop after so many epochs in a row without a better one, and take the
-        weights of the best.
-    validation_fraction : float, optional
-        Which part of the samples is kept back for that.
-    devices : sequence of str, optional
-        Where to train; default: the default device.
-    random_state : int, RandomState or None, optional
-        For initial weights, orders and validation samples.
-    verbose : bool, optional
-        Show the progress.
-
-    Attributes
-    ----------
-    model_ : Layer or object
-        The trained model.
-    history_ : History
-        Of its training.
-    n_features_in_ : int
-        Features of a sample.
-
-    Notes
-    -----
-    Inputs and targets should be scaled, such as by ``StandardScaler`` in a pipeline and ``TransformedTargetRegressor``.
-    Computing is in float32.  The random generator of ag is left as it was.
+    `make_model(features, targets)` makes a model to (targets, batch), `loss` is `ag_mse_loss` by default, and `model_`,
+    `history_` and `n_features_in_` are there after training.  Inputs and targets should be scaled, such as by
+    ``StandardScaler`` in a pipeline and ``TransformedTargetRegressor``.
 
     Examples
     --------
@@ -262,13 +209,7 @@ class AgRegressor(RegressorMixin, _Estimator):
     _usual_loss = staticmethod(ag_mse_loss)
 
     def fit(self, X: Array, y: Array) -> AgRegressor:
-        """Train a new model.
-
-        Parameters
-        ----------
-        X : array_like of shape (samples, features)
-        y : array_like of shape (samples,) or (samples, targets)
-        """
+        """Train a new model on `X` of shape (samples, features) and `y` of (samples,) or (samples, targets)."""
         with np.errstate(all="ignore"):
             X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
             targets = np.asarray(y, np.float32)
@@ -277,12 +218,12 @@ class AgRegressor(RegressorMixin, _Estimator):
         return self
 
     def predict(self, X: Array) -> Array:
-        """Targets of shape (samples,), or (samples, targets) if they were given so."""
+        """Return targets of shape (samples,), or (samples, targets) if they were given so."""
         outputs = self._outputs(X)
         return outputs if self._many else outputs[:, 0]
 
     def __sklearn_tags__(self) -> Tags:
-        """Also for several targets."""
+        """Return tags that allow several targets."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

@@ -1,30 +1,32 @@
 """`fit`: train a model in one call, on one device or several, with validation, metrics and callbacks.
 
-It is `dp_train` that trains, also on one device: there is one loop over steps in ag.  Here are epochs:
+`dp_train` trains, also on one device; `fit` adds epochs:
 
     dp_train    step 0   step 1   step 2 | step 3   step 4   step 5 | ...       `Leaves` has their samples
     fit                           epoch 1                    epoch 2            validates, calls the callbacks
-
-The model is the first replica itself, others are copies of it.  Knows data, metrics and callbacks; neither gradients
-nor devices' insides.  Users and estimators call it.
 """
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import cast
 
 import numpy as np
 
+from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
+from ag.engine.device import ag_default_device, canonical
 from ag.engine.shape import counts
 from ag.io.safetensors_file import absolute
 from ag.names import answers
 from ag.names.elsewhere import FIT_ARGUMENTS
-from ag.nn.mode import modes_kept
+from ag.nn.layer import state_of
+from ag.nn.mode import modes_kept, objects_in
+from ag.ops.convert import ag_to_device
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train
@@ -33,12 +35,45 @@ from ag.training.callbacks import Callback
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
 from ag.training.history import History
-from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for
+from ag.training.logs import Progress
+from ag.training.measuring import Loss, Trained, check_batch_size, check_model, device_of, loss_for
 from ag.training.metrics import named_metrics
-from ag.training.progress import Progress
-from ag.training.replica_models import ReplicaModels
 
-__all__ = ["fit"]
+
+class ReplicaModels:
+    """Models for `dp_train` to begin with: the model itself, unless `own` is False, and copies of it."""
+
+    def __init__(self, function: str, model: Trained, devices: Sequence[str] | None, own: bool = True) -> None:
+        listed = isinstance(devices, Sequence) and not isinstance(devices, str)
+        if devices is not None and not (listed and all(isinstance(name, str) for name in devices)):
+            raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as "
+                            f"['cpu', 'cpu:1'].")
+        if devices is not None and not devices:
+            raise ValueError(f"{function}: devices is empty; name at least one.")
+        self._model, self._gives_own = model, own
+        self.devices = [device_of(model)] if devices is None else [canonical(name) for name in devices]
+
+    def make(self) -> Trained:
+        """Return the model of the next replica, on the default device: first the model itself, then copies."""
+        model = self._model if self._gives_own else copy.deepcopy(self._model)
+        self._gives_own = False
+        with no_grad():
+            for x in _tensors(model):
+                if x.device != ag_default_device():
+                    x.rebind(ag_to_device(x, ag_default_device()).buffer)
+        return model
+
+    def finish(self, trained: Trained) -> None:
+        """Give the model the state of another replica, if its own device was lost."""
+        if trained is not self._model:
+            theirs = state_of(trained)
+            for name, x in state_of(self._model).items():
+                x.rebind(theirs[name].buffer)
+
+
+def _tensors(model: Trained) -> Iterator[Tensor]:
+    """Yield all tensors in a model, also those that are no state."""
+    return (x for x in objects_in(model) if isinstance(x, Tensor))
 
 
 @answers("fit", FIT_ARGUMENTS)
@@ -142,18 +177,16 @@ def fit(
     Notes
     -----
     Arrays have their samples on the first axis here, and ag's tensors on the last: a batch of ``X`` of shape
-    (n, features) reaches the model as (features, batch), one of images (n, channels, height, width) as
-    (channels, height, width, batch), which is what convolutions take.  The loss and the metrics get outputs and targets
-    in this form.  Images without an axis of channels need one: ``X[:, None]``.
+    (n, features) reaches the model, the loss and the metrics as (features, batch), one of images
+    (n, channels, height, width) as (channels, height, width, batch).  Images without an axis of channels need one:
+    ``X[:, None]``.
 
     The model trains in train mode, is measured in eval mode, and has its own modes afterwards.  ``history["loss"]`` is
-    the mean of the losses in training, over all samples of the epoch.  Metrics are measured with `valid`, after the
-    epoch, as ``val_...``; without `valid`, with the training samples.  All means are over samples, whatever the sizes
-    of batches.  Devices beyond the first do not measure.
+    the mean of the losses in training.  Metrics are measured after the epoch: with `valid`, as ``val_...``, or else
+    with the training samples.  All means are over samples, whatever the sizes of batches.
 
-    `dp_train` makes the steps, also on one device, and its promises hold: for the same `batch_size` and `leaf`, any
-    number of like devices gives the same weights to the bit, and so does a resumed training.  Batch norm in train mode
-    is over a leaf.  Steps are captured where that is possible.
+    The promises of `dp_train` hold: for the same `batch_size` and `leaf`, any number of like devices gives the same
+    weights to the bit, and so does a resumed training.  Batch norm in train mode is over a leaf.
 
     A second call goes on with the weights, and begins with a new optimizer.  After Ctrl-C the history has the epochs
     that were finished, and ``interrupted`` is set; before the first step it is raised.
@@ -223,12 +256,12 @@ def fit(
 
 
 def _is_bare(given: object) -> bool:
-    """Whether it is an array, or a list that is no list of pairs, so that nothing in it is a target."""
+    """Return whether it is an array, or a list without pairs: nothing in it is a target."""
     return hasattr(given, "__array__") or (isinstance(given, list) and not isinstance(given[0], tuple))
 
 
 def _callbacks(given: object) -> list[Callback]:
-    """The callbacks in a list, or the only one."""
+    """Return the callbacks of a list, or the only one."""
     listed = [given] if isinstance(given, Callback) else given
     if not isinstance(listed, Sequence) or isinstance(listed, str) or not all(isinstance(x, Callback) for x in listed):
         odd = next((x for x in listed if not isinstance(x, Callback)), listed) if isinstance(listed, list) else listed

@@ -1,12 +1,4 @@
-"""History: what every epoch of a training came to, as columns, as rows and as a picture.
-
-    rows                                          columns
-    {"loss": 1.2, "val_loss": 1.3}                history["loss"]       [1.2, 0.8]
-    {"loss": 0.8, "val_loss": 1.1}                history["val_loss"]   [1.3, 1.1]
-
-Knows numbers and their names; no model.  `fit` fills it, callbacks read it, and it is what `fit` returns.  matplotlib
-is an optional package, loaded when something is to be drawn.
-"""
+"""The numbers of every epoch of a training, as columns, as rows and as a picture."""
 
 from __future__ import annotations
 
@@ -18,7 +10,6 @@ from ag.names import Making
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["History"]
 
 
 class History(Mapping[str, list[float]]):
@@ -29,11 +20,11 @@ class History(Mapping[str, list[float]]):
     rows : list of dict of str to float
         The same, a dict per epoch; ``pandas.DataFrame(history.rows)`` is a table.
     seconds : list of float
-        How long each epoch took, with its validation.
+        The time of each epoch, with its validation.
     interrupted : bool
         Whether Ctrl-C ended the training.
     stopped : str or None
-        Why a callback ended it.
+        The reason of a callback that ended it.
     """
 
     __signature__ = Making()
@@ -46,7 +37,7 @@ class History(Mapping[str, list[float]]):
 
     @property
     def epochs(self) -> int:
-        """How many epochs were finished."""
+        """Return the number of finished epochs."""
         return len(self.rows)
 
     def __getitem__(self, name: str) -> list[float]:
@@ -73,19 +64,12 @@ class History(Mapping[str, list[float]]):
         Parameters
         ----------
         *names : str
-            Which columns; default: all but the learning rate.
+            The columns; default: all but the learning rate.
 
         Returns
         -------
         list of matplotlib.axes.Axes
             One for each picture, of pyplot's current figure: ``pyplot.show()`` shows it, ``pyplot.savefig`` saves it.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        KeyError
-            If there is no such column.
         """
         try:
             from matplotlib import pyplot

@@ -2,8 +2,7 @@
 
     rate    1e-6  1e-5  1e-4  1e-3  1e-2  1e-1  1
     loss    2.3   2.3   2.2   1.6   0.9   1.4   9.8        least at 1e-2: take 1e-3; ends at 4 times the least
-
-A copy of the model trains, so the weights stay.  Knows `dp_train` and data; users call it before `fit`.
+A copy of the model trains.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample
 from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves
+from ag.training.fit import ReplicaModels
 from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for
-from ag.training.replica_models import ReplicaModels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["LRCurve", "find_lr"]
 
 _SMOOTH = 0.9  # of a running mean of losses, as in the reference
 _DIVERGED = 4.0  # times the least smoothed loss
@@ -58,18 +55,7 @@ class LRCurve:
     suggestion: float
 
     def plot(self) -> Axes:
-        """Draw losses over rates, with the suggestion.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            Of pyplot's current figure.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
+        """Draw losses over rates, with the suggestion, and return matplotlib's axes."""
         try:
             from matplotlib import pyplot
         except ImportError as error:
@@ -92,19 +78,16 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
         Stays as it is.
     train : pair of arrays, ag_dataloader, ag_image_folder or dataset
-        As in `fit`.
+        As in `fit`, like `loss`, `batch_size` and `seed`.
     loss : callable, optional
-        As in `fit`.
     lowest, highest : float, optional
         The first rate and the last one.
     steps : int, optional
         How many rates; fewer are tried where the loss grows to 4 times its least before, or is not finite.
     batch_size : int, optional
-        Samples per step; default: the loader's, or 32.
     optimizer : callable, optional
         ``optimizer(params)``; default: Adam.
     seed : int, optional
-        Call `ag_seed` with it first.
 
     Returns
     -------
@@ -132,8 +115,8 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     """
     check_model("find_lr", model)
     check_batch_size("find_lr", batch_size)
-    if not counts(steps, least=5):
-        raise ValueError(f"find_lr: steps is {steps!r:.60}; a whole number of at least 5 is required.")
+    if not (counts(steps, least=5) and steps <= 1_000_000):
+        raise ValueError(f"find_lr: steps is {steps!r:.60}; a whole number from 5 to a million is required.")
     if not (is_number(lowest) and is_number(highest) and 0 < lowest < highest < np.inf):
         raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
                          f"required, the second one larger.")

@@ -1,12 +1,8 @@
 """Evaluate and predict: a model's outputs for many samples, in batches, in eval mode and without a tape.
 
-Everything is left as it was: modes, the default device, the random generator.  Means are over samples, whatever the
-sizes of batches:
+Modes, the default device and the random generator stay as they were.  Means are over samples:
 
     batch of 4, accuracy 0.75      batch of 1, accuracy 1.0      (4 * 0.75 + 1 * 1.0) / 5 = 0.8
-
-Knows a model, data and metrics; no optimizer and no replica: one device computes.  `fit` validates with it after every
-epoch, estimators predict with it, and users call it.
 """
 
 from __future__ import annotations
@@ -29,8 +25,6 @@ from ag.parallel.trainer.samples import input_of, target_of
 from ag.training.data import Data
 from ag.training.metrics import Mean, Metric, named_metrics
 
-__all__ = ["Loss", "Trained", "check_model", "device_of", "evaluate", "loss_for", "means_of", "predict"]
-
 Loss = Callable[[Tensor, Array], Tensor]  # (output, target) -> the mean over the samples
 
 
@@ -44,17 +38,15 @@ class Trained(Model, Protocol):
 
 def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: object = None, *,
              batch_size: int | None = None) -> dict[str, float]:
-    """Loss and metrics of a model, averaged over samples, in eval mode.
+    """Return loss and metrics of a model, averaged over samples, in eval mode.
 
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset
-        As in `fit`.  All samples are taken, also those of a batch that a loader would drop, in their first order.
+        As in `fit`, like `loss` and `metrics`; also samples that a loader would drop, in their first order.
     loss : callable, optional
-        ``loss(output, target)``; default: as in `fit`.
     metrics : list of str and callable, or dict of str to callable, optional
-        As in `fit`.
     batch_size : int, optional
         Samples that are passed at once; default: the loader's, or 32.
 
@@ -93,13 +85,13 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
 
 
 def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Array:
-    """The outputs of a model, in eval mode, with the samples on the first axis.
+    """Return the outputs of a model, in eval mode, with the samples on the first axis.
 
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
     x : array_like of shape (samples, ...), ag_dataloader or dataset
-        Inputs; what else a loader or a dataset has is not looked at.
+        Inputs; targets of a loader or a dataset are not used.
     batch_size : int, optional
         Samples that are passed at once; default: the loader's, or 32.
 
@@ -138,7 +130,7 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
 
 
 def _samples_first(output: object, count: int) -> Array:
-    """What a model has computed of so many samples."""
+    """Return an output as an array with its samples on the first axis."""
     if not isinstance(output, Tensor):
         raise TypeError(f"predict: the model returned a {type(output).__name__}; a tensor with the samples on the last "
                         f"axis is required.")
@@ -149,7 +141,7 @@ def _samples_first(output: object, count: int) -> Array:
 
 
 def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Loss and metrics over all samples; waits for the device."""
+    """Return loss and metrics over all samples; waits for the device."""
     means = {name: Mean() for name in ("loss", *metrics)}
     for output, target, count in _outputs(model, data):
         means["loss"].add(float(loss(output, target).item()), count)
@@ -159,7 +151,7 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
 
 
 def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
-    """Output, target and number of samples of every batch."""
+    """Yield output, target and number of samples of every batch."""
     with modes_kept(model), no_grad(), ag_device(device_of(model)):
         ag_eval(model)
         for leaf in data.batches():
@@ -167,18 +159,12 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
 
 
 def device_of(model: Model) -> str:
-    """The device of a model's first parameter; the default one if it has none."""
+    """Return the device of a model's first parameter; the default one if it has none."""
     return next((p.device for p in model.parameters().values()), ag_default_device())
 
 
 def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
-    """The loss that the user gave, or the usual one for the kind of targets.
-
-    Raises
-    ------
-    TypeError
-        If it is no function.
-    """
+    """Return the user's loss, or the usual one for the kind of targets."""
     if given is not None:
         if not callable(given):
             raise TypeError(f"{function}: loss is {given!r:.60}; a function of output and target is required, such as "
@@ -213,13 +199,7 @@ def _number(function: str, name: str, value: object) -> float:
 
 
 def check_model(function: str, model: object) -> None:
-    """Refuse what is no model.
-
-    Raises
-    ------
-    TypeError
-        If it has no forward or parameters.
-    """
+    """Refuse an object that is no model."""
     made = not isinstance(model, type)
     if not made or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"

@@ -1,14 +1,9 @@
 """Metrics: numbers that say how good outputs are, averaged over samples.
 
-A metric is any function ``metric(output, target)`` of a batch that returns one number, the mean over its samples; a
-loss is one, too.  Samples are on the last axis, as everywhere below the edge of `ag.training`:
+A metric is a function ``metric(output, target)`` of a batch that returns the mean over its samples, as a loss does:
 
-    output of 3 classes, 4 samples    [[0.1 0.9 0.2 0.3]       ids    [2 0 2 0]
-                                       [0.2 0.0 0.1 0.4]       accuracy: 2 0 2 1 are largest, 3 of 4 are right, 0.75
-                                       [0.7 0.1 0.7 0.3]]
-
-`Mean` averages over batches of any sizes: each counts as often as it has samples.  Knows arrays and numbers; no model
-and no loop.  `ag.training.measuring` calls them.
+    output of 3 classes, 3 samples    [[0.1 0.9 0.2]  [0.2 0.0 0.1]  [0.7 0.1 0.7]]      ids    [2 0 1]
+    accuracy                          classes 2 0 2 are largest, 2 of 3 are right: 0.667
 """
 
 from __future__ import annotations
@@ -25,43 +20,29 @@ from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
 from ag.ops.class_ids import CLASS_RULE, refuse_outside
 
-__all__ = ["METRICS", "Mean", "Metric", "accuracy", "mean_absolute_error", "mean_squared_error", "named_metrics",
-           "top_k_accuracy"]
-
 Metric = Callable[[Tensor, Array], object]  # (output, target of the loss) -> one number
 
 
 class Mean:
-    """The mean of numbers that count differently often.
-
-    Examples
-    --------
-    >>> from ag.training.metrics import Mean
-    >>> mean = Mean()
-    >>> mean.add(0.5, 4)
-    >>> mean.add(1.0, 1)
-    >>> mean.value
-    0.6
-    """
+    """The mean of numbers that count differently often: 4 times 0.5 and once 1.0 are 0.6."""
 
     def __init__(self) -> None:
         self._parts: list[float] = []
         self.count = 0
 
     def add(self, value: float, count: int) -> None:
-        """Note the mean of `count` samples."""
+        """Add the mean of `count` samples."""
         self._parts.append(value * count)
         self.count += count
 
     @property
     def value(self) -> float:
-        """The mean of all samples so far; NaN if there are none."""
+        """Return the mean of all samples so far; NaN if there are none."""
         if not self.count:
             return nan
         try:
-            return fsum(self._parts) / self.count
-        except OverflowError:  # of the sum, not of the mean
-            return fsum(part / self.count for part in self._parts)
+            return fsum(part / self.count for part in self._parts) if max(map(abs, self._parts)) > 1e300 else (
+                fsum(self._parts) / self.count)
         except ValueError:  # inf and -inf
             return nan
 
@@ -70,7 +51,7 @@ class Mean:
 
 
 def accuracy(output: ArrayLike, target: ArrayLike) -> float:
-    """Which part of the samples has its largest output at the class of the target.
+    """Return the share of the samples that have their largest output at the class of the target.
 
     Parameters
     ----------
@@ -82,7 +63,7 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     Returns
     -------
     float
-        From 0 to 1.
+        From 0 to 1.  A sample with a NaN among its outputs is not right.
 
     Raises
     ------
@@ -91,11 +72,7 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     IndexError
         If an id is outside ``0..classes-1``.
     DtypeError
-        If targets are no numbers.
-
-    Notes
-    -----
-    A sample with a NaN among its outputs is not right, whatever its class.
+        If something is no number.
 
     Examples
     --------
@@ -108,7 +85,7 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
 
 
 def top_k_accuracy(k: int) -> Metric:
-    """Make a metric: which part of the samples has the class of the target among its `k` largest outputs.
+    """Make a metric: the share of the samples that have the class of the target among their `k` largest outputs.
 
     Parameters
     ----------
@@ -118,13 +95,7 @@ def top_k_accuracy(k: int) -> Metric:
     Returns
     -------
     callable
-        The metric, called ``top_5_accuracy`` for ``k=5``; of equal outputs, those of lower classes are larger.  It
-        refuses what `accuracy` refuses, and a sample with a NaN among its outputs is not right.
-
-    Raises
-    ------
-    ValueError
-        If `k` is no whole number of at least 1.
+        The metric, called ``top_5_accuracy`` for ``k=5``; of equal outputs, those of lower classes are larger.
 
     Examples
     --------
@@ -145,21 +116,7 @@ def top_k_accuracy(k: int) -> Metric:
 
 
 def mean_absolute_error(output: ArrayLike, target: ArrayLike) -> float:
-    """The mean of the absolute differences.
-
-    Parameters
-    ----------
-    output : Tensor or array_like
-    target : Tensor or array_like of the same shape
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ShapeError
-        If the shapes differ.
+    """Return the mean of the absolute differences of two arrays of one shape.
 
     Examples
     --------
@@ -172,21 +129,7 @@ def mean_absolute_error(output: ArrayLike, target: ArrayLike) -> float:
 
 
 def mean_squared_error(output: ArrayLike, target: ArrayLike) -> float:
-    """The mean of the squared differences.
-
-    Parameters
-    ----------
-    output : Tensor or array_like
-    target : Tensor or array_like of the same shape
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ShapeError
-        If the shapes differ.
+    """Return the mean of the squared differences of two arrays of one shape.
 
     Examples
     --------
@@ -203,11 +146,20 @@ METRICS: Mapping[str, Metric] = {  # those that have names
 }
 
 
+def _array(function: str, name: str, given: ArrayLike) -> Array:
+    try:
+        array = host_values(given, function)
+    except ValueError as error:
+        raise ShapeError(f"{function}: the {name} is a {type(given).__name__} and no array; rows of one length are "
+                         f"required.") from error
+    if array.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: the {name} is of type {array.dtype}; numbers are required.")
+    return array
+
+
 def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array, Array]:
-    """Outputs, and the class of every sample, -1 for those whose outputs are not all numbers."""
-    values, ids = host_values(output, function), host_values(target, function)
-    if ids.dtype.kind not in "biuf":
-        raise DtypeError(f"{function}: the target is of type {ids.dtype}; class ids are required, or distributions.")
+    """Return outputs, and every sample's class, -1 for those with a NaN."""
+    values, ids = _array(function, "output", output), _array(function, "target", target)
     if values.ndim == 0 or values.shape[0] < 2:
         raise ShapeError(f"{function}: output is {values.shape}; (classes, samples) with at least two classes is "
                          f"required.")
@@ -221,12 +173,12 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array
 
 
 def _mean(values: Array) -> float:
-    """The mean of an array, NaN of an empty one, without warnings."""
+    """Return the mean of an array, NaN of an empty one, without warnings."""
     return float(np.mean(values)) if values.size else nan
 
 
 def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:
-    values, wanted = host_values(output, function).astype(np.float64), host_values(target, function)
+    values, wanted = _array(function, "output", output).astype(np.float64), _array(function, "target", target)
     if values.shape != wanted.shape:
         raise ShapeError(f"{function}: output is {values.shape} and target is {wanted.shape}; the shapes must be "
                          f"equal.")
@@ -237,15 +189,7 @@ def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:
 
 
 def named_metrics(function: str, given: object) -> dict[str, Metric]:
-    """The metrics that a user gives as names, functions or a dict, by their names.
-
-    Raises
-    ------
-    TypeError
-        If one is neither a name nor a function.
-    ValueError
-        If there is no metric of a name, a function has none, or two have one.
-    """
+    """Return the metrics of a user's names, functions or dict, by their names."""
     if isinstance(given, Mapping):
         pairs = list(given.items())
     elif given is None or isinstance(given, (str, Sequence)) or callable(given):

@@ -130,7 +130,8 @@ for _ in range(kills):
     os.waitpid(child, 0)
     found = ag.ag_load_checkpoint(path, model, optimizer)
     assert found.extra == found.step >= step, (found, step)
-    for array in (*model.state_dict().values(), *(x for name, x in optimizer.state_dict().items() if name != "settings")):
+    state = {name: x for name, x in optimizer.state_dict().items() if name != "settings"}
+    for array in (*model.state_dict().values(), *state.values()):
         assert (array == found.step).all(), found
     slow = max(1.0, slow * (1.1 if found.step == step else 0.9))
     step = found.step

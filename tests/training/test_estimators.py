@@ -28,6 +28,7 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ag.training.estimators", raising=False)
     monkeypatch.delattr(ag.training, "estimators", raising=False)
     for name in ("AgClassifier", "AgRegressor"):
+        monkeypatch.delitem(vars(ag), name, raising=False)  # found by an earlier test
         with expect_error("no scikit-learn", ImportError, name, "pip install 'ag-autograd[sklearn]'"):
             getattr(ag, name)
 
@@ -94,3 +95,14 @@ def test_pipelines_and_grid_search() -> None:
         search = GridSearchCV(pipeline, {"agclassifier__hidden": [(), (8,)], "agclassifier__lr": [1e-5, 1e-2]}, cv=3,
                               n_jobs=jobs).fit(X, LABELS)
         assert search.best_params_["agclassifier__lr"] == 1e-2 and search.score(X, LABELS) > 0.8
+
+
+def test_estimators_compute_under_any_setting_of_numpy() -> None:
+    tiny = np.where(X == 0, 1e-60, X)  # underflows in float32
+    tiny[0] = 1e-60
+    model = estimator("AgClassifier", epochs=1, random_state=0).fit(tiny, LABELS)
+    with np.errstate(all="raise"):
+        assert model.predict_proba(tiny * 1000).sum(1) == pytest.approx(np.ones(len(tiny)))
+        estimator("AgClassifier", epochs=1, random_state=0).fit(tiny, LABELS)
+        regressor = estimator("AgRegressor", epochs=1, random_state=0).fit(tiny, tiny[:, 0])
+        assert np.isfinite(regressor.predict(tiny)).all()

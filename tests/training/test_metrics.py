@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.training import accuracy, evaluate, find_lr, mean_absolute_error, mean_squared_error, predict, top_k_accuracy
-from ag.training.metrics import METRICS
+from ag.training.metrics import METRICS, Mean
 
 RNG = np.random.default_rng(2)
 LOGITS = RNG.standard_normal((5, 33)).astype(np.float32)
@@ -206,3 +207,29 @@ def test_losses_that_are_not_finite() -> None:
 def test_wrong_arguments(options: dict[str, Any], said: str) -> None:
     with expect_error(said, ValueError, "find_lr: ", said):
         curve(**options)
+
+
+@pytest.mark.parametrize("metric", [ag.training.accuracy, ag.training.mean_squared_error,
+                                    ag.training.mean_absolute_error])
+def test_what_is_no_array_of_numbers(metric: Any) -> None:
+    good = np.ones((2, 2))
+    for given, error in (([[1, 2], [3]], ag.ShapeError), (["a", "b"], ag.DtypeError), ([None, None], ag.DtypeError)):
+        for operands in ((given, good), (good, given)):
+            with expect_error(f"{given}", error, metric.__name__, "required"):
+                metric(*operands)
+
+
+def test_numbers_at_the_ends_of_the_range() -> None:
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ag.training.mean_squared_error([[1e-200, 1e200]], [[0.0, 0.0]]) == np.inf
+        assert np.isnan(ag.training.mean_absolute_error([[np.inf]], [[np.inf]]))
+        assert np.isnan(ag.training.accuracy(np.ones((2, 0)), np.zeros(0, int)))
+        mean = Mean()
+        for value in (1.5e308, 1.5e308, -1.5e308, -1.5e308, 1.5e308, 1.5e308):
+            mean.add(value, 1)
+        assert mean.value == pytest.approx(0.5e308)
+        mean.add(np.inf, 1)
+        assert mean.value == np.inf
+        mean.add(-np.inf, 1)
+        assert np.isnan(mean.value)
