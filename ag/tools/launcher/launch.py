@@ -52,6 +52,7 @@ def launch(options: argparse.Namespace) -> int:
     mpiexec = find_mpiexec()
     if mpiexec is None or find_spec("mpi4py") is None:
         raise ValueError(f"launch: mpi4py or mpiexec is missing; {install_line('mpi')} brings both.")
+    _open_streams()
     with _Signals() as signals, suppress(_AskedToEndError):
         return _Launcher(options, mpiexec, _hosts(options, signals), signals).run()
     return 128 + signals.first
@@ -216,6 +217,13 @@ class _Launcher:
         elif found.kind == "done" and unsaid:
             _say(f"done; without {unsaid}, which were lost.")
         return found, grows
+
+
+def _open_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr: a socket in its place would send what is written there."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(number, True)
+    os.close(number)
 
 
 def _say(text: str) -> None:

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from helpers import forked
 from helpers.probe import patience
 
 from ag.__main__ import add_arguments, main
@@ -355,3 +356,11 @@ def test_a_long_text_of_any_characters_reaches_the_launcher(caller: Caller) -> N
 def test_a_launcher_says_any_text(capfd: pytest.CaptureFixture[str]) -> None:
     launch._say("a\udcff\ud800")
     assert capfd.readouterr().err == "ag launch: a\\udcff\\ud800\n"
+
+
+def test_no_socket_takes_the_place_of_a_closed_stream() -> None:
+    """What is said on stderr would reach a rank, to which an l means to leave."""
+    done = forked.run("import os, socket, sys\nfrom ag.tools.launcher import launch\nos.close(0), os.close(2)\n"
+                      "launch._open_streams()\nprint(os.readlink('/proc/self/fd/0'), os.readlink('/proc/self/fd/2'),"
+                      " socket.socket().fileno() > 2)")
+    assert done.stdout == "/dev/null /dev/null True\n"
