@@ -15,7 +15,7 @@ from functools import partial
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, record_later, with_grad_tape
-from ag.autograd.tensor import Node, Tensor
+from ag.autograd.tensor import Node, Tensor, type_name
 from ag.autograd.unchanged import Told, repeated_since, repeating, telling
 from ag.autograd.watched import note_tensors
 from ag.engine.arena import now
@@ -136,5 +136,5 @@ def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Bu
 
 def _one_tensor(out: object) -> Tensor:
     if not isinstance(out, Tensor):
-        raise TypeError(f"ag_checkpoint: the function returns a {type(out).__name__}; one tensor is required.")
+        raise TypeError(f"ag_checkpoint: the function returns a {type_name(out)}; one tensor is required.")
     return out

@@ -21,7 +21,7 @@ from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import RecordedCall
 from ag.autograd.captured.program import CapturedProgram, Replay
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import Tensor, type_name
 from ag.engine.backend import Backend
 from ag.engine.buffer import Device
 from ag.engine.device import ag_default_device, default_dtype
@@ -258,8 +258,8 @@ def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
                 refuse_masked(x, f"ag_capture: argument {i}")
             kinds += x.dtype, x.shape
         else:
-            raise CaptureError(f"ag_capture: argument {i} is a {type(x).__name__}; every argument must be a "
-                               f"tensor or a numpy array. Bind other values with a closure.")
+            raise CaptureError(f"ag_capture: argument {i} is a {type_name(x)}; every argument must be an "
+                               f"ag tensor or a numpy array. Bind other values with a closure.")
     return (*kinds, device, ag_default_device(), default_dtype(), is_recording(), Backend.settings.precision)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.half import scaled, unscaled
-from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike
+from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike, to_array
 from ag.autograd.unchanged import telling
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
@@ -20,7 +20,7 @@ from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
 from ag.engine.kernels.convert import array_to_upload, converted, host_array
 from ag.engine.primitive import Array
-from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
+from ag.errors import CaptureError, DeviceError, DtypeError
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
@@ -66,13 +66,7 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
 
 def as_array(data: ArrayLike, function: str) -> Array:
     """Return host data as an array of numbers."""
-    if isinstance(data, (list, tuple)) and _holds_a_variable(data):
-        raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
-                        f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
-    try:
-        array = array_to_upload(data, function)
-    except ValueError as error:
-        raise ShapeError(f"{function}: the data are no array ({error}); every row must have the same length.") from None
+    array = to_array(_without_variables, data, function)
     if array.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
     return array
@@ -80,12 +74,19 @@ def as_array(data: ArrayLike, function: str) -> Array:
 
 def host_values(x: object, function: str) -> Array:
     """Return the values of a tensor, an array or nested lists on the host."""
-    return x.numpy() if isinstance(x, Tensor) else host_array(x, function)
+    return x.numpy() if isinstance(x, Tensor) else to_array(host_array, x, function)
 
 
 def column(array: Array) -> Array:
     """Return a vector as a column."""
     return array.reshape(-1, 1) if array.ndim == 1 else array
+
+
+def _without_variables(data: object, function: str) -> Array:
+    if isinstance(data, (list, tuple)) and _holds_a_variable(data):
+        raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
+                        f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
+    return array_to_upload(data, function)
 
 
 def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:

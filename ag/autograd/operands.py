@@ -154,6 +154,11 @@ def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DT
 
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
     """Compare element by element on the host; host values are rounded to the type of `x`, as in arithmetic."""
+    with np.errstate(all="ignore"):  # NaN compares, whatever the user's `np.seterr`
+        return _compared(relation, x, other)
+
+
+def _compared(relation: np.ufunc, x: Tensor, other: object) -> Any:
     name, dtype = relation.__name__, x.buffer.dtype
     if isinstance(other, Tensor):
         values = other.numpy()

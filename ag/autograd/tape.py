@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
 from ag.autograd.half import Scaling, anybody_scales
-from ag.autograd.tensor import Node, Tensor, tensor_given
+from ag.autograd.tensor import Node, Tensor, tensor_given, type_name
 from ag.engine.arena import Block, now
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F32
@@ -159,6 +159,8 @@ class Gradients(Mapping[Tensor, Tensor]):
                 return named[0]
             names = ", ".join(sorted(p.name for p, _ in self._by_id.values() if p.name)) or "none"
             raise KeyError(f"{len(named)} parameters with a gradient are called {key!r}; names here: {names}")
+        if not isinstance(key, Tensor):
+            raise KeyError(f"a {type_name(key)} was looked up in gradients; a parameter or its name is required")
         if key.id not in self._by_id:
             raise KeyError(f"the loss does not depend on this parameter of shape {key.shape}")
         return self._by_id[key.id][1]

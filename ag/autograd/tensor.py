@@ -302,7 +302,7 @@ class Tensor(metaclass=Named):
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
-        array = host_array(value.numpy() if isinstance(value, Tensor) else value, "data")
+        array = to_array(host_array, value.numpy() if isinstance(value, Tensor) else value, "data")
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
         if array.ndim == 1 and self.shape == (array.size, 1):
@@ -474,10 +474,25 @@ class Tensor(metaclass=Named):
 TensorLike = Tensor | Array | float | int
 
 
+def to_array(convert: Callable[[object, str], Array], data: ArrayLike, function: str) -> Array:
+    """Convert host data to an array by `host_array` or the like; endless lists raise a `ShapeError`."""
+    try:
+        return convert(data, function)
+    except RecursionError:
+        raise ShapeError(f"{function}: lists are nested too deep, or one contains itself; an array has at most 64 axes."
+                         ) from None
+
+
+def type_name(x: object) -> str:
+    """Return the name of the type of `x`, with its module if that is not Python's: ``torch.Tensor``."""
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
 def tensor_given(function: str, x: object) -> Tensor:
     """Return `x`, or raise a `TypeError` if it is not a tensor."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{function}: a {type(x).__name__} was given; a tensor is required. Make one with ag_tensor.")
+        raise TypeError(f"{function}: a {type_name(x)} was given; a tensor is required. Make one with ag_tensor.")
     return x
 
 

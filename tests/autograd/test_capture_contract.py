@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import py_object
+from typing import Any
 
 import numpy as np
 import pytest
@@ -352,6 +353,41 @@ def test_results_that_are_arguments_and_parameters(device: str) -> None:
         a, b, c, d, e = captured(x, x)
         assert a is x and b is W and c is d
         assert c.numpy().ravel().tolist() == e.numpy().ravel().tolist() == [2.0, float(k)]
+
+
+@pytest.mark.parametrize("levels", [4, 500, None])
+def test_containers_nested_deep(levels: int | None) -> None:
+    class Net(ag.Layer):
+        def forward(self, x: np.ndarray) -> Any:
+            made: list[Any] = [ag.ag_sum(ag.ag_tensor(x))] if self.returns else [2.0]
+            for _ in range(levels or 0):
+                made = [made]
+            if levels is None:
+                made.append(made)
+            self.last = None if self.returns else made
+            return made if self.returns else ag.ag_sum(ag.ag_tensor(x))
+
+    for returns in (True, False):
+        net = Net()
+        net.returns = returns
+        step = ag.ag_capture(net.forward)
+        for k in range(4):
+            if levels == 4:
+                got, kept = step(np.array([[float(k)]])), net.last
+                while isinstance(got, list):
+                    got = got[0]
+                assert got.item() == k and (kept is None) is returns
+            else:
+                with expect_error("endless containers", ag.CaptureError, "deep", "contains itself"):
+                    step(np.array([[float(k)]]))
+
+
+@pytest.mark.parametrize(("ids", "advice"), [
+    ([0, 1, 2, 3], "weight[:, :n] of an embedding"), ([2, 0, 1, 3], "would use its old values. Make it an argument")])
+def test_advice_about_whole_numbers_from_outside(ids: list[int], advice: str) -> None:
+    labels, weight = np.array(ids), ag.ag_param(np.ones((4, 4)))
+    with expect_error("labels from outside", ag.CaptureError, advice):
+        ag.ag_capture(lambda x: ag.ag_softmax_cross_entropy_loss(ag.ag_matmul(weight, x), labels))(np.ones((4, 4)))
 
 
 # ---------------------------------------------------------------------------------------------- threads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -105,3 +107,23 @@ def test_float32_from_outside_is_refused() -> None:
     outside = ag.ag_tensor([[2.0]])
     with expect_error("a gradient check that mixes in float32", ag.DtypeError, "f64", "f32"):
         ag.ag_gradcheck(lambda t: ag.ag_sum(t["x"] * outside), {"x": ag.ag_param([[1.0]])}, quiet=True)
+
+
+def test_it_reports_on_any_stream_under_any_seterr(monkeypatch: pytest.MonkeyPatch) -> None:
+    W = ag.ag_param([[1e-306, 2.0]])
+    latin = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    for stream in (None, latin, SimpleNamespace(write=None)):
+        monkeypatch.setattr("sys.stdout", stream)
+        with np.errstate(all="raise"):
+            assert ag.ag_gradcheck(lambda t: ag.ag_sum(t["\u03bb"] * 1e-306), {"\u03bb": W})
+            assert not ag.ag_gradcheck(lambda t: ag.ag_sum(ag.ag_exp(t["\u03bb"] * 400.0)), {"\u03bb": W})
+    latin.flush()
+    assert b"\\u03bb: ok" in latin.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_what_is_no_function_or_no_inputs() -> None:
+    W = ag.ag_param([[1.0]])
+    for fn, inputs, why in ((None, [W], "fn is a NoneType"), (ag.ag_sum, None, "inputs is a NoneType"),
+                            (ag.ag_sum, W, "inputs is a ag.autograd.tensor.Tensor")):
+        with expect_error("a wrong argument", TypeError, f"ag_gradcheck: {why}"):
+            ag.ag_gradcheck(fn, inputs)  # type: ignore[arg-type]

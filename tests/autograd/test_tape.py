@@ -233,6 +233,10 @@ def test_gradients_by_name() -> None:
         np.testing.assert_array_equal(grads[name].numpy(), grads[p].numpy())
         assert grads[p].shape == p.shape
     assert "layer3_W" not in grads
+    for key in (None, 3, ["layer1_W"]):
+        assert key not in grads and grads.get(key) is None  # type: ignore[call-overload]
+        with expect_error("a key that is neither a parameter nor a name", KeyError, "a parameter or its name"):
+            grads[key]  # type: ignore[index]
     with expect_error("the gradient of a name that no parameter has", KeyError, "'layer3_W'", "layer1_W, layer1_b"):
         grads["layer3_W"]
 

@@ -13,6 +13,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.autograd.tensor import HOST_OPERATORS
 
 X = np.array([[1.0, -2.0, 4.0], [0.5, 3.0, -1.0]], np.float32)
 Y = np.array([[2.0, 4.0, -8.0], [1.0, 0.5, 0.25]], np.float32)
@@ -90,6 +91,43 @@ def test_rows_of_different_lengths() -> None:
     for make in (ag.ag_tensor, ag.ag_param):
         with expect_error("nested lists that are no array", ag.ShapeError, make.__name__, "the same length"):
             make([[1.0], [2.0, 3.0]])
+
+
+@pytest.mark.parametrize("take", [ag.ag_tensor, ag.ag_param, lambda x: ag.ag_tensor(1.0) + x,
+                                  lambda x: ag.ag_tensor(1.0) == x, lambda x: setattr(ag.ag_tensor(1.0), "data", x)])
+def test_lists_that_are_no_array(take: Callable[[Any], object]) -> None:
+    endless: list[Any] = [1.0]
+    endless.append(endless)
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    for lists, why in ((endless, "contains itself"), (deep, "too deep"), ([[1.0, 2.0], [3.0]], "the same length")):
+        with expect_error("lists that are no array", ag.ShapeError, why):
+            take(lists)
+
+
+def test_a_tensor_of_another_library_is_named_by_its_module() -> None:
+    foreign = type("Tensor", (), {"__module__": "torch"})()
+    x = ag.ag_tensor([[1.0]])
+    for error, call in ((TypeError, lambda: ag.backward(foreign)), (ag.CaptureError, lambda: ag.ag_capture(ag.ag_sum)(
+            foreign)), (ag.CaptureError, lambda: ag.ag_capture(lambda x: (ag.ag_sum(x), foreign))(x))):
+        with expect_error("a tensor of another library", error, "a torch.Tensor", "tensor"):
+            call()
+    with ag.with_grad_tape(), expect_error("a tensor of another library", TypeError, "a torch.Tensor"):
+        ag.ag_checkpoint(lambda: foreign)
+
+
+def test_comparisons_under_any_seterr() -> None:
+    x = ag.ag_tensor([float("nan"), 1e-30, 1e30])
+    with np.errstate(all="raise"):
+        assert (x < x).tolist() == [[False]] * 3
+        assert (x.astype("f16") > 1e-300).tolist() == [[False], [False], [True]]
+        assert (x == float("nan")).tolist() == [[False]] * 3
+        asked = []
+        relation = lambda *args: asked.append(np.geterr()) or np.zeros((3, 1), bool)  # noqa: E731
+        relation.__name__ = "less"
+        HOST_OPERATORS["compare"](relation, x, x)
+        assert set(asked[0].values()) == {"ignore"}, "numpy before 2 raises for comparisons with NaN"
 
 
 def test_unknown_names() -> None:

@@ -252,11 +252,13 @@ class Arguments:
             self.labels[id(number.block)] = "number", array.item()
             self._numbers.append(number)
             return number
-        instead = ("make a tensor of it before the step" if dtype.is_float else
-                   "take weight[:, :n] of an embedding for its positions 0 to n - 1")
+        instead = ("Pass it as an argument, or make a tensor of it before the step." if dtype.is_float else
+                   "Make it an argument of the step.")
+        if not dtype.is_float and array.size > 1 and np.array_equal(array.ravel(), np.arange(array.size)):
+            instead = "Pass it as an argument, or take weight[:, :n] of an embedding for its positions 0 to n - 1."
         cast(Recording, recording_here()).refuse(CaptureError(
             f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its arguments; a replay "
-            f"would use its old values. Pass it as an argument, or {instead}."))
+            f"would use its old values. {instead}"))
         return None
 
     def close(self, recording: Recording) -> None:

@@ -17,12 +17,14 @@ from weakref import ref
 from ag.autograd.captured.arguments import Args, Arguments
 from ag.autograd.captured.guards import Effects, Notes
 from ag.autograd.captured.trace import Label, Left, Traced, first_difference, trace_of
-from ag.autograd.tensor import Node, Tensor
+from ag.autograd.tensor import Node, Tensor, type_name
 from ag.autograd.watched import stop_noting
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
 from ag.engine.program import OPEN, Recording
 from ag.errors import CaptureError, TapeError
+
+_LEVELS = 100  # of containers in a result
 
 
 class RecordedCall:
@@ -167,24 +169,28 @@ def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
                            f"put that of another call; keep it outside the step.")
 
 
-def _structure(output: object, tensors: list[Tensor]) -> Any:
+def _structure(output: object, tensors: list[Tensor], levels: int = _LEVELS) -> Any:
     """Replace the tensors of a step's result by numbers, and append them to a list."""
+    if not levels:
+        raise CaptureError(f"ag_capture: the step returns containers nested more than {_LEVELS} deep, or one that "
+                           f"contains itself, which a replay cannot make; return fewer levels.")
+    levels -= 1
     if isinstance(output, Tensor):
         tensors.append(output)
         return len(tensors) - 1
     if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(_structure(x, tensors) for x in output))
+        return type(output)(*(_structure(x, tensors, levels) for x in output))
     if isinstance(output, (list, tuple)):
-        items = [_structure(x, tensors) for x in output]
+        items = [_structure(x, tensors, levels) for x in output]
         try:
             return type(output)(items)
         except TypeError as error:
             raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}, which a replay cannot make of "
                                f"its items ({error}); return a list, a tuple or a dict.") from None
     if isinstance(output, dict):
-        return _with(output, [_structure(x, tensors) for x in output.values()])
+        return _with(output, [_structure(x, tensors, levels) for x in output.values()])
     if output is not None:
-        raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}; a replay can only return tensors "
+        raise CaptureError(f"ag_capture: the step returns a {type_name(output)}; a replay can only return tensors "
                            f"(in tuples, lists or dicts) or None.")
     return None
 

@@ -75,7 +75,13 @@ class Effects:
         """
         for key, (owner, value) in self._set.items():
             memo: dict[int, object] = {}
-            made = _parts(value, known, kept, memo)
+            try:
+                made = _parts(value, known, kept, memo)
+                copied = deepcopy(value, {**memo}) if made is True else value
+            except RecursionError:
+                raise CaptureError(f"ag_capture: the step sets {key[1]} of {type(owner()).__name__} to containers "
+                                   f"nested too deep, or to one that contains itself, which a replay could not make "
+                                   f"again. Make them before the step.") from None
             if isinstance(made, type):
                 raise CaptureError(f"ag_capture: the step sets {key[1]} of {type(owner()).__name__} to a "
                                    f"{made.__name__} that it made, and a replay could not make another. Make it before "
@@ -83,7 +89,7 @@ class Effects:
             self._kept[key] = snapshot(value)
             if made:
                 self._made[key] = memo
-                self._set[key] = owner, deepcopy(value, {**memo})
+                self._set[key] = owner, copied
 
     def repeat(self) -> None:
         """Set the attributes as the step did."""
