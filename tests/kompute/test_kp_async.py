@@ -39,13 +39,6 @@ def test_a_timeout_leaves_the_sequence_running(rig):
     assert rig.read(1 << 12).all()
 
 
-def test_waiting_for_nothing(rig):
-    sequence = rig.manager.sequence()
-    assert sequence.wait()
-    assert sequence.wait(timeout_ns=5)
-    sequence.eval_await()
-
-
 @pytest.mark.parametrize("wait", ["eval", "eval_await", "wait"])
 def test_another_thread_runs_during_the_wait(rig, wait):
     """The thread sleeps between counts, so it could count once at most if the GIL were held."""
@@ -68,20 +61,6 @@ def test_another_thread_runs_during_the_wait(rig, wait):
     stop.set()
     thread.join()
     assert after - before >= 10
-
-
-def test_many_threads_wait_for_one_sequence(rig):
-    sequence = rig.manager.sequence()
-    rig.long_work(sequence)
-    sequence.eval_async()
-    finished = []
-    threads = [threading.Thread(target=lambda: finished.append(sequence.wait())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert finished == [True] * 4
-    sequence.eval()
 
 
 def test_two_managers_run_at_once(rig, kp, spirv_file):

@@ -234,20 +234,6 @@ def test_storage_that_the_host_sees(rig, expected):
         rig.kp.OpCopy(rig.arena, rig.arena, [(0, 0, 4)])
 
 
-def test_storage_with_an_address_is_seen_likewise(rig):
-    if not rig.manager.features()["buffer_device_address"]:
-        pytest.skip("the driver has no addresses of buffers")
-    arena = rig.manager.arena(1 << 12, True)
-    assert rig.manager.host_access(arena) == (True, True) and rig.manager.address(arena)
-    arena.data()[:100] = np.arange(100)
-    sequence = rig.manager.sequence()
-    sequence.copy(arena, rig.arena, 0, 0, 400, host=True)
-    sequence.eval()
-    assert np.array_equal(rig.arena.data()[:100], np.arange(100))
-    arena.destroy()
-    assert not arena.is_init() and rig.manager.host_access(arena) == (False, False)
-
-
 def test_storage_that_the_host_does_not_see(python, fault_layer):
     out = python("""
 m = kp.Manager()

@@ -64,20 +64,6 @@ print("end")
     assert python(code(spirv_file, body)) == "end\n"
 
 
-def test_interpreter_exit_by_an_exception(python, spirv_file):
-    body = """
-m = kp.Manager()
-s = busy(m)
-s.eval_async()
-try:
-    s.eval_async()
-except RuntimeError as error:
-    kept = error
-sys.exit(0)
-"""
-    assert python(code(spirv_file, body)) == ""
-
-
 def test_use_after_destroy_is_an_error(python, spirv_file):
     body = """
 m = kp.Manager()
@@ -140,20 +126,6 @@ for destroy in ("sequence", "manager"):
     print(results, s.is_init())
 """
     assert python(code(spirv_file, body)) == "[True, True, True] False\n" * 2
-
-
-def test_managers_come_and_go(python, spirv_file):
-    body = """
-for _ in range(6):
-    m = kp.Manager()
-    busy(m, 1).eval()
-    try:
-        kp.Manager(99)
-    except RuntimeError:
-        pass
-print("end")
-"""
-    assert python(code(spirv_file, body)) == "end\n"
 
 
 def test_import_leaves_logging_alone(python):

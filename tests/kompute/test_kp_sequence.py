@@ -16,30 +16,6 @@ def test_chain_of_dependent_launches(rig, expected):
     assert np.array_equal(rig.read(1000), expected(VALUES, 20))
 
 
-def test_explicit_barrier_and_op_dispatch(rig, expected):
-    kp = rig.kp
-    rig.write(VALUES)
-    sequence = rig.manager.sequence()
-    sequence.record(kp.OpBarrier())
-    rig.step(sequence, 0, 1024, 1000, barrier=False)
-    sequence.record(kp.OpBarrier())
-    push = np.array([1024, 2048, 1000, 1], np.uint32).tobytes()
-    sequence.record(kp.OpDispatch(rig.algorithm, push, (16, 1, 1), barrier=False))
-    sequence.record(kp.OpBarrier(host=True))
-    sequence.eval()
-    assert np.array_equal(rig.read(1000, at=2048), expected(VALUES, 2))
-
-
-def test_launches_leave_the_algorithm_as_it_was(rig):
-    sequence = rig.manager.sequence()
-    rig.step(sequence, 0, 1024, 1000)
-    rig.write(VALUES)
-    sequence.eval()
-    # The algorithm was made with four zeros to push, so n is 0 and nothing is written.
-    rig.manager.sequence().eval(rig.kp.OpAlgoDispatch(rig.algorithm))
-    assert np.array_equal(rig.read(1000), VALUES)
-
-
 def test_copy_of_regions(rig):
     host = rig.host(VALUES)
     regions = [(0, 400, 40), (2000, 0, 4), (3996, 1000, 4)]
@@ -87,29 +63,6 @@ def test_clear_and_record_again(rig, expected):
     sequence.eval()  # a replay of the last one
     assert np.array_equal(rig.read(299, at=1024), expected(VALUES[:299], 1))
     assert not rig.read(1, at=1024 + 299).any()
-
-
-def test_recording_after_a_run_starts_anew(rig):
-    rig.write(VALUES)
-    sequence = rig.manager.sequence()
-    rig.step(sequence, 0, 1024, 10)
-    sequence.eval()
-    rig.step(sequence, 0, 2048, 10)
-    rig.write(np.zeros(10), at=1024)
-    sequence.eval()
-    assert not rig.read(10, at=1024).any()
-    assert rig.read(10, at=2048).all()
-
-
-def test_rerecord(rig, expected):
-    rig.write(VALUES)
-    sequence = rig.manager.sequence()
-    rig.step(sequence, 0, 1024, 1000)
-    rig.step(sequence, 1024, 2048, 1000)
-    sequence.eval()
-    sequence.rerecord()
-    sequence.eval()
-    assert np.array_equal(rig.read(1000, at=2048), expected(VALUES, 2))
 
 
 def test_empty_sequence_runs(rig):

@@ -205,26 +205,6 @@ def test_no_extension(run: Run) -> None:
     assert_cpu_only(said, NO_EXTENSION[1])
 
 
-@pytest.mark.slow
-def test_the_build_says_why_there_is_no_extension(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "not_built.txt").write_text("extension: no C++ compiler that works; install with: apt install g++\n")
-    code = f"""
-from pathlib import Path
-from ag.engine.backends.vulkan import kernel_files
-kernel_files._NOTE = Path({str(tmp_path / "not_built.txt")!r})
-"""
-    said = run(WITHOUT_EXTENSION + code + TRAIN.replace("STEPS", "2") + LOOK)
-    assert_cpu_only(said, "no Vulkan extension (extension: no C++ compiler that works; install with: apt install g++)")
-
-
-@pytest.mark.slow
-def test_the_kp_of_pypi_is_not_used(run: Run) -> None:
-    """The release, which races and crashes, may be there for other programs."""
-    fake = "import types\nsys.modules['kp'] = types.ModuleType('kp')\n"
-    said = run(WITHOUT_EXTENSION + "\n" + fake + TRAIN.replace("STEPS", "2") + LOOK)
-    assert_cpu_only(said, NO_EXTENSION[0])
-
-
 NO_KERNELS = """
 from pathlib import Path
 from ag.engine.backends.vulkan import plans

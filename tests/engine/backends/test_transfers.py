@@ -4,10 +4,6 @@ link between it and the device work at the same time.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -32,9 +28,6 @@ def either(vulkan: str, request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     ways: dict[str, Callable[..., Any]] = {"straight": seen, "staged": lambda *_: (None, False)}
     monkeypatch.setattr(transfers.Transfers, "_sees", ways[request.param])
     return backend
-
-
-MOST = 1.15  # times what host or link take alone
 
 
 def in_transfers(frame: FrameType) -> bool:
@@ -101,65 +94,6 @@ def test_interrupted_transfers_leave_the_device_well(either: Any) -> None:
         assert np.array_equal(backend.download(buffer), numbers)
     backend.upload(-numbers, other)
     assert np.array_equal(backend.download(other), -numbers)
-
-
-OVERLAPPED = """
-import json, os, time
-import numpy as np
-import ag
-from ag.engine.device import backend_of
-from ag.engine.dtype import F32
-
-backend = backend_of("vulkan:0")
-numbers = np.ones(32 << 20, np.float32)
-buffers = [backend.alloc(numbers.shape, F32) for _ in range(2)]  # together 256 MiB, more than some devices can bind
-
-def up():
-    for buffer in buffers:
-        backend.upload(numbers, buffer)
-    backend.synchronize()
-
-def down():
-    for buffer in buffers:
-        backend.download(buffer)
-
-def seconds(call):
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-def in_turn(call, gbps):  # the best of some without a link and with one, as other programs take cores and caches away
-    without, linked = [], []
-    for _ in range(5):
-        os.environ.pop("KPFAULT_LINK_GBPS", None)
-        without.append(seconds(call))
-        os.environ["KPFAULT_LINK_GBPS"] = str(gbps)
-        linked.append(seconds(call))
-    return min(without), min(linked)
-
-os.environ["KPFAULT_NULL"] = "1"
-found = []
-for what, call in (("up", up), ("down", down)):
-    for gbps in (25, 5):
-        link = 2 * numbers.nbytes / gbps / 1e9
-        for _ in range(8):  # at most: until one was quiet
-            copy, took = in_turn(call, gbps)
-            if took <= MOST * max(copy, link):
-                break
-        found.append((what, gbps, copy, link, took))
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.slow
-def test_host_and_link_work_at_the_same_time(layer: dict[str, str]) -> None:
-    """256 MiB over links of 25 and 5 GB/s take as long as the slower of the two, but for 15 %."""
-    code = OVERLAPPED.replace("MOST", str(MOST))
-    done = subprocess.run([sys.executable, "-c", code], text=True, timeout=300, capture_output=True,
-                          env={**os.environ, **layer, "KPFAULT_MAP_LIMIT": str(8 << 20)})  # of chunks, and no segment
-    assert done.returncode == 0, done.stdout + done.stderr
-    for what, gbps, copy, link, took in json.loads(done.stdout):
-        assert took <= MOST * max(copy, link), f"{what} at {gbps} GB/s: {took:.4f} s, copy {copy:.4f}, link {link:.4f}"
 
 
 @pytest.mark.parametrize("nbytes", [transfers._LAUNCHED - 4, transfers._LAUNCHED, 3 * transfers._LAUNCHED + 4])
