@@ -91,7 +91,6 @@ class VulkanProgram:
 
     @property
     def nbytes(self) -> int:
-        """Return the arena bytes of all blocks held."""
         return held_bytes(self._launches)
 
     def run(self, given: Given = ()) -> None:
@@ -258,7 +257,6 @@ class VulkanBackend(Backend):
 
     def _planned(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                  tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...]]:
-        """Return the plan of a launch, and the addresses of its operands."""
         shapes, addresses = tuple([b.shape for b in buffers]), tuple([b.address for b in buffers])
         if tiles is None and (self._tune is not None or self.settings.precision != "highest"):
             tiles = self._rule(primitive, shapes, params)

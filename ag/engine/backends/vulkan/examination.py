@@ -121,7 +121,6 @@ def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
 
 
 def _units(backend: TunedBackend, tiles: Tiles) -> Finding:
-    """Report how many units work on tiles at once, by the driver or an estimate."""
     return Finding("compute units", f"{backend.info.units}, as the driver says" if backend.info.units else
                    f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
 
@@ -164,7 +163,6 @@ def _habits(limits: Properties, apart: bool) -> Iterator[Finding]:
 
 
 def _kept() -> Finding:
-    """Report the folder of compiled kernels and measured choices."""
     fault = fault_of_folder()
     try:
         found = str(cache_folder())

@@ -24,8 +24,6 @@ def not_built() -> str:
 
 
 class Operand(TypedDict):
-    """A buffer of a kernel."""
-
     name: str
     writes: bool
 
@@ -39,16 +37,12 @@ class Argument(TypedDict):
 
 
 class Constant(TypedDict):
-    """A specialization constant."""
-
     name: str
     type: str
     default: float
 
 
 class GridRule(TypedDict):
-    """The number of invocations or workgroups of a kernel, as expressions."""
-
     unit: str
     axes: list[str]
 

@@ -54,7 +54,6 @@ class Faults:
         self._device = device
 
     def of_a_lost_device(self, error: BaseException | None) -> bool:
-        """Return whether an error of `kp` says that the device was lost."""
         return isinstance(error, self._lost)
 
     def told(self, error: Exception, launch: str = "", seconds: float = 0.0) -> AgError:
@@ -122,7 +121,6 @@ class Drivers:
 
     @property
     def inherited(self) -> bool:
-        """Return whether this process was forked from one with open devices."""
         return self._parent is not None
 
     def check_not_inherited(self, name: str) -> None:
@@ -131,7 +129,6 @@ class Drivers:
             raise DeviceError(self.inheritance(name))
 
     def inheritance(self, name: str) -> str:
-        """Return the message for using a device that was opened before this process was forked."""
         return (f"{name}: the device was opened in process {self._parent} and this is a forked child, where drivers "
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
@@ -155,7 +152,6 @@ class Drivers:
         return self._managers[index]
 
     def release(self, index: int) -> None:
-        """Forget a device's manager."""
         self._managers.pop(index, None)
 
     def listed(self) -> list[Listed]:
@@ -174,7 +170,6 @@ class Drivers:
         return self._listed
 
     def device_info(self, index: int) -> DeviceInfo:
-        """Return the driver's description of a device."""
         return self.listed()[index].info
 
 

@@ -111,8 +111,6 @@ def compiled(manager: Manager, asked: list[Asked]) -> list[Algorithm | None]:
 
 
 class Kernels:
-    """Plan and bind the kernels of one device."""
-
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
         self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
@@ -174,7 +172,6 @@ class Kernels:
                        not self.makes_parts)
 
     def bound(self, plan: Plan) -> dict[tuple[int, ...], Algorithm]:
-        """Return the plan's dict of Algorithms by segments, which grows."""
         return self._algorithms.setdefault(plan.compiled, {})
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
@@ -230,7 +227,6 @@ class Kernels:
                               f"another device, such as 'cpu'.")
 
     def _asked(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Asked:
-        """Return the arguments with which the driver compiles a plan's kernel."""
         self._refuse_what_does_not_fit(plan)
         _, far = self._key(plan, segments, of_arena)
         spirv = self._spirv.get((plan.file, far))
@@ -244,7 +240,6 @@ class Kernels:
                 np.array(plan.words, np.uint32), required_subgroup(plan.needs, self._limits))
 
     def _pipeline(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
-        """Compile a kernel and specialization."""
         asked = self._asked(plan, segments, of_arena)
         try:
             return self._manager.algorithm(*asked)

@@ -66,7 +66,6 @@ class Plan:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """Return the interned file and specialization."""
         return _compiled(self.file, self.spec)
 
     @cached_property
@@ -76,12 +75,10 @@ class Plan:
 
     @cached_property
     def read(self) -> tuple[int, ...]:
-        """Number the operands that are only read."""
         return tuple(i for i, written in enumerate(self.writes) if not written)
 
     @cached_property
     def written(self) -> tuple[int, ...]:
-        """Number the operands that are written."""
         return tuple(i for i, written in enumerate(self.writes) if written)
 
     @cached_property
@@ -121,12 +118,10 @@ class Product:
 
 @lru_cache(maxsize=1)
 def manifest() -> Manifest:
-    """Return the description of all kernels."""
     return read_manifest(_SPV)
 
 
 def spirv_of(file: str) -> bytes:
-    """Read the compiled kernel of a plan's file."""
     return (_SPV / f"{file}.spv").read_bytes()
 
 
@@ -199,7 +194,6 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
 
 
 def _parts(values: Params) -> Params:
-    """Name each number of every tuple as specialization constants do: `kernel_0`."""
     return {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
             for i, number in enumerate(numbers)}
 
@@ -228,7 +222,6 @@ def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
 
 
 def _count(entry: Entry, values: Params) -> int:
-    """Return how many products a kernel with tiles makes."""
     axes = entry["grid"]["axes"]
     return _evaluate(axes[2], values) if len(axes) == 3 else 1
 
@@ -259,7 +252,6 @@ def kernel_state(name: str) -> str:
 
 
 def left_out() -> list[str]:
-    """Name the kernels that the compiler did not know."""
     return manifest()["left_out"]
 
 
@@ -272,7 +264,6 @@ def unfit(limits: Properties) -> tuple[dict[str, str], int]:
 
 
 def compiled_by() -> str:
-    """Name the compiler and optimizer of the kernels, in one line."""
     return manifest()["compiler"]
 
 
@@ -284,7 +275,6 @@ def products_hash() -> str:
 
 
 def _word(value: float, kind: str) -> int:
-    """Encode a value as the 32 bits that the shader expects."""
     if kind == "float":
         return int(np.float32(value).view(np.uint32))
     return int(value) & 0xFFFFFFFF

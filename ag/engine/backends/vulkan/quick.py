@@ -34,8 +34,6 @@ Ready = tuple[None, int, tuple[int, ...], object, tuple[object, object]]
 
 
 class Quick:
-    """The recipes for launches on one device."""
-
     def __init__(self, kernels: Kernels, recorder: Recorder, lock: AbstractContextManager[bool]) -> None:
         self._kernels, self._tiles, self._recorder, self._lock = kernels, kernels.tiles, recorder, lock
         made = manifest()["kernels"]

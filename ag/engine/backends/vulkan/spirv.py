@@ -47,12 +47,10 @@ def written(header: Instruction, instructions: list[Instruction]) -> bytes:
 
 
 def code_of(x: Instruction) -> int:
-    """Return the number of an instruction."""
     return x[0] & 0xFFFF
 
 
 def instruction(code: int, *operands: int) -> Instruction:
-    """Return an instruction with these operands."""
     return (len(operands) + 1) << 16 | code, *operands
 
 
@@ -121,7 +119,6 @@ class _Module:
         return self._pointers[storage, pointee]
 
     def pointee(self, pointer: int) -> int:
-        """Return the type that a pointer type points to."""
         return self.types[pointer][3]
 
     def alignment(self, element: int) -> int:
@@ -230,7 +227,6 @@ def _changed_functions(module: _Module, instructions: list[Instruction],
 
 
 def _uses(x: Instruction, *pointers: Collection[int]) -> bool:
-    """Return whether an instruction that takes pointers takes one of these."""
     return code_of(x) in _TAKES_POINTERS and any(word in known for word in x[1:] for known in pointers)
 
 

@@ -44,8 +44,6 @@ class _Landing:
 
 
 class _Piece(NamedTuple):
-    """A part of a download."""
-
     start: int
     words: int
     landing: _Landing
@@ -176,7 +174,6 @@ class Transfers:
         return result
 
     def _land(self, piece: _Piece, address: int) -> None:
-        """Start the copy of a piece to its landing place."""
         piece.landing.filled_for = piece
         begin, nbytes = address + 4 * piece.start, 4 * piece.words
         self._copy(self._segment(begin), piece.landing.tensor, (begin & OFFSET_MASK, 0, nbytes),
@@ -195,7 +192,6 @@ class Transfers:
         return Place(block, tensor, start, array)
 
     def to_arena(self, place: Place, target: int, nbytes: int) -> Copy:
-        """Return the copy from a place to an arena address."""
         return Copy(place.tensor, self._segment(target), (place.start, target & OFFSET_MASK, nbytes), [],
                     [(target, target + nbytes)])
 
@@ -290,7 +286,6 @@ class Results:
 
 
 def whole_words(array: Array) -> Words:
-    """Return an array's elements as words, padded with zeros."""
     dense: Array = np.ascontiguousarray(array).reshape(-1)
     if dense.nbytes % 4:
         dense = np.append(dense, dense.dtype.type(0))

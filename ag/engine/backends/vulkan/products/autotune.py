@@ -80,7 +80,6 @@ class Choices:
         self._choices = self._read()
 
     def get(self, name: str) -> str | None:
-        """Return the choice of this name, if there is one."""
         return self._choices.get(name)
 
     def keep(self, name: str, choice: str, possible: Collection[str]) -> str:
@@ -127,7 +126,6 @@ def choices_of(device: str, driver: str, kernels: str) -> Choices:
 
 
 def choices_for(info: DeviceInfo) -> Choices:
-    """Return the choices for this kind of device, with its driver and our kernels."""
     return choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
 
 

@@ -53,12 +53,10 @@ class CooperativeTile:
 
     @property
     def subgroups(self) -> int:
-        """Return the subgroups of a workgroup."""
         return self.rows // self.down * (self.cols // self.across)
 
     @property
     def threads(self) -> int:
-        """Return the invocations of a workgroup."""
         return self.subgroups * self.subgroup
 
     @property
@@ -70,7 +68,6 @@ class CooperativeTile:
 
     @property
     def needs(self) -> Needs:
-        """Return the needs of the device."""
         return Needs(self.threads, self.shared_bytes, subgroup=self.subgroup)
 
     @property
@@ -81,7 +78,6 @@ class CooperativeTile:
         return even and not (self.rows * self.depth % (4 * self.threads) or self.cols * self.depth % (4 * self.threads))
 
     def constants(self) -> dict[str, int]:
-        """Return the specialization constants of shaders/tiles.glsl and shaders/halves.glsl."""
         return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
                 "DOWN": self.down, "ACROSS": self.across, "SHARES": 1, "TERMS": self.terms,
                 "M": self.sizes[0], "N": self.sizes[1], "K": self.sizes[2]}
@@ -96,15 +92,12 @@ class CooperativeTiles:
     suffix: str = _SUFFIX
 
     def is_direct(self, rows: int) -> bool:
-        """Return False: these products are made in tiles."""
         return False
 
     def turns(self, n: int) -> int:
-        """Return 1: these kernels make products."""
         return 1
 
     def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        """Return 0: attention has no such kernel."""
         return 0
 
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
@@ -159,7 +152,6 @@ class Cooperative:
         return self._rules[key]
 
     def _tested(self, primitive: Primitive, precision: str) -> tuple[CooperativeTiles | None, str]:
-        """Return the rule, or why there is none."""
         suffix, sizes, types = _SUFFIX, self._sizes, "bfloat16"
         if precision == "medium" and sizes is None:
             suffix, sizes, types = _IN_FLOAT16, self._sizes_in_float16, "bfloat16 or float16"

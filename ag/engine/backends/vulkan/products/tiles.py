@@ -44,25 +44,20 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Return the invocations of a workgroup."""
         return self.rows // self.down * (self.cols // self.across) * self.shares
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory of a workgroup."""
         return 4 * self.depth * (self.rows + self.cols + 8)
 
     @property
     def needs(self) -> Needs:
-        """Return the needs of the device."""
         return Needs(self.threads, self.shared_bytes)
 
     def turned(self) -> Tile:
-        """Return the tile of the transposed result."""
         return replace(self, rows=self.cols, cols=self.rows, down=self.across, across=self.down)
 
     def constants(self) -> dict[str, int]:
-        """Return the specialization constants of shaders/tiles.glsl."""
         return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
                 "DOWN": self.down, "ACROSS": self.across, "SHARES": self.shares}
 

@@ -121,7 +121,6 @@ class Command(NamedTuple):
     first: tuple[int, int] = (0, 0)
 
     def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
-        """Add it to a sequence, perhaps behind a barrier, which may be for copies, too."""
         sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first, copies)
 
     def parts(self, most: float) -> list[Command]:
@@ -144,7 +143,6 @@ class Command(NamedTuple):
 
     @property
     def kernels(self) -> list[str]:
-        """Name the kernel of each of its operations."""
         return [self.kernel]
 
 
@@ -160,7 +158,6 @@ class Copy(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Estimate its seconds."""
         return self.region[2] * SECONDS_PER_BYTE
 
     def parts(self, most: float) -> list[Copy]:
@@ -172,13 +169,11 @@ class Copy(NamedTuple):
         return [self._replace(region=(source + i, target + i, min(size, nbytes - i))) for i in range(0, nbytes, size)]
 
     def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
-        """Add it to a sequence, perhaps behind a barrier."""
         assert copies
         sequence.copy(self.source, self.target, *self.region, barrier, self.host)
 
     @property
     def kernels(self) -> list[str]:
-        """Name the kernel of each of its operations; a barrier has no event."""
         return [TRANSFER, ""] if self.host else [TRANSFER]
 
 
@@ -194,12 +189,10 @@ class Check(NamedTuple):
         return [self]
 
     def record(self, sequence: Sequence, _barrier: bool, _copies: bool) -> None:
-        """Add it to a sequence."""
         sequence.to_host()
 
     @property
     def kernels(self) -> list[str]:
-        """Name the kernel of each of its operations; a barrier has no event."""
         return [""]
 
 
@@ -237,7 +230,6 @@ def fill(commands: Collection[Operation], sequence: Sequence, to_host: bool, alw
 
 
 def costliest(commands: Iterable[Operation]) -> str:
-    """Name the kernel of the command that costs most."""
     return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, ""))[1] or "nothing"
 
 

@@ -65,7 +65,6 @@ class Recorder:
     # -------------------------------------------------------------------------------------- commands
 
     def record(self, command: Operation) -> None:
-        """Add a command to the open batch."""
         self.changes += 1
         batch = self._batches[-1]
         cost = batch.cost + command.cost
@@ -200,7 +199,6 @@ class Recorder:
             self._wait_oldest()
 
     def wait_for_users(self, staging: Tensor) -> None:
-        """Wait for all recorded copies to or from a tensor."""
         for batch in reversed(list(self._batches)):  # waiting for the last is waiting for all
             if any(staging is command.source or staging is command.target for command in reversed(batch.commands)
                    if isinstance(command, Copy)):
@@ -210,7 +208,6 @@ class Recorder:
 
     @property
     def idle(self) -> bool:
-        """Return whether everything recorded was waited for."""
         return len(self._batches) == 1 and not self._batches[0].commands
 
     def touches(self, start: int, end: int) -> bool:
@@ -218,7 +215,6 @@ class Recorder:
         return self.beside.touches(start, end) or any(batch.touches(start, end) for batch in list(self._batches))
 
     def wait(self) -> None:
-        """Submit, and wait for everything."""
         self.submit()
         while self._batches[0].started:
             self._wait_oldest()
@@ -229,7 +225,6 @@ class Recorder:
 
     @property
     def in_flight(self) -> int:
-        """Number of submissions not yet waited for."""
         return sum(1 for batch in list(self._batches) if batch.started)
 
     # -------------------------------------------------------------------------------------- uploads beside launches
@@ -266,12 +261,10 @@ class Recorder:
         return self._stopwatch or ("ends" if self._meter is not None else None)
 
     def _unused(self) -> Sequence | None:
-        """Take a sequence that has run, to record into."""
         idle = self._idle.get(self.timing)
         return idle.pop() if idle else None
 
     def _sequence(self, operations: int) -> Sequence:
-        """Make a sequence for so many operations, with the current kind of timestamps."""
         if self._stopwatch is not None:
             return self._stopwatch.sequence(operations)
         return self._manager.sequence() if self._meter is None else self._manager.sequence(0, 1)
@@ -331,7 +324,6 @@ class Recorder:
         return [self.build(some) for some in groups]
 
     def finish(self, recorded: Recorded) -> None:
-        """Wait for a sequence, if it runs."""
         for batch in reversed(list(self._batches)):
             if batch.recorded is recorded:
                 if not batch.started:

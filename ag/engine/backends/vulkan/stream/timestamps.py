@@ -41,7 +41,6 @@ class Stopwatch:
         self._ticks = 0
 
     def sequence(self, operations: int) -> Sequence:
-        """Return an empty sequence for so many operations."""
         return self._manager.sequence(0, operations + 1)
 
     def note(self, kernels: list[str], counts: list[int]) -> None:

@@ -77,12 +77,10 @@ class TransferQueue:
 
     @property
     def apart(self) -> bool:
-        """Return whether the device has such a queue."""
         return bool(self._chunks)
 
     @property
     def busy(self) -> bool:
-        """Return whether an upload is in flight."""
         return any(chunk.sequence.is_running() for chunk in self._chunks)
 
     def touches(self, start: int, end: int) -> bool:
