@@ -148,6 +148,7 @@ def test_a_wrong_message_of_a_rank_ends_its_connection_alone(line: bytes, launch
 def test_messages_of_any_bytes_are_taken_or_refused(good: bytes, count: int) -> None:
     contacts = Contacts(1, False)
     connection, other = socket.socketpair()
+    connection.setblocking(False)
     with connection, other:
         for line in mutations(good, count, seed=0):
             found = contact._Rank(connection)
