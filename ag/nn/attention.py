@@ -1,8 +1,4 @@
-"""Multi-head attention between linear projections: the layer of transformers.
-
-The computation is `ag.ops.attention`; this file holds the weights, checks shapes and draws initial values.  It knows no
-other layer but its base.  Users' models call it.
-"""
+"""Multi-head attention between linear projections, the layer of transformers."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import ShapeError
 from ag.nn.key_value_cache import Continued, KeyValueCache
-from ag.nn.layer import Layer, Settings
-from ag.nn.settings import number
+from ag.nn.layer import Layer, Settings, number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.matmul import ag_matmul
@@ -49,11 +44,6 @@ class MultiheadAttention(Layer):
         Projections of queries, keys, values and output, initially Glorot-uniform.
     b_o : Tensor of shape (d_model, 1)
         Offset of the output, initially 0.
-
-    Raises
-    ------
-    ValueError
-        If the sizes are not positive, the heads do not divide the features, or `dropout` is outside [0, 1).
 
     References
     ----------

@@ -1,7 +1,4 @@
-"""Convolution over images: weights, bias and activation around `ag.ops.conv`.
-
-Which kernel computes it is the device's choice and not known here.  Users' models call it.
-"""
+"""Convolution of images: weights, bias and activation around `ag.ops.conv`."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import Pair, counts, pair, true_or_false
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings
-from ag.nn.settings import activation_called
+from ag.nn.layer import Layer, Settings, activation_called
 from ag.ops.conv import ag_conv2d
 
 __all__ = ["Conv2d", "ag_conv2d_layer"]
@@ -49,11 +45,6 @@ class Conv2d(Layer):
         Initially Glorot-uniform.
     b : Tensor of shape (out_ch, 1)
         Initially 0.
-
-    Raises
-    ------
-    ValueError
-        If a size is too small or the activation is unknown.
 
     References
     ----------

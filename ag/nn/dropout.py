@@ -1,7 +1,4 @@
-"""Dropout: a layer that sets elements to 0 at random in train mode.
-
-`ag.ops.dropout` draws the mask on the device; the layer knows only its rate and its mode.  Users' models call it.
-"""
+"""Dropout: a layer that sets elements to 0 at random in train mode."""
 
 from __future__ import annotations
 
@@ -9,9 +6,8 @@ from types import MappingProxyType
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.nn.layer import Layer
-from ag.nn.settings import number
-from ag.ops.dropout import dropped
+from ag.nn.layer import Layer, number
+from ag.ops.elementwise import dropped
 
 __all__ = ["Dropout", "ag_dropout"]
 
@@ -27,19 +23,11 @@ class Dropout(Layer):
     rate : float
         Probability of being dropped, in [0, 1).
 
-    Raises
-    ------
-    ValueError
-        If `rate` is outside [0, 1).
-
     Notes
     -----
     Kept elements are divided by ``1 - rate``, so eval mode needs no scaling.  The mask comes from the device's
     counter-based generator: the same after the same `ag_seed`, on every device; a captured step draws a new mask
     on every replay.
-
-    References
-    ----------
     ggmlR ``ag_dropout``; Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
 
     Examples

@@ -1,7 +1,4 @@
-"""Embedding: a layer that looks up a vector for each class id.
-
-The lookup and its gradient are `ag.ops.embedding`.  It knows no other layer but its base.  Users' models call it.
-"""
+"""Embedding: a layer that looks up a vector for each class id."""
 
 from __future__ import annotations
 
@@ -32,11 +29,6 @@ class Embedding(Layer):
     ----------
     weight : Tensor of shape (dim, vocab_size)
         The vectors as columns, initially uniform with variance 1.
-
-    Raises
-    ------
-    ValueError
-        If a size is no positive whole number.
 
     References
     ----------

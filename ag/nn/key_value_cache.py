@@ -1,15 +1,9 @@
-"""Keys and values of the positions so far, so that generating one more does not compute all of them again.
+"""Keys and values of earlier positions, kept so that generating one more computes only its own.
 
-A key and a value depend on their own position and those before it, which later ones do not change; so a layer of
-attention needs the query of the new position, and the keys and values that it made before:
+    attention(x[:, :5], cache)     keeps keys and values of 5 positions
+    attention(x[:, 5:6], cache)    joins those of one more; its query sees all 6
 
-    attention(x[:, :5], cache)     keys and values of 5 positions are kept, ordinary causal attention
-    attention(x[:, 5:6], cache)    those of one more are joined to them, and its query sees all 6
-
-What is kept counts only as long as every layer has seen every position, in the same order and with the same weights;
-whatever may be otherwise is an error (`Continued`), never an older or a mixed result.  Knows layers by their tensors
-alone, not how attention is computed.  Users' models hand a `KeyValueCache` to `ag.nn.MultiheadAttention`, which calls
-`Continued`.
+`Continued` refuses a cache whose layers saw other positions, another order or other weights.
 """
 
 from __future__ import annotations
@@ -53,20 +47,6 @@ class KeyValueCache:
     Give one to every `ag_multihead_attention` of a model, as ``attention(x, causal_mask=True, cache=cache)``.  The
     first call takes any number of positions, each later one a single new position, which attends to all before it.
 
-    Raises
-    ------
-    CacheError
-        By a layer, or by `positions`: if the layers have not seen the same positions, as a forward pass ended midway or
-        a layer stands in a model twice, or if a tensor of a layer was changed or moved after the cache began.
-    ShapeError
-        By a layer: if a later call has not exactly one position, or has another batch.
-    DeviceError, DtypeError
-        By a layer: if its input lies on another device, or has another element type, than what is kept.
-    TapeError, CaptureError, ExportError
-        By a layer: where gradients are recorded, in a captured step, and where a model is exported.
-    ValueError
-        By a layer: without ``causal_mask=True``, or if it was given `k` or `v`.
-
     Notes
     -----
     A layer is held by a weak reference, so one cache serves one generation of one model; several at once have a cache
@@ -75,9 +55,6 @@ class KeyValueCache:
 
     Every attention layer sees to its own weights.  If you change others only, such as an embedding, call `clear`.  A
     forward pass that is interrupted behind its last attention layer counts as done: `positions` tells.
-
-    References
-    ----------
     Pope et al., "Efficiently Scaling Transformer Inference", section 2.1.
 
     Examples
@@ -102,13 +79,7 @@ class KeyValueCache:
 
     @property
     def positions(self) -> int:
-        """How many positions went through all layers; read it before the layers, as the index of the next position.
-
-        Raises
-        ------
-        CacheError
-            If some layers have seen more than others: inside a forward pass, or after one that ended midway.
-        """
+        """How many positions went through all layers; read it before the layers, as the index of the next position."""
         lengths = self._lengths() or [0]
         if min(lengths) != max(lengths):
             raise CacheError(f"KeyValueCache: some layers have seen {max(lengths)} positions and others "

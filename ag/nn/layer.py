@@ -1,40 +1,37 @@
-"""The base of all layers: parameters by name, state dicts, train and eval mode, a readable repr.
+"""The base of all layers: parameters by name, state dicts, train and eval mode, repr; checks of settings.
 
-A layer's parameters and buffers are its tensor attributes, its children are its layer attributes, also in lists,
-tuples and dicts; nothing has to be registered.  An attribute whose name begins with an underscore is never state.
-`Layer.modules` is the one walk over a model, from which names, parameters, buffers and conversions follow:
+Tensor attributes are parameters and buffers, layer attributes are children, also in lists, tuples and dicts.  A name
+with a leading underscore is never state.  Names are joined with underscores, as in ggmlR:
 
     model.modules()     ("", model)  ("layer1", linear)  ("layer2", residual)  ("layer2_body", linear)
-    model.parameters()   layer1_W     layer1_b            layer2_body_W         layer2_body_b
-
-Names are joined with underscores, as ggmlR does.  Knows tensors and the devices' names; no layer by name, no file
-format, no parallelism.  Every layer and model derives from `Layer`; checkpoints, optimizers and replicas call it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
+from numbers import Real
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 from weakref import ProxyType, ref
 
 import numpy as np
 
+from ag.autograd.operands import number_given
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.watched import Watched
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
+from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
 from ag.names import Making, MissingNameError, answers
 from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
 from ag.nn.mode import members, reached_from, set_mode
+from ag.ops import activation
 from ag.ops.convert import ag_to_device
-
-__all__ = ["LIBRARY", "Layer", "Model", "State", "buffers_of", "load_into", "named_tensors", "refuse_untied",
-           "state_of", "ties"]
 
 M = TypeVar("M")
 State = Mapping[str, TensorLike]  # values by name
@@ -145,10 +142,6 @@ class Layer(Watched):
 
         A layer that stands in two places comes twice, under both names.
 
-        References
-        ----------
-        PyTorch ``torch.nn.Module.named_modules``.
-
         Examples
         --------
         >>> import ag
@@ -241,12 +234,6 @@ class Layer(Watched):
             One of its names is enough for a tied tensor; values under several must be the same.
         strict : bool, optional
             Whether every name must occur on both sides.
-
-        Raises
-        ------
-        CheckpointError
-            Listing names that are missing, unexpected or of another shape, and values that are no numbers or that the
-            tensor's type cannot hold.
         """
         load_into(self.named_tensors(), state, strict)
 
@@ -532,3 +519,37 @@ def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,
         for x, array in before:
             x.data = array
         raise
+
+
+# What layers call "relu" is `ag_relu`, and so on.
+ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
+    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
+
+
+def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
+    """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
+
+    function, _, argument = what.partition(": ")
+
+    def check(value: object) -> float:
+        if isinstance(value, Tensor):
+            number_given(function, argument, value)
+        if not isinstance(value, Real) or isinstance(value, bool) or not (isfinite(value) and fits(float(value))):
+            raise ValueError(f"{what} is {value!s:.60}; it must be {required}.")
+        return float(value)
+
+    return check
+
+
+def features(function: str, given: int) -> int:
+    """The size of the axis that a norm, which messages call `function`, has its parameters for."""
+    if not counts(given):
+        raise ValueError(f"{function}: num_features is {given!r}; it must be a whole number of at least 1.")
+    return int(given)
+
+
+def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
+    """The activation of that name; None for None."""
+    if name is not None and not (isinstance(name, str) and name in ACTIVATIONS):
+        raise ValueError(f"{function}: unknown activation {name!r:.60}; use one of {', '.join(ACTIVATIONS)}, or None.")
+    return None if name is None else ACTIVATIONS[name]

@@ -1,8 +1,4 @@
-"""The fully connected layer, ``activation(W @ x + b)``.
-
-The product is `ag.ops.matmul`.  It knows one device only; `ag.parallel.sharded.tensor_parallel` has layers whose
-weights are spread over several.  Users' models call it.
-"""
+"""The fully connected layer, ``activation(W @ x + b)``."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings
-from ag.nn.settings import activation_called
+from ag.nn.layer import Layer, Settings, activation_called
 from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["Linear", "ag_linear"]
@@ -41,11 +36,6 @@ class Linear(Layer):
         Initially Glorot-uniform.
     b : Tensor of shape (out_features, 1)
         Initially 0.
-
-    Raises
-    ------
-    ValueError
-        If a size is no positive whole number or the activation is unknown.
 
     References
     ----------

@@ -1,9 +1,7 @@
-"""Train and eval mode of models, whatever they are made of, and the walks over the objects in them.
+"""Train and eval mode of models, and the walks over the objects in them.
 
-`members` names what stands in attributes; `reached_from` and `objects_in` find what stands anywhere else:
-
-    self.blocks = [linear, linear]         ("blocks1", linear)  ("blocks2", linear)
-    self.queue = deque([linear])           ("queue", the deque), from which linear is reached
+    self.blocks = [linear, linear]         members: ("blocks1", linear), ("blocks2", linear)
+    self.queue = deque([linear])           members: ("queue", the deque); reached_from: also linear
 """
 
 from __future__ import annotations
@@ -78,11 +76,6 @@ def members(attributes: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Name what stands in attributes; in lists it is numbered from 1, in dicts the key follows the name.
 
     An attribute whose name begins with an underscore is left as it is.
-
-    Raises
-    ------
-    ValueError
-        If a list or dict contains itself.
     """
     for own, value in attributes.items():
         if own[:1] == "_" or not isinstance(value, (list, tuple, dict)):

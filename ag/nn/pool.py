@@ -1,7 +1,4 @@
-"""Layers without weights for images: pooling, and flattening for a linear layer that follows.
-
-The computation is `ag.ops.pool`; a layer keeps its window and knows no other layer.  Users' models call them.
-"""
+"""Layers without weights for images: pooling, and flattening for a linear layer that follows."""
 
 from __future__ import annotations
 
@@ -48,15 +45,6 @@ class MaxPool(_Pool):
     padding : int or (int, int), optional
         Pixels around the image that are smaller than any other; at most half of `size`.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is too small, or `padding` too large.
-
-    References
-    ----------
-    PyTorch ``MaxPool2d``.
-
     Examples
     --------
     >>> import ag, numpy
@@ -79,15 +67,6 @@ class AvgPool(_Pool):
         Pixels from one place of the window to the next; default: `size`.
     padding : int or (int, int), optional
         Zeros around the image, which count; at most half of `size`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is too small, or `padding` too large.
-
-    References
-    ----------
-    PyTorch ``AvgPool2d``.
 
     Examples
     --------

@@ -1,15 +1,8 @@
-"""ResNet-18, -34 and -50: convolutions and batch norms in blocks that are added to their input.
+"""ResNet-18, -34 and -50, with torchvision's attribute names (docs/interop.md).
 
-    stem     7x7, stride 2, max pool          small_input: 3x3, stride 1
     stage    blocks of 18 / 34 / 50           channels, for width 64; every stage but the first halves the image
-    1        2 / 3 / 3                        64     (256 of ResNet-50)
-    2        2 / 4 / 4                        128    (512)
-    3        2 / 6 / 6                        256    (1024)
-    4        2 / 3 / 3                        512    (2048)
-    head     mean of each image, linear
-
-Attributes are called as in torchvision, so its weights find their places by name (docs/interop.md).  Knows layers of
-this package; no data and no optimizer.  Users' programs make it.
+    1, 2     2 / 3 / 3, 2 / 4 / 4             64, 128     (256, 512 of ResNet-50)
+    3, 4     2 / 6 / 6, 2 / 3 / 3             256, 512    (1024, 2048)
 """
 
 from __future__ import annotations
@@ -21,10 +14,10 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
-from ag.nn.batch_norm import BatchNorm
 from ag.nn.conv import Conv2d
 from ag.nn.layer import Layer, Settings
 from ag.nn.linear import Linear
+from ag.nn.norm import BatchNorm
 from ag.nn.pool import GlobalPool, MaxPool
 from ag.ops.activation import ag_relu
 from ag.ops.arithmetic import ag_add
@@ -58,20 +51,12 @@ class ResNet(Layer):
     fc : Layer
         The linear layer at the end.
 
-    Raises
-    ------
-    ValueError
-        If `depth` is another, or a number is too small.
-
     Notes
     -----
     Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
     through (He, fan-out).  ResNet-50 halves the image in the 3x3 convolution of a block, as torchvision does, whose
     parameters these are: 11,689,512, 21,797,672 and 25,557,032 for 1000 classes.  They are called ``layer1_0_conv1_W``
     where they are ``layer1.0.conv1.weight`` there.
-
-    References
-    ----------
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
     Rectifiers", ICCV 2015, for the initial weights.
 

@@ -1,34 +1,15 @@
 # mypy: implicit-reexport
-"""The differentiable operations, one file per family: what a family lists in `__all__` is public, and a name of `ag`.
+"""The differentiable operations, one file per family; each has an ordinary name, too: ``ag.ops.softmax``.
 
-Each is here under its ordinary name, too: ``ag.ops.softmax`` is ``ag.ag_softmax``.
-
-An op says which primitives compute its result and its gradients (`ag.autograd.op`), and knows no device.  Users,
-layers, `ag.io.onnx`, `ag.parallel`, `ag.training` and `ag.tools` call ops.  Step by step: docs/adding_an_op.md;
-`ag.io.onnx.operators` has what exports one.
+An op names the primitives of its result and of its gradients (`ag.autograd.op`).  It raises a `ShapeError` for shapes
+that do not fit, a `DeviceError` for operands on several devices, a `DtypeError` for what is no number, and a
+`ValueError` or `TypeError` for a wrong parameter.  How to add one: docs/adding_an_op.md.
 """
 
 import typing as _typing
 
 from ag.names import door as _door
-from ag.ops import (
-    activation,
-    arithmetic,
-    conv,
-    convert,
-    elementwise,
-    embedding,
-    indexing,
-    loss,
-    norm,
-    pool,
-    reduce,
-)
-from ag.ops import attention as _attention
-from ag.ops import dropout as _dropout  # for layers alone
-from ag.ops import matmul as _matmul
 from ag.ops import numpy_functions as numpy_functions  # what tensors look up
-from ag.ops import reshape as _reshape
 from ag.ops.activation import *
 from ag.ops.arithmetic import *
 from ag.ops.attention import *
@@ -46,21 +27,7 @@ from ag.ops.reshape import *
 
 MYPY = False  # which mypy takes for true: it reads no __all__ that is not written out, and the imports instead
 if not MYPY:
-    __all__: list[str] = []
-    __all__ += activation.__all__
-    __all__ += arithmetic.__all__
-    __all__ += _attention.__all__
-    __all__ += conv.__all__
-    __all__ += convert.__all__
-    __all__ += elementwise.__all__
-    __all__ += embedding.__all__
-    __all__ += indexing.__all__
-    __all__ += loss.__all__
-    __all__ += _matmul.__all__
-    __all__ += norm.__all__
-    __all__ += pool.__all__
-    __all__ += reduce.__all__
-    __all__ += _reshape.__all__
+    __all__: list[str] = [_name for _name in globals() if _name.startswith("ag_")]
 del MYPY
 
 # The ordinary names; three are also those of files, which `import ag.ops.matmul` still finds.

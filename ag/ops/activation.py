@@ -1,8 +1,6 @@
-"""Activations, softmax among them.  Layers apply by name those that `__all__` lists (``activation="relu"``).
+"""Activations and softmax; layers take the names in `__all__` without the prefix, as in ``activation="relu"``.
 
-Where the output gives the derivative, as of relu and softmax, it is what is saved: the next layer keeps it anyway.
-Each op is a forward and, below it, a gradient rule over primitives of `ag.engine.kernels`; it knows no layer and no
-device.  Users and layers call it.
+An op whose output gives its derivative saves the output, which the next layer keeps anyway.
 """
 
 from __future__ import annotations
@@ -46,10 +44,6 @@ def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     -----
     The gradient at 0 is 0.
 
-    References
-    ----------
-    ggmlR ``ag_relu``.
-
     Examples
     --------
     >>> import ag
@@ -82,10 +76,6 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
     that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
 
-    References
-    ----------
-    ggmlR ``ag_sigmoid``.
-
     Examples
     --------
     >>> import ag
@@ -112,10 +102,6 @@ def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     Returns
     -------
     Tensor of the same shape
-
-    References
-    ----------
-    ggmlR ``ag_tanh``.
 
     Examples
     --------
@@ -147,18 +133,9 @@ def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Raises
-    ------
-    ShapeError
-        If `dim` is not an axis of `x`.
-
     Notes
     -----
     The maximum is subtracted first, so nothing overflows.
-
-    References
-    ----------
-    ggmlR ``ag_softmax``.
 
     Examples
     --------
@@ -190,18 +167,9 @@ def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Raises
-    ------
-    ShapeError
-        If `dim` is not an axis of `x`.
-
     Notes
     -----
     Exact where the softmax itself is too small to be held.
-
-    References
-    ----------
-    PyTorch ``torch.nn.functional.log_softmax``.
 
     Examples
     --------
@@ -232,17 +200,9 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Raises
-    ------
-    TypeError
-        If `slope` is a tensor, as it would get no gradient; ``ag_relu(x) - slope * ag_relu(-x)`` learns it.
-
     Notes
     -----
     The gradient at 0 is `slope`.
-
-    References
-    ----------
     Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
 
     Examples
@@ -303,11 +263,6 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     Returns
     -------
     Tensor of the same shape
-
-    Raises
-    ------
-    ValueError
-        If `approximate` is neither of the two.
 
     References
     ----------

@@ -1,7 +1,6 @@
-"""Arithmetic: add, subtract, multiply and divide with broadcasting, and scale by a constant.
+"""Arithmetic with broadcasting, and scaling by a constant.
 
-Broadcasting needs no thought in the gradient rules: the tape sums a cotangent back to its operand's shape.  Knows no
-layer and no device; users, layers, other ops and `ag.parallel` call it.
+Gradient rules ignore broadcasting: the tape sums a cotangent back to its operand's shape.
 """
 
 from __future__ import annotations
@@ -25,13 +24,6 @@ def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Returns
     -------
     Tensor of the broadcast shape
-
-    Raises
-    ------
-    ShapeError
-        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
-    DeviceError
-        If the operands are on different devices.
 
     References
     ----------
@@ -64,17 +56,6 @@ def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     -------
     Tensor of the broadcast shape
 
-    Raises
-    ------
-    ShapeError
-        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
-    DeviceError
-        If the operands are on different devices.
-
-    References
-    ----------
-    ggmlR ``ag_sub``.
-
     Examples
     --------
     >>> import ag
@@ -101,17 +82,6 @@ def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Returns
     -------
     Tensor of the broadcast shape
-
-    Raises
-    ------
-    ShapeError
-        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
-    DeviceError
-        If the operands are on different devices.
-
-    References
-    ----------
-    ggmlR ``ag_mul``.
 
     Examples
     --------
@@ -141,19 +111,9 @@ def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     -------
     Tensor of the broadcast shape
 
-    Raises
-    ------
-    ShapeError
-        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
-    DeviceError
-        If the operands are on different devices.
-
     Notes
     -----
     Division by zero follows IEEE 754: an infinity, or NaN for 0/0.
-
-    References
-    ----------
     numpy ``divide``; ggmlR has no such function.
 
     Examples
@@ -187,18 +147,9 @@ def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     -------
     Tensor of the same shape
 
-    Raises
-    ------
-    TypeError
-        If `scalar` is a tensor; multiply by it with `ag_mul`.
-
     Notes
     -----
     In a captured step the factor is a constant.
-
-    References
-    ----------
-    ggmlR ``ag_scale``.
 
     Examples
     --------

@@ -1,10 +1,7 @@
-"""Scaled dot-product attention, of one head or of several at once.
+"""Scaled dot-product attention of one or several heads, on [features, time, batch].
 
-Two kernels do it, forward and backward, and neither stores the matrix of weights: memory grows with the length of the
-sequences, not with its square.  They read and write [features, time, batch] as users have it.  Heads of more features
-than the kernels' tiles hold, and sequences so long that a driver would end their loops, are composed of products;
-which, the device's `Target` says, and whether samples are put first, as if they were heads.  Users and
-`ag.nn.attention` call it; it knows no weights and no device.
+Fused kernels store no matrix of weights, so memory grows with the length of a sequence and not with its square.
+Heads and sequences beyond the kernels' limits fall back to products; the device's `Target` has the limits.
 """
 
 from __future__ import annotations
@@ -193,20 +190,10 @@ def ag_attention(
     -------
     Tensor of shape (heads * dv, queries) or (heads * dv, queries, batch)
 
-    Raises
-    ------
-    ShapeError
-        If the shapes do not fit together, there is no feature or no key, or features do not divide into heads.
-    ValueError
-        If `dropout` is outside [0, 1), or `heads` is no whole number of at least 1.
-
     Notes
     -----
     The softmax goes over the keys.  Neither the weights nor the mask of dropout are stored; the backward pass makes
     them again.  For heads of more than 128 features, or more than 8,192 times, memory grows with queries times keys.
-
-    References
-    ----------
     ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", eq. 1.
 
     Examples

@@ -1,8 +1,6 @@
-"""Two-dimensional convolution of batches of images, ``[channels, height, width, batch]``.
+"""Two-dimensional convolution of images, ``[channels, height, width, batch]``.
 
-The forward pass and both gradients are a primitive each (`ag.engine.kernels.conv`); x and the weights are saved.  The
-sum of the weights' gradient is cut into pieces as the device's `Target` says.  Knows no layer and no device; users and
-`ag.nn.conv` call it.
+The gradient of the weights sums in pieces, whose number the device's `Target` gives.
 """
 
 from __future__ import annotations
@@ -66,20 +64,10 @@ def ag_conv2d(
     Tensor of shape (features, places down, places across, batch)
         ``places = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1``.
 
-    Raises
-    ------
-    ShapeError
-        If the shapes do not fit each other or `groups`, or the window is larger than the padded image.
-    ValueError
-        If a parameter is too small.
-
     Notes
     -----
     On Vulkan, taps times channels of a group (for the gradient of `x`: features) must stay below about 65,000; more
     is refused.
-
-    References
-    ----------
     PyTorch ``conv2d``, whose layout is (batch, channels, height, width); ggmlR has no convolution on its tape.
 
     Examples

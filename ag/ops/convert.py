@@ -1,7 +1,6 @@
-"""Conversion: `ag_to_device` moves values to another device, through the host; `ag_cast` changes their element type.
+"""Conversion: `ag_to_device` copies values through the host, `ag_cast` changes their element type.
 
-Neither is made by `op`: their operand and result differ in device or type, so each leaves its node itself.  Knows
-devices by their names, and no layer; users, `Layer.to`, losses and `ag.parallel` call it.
+Operand and result differ in device or type, so neither uses `op`; each records its node itself.
 """
 
 from __future__ import annotations
@@ -39,20 +38,9 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     Tensor of the same shape
         `t` itself if it is there already.
 
-    Raises
-    ------
-    DeviceError
-        If the device is unknown or not there.
-    DtypeError
-        If the device cannot hold the element type.
-
     Notes
     -----
     The values go through the host, so this waits for the source device and cannot be part of a captured step.
-
-    References
-    ----------
-    ggmlR ``ag_to_device``.
 
     Examples
     --------
@@ -103,10 +91,6 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     -----
     Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast
     to integers, and integers go through the host, so they cannot be cast in a captured step.
-
-    References
-    ----------
-    numpy ``ndarray.astype``; PyTorch ``Tensor.to``.
 
     Examples
     --------

@@ -1,14 +1,10 @@
-"""Elementwise functions: exp, log, square root, power, absolute value, clamp.
-
-Each op is one or two primitives whose numpy reference is one line.  Knows no layer and no device; users call it, also
-through numpy's functions (`ag.ops.numpy_functions`).
-"""
+"""Elementwise functions: exp, log, square root, power, absolute value, clamp; dropout for layers."""
 
 from __future__ import annotations
 
 from math import inf
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op
+from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import (
     abs,
@@ -24,6 +20,8 @@ from ag.engine.kernels.elementwise import (
     scale,
     sqrt,
 )
+from ag.engine.kernels.random import dropout
+from ag.engine.random import draw_key
 
 __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt"]
 
@@ -45,19 +43,9 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Raises
-    ------
-    TypeError
-        If `p` is a tensor, as it would get no gradient; for positive `x`, ``ag_exp(p * ag_log(x))`` learns it.
-    ValueError
-        If `p` is infinite, NaN, or beyond float32.
-
     Notes
     -----
     The gradient is ``p * x**(p - 1)``, and 0 everywhere for ``p == 0``.
-
-    References
-    ----------
     ggmlR ``ag_pow`` (whose GPU version gives NaN for every negative base).
 
     Examples
@@ -88,10 +76,6 @@ def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    References
-    ----------
-    ggmlR ``ag_exp``.
-
     Examples
     --------
     >>> import ag
@@ -119,10 +103,6 @@ def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
     Returns
     -------
     Tensor of the same shape
-
-    References
-    ----------
-    ggmlR ``ag_log``.
 
     Examples
     --------
@@ -155,10 +135,6 @@ def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     -----
     The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
 
-    References
-    ----------
-    PyTorch ``torch.sqrt``.
-
     Examples
     --------
     >>> import ag
@@ -190,10 +166,6 @@ def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     -----
     The gradient is the sign, so 0 at 0.
 
-    References
-    ----------
-    PyTorch ``torch.abs``.
-
     Examples
     --------
     >>> import ag
@@ -222,20 +194,9 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     -------
     Tensor of the same shape
 
-    Raises
-    ------
-    ValueError
-        If ``lo > hi``, or one is NaN.
-    TypeError
-        If one is a tensor, as it would get no gradient.
-
     Notes
     -----
     The gradient is 1 for ``lo <= x <= hi``, ends included, and 0 outside.
-
-    References
-    ----------
-    ggmlR ``ag_clamp``.
 
     Examples
     --------
@@ -251,3 +212,15 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
 @ag_clamp.vjp
 def _clamp_vjp(run: Run, g: Buffer, x: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
     return (run(clamp_grad, x, g, lo=lo, hi=hi),)
+
+
+@part_of("ag_dropout")
+def dropped(run: Run, x: Buffer, rate: float) -> Result[Buffer]:
+    """`x` with each element set to 0 with probability `rate`, the others scaled to keep the mean."""
+    key = draw_key(x.backend)
+    return run(dropout, x, key, rate=rate), key
+
+
+@dropped.vjp
+def _dropped_vjp(run: Run, g: Buffer, key: Buffer, need: Need, rate: float) -> Cotangents:
+    return (run(dropout, g, key, rate=rate),)

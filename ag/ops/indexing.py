@@ -1,8 +1,7 @@
-"""Indexing: slices of a tensor, and tensors concatenated along an axis.
+"""Slices of a tensor, and tensors concatenated along an axis.
 
-Every launch works along one axis, seen as the middle one of three; a slice along several axes is one launch for each.
-What a slice leaves out gets a cotangent of 0, which `ag.autograd.cotangent.SliceCotangent` does not store.  Users call
-it, by ``x[...]`` too, and whatever joins tensors: stacks of samples, gathered shards, caches.  It knows no device.
+A launch works along one axis, the middle one of three; a slice along several axes is one launch for each.
+`ag.autograd.cotangent.SliceCotangent` leaves out the zeros in the gradient of a slice.
 """
 
 from __future__ import annotations
@@ -45,13 +44,6 @@ def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list
     -------
     Tensor
         A copy, also if nothing is left out.
-
-    Raises
-    ------
-    IndexError
-        If an int is outside its axis, or there are more indices than axes.
-    TypeError
-        If `key` holds anything else; indexing with arrays is not supported.
 
     References
     ----------
@@ -153,17 +145,6 @@ def ag_concat(run: Run, tensors: Sequence[Buffer], dim: int = 0) -> Result[list[
     -------
     Tensor
         Its size along `dim` is the sum of theirs.
-
-    Raises
-    ------
-    ShapeError
-        If the shapes do not fit, or `dim` is not an axis.
-    TypeError
-        If `tensors` is no list or tuple, or empty.
-
-    References
-    ----------
-    PyTorch ``torch.cat``.
 
     Examples
     --------

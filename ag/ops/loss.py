@@ -1,9 +1,7 @@
-"""Losses: mean squared error, cross-entropy of probabilities, and of logits.
+"""Losses: mean squared error, cross-entropy of probabilities and of logits.
 
-Softmax and cross-entropy are one primitive that also leaves the gradient for the logits, so the backward pass is a
-single multiplication and no logarithm of a rounded probability is ever taken.  In a captured step the gradient takes
-the logits' memory, if nobody else needs them.  Users call it, and hand it to `dp_train`; it knows no model and no
-device.
+Softmax and cross-entropy are one primitive that also computes the gradient of the logits.  No logarithm of a rounded
+probability is taken.  A captured step writes the gradient over logits that are not needed any more.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from ag.engine.kernels.reduce import sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.class_ids import CLASS_RULE, checked_ids
 from ag.ops.convert import ag_cast
+from ag.ops.embedding import CLASS_RULE, checked_ids
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 
@@ -50,11 +48,6 @@ def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     Returns
     -------
     Tensor of shape ()
-
-    Raises
-    ------
-    ShapeError
-        If the shapes differ, or there is no element.
 
     References
     ----------
@@ -95,18 +88,9 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
     -------
     Tensor of shape ()
 
-    Raises
-    ------
-    ShapeError
-        If the shapes differ, or there is no sample.
-
     Notes
     -----
     For logits use `ag_softmax_cross_entropy_loss`, which is exact where this one rounds to 0 or 1.
-
-    References
-    ----------
-    ggmlR ``ag_cross_entropy_loss``.
 
     Examples
     --------
@@ -147,24 +131,12 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     -------
     Tensor of shape ()
 
-    Raises
-    ------
-    ShapeError
-        If the target's shape is neither of the two, or there is no sample.
-    IndexError
-        If an id is outside ``0..classes-1``.
-    DeviceError
-        If the target is a tensor on another device.
-
     Notes
     -----
     Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
     if they are parameters.
     Class ids are checked on the host: an array costs nothing, a tensor of ids is read back first, which a captured
     step refuses.
-
-    References
-    ----------
     ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft targets).
 
     Examples

@@ -1,7 +1,6 @@
 """Matrix multiplication, and the affine map of a fully connected layer.
 
-A long inner axis is cut as the device's `Target` says (split-K), and the pieces are added in order.  Knows no device;
-layers, attention and users call it.
+Split-K: the device's `Target` cuts a long inner axis into pieces, which are added in order.
 """
 
 from __future__ import annotations
@@ -65,19 +64,10 @@ def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
     -------
     Tensor of shape (m, ...)
 
-    Raises
-    ------
-    ShapeError
-        If the columns of `A` are not the rows of `B`.
-
     Notes
     -----
     A list or array of one axis as `B` is a column; as `A` it is refused.
     Sums are accumulated in the operands' type, float32 by default, whatever is stored.
-
-    References
-    ----------
-    ggmlR ``ag_matmul``.
 
     Examples
     --------

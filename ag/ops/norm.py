@@ -1,9 +1,7 @@
-"""Layer norm and batch norm, the same standardisation over features or over samples; RMS norm, which takes no mean off.
+"""Layer norm, RMS norm and batch norm of a matrix [features, samples].
 
-All see x as a matrix [features, samples].  Mean and variance are saved, and the standardised values made again from x
-in the backward pass.  The gradients include what flows through mean and variance.  `batch_norm_train` moves the running
-statistics itself; `move_statistics` is for synchronous batch norm, which has sums of its own.  Knows no layer and no
-replica; layers call it.
+Mean and variance are saved; the backward pass standardises x again.  `batch_norm_train` moves the running statistics;
+`move_statistics` serves synchronous batch norm.
 """
 
 from __future__ import annotations
@@ -129,19 +127,9 @@ def ag_layer_norm_op(
     -------
     Tensor of the shape of x
 
-    Raises
-    ------
-    ShapeError
-        If there is no feature, or `gamma` or `beta` has another number of them.
-    ValueError
-        If `eps` is not positive.
-
     Notes
     -----
     The variance is the biased one.  Gradients flow to all three tensors, through mean and variance too.
-
-    References
-    ----------
     Ba, Kiros, Hinton, "Layer Normalization".
 
     Examples
@@ -185,19 +173,9 @@ def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Res
     -------
     Tensor of the shape of x
 
-    Raises
-    ------
-    ShapeError
-        If there is no feature, or `gamma` has another number of them.
-    ValueError
-        If `eps` is not positive.
-
     Notes
     -----
     Gradients flow to both tensors, through the mean square too.
-
-    References
-    ----------
     Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
 
     Examples
@@ -243,19 +221,9 @@ def ag_batch_norm_op(
     -------
     Tensor of the shape of x
 
-    Raises
-    ------
-    ShapeError
-        If there is no feature or no sample, or another operand has another number of features.
-    ValueError
-        If `eps` is not positive, or only one of `mean` and `variance` is given.
-
     Notes
     -----
     The batch's variance is the biased one.  Gradients flow to every tensor, through mean and variance too.
-
-    References
-    ----------
     ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
     Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
 

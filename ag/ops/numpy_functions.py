@@ -1,13 +1,8 @@
-"""What numpy's functions do with tensors: the op of the same meaning, else what numpy does with the values.
+"""numpy's functions of tensors (NEP 13, NEP 18): the op of the same meaning, else numpy's result for the values.
 
-    np.exp(t)          ag_exp(t), recorded like it
-    array + t          ag_add(array, t)
-    np.linalg.norm(t)  np.linalg.norm(t.numpy()), an array: there is no op of it
+    np.exp(t)          ag_exp(t), recorded
+    np.linalg.norm(t)  np.linalg.norm(t.numpy()): no op does this
     np.linalg.norm(W)  inside with_grad_tape, W a parameter: a TypeError, as the gradient would be lost
-    np.sum([W, V])     the same: numpy makes an array of what is in a list
-
-What numpy would write into is refused, as it would write into a copy.  Tensors look `ufunc`, `function` and `array` up
-by name, as they do other operators; numpy calls them (NEP 13, NEP 18).  Knows no layer and no device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Pooling over windows of images, ``[channels, height, width, batch]``: maximum, mean, and the mean of whole images.
+"""Pooling over windows of images, ``[channels, height, width, batch]``: maximum, mean, mean of whole images.
 
-Gradients are gathered: every pixel asks the windows that see it, in a fixed order, so results are the same bits every
-time.  Knows no layer and no device; users and `ag.nn.pool` call it.
+Gradients are gathered: each pixel reads the windows that see it in a fixed order, so bits are reproducible.
 """
 
 from __future__ import annotations
@@ -60,19 +59,9 @@ def ag_max_pool2d(
     Tensor of shape (channels, places down, places across, batch)
         ``places = (pixels + 2 * padding - size) // stride + 1``.
 
-    Raises
-    ------
-    ShapeError
-        If `x` is no batch of images, or the window is larger than the padded image.
-    ValueError
-        If a parameter is too small, or `padding` too large.
-
     Notes
     -----
     The gradient goes to the first maximum of a window, row by row.  NaN is larger than any number.
-
-    References
-    ----------
     PyTorch ``max_pool2d``, whose layout is (batch, channels, height, width).
 
     Examples
@@ -115,19 +104,9 @@ def ag_avg_pool2d(
     Tensor of shape (channels, places down, places across, batch)
         ``places = (pixels + 2 * padding - size) // stride + 1``.
 
-    Raises
-    ------
-    ShapeError
-        If `x` is no batch of images, or the window is larger than the padded image.
-    ValueError
-        If a parameter is too small, or `padding` too large.
-
     Notes
     -----
     Padding counts: every sum is divided by the size of the window, as PyTorch does by default.
-
-    References
-    ----------
     PyTorch ``avg_pool2d``, whose layout is (batch, channels, height, width).
 
     Examples
@@ -159,11 +138,6 @@ def ag_global_avg_pool(x: TensorLike) -> Tensor:
     -------
     Tensor of shape (channels, batch)
         Ready for a linear layer.
-
-    Raises
-    ------
-    ShapeError
-        If `x` is no batch of images, or they have no pixel.
 
     References
     ----------

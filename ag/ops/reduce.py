@@ -1,8 +1,7 @@
-"""Reductions: sum, mean and maximum over any axes.
+"""Sum, mean and maximum over any axes.
 
-Neighbouring axes are reduced as one long axis, and a long one in pieces (`ag.engine.kernels.reduce`).  The gradient of
-a sum repeats the cotangent; that of a maximum goes to the largest elements, in equal shares.  Users, pooling and the
-batch norm of several devices call it; it knows no layer and no device.
+Neighbouring axes are reduced as one, and a long one in pieces.  The gradient of a maximum goes to the largest elements
+in equal shares.
 """
 
 from __future__ import annotations
@@ -61,17 +60,9 @@ def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     -------
     Tensor without the summed axes
 
-    Raises
-    ------
-    ShapeError
-        If `dim` names an axis that `x` does not have, or one twice.
-
     Notes
     -----
     Long sums are added up in pieces, pairwise, so float32 keeps about seven digits.
-
-    References
-    ----------
     ggmlR ``ag_sum`` (where dim = 1 are row sums: ``dim=1`` here; dim = 2 is ``dim=0``).
 
     Examples
@@ -105,15 +96,6 @@ def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resu
     -------
     Tensor without the averaged axes
 
-    Raises
-    ------
-    ShapeError
-        If `dim` names an axis that `x` does not have, or one twice, or there is nothing to average.
-
-    References
-    ----------
-    ggmlR ``ag_mean``.
-
     Examples
     --------
     >>> import ag
@@ -145,18 +127,9 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     -------
     Tensor without the reduced axes
 
-    Raises
-    ------
-    ShapeError
-        If `dim` names an axis that `x` does not have, or one twice, or there is nothing to choose from.
-
     Notes
     -----
     Elements that are equally large share the gradient equally, as in PyTorch's ``amax``.  NaN counts as largest.
-
-    References
-    ----------
-    PyTorch ``torch.amax``.
 
     Examples
     --------

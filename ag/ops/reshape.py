@@ -1,8 +1,7 @@
-"""Shapes: reshape, flatten, transpose; gradients go the way back.
+"""Reshape, flatten and transpose.
 
-Reshape and flatten return a view of their operand, of which `ag.autograd.op` makes a copy: no result of an op lies in
-the memory of its operand.  In a captured step the copy goes where nobody else needs the operand.  Knows no layer and no
-device; users, other ops and the trainer's stacks of samples call it.
+A rule returns a view, which `ag.autograd.op` copies: no result of an op shares memory with its operand.  A captured
+step drops the copy where the operand is not needed any more.
 """
 
 from __future__ import annotations
@@ -44,11 +43,6 @@ def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     Tensor of the new shape
         A copy: assigning to `x`, or stepping an optimizer, changes no result, and the other way round.
 
-    Raises
-    ------
-    ShapeError
-        If the number of elements differs.
-
     References
     ----------
     ggmlR ``ag_reshape`` (column-major there).
@@ -80,11 +74,6 @@ def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     -------
     Tensor of shape (features, batch)
         A copy, as of `ag_reshape`.
-
-    Raises
-    ------
-    ShapeError
-        If `x` is a scalar, which has no batch axis.
 
     References
     ----------
@@ -120,15 +109,6 @@ def ag_transpose(run: Run, x: Buffer, *axes: int) -> Result[Shape]:
     -------
     Tensor with permuted axes
         A copy, dense in the new order.
-
-    Raises
-    ------
-    ShapeError
-        If `axes` is not a permutation of the axes of `x`.
-
-    References
-    ----------
-    ggmlR ``ag_transpose``.
 
     Examples
     --------

@@ -1,46 +1,35 @@
-"""The flat buffer: all parameters of a device and element type in one, so that an optimizer step is one launch.
+"""The flat buffer: all parameters of a device and type in one, so that an optimizer step is one launch.
 
-An optimizer adopts its parameters: their values move into the flat buffer and each tensor becomes a view of it.
-Gradients are gathered into another one of the same layout.  For W of 6 elements and b of 3, in float32:
+An optimizer adopts parameters: each tensor becomes a view of the flat buffer.  Float32, W of 6 elements, b of 3:
 
-    W W W W W W . . b b b .      each begins at a multiple of 16 bytes, the padding is 0
-
-Where a device cannot address so large a buffer, the parameters that no longer fit have another one, which `continues`
-the first.  Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds their master
-weights, in float32: that is what an optimizer updates.  A `Run` is a stretch of neighbours that have gradients, which
-one launch updates.  Knows no update rule.  Optimizers call it, and `ag.parallel`, which moves all gradients, or all
-weights, of a replica in one transfer.
+    W W W W W W . . b b b .      each begins at a multiple of 16 bytes; the padding is 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ag.autograd.create import lift
 from ag.autograd.tensor import Tensor
 from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer, Device
-from ag.engine.dtype import BF16, F32, DType
+from ag.engine.dtype import BF16, F32, F64, I32, DType
 from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy
+from ag.engine.kernels.optimizer import places_of
+from ag.engine.primitive import Array
 from ag.engine.program import OPEN
-from ag.errors import DeviceError, ShapeError
-
-__all__ = ["ALIGN", "FlatGroup", "Run", "flat_groups", "flat_layout", "named_parameters"]
+from ag.errors import DeviceError, DtypeError, ShapeError
 
 ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
 
 
 def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
-    """Parameters by name, from a dict, a list or a model; a model's tied ones once, by the first name.
-
-    Raises
-    ------
-    TypeError
-        If it is a function.
-    ValueError
-        If there is none, a tensor is listed twice, or two tensors have one name.
-    """
+    """Parameters by name, from a dict, a list or a model; a model's tied ones once, by the first name."""
     if tied := hasattr(params, "parameters"):
         params = params.parameters()
     if callable(params):
@@ -146,11 +135,6 @@ class FlatGroup:
         """Make the parameters views of `stored`, with the values they have now (`keep`) or with those there.
 
         Needed again if another optimizer adopted them in between.
-
-        Raises
-        ------
-        DeviceError
-            If one was moved to another device.
         """
         if OPEN:
             note_tensors([*self.params.values()])
@@ -248,3 +232,84 @@ def _fitting(params: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 def _updated_in(stored: DType) -> DType:
     """The type in which an optimizer updates parameters of a type."""
     return F32 if stored.is_half else stored
+
+
+class DeviceState:
+    """Device memory of one flat group.
+
+    Attributes
+    ----------
+    group : FlatGroup
+    grads : Buffer
+        Flat gradients; `grad_views` are its parts by parameter name.
+    moments : dict of str to Buffer
+    state, settings : Buffer
+    flats, numbers : list of Buffer
+        What update rules are given: values and moments; state, settings and, if they count for each parameter, which
+        elements are whose.
+    zero, one : Buffer
+        Constants.
+    """
+
+    def __init__(self, group: FlatGroup, moments: tuple[str, ...], counts: int, each: bool,
+                 settings: Sequence[float]) -> None:
+        self.group = group
+        self.grads = group.zeros()
+        self.grad_views = group.split(self.grads)
+        self.moments = {name: group.zeros() for name in moments}
+        self._counts, self._each = counts, each
+        rows = 1 + len(group.params) * each
+        self.state = group.backend.zeros((1 + rows * counts,), group.dtype)
+        self.settings = self._exact(len(settings))
+        self.write_settings(settings)
+        self.flats = [group.values, *self.moments.values()]
+        self.numbers = [self.state, self.settings]
+        if each:
+            sizes = np.array([length for _, length in group.spans.values()])
+            places = places_of(list(accumulate(sizes.tolist())))
+            self.numbers.append(group.backend.alloc(places.shape, I32))
+            group.backend.upload(places, self.numbers[-1])
+        self.zero, self.one = (lift(value, group.backend, group.dtype, "optimizer").buffer for value in (0.0, 1.0))
+
+    def _exact(self, size: int) -> Buffer:
+        """Memory for numbers with all their digits, where the device has such."""
+        try:
+            return self.group.backend.alloc((size,), F64)
+        except DtypeError:
+            return self.group.backend.alloc((size,), F32)
+
+    def write_settings(self, settings: Sequence[float]) -> None:
+        """Overwrite the settings; does not wait."""
+        self.group.backend.refuse_while_recording("changes an optimizer's lr or another setting")
+        rate = np.asarray(settings[0], self.group.dtype.numpy_name)  # every device steps with the same rate
+        self.group.backend.upload(np.array([rate, *settings[1:]], np.float64), self.settings)
+
+    def read_counts(self) -> tuple[Array, dict[str, Array]]:
+        """The optimizer's own counts, and those of parameters, if each has some; waits for the device."""
+        own, *rows = self.group.backend.download(self.state)[1:].reshape(-1, self._counts)
+        return own, dict(zip(self.group.params, rows, strict=False))
+
+    def count_as(self, other: DeviceState) -> None:
+        """Take over the optimizer's own counts from another group of this device; does not wait."""
+        theirs, mine = (slots.state.view((self._counts,), 1) for slots in (other, self))
+        self.group.backend.launch(copy, theirs, into=mine)
+
+    def change_counts(self, change: Callable[[Array], Array]) -> None:
+        """Let a function of all rows, in float64, make new ones; waits for the device."""
+        rows = self.group.backend.download(self.state)[1:].astype(np.float64).reshape(-1, self._counts)
+        self._write(change(rows))
+
+    def write_counts(self, own: Array, others: Mapping[str, Array]) -> None:
+        """Overwrite the counts: the optimizer's own, and those of parameters that have others."""
+        self._write(np.array([own, *(others.get(name, own) for name in self.group.params if self._each)]))
+
+    def _write(self, rows: Array) -> None:
+        self.group.backend.refuse_while_recording("changes an optimizer's state")
+        self.group.backend.upload(np.concatenate([[0.0], rows.reshape(-1)]), self.state)
+
+    def per_parameter(self) -> dict[str, Buffer]:
+        """Views of everything that is kept for each parameter's elements, by its name in a state dict."""
+        flats = dict(self.moments)
+        if self.group.stored is not self.group.values:
+            flats["master"] = self.group.values
+        return {f"{kind}.{name}": view for kind, flat in flats.items() for name, view in self.group.split(flat).items()}

@@ -1,36 +1,34 @@
-"""Gradients as users give them: by parameter or by name, tensors or arrays, or those that `backward` left.
+"""Gradients as users give them, by parameter or by name; clipping to a global norm.
 
-    None            every parameter's ``.grad``
-    Gradients       what `backward` returned; parameters that it does not know have none
-    a dict          every key must be one of the parameters or its name: a misspelt one would train nothing
-
-Knows parameters and gradients; no optimizer.  Optimizers and `clip_grad_norm` call it, and ZeRO.
+Devices add up squares in the gradients' type.  Where these overflow or vanish, the norm is computed again, scaled.  In
+a captured step the compiler lets the optimizer's launch multiply (`ag.engine.compile.fold_scaling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
+from math import fsum, hypot, inf, isfinite, sqrt
 from typing import Any
+
+import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F16
+from ag.engine.kernels.elementwise import mul, scale
+from ag.engine.kernels.optimizer import clip_factor, pieces, square_sums
+from ag.engine.kernels.reduce import CHUNK, sum_over
+from ag.engine.primitive import Array
 from ag.errors import DtypeError
-from ag.optim.settings import nearest
+from ag.optim.flat import named_parameters
+from ag.optim.settings import nearest, number_or_nan
 
-__all__ = ["as_gradient", "gradients_given", "refuse_untrained"]
-
+__all__ = ["clip_grad_norm"]
 
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:
-    """What was given as gradient of each parameter that has one, by the parameter's name.
-
-    Raises
-    ------
-    TypeError
-        If `grads` is no mapping.
-    ValueError
-        If a key of a dict is no parameter and no parameter's name, or a parameter is there twice.
-    """
+    """What was given as gradient of each parameter that has one, by the parameter's name."""
     if grads is None:
         return {name: p.grad for name, p in params.items() if p.grad is not None}
     if isinstance(grads, Gradients):
@@ -87,3 +85,162 @@ def _called(key: object) -> str:
 def _listed(params: Mapping[str, Tensor]) -> str:
     names = list(params)
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+LEAST_FACTOR = 1e-30  # smaller ones lose digits in float32
+
+
+def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, max_norm: float) -> float | Tensor:
+    """Scale gradients so that their global norm is at most `max_norm`.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+    grads : Gradients, dict, or None
+        Scaled in place, tensors and arrays alike, each once, even if it is given to several parameters; None uses
+        every parameter's ``.grad``.
+    max_norm : float
+        Positive; ``inf`` only measures.
+
+    Returns
+    -------
+    float
+        The norm before clipping, over all gradients together; waits for the device.  In a captured step, a tensor of
+        shape () instead, to be read after the step.
+
+    Raises
+    ------
+    FloatingPointError
+        If the norm is not finite, naming the parameter; no gradient is changed.  With f16 parameters the norm is
+        returned instead, as the optimizer will skip the step.
+    TypeError
+        If a gradient cannot be scaled in place, such as a list.
+    ValueError
+        If `max_norm` is not positive, or too small for squares on the device in a captured step, or a dict has a
+        gradient of something that is none of the parameters.
+
+    Notes
+    -----
+    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.  Its norm is 0
+    where the square of no gradient is a normal number of its type.
+    ggmlR ``clip_grad_norm``; Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks".
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[3.0, 4.0]])
+    >>> grads = {"W": ag.ag_tensor([[3.0, 4.0]])}
+    >>> ag.clip_grad_norm({"W": W}, grads, 1.0)
+    5.0
+    """
+    if not number_or_nan(max_norm) > 0:
+        raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}; it must be a positive number.")
+    max_norm = float(max_norm)
+    named = named_parameters(params, "clip_grad_norm")
+    given = gradients_given(named, grads, "clip_grad_norm")
+    arrays = {name: _writable(name, g) for name, g in given.items() if not isinstance(g, Tensor)}
+    buffers = {name: as_gradient(name, named[name], g, "clip_grad_norm").buffer for name, g in given.items()}
+    places = dict.fromkeys((g.backend, g.dtype) for g in buffers.values())
+    totals = [_Squares([g for g in buffers.values() if (g.backend, g.dtype) == place]) for place in places]
+    alone = totals[0] if len(totals) == 1 and not arrays else None
+    if alone is not None and alone.near.backend.recording is not None:
+        least = least_norm(buffers.values())
+        if max_norm < least:
+            raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}; a captured step takes squares in "
+                             f"{alone.near.dtype} and needs at least {least:.1e} here. Clip outside of the step.")
+        return Tensor(_clip(buffers, alone, max_norm))
+    norm = sqrt(fsum(float(t.near.backend.download(t.near)) for t in totals))
+    if not isfinite(norm) and alone is not None:
+        norm = alone.far_norm()
+    if not least_norm(buffers.values()) <= norm < inf:  # squares may overflow or vanish where gradients do not
+        may_skip = any(p.buffer.dtype is F16 for p in named.values())
+        alone, norm = None, norm_on_the_host({name: arrays.get(name, g) for name, g in buffers.items()}, may_skip)
+    if norm > max_norm:
+        if alone is not None and max_norm / norm > LEAST_FACTOR:
+            _clip(buffers, alone, max_norm)
+            return norm
+        for factor in factors(max_norm, norm):
+            for buffer in _distinct({name: g for name, g in buffers.items() if name not in arrays}):
+                buffer.backend.launch(scale, buffer, factor=factor, into=buffer)
+            for array in {(x.ctypes.data, x.shape, x.strides): x for x in arrays.values()}.values():
+                with np.errstate(all="ignore"):
+                    array[...] = array * np.float32(factor) if array.dtype.itemsize < 4 else array * factor
+    return norm
+
+
+def least_norm(grads: Iterable[Buffer]) -> float:
+    """The norm from which on the squares that vanished in a device's sum change no digit of it."""
+    sizes = [(g.size, g.dtype.numpy_name) for g in grads]
+    tiny = max((float(np.finfo(name).tiny) for _, name in sizes), default=0.0)
+    return sqrt(tiny * sum(size for size, _ in sizes)) * 2.0**12
+
+
+def factors(max_norm: float, norm: float) -> list[float]:
+    """Factors that scale `norm` to `max_norm` one after the other; none is too small for float32."""
+    factor = max_norm / norm
+    return [factor] if factor > LEAST_FACTOR else [sqrt(max_norm) / sqrt(norm)] * 2
+
+
+def _writable(name: str, gradient: object) -> Array:
+    """An array that can be scaled in place."""
+    if not isinstance(gradient, np.ndarray) or gradient.dtype.kind != "f" or not gradient.flags.writeable:
+        kind = f"an array of {gradient.dtype}" if isinstance(gradient, np.ndarray) else f"a {type(gradient).__name__}"
+        raise TypeError(f"clip_grad_norm: the gradient of {name!r} is {kind} that cannot be scaled in place; give a "
+                        f"tensor or a writable array of floats.")
+    return gradient
+
+
+class _Squares:
+    """The square of the norm of gradients of one device, added up there: as it is, and scaled down."""
+
+    def __init__(self, grads: list[Buffer]) -> None:
+        sizes = [pieces((g.size,), chunk=CHUNK)[0] for g in grads]
+        self._launch = grads[0].backend.launch
+        near, self._far = (grads[0].backend.alloc((sum(sizes),), grads[0].dtype) for _ in range(2))
+        at = 0
+        for g, size in zip(grads, sizes, strict=True):
+            into = near.view((size,), at), self._far.view((size,), at)
+            self._launch(square_sums, g.view((g.size,)), into=into, chunk=CHUNK)
+            at += size
+        self.near = sum_over(self._launch, near, (0,)).view(())
+
+    def clipped(self, max_norm: float) -> tuple[Buffer, Buffer]:
+        """The factor of the gradients, and their norm."""
+        return self._launch(clip_factor, self.near, sum_over(self._launch, self._far, (0,)).view(()), max_norm=max_norm)
+
+    def far_norm(self) -> float:
+        """The norm where its square overflows."""
+        _, norm = self.clipped(inf)
+        return float(norm.backend.download(norm))
+
+
+def _clip(grads: Mapping[str, Buffer], squares: _Squares, max_norm: float) -> Buffer:
+    """Scale gradients of one device, and return their norm there."""
+    factor, norm = squares.clipped(max_norm)
+    if isfinite(max_norm):
+        for buffer in _distinct(grads):
+            buffer.backend.launch(mul, buffer, factor, into=buffer)
+    return norm
+
+
+def _distinct(grads: Mapping[str, Buffer]) -> Iterable[Buffer]:
+    """Each memory once, however many parameters it was given to."""
+    return {(g.backend, g.address): g for g in grads.values()}.values()
+
+
+def norm_on_the_host(grads: Mapping[str, Buffer | Array], may_be_infinite: bool = False) -> float:
+    """The norm in float64; unless it may be infinite, an error names the first gradient that is not finite."""
+    norms = {name: _length(g if isinstance(g, np.ndarray) else g.backend.download(g)) for name, g in grads.items()}
+    for name, norm in norms.items():
+        if not isfinite(norm) and not may_be_infinite:
+            raise FloatingPointError(f"clip_grad_norm: the gradient of {name} has norm {norm}; gradients are "
+                                     f"unchanged. Lower lr or look for a division by zero.")
+    return hypot(*norms.values())
+
+
+@np.errstate(all="ignore")
+def _length(array: Array) -> float:
+    """The norm of an array, scaled by its largest number, so that no square overflows or vanishes."""
+    wide = np.abs(array.astype(np.float64))
+    largest = float(wide.max(initial=0))
+    return largest * float(np.linalg.norm(wide / largest)) if 0 < largest < inf else largest

@@ -1,15 +1,8 @@
-"""The base of the optimizers: adopting parameters, gathering gradients, state on the device, state dicts.
+"""The base of the optimizers: a subclass is a table of its primitive, moments, counts and settings.
 
-A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its counts, its settings.  All
-numbers that change between steps are in device memory, so a captured step replays correctly after ``lr`` or another
-setting was assigned.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose
-gradients are not all finite is skipped and the loss scale halved.
-
-To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
-of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
-
-Knows no update rule and no layer.  Training loops call its `step`; `ag.io.checkpoint` and `ag.parallel` save and move
-it.
+Numbers that change between steps are in device memory, so captured steps follow a setting that is assigned.  16-bit
+parameters have float32 masters; f16 ones a loss scale.  To add an optimizer: its table in ``rules.py``, its primitive
+in `ag.engine.kernels.optimizer`, a shader, a row in ``tests/table/optimizers.py``, its names in ``ag/__init__.py``.
 """
 
 from __future__ import annotations
@@ -32,8 +25,7 @@ from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CheckpointError, compare_names
 from ag.names import MissingNameError
 from ag.names.elsewhere import OPTIMIZER
-from ag.optim.device_state import DeviceState
-from ag.optim.flat import FlatGroup, Run, flat_groups, named_parameters
+from ag.optim.flat import DeviceState, FlatGroup, Run, flat_groups, named_parameters
 from ag.optim.gradients import as_gradient, gradients_given, refuse_untrained
 from ag.optim.settings import NOT_NEGATIVE, Check, Settings
 
@@ -148,15 +140,6 @@ class Optimizer(Settings):
         ----------
         grads : Gradients or dict, optional
             By parameter or by name; default: every parameter's ``.grad``.
-
-        Raises
-        ------
-        ShapeError
-            If a gradient's shape is not its parameter's.
-        TypeError
-            If `grads` is no mapping.
-        ValueError
-            If a dict has a gradient of something that is none of the parameters.
         """
         given = gradients_given(self._params, grads, "step")
         if self._model is not None and not (isinstance(grads, Gradients) and len(given) == len(grads)):
@@ -286,14 +269,7 @@ class Optimizer(Settings):
         return {f"state{i}" if i > 1 else "state": parts for i, parts in enumerate(states, 1)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state_dict` returned; nothing changes if it does not fit.
-
-        Raises
-        ------
-        CheckpointError
-            Listing the names that are missing, unexpected or of another shape, and what is no number, or none that a
-            state may have.
-        """
+        """Take over what `state_dict` returned; nothing changes if it does not fit."""
         mine = self.state_dict()
         arrays = self._checked_state(state, mine)
         try:

@@ -1,11 +1,7 @@
-"""Learning rate schedules: closed forms of the number of steps taken, written to an optimizer.
+"""Learning rate schedules: closed forms `at(k)` of the number of steps taken, written to an optimizer.
 
-A schedule is a function `at(k)`; nothing is accumulated, so step k has one rate whichever way it was reached.  The
-optimizer keeps the rate in device memory: a captured step follows the schedule.  Call `step` after the optimizer's.
-Knows of an optimizer only its rate.  Training loops and `dp_train` call it.
-
-To add a schedule: a subclass with its settings and `at(k)` in this file, its ordinary name beside it, as
-``lr_scheduler_step = StepSchedule``, both names in `__all__`; the ordinary name in ``ag/__init__.py``.
+The optimizer keeps the rate in device memory, so a captured step follows its schedule.  To add one: a subclass with
+settings and `at(k)` here, its ordinary name in `__all__` and in ``ag/__init__.py``.
 """
 
 from __future__ import annotations
@@ -73,13 +69,7 @@ class Schedule(Settings):
                 "lr": self.lr, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken, and set the optimizer's learning rate.
-
-        Raises
-        ------
-        CheckpointError
-            If the state is of a schedule of another kind or with other settings; nothing changes.
-        """
+        """Go on where `state_dict` was taken, and set the optimizer's learning rate."""
         self._check(state)
         mine = self.state_dict()
         try:
@@ -123,19 +113,10 @@ class StepSchedule(Schedule):
     gamma : float, optional
         Factor, in [0, 1].
 
-    Raises
-    ------
-    ValueError
-        If `step_size` is not a positive whole number or `gamma` is out of range.
-
     Notes
     -----
     ``step()`` after an optimizer step sets and returns the next rate, ``get_lr()`` returns it.  After k steps it is
     ``lr * gamma ** (k // step_size)``.
-
-    References
-    ----------
-    ggmlR ``lr_scheduler_step``.
 
     Examples
     --------
@@ -173,18 +154,10 @@ class CosineSchedule(Schedule):
     restart : bool, optional
         After `T_max` begin again at the highest rate, instead of staying at `lr_min`.
 
-    Raises
-    ------
-    ValueError
-        If `T_max` is not a positive whole number or `lr_min` is out of range.
-
     Notes
     -----
     After k steps, k at most `T_max`, the rate is ``lr_min + (lr - lr_min) * (1 + cos(pi * k / T_max)) / 2``: exactly
     ``lr`` at 0 and exactly `lr_min` at `T_max`.  With `restart`, step ``T_max + 1`` is at ``lr`` again.
-
-    References
-    ----------
     ggmlR ``lr_scheduler_cosine`` (which never reaches `lr_min`); Loshchilov and Hutter, "SGDR: Stochastic Gradient
     Descent with Warm Restarts", equation 5.
 
@@ -232,17 +205,9 @@ class WarmupSchedule(Schedule):
     after : schedule, optional
         What follows, made for the same optimizer; its step 0 is the step after the rise.  Default: stay at ``lr``.
 
-    Raises
-    ------
-    ValueError
-        If `steps` is not a positive whole number or `after` is for another optimizer.
-
     Notes
     -----
     Only this schedule is stepped; `after` counts along.
-
-    References
-    ----------
     Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2.
 
     Examples

@@ -1,13 +1,7 @@
-"""Settings: the numbers an optimizer or a schedule works with, checked whenever they are set and by nobody else.
-
-They are plain attributes.  Assigning one checks it, alone and beside the others, and hands all of them to `_use`,
-before the attribute changes; an attribute that there is not is refused, as a misspelt setting would do nothing.
+"""Settings: attributes that are checked when they are assigned, alone and beside the others.
 
     opt.weight_decay = -1     ValueError
     opt.weightdecay = 1       AttributeError: ... did you mean weight_decay?
-
-Knows no optimizer, no schedule and no device; optimizers and schedules derive from `Settings`; clipping and ZeRO use
-`number_or_nan`.
 """
 
 from __future__ import annotations

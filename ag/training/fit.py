@@ -27,8 +27,8 @@ from ag.names.elsewhere import FIT_ARGUMENTS
 from ag.nn.layer import state_of
 from ag.nn.mode import modes_kept, objects_in
 from ag.ops.convert import ag_to_device
-from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.optim.rules import Adam
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.samples import LoaderSample
 from ag.training.callbacks import Callback

@@ -18,8 +18,8 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.names import Making
-from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.optim.rules import Adam
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample

@@ -18,7 +18,7 @@ from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
-from ag.ops.class_ids import CLASS_RULE, refuse_outside
+from ag.ops.embedding import CLASS_RULE, refuse_outside
 
 Metric = Callable[[Tensor, Array], object]  # (output, target of the loss) -> one number
 

@@ -19,7 +19,6 @@ from ag.errors import ExportError
 from ag.io.onnx.graph import Attribute, Dim, Dims, Graph, Size, Value
 from ag.ops import activation, arithmetic, convert, elementwise, indexing, loss, norm, pool, reduce
 from ag.ops import conv as convs
-from ag.ops import dropout as dropouts
 from ag.ops import embedding as embeddings
 from ag.ops.attention import ag_attention, attention_of_heads
 from ag.ops.matmul import affine, ag_matmul
@@ -352,6 +351,6 @@ WRITERS: Mapping[object, Writer] = {
 }
 
 REFUSED: Mapping[object, str] = {
-    dropouts.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
+    elementwise.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
     norm.batch_norm_train: "moves running averages in train mode, which a graph cannot; call eval() of the layer.",
 }

@@ -31,8 +31,8 @@ from ag.io.safetensors_file import check_writable
 from ag.log import log
 from ag.nn.layer import Layer, Model, state_of
 from ag.nn.mode import objects_in
-from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.optim.rules import Adam
 from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree

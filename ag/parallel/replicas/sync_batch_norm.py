@@ -16,8 +16,8 @@ from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
-from ag.nn.batch_norm import BatchNorm
 from ag.nn.mode import objects_in
+from ag.nn.norm import BatchNorm
 from ag.ops.arithmetic import ag_scale, ag_sub
 from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics

@@ -28,11 +28,19 @@ from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
 from ag.errors import compare_names
 from ag.names import Making
-from ag.optim.adam import optimizer_adam
-from ag.optim.clip import LEAST_FACTOR, clip_grad_norm, factors, least_norm, norm_on_the_host
 from ag.optim.flat import named_parameters
-from ag.optim.gradients import as_gradient, gradients_given, refuse_untrained
+from ag.optim.gradients import (
+    LEAST_FACTOR,
+    as_gradient,
+    clip_grad_norm,
+    factors,
+    gradients_given,
+    least_norm,
+    norm_on_the_host,
+    refuse_untrained,
+)
 from ag.optim.optimizer import Optimizer
+from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters

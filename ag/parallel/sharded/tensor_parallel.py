@@ -25,8 +25,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer
-from ag.nn.settings import activation_called
+from ag.nn.layer import Layer, activation_called
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat

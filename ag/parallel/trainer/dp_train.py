@@ -44,8 +44,8 @@ from ag.io.safetensors_file import to_json
 from ag.log import log
 from ag.names import answers
 from ag.names.elsewhere import TRAINING_ARGUMENTS
-from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.comm.device_threads import noted
 from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices

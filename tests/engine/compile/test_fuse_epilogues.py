@@ -21,7 +21,7 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, mul, scale
 from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import PRIMITIVES
-from ag.nn.settings import ACTIVATIONS
+from ag.nn.layer import ACTIVATIONS
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 

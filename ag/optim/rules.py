@@ -1,8 +1,4 @@
-"""Adam and AdamW: tables of what `Optimizer` needs.
-
-The update rule is the primitive `adam_update` of `ag.engine.kernels.optimizer`.  Knows no layer, no tape and no file.
-Training loops and `ag.parallel` call these optimizers.
-"""
+"""Adam, AdamW and SGD: tables for `Optimizer` beside their primitives in `ag.engine.kernels.optimizer`."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ag.engine.kernels.optimizer import adam_update
+from ag.engine.kernels.optimizer import adam_update, sgd_update
 from ag.engine.primitive import Array
 from ag.names import answers
 from ag.names.elsewhere import OPTIMIZER_ARGUMENTS
 from ag.optim.optimizer import Optimizer
-from ag.optim.settings import NOT_NEGATIVE, PART, Check
+from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 
-__all__ = ["Adam", "AdamW", "optimizer_adam", "optimizer_adamw"]
-
+__all__ = ["Adam", "AdamW", "SGD", "optimizer_adam", "optimizer_adamw", "optimizer_sgd"]
 
 class Adam(Optimizer):
     """Adam: adaptive moment estimation; `optimizer_adamw` has weight decay, too.
@@ -35,20 +30,12 @@ class Adam(Optimizer):
     eps : float, optional
         Added to the root of the second moment.
 
-    Raises
-    ------
-    ValueError
-        If there are no parameters, one is listed twice, two share a name, or a number is out of range.
-
     Notes
     -----
     One launch per step over all parameters.  Settings, step counts and bias corrections are on the device, so a
     captured step goes on counting, and follows a setting that is assigned.  Every parameter has a count of its own: a
     gradient that comes late is corrected as a first one.  A finite gradient beyond 2^64 in float32, whose square is
     none, counts as 2^64.
-
-    References
-    ----------
     ggmlR ``optimizer_adam``; Kingma and Ba, "Adam: A Method for Stochastic Optimization", algorithm 1.
 
     Examples
@@ -112,11 +99,6 @@ class AdamW(Adam):
     weight_decay : float, optional
         Every step multiplies the parameters by ``1 - lr * weight_decay``.
 
-    Raises
-    ------
-    ValueError
-        If there are no parameters, one is listed twice, two share a name, or a number is out of range.
-
     References
     ----------
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization", algorithm 2.
@@ -142,3 +124,60 @@ class AdamW(Adam):
 
 optimizer_adam = Adam
 optimizer_adamw = AdamW
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum if wanted.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+        Parameters to train; they become views of one flat buffer per device.
+    lr : float, optional
+        Learning rate, at least 0.
+    momentum : float, optional
+        In [0, 1).
+    weight_decay : float, optional
+        L2 penalty: `weight_decay` times the parameter is added to its gradient.
+    nesterov : bool, optional
+        Look ahead by one momentum step; needs ``momentum > 0``.
+
+    Notes
+    -----
+    ``b = momentum * b + g``; ``p -= lr * b``, or ``p -= lr * (g + momentum * b)`` with `nesterov`.
+    ggmlR ``optimizer_sgd``; Sutskever et al., "On the importance of initialization and momentum", 2013.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[1.0]])
+    >>> opt = ag.optimizer_sgd({"W": W}, lr=0.5)
+    >>> opt.step({"W": ag.ag_tensor([[1.0]])})
+    >>> W.item()
+    0.5
+    """
+
+    _function = "optimizer_sgd"
+    _rule = sgd_update
+    _moments = ("momentum",)
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
+    settings = ("lr", "momentum", "weight_decay", "nesterov")
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+    @answers("optimizer_sgd", OPTIMIZER_ARGUMENTS)
+    def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, *,
+                 weight_decay: float = 0.0, nesterov: bool = False) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+    def _agree(self, values: Mapping[str, Any]) -> None:
+        if values["nesterov"] and not values["momentum"]:
+            raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
+
+    def _words(self, values: Mapping[str, Any]) -> list[float]:
+        return [float(values[name]) for name in self.settings]
+
+
+optimizer_sgd = SGD
