@@ -84,10 +84,6 @@ class DataLoader:
         If `x` and `y` hold different numbers of samples; when a batch is due, if its samples differ in shape.
     DtypeError
         If the data, or a sample when it is due, are not numbers.
-    ValueError
-        If there are no samples, or a setting is of the wrong kind or out of range.
-    AttributeError
-        If a setting is assigned later.
 
     Notes
     -----

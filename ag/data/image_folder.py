@@ -53,13 +53,9 @@ class ImageFolder(DataLoader):
 
     Raises
     ------
-    ImportError
-        If Pillow is not installed.
-    FileNotFoundError
-        If there is no such folder.
     ValueError
-        If it holds no class folders, a class holds no images, or a setting is out of range; when a batch is read, with
-        the name of the file, if an image cannot be decoded or has more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``.
+        With the name of the file, when a batch is read, if an image cannot be decoded, or has more pixels than
+        ``PIL.Image.MAX_IMAGE_PIXELS``.
 
     Notes
     -----

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,13 +38,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an image or a class, wh
 _BOX = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
-class Summing(Protocol):
-    """A communicator, as far as it is needed here."""
-
-    def all_reduce(self, array: Array) -> None:
-        """Replace `array` by the sum over the ranks."""
-
-
 # ---------------------------------------------------------------------------------------------- index files
 
 
@@ -66,8 +59,6 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
 
     Raises
     ------
-    FileNotFoundError
-        If one of the two files is not there.  Missing images show when they are decoded.
     ValueError
         If a line of them is wrong, naming it, or no image is left.
 
@@ -255,7 +246,7 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
     return _hits("topk_hits", scores, right, k)
 
 
-def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing | None = None) -> float:
+def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = None) -> float:
     """Return the share of the samples that have their class among the `k` with the largest outputs.
 
     Parameters
@@ -288,7 +279,7 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing |
     scores, right = _scores_and_ids("topk_accuracy", out, ids)
     total = np.array([_hits("topk_accuracy", scores, right, k), right.size], np.int64)
     if world is not None:
-        comm: Summing = getattr(world, "comm", world)
+        comm = getattr(world, "comm", world)
         if not hasattr(comm, "all_reduce"):
             raise TypeError(f"topk_accuracy: world is {world!r:.80}; a communicator, or something that has one, is "
                             f"required.")

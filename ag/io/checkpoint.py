@@ -85,10 +85,6 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     ------
     TypeError
         If an argument is of a wrong kind, or `extra`, or the state of an object of your own, is not JSON.
-    ValueError
-        If `step` is no whole number of at least 0.
-    OSError
-        If the file cannot be written; an older one stays as it was.
 
     Notes
     -----
@@ -149,8 +145,6 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     CheckpointError
         If the file is missing, truncated or foreign, or something in it does not fit; the message lists all of it,
         and neither the objects nor the random generator have changed.
-    TypeError
-        If an argument is of a wrong kind.
 
     Notes
     -----

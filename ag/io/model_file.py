@@ -46,10 +46,6 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     ------
     CheckpointError
         If `model_fn` builds something else.
-    TypeError
-        If `model` is no model, `path` no name, or `model_fn` no function that returns a model.
-    OSError
-        If the file cannot be written; an older one stays as it was.
 
     References
     ----------

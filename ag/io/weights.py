@@ -46,10 +46,6 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     CheckpointError
         If the file cannot be read, or names are missing, unexpected or of another shape; the message lists them with
         the nearest right ones.  Also if the model is one square embedding and `names` is not given.
-    TypeError
-        If `model` is no model, `path` no name, or `names` is or gives something else.
-    ImportError
-        If it is an ONNX file and the package onnx is not installed.
 
     Notes
     -----

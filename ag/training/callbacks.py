@@ -165,11 +165,6 @@ class EarlyStopping(_Watching):
     mode : {"auto", "min", "max"}, optional
         Whether less or more is better; "auto" knows it of losses, errors and accuracies.
 
-    Raises
-    ------
-    ValueError
-        If a setting is out of range; when training begins, if there is no such column, or "auto" does not know it.
-
     References
     ----------
     Keras ``EarlyStopping``.
@@ -217,13 +212,6 @@ class BestWeights(_Watching):
     ----------
     epoch : int or None
         The best one, from 1; None if no epoch has had a finite value.
-
-    Raises
-    ------
-    ValueError
-        If `mode` is unknown; when training begins, if there is no such column, or "auto" does not know it.
-    CheckpointError
-        When training begins, if `path` cannot be written.
 
     Notes
     -----

@@ -125,8 +125,7 @@ def fit(
     callbacks : sequence of Callback, optional
         Such as ``ag.training.EarlyStopping(patience=3)``; called in their order.
     batch_size : int, optional
-        Samples per step, on all devices together; default: the loader's, or 32.  The last batch of an epoch is smaller
-        if they do not go into it.
+        Samples per step, on all devices together; default: the loader's, or 32.  The last batch may be smaller.
     lr : float, optional
         Learning rate of Adam; an `optimizer` has its own.
     optimizer : callable, optional
@@ -146,8 +145,7 @@ def fit(
     max_norm : float, optional
         Clip the global gradient norm to this.
     on_nonfinite : {"raise", "skip"}, optional
-        What to do if a loss or gradient is not finite: raise, or leave that step's update out, and its loss, if that
-        is not finite, out of the epoch's mean.
+        If a loss or gradient is not finite: raise, or leave out that step's update, and an infinite loss.
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
     checkpoint : path, optional
@@ -160,15 +158,10 @@ def fit(
     Returns
     -------
     History
-        ``history["loss"]``, ``history["val_loss"]``, ``history["val_accuracy"]`` and so on, a number per epoch, and
-        ``history.plot()``.
+        ``history["loss"]``, ``history["val_loss"]`` and so on, a number per epoch, and ``history.plot()``.
 
     Raises
     ------
-    TypeError
-        If an argument is of a wrong kind.
-    ValueError
-        If there are no samples, a number is out of range, or a metric or a callback's column is unknown.
     FloatingPointError
         If a loss or gradient is not finite; weights are those before the step.
     CheckpointError

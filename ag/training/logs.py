@@ -9,17 +9,20 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import absolute, read_regular, replace_file
 from ag.training.callbacks import Callback, Run
 from ag.training.metrics import Mean
+
+if TYPE_CHECKING:
+    from tqdm.auto import tqdm
 
 
 class CSVLog(Callback):
@@ -34,8 +37,6 @@ class CSVLog(Callback):
 
     Raises
     ------
-    OSError
-        When training begins, if the file cannot be written.
     CheckpointError
         When training begins, if there is a file with other columns.
 
@@ -96,16 +97,6 @@ class CSVLog(Callback):
         replace_file(self._file, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
 
 
-class _Writer(Protocol):
-    """A writer of event files: torch's and tensorboardX's have these methods."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
-
-    def flush(self) -> object: ...
-
-    def close(self) -> object: ...
-
-
 class TensorBoard(Callback):
     """Write event files that TensorBoard shows.
 
@@ -115,11 +106,6 @@ class TensorBoard(Callback):
         Where to; one folder per training.
     every : int, optional
         Also write the loss of every so many steps, as ``step_loss``.
-
-    Raises
-    ------
-    ImportError
-        When training begins, if neither tensorboardX nor PyTorch's writer is installed.
 
     Notes
     -----
@@ -138,7 +124,7 @@ class TensorBoard(Callback):
         if not isinstance(folder, (str, os.PathLike)):
             raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
         self.folder, self.every = os.fspath(folder), every
-        self._writer: _Writer | None = None
+        self._writer: Any = None  # torch's or tensorboardX's
 
     def on_train_begin(self, run: Run) -> None:
         """Open the files."""
@@ -163,34 +149,21 @@ class TensorBoard(Callback):
             self._writer = None
 
 
-def _writer_class() -> Callable[[str], _Writer]:
+def _writer_class() -> Any:
     for module in ("tensorboardX", "torch.utils.tensorboard"):
         try:
-            found: Callable[[str], _Writer] = import_module(module).SummaryWriter
+            return import_module(module).SummaryWriter
         except ImportError:
             continue
-        return found
     raise ImportError("TensorBoard: there is no writer of event files; run `pip install tensorboardX`, or install "
                       "PyTorch and tensorboard.")
-
-
-class _Bar(Protocol):
-    """A bar of tqdm."""
-
-    def update(self, n: float) -> object: ...
-
-    def set_postfix_str(self, s: str, refresh: bool) -> object: ...
-
-    def refresh(self) -> object: ...
-
-    def close(self) -> object: ...
 
 
 class Progress(Callback):
     """Show a bar per epoch, with the loss so far and the results of validation; lines without a screen."""
 
     def __init__(self) -> None:
-        self._bar: _Bar | None = None
+        self._bar: tqdm[NoReturn] | None = None
         self._mean = Mean()
         self._began = self._until = perf_counter()
         self._before = 0  # samples of this epoch, in the training that is resumed
@@ -240,9 +213,8 @@ def _numbers(row: Mapping[str, float]) -> dict[str, str]:
     return {name: f"{value:.4g}" for name, value in row.items() if name != "lr"}
 
 
-def _bar(run: Run, done: int) -> _Bar:
+def _bar(run: Run, done: int) -> tqdm[NoReturn]:
     from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
 
-    bar: _Bar = tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}",
-                     unit=" samples", leave=True, file=Forgiving(sys.stderr))
-    return bar
+    return tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}", unit=" samples",
+                leave=True, file=Forgiving(sys.stderr))

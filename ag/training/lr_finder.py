@@ -94,13 +94,6 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     LRCurve
         With ``suggestion``, and ``plot()``.
 
-    Raises
-    ------
-    TypeError
-        If an argument is of a wrong kind.
-    ValueError
-        If a number is out of range, or not even the lowest rates gave finite losses.
-
     References
     ----------
     Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.

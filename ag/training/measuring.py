@@ -55,13 +55,6 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
     dict of str to float
         With ``loss``, and each metric under its name.
 
-    Raises
-    ------
-    TypeError
-        If an argument is of a wrong kind, or a metric returns no number.
-    ValueError
-        If there are no samples, or a metric is unknown.
-
     References
     ----------
     Keras ``Model.evaluate``.
@@ -102,12 +95,8 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
 
     Raises
     ------
-    TypeError
-        If an argument is of a wrong kind, or the model returns no tensor.
     ShapeError
         If an output does not have the samples on its last axis.
-    ValueError
-        If there are no samples.
 
     References
     ----------

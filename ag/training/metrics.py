@@ -43,7 +43,7 @@ class Mean:
         try:
             return fsum(part / self.count for part in self._parts) if max(map(abs, self._parts)) > 1e300 else (
                 fsum(self._parts) / self.count)
-        except ValueError:  # inf and -inf
+        except (ValueError, OverflowError):  # inf and -inf, or NaN
             return nan
 
 
@@ -67,12 +67,8 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
 
     Raises
     ------
-    ShapeError
-        If the shapes do not fit, or there is one class only.
     IndexError
         If an id is outside ``0..classes-1``.
-    DtypeError
-        If something is no number.
 
     Examples
     --------

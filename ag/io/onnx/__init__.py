@@ -34,23 +34,17 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
         If the model calls an op that has no ONNX operator, draws random numbers, reads values in Python that follow
         from its input, or computes something else for a batch of another size.
     DtypeError
-        If the model is of type bf16, or casts to it, for which runtimes have no operators, or takes no whole numbers
-        and the example has such.
-    ImportError
-        If the package onnx is not installed.
-    OSError
-        If the file cannot be written; an older one stays as it was.
+        If the model computes in bf16, which runtimes lack, or takes no whole numbers and the example has such.
 
     Notes
     -----
-    The model is called with the example, and if `dynamic` with one sample more, with more than twice as many, and with
-    one: these calls must differ in sizes alone.  What it does only with still more samples is not seen.
+    The model is called with the example, and if `dynamic` with batches of three other sizes: these calls must differ in
+    sizes alone.
 
-    The graph takes and gives what the model does, with the batch on the last axis: images are (channels, height,
-    width, batch).  Its inputs are called as the arguments of the model's `forward`, its outputs ``output``, ``output1``
-    and so on, or as in the dict that the model returns, and its initializers as in `state_dict`.  Operators are those
-    of opset 20; whether ids are in range is not checked there.  A 16-bit model computes in float32 and rounds after
-    every op, as here.
+    The graph takes and gives what the model does, with the batch on the last axis.  Its inputs are called as the
+    arguments of the model's `forward`, its outputs ``output``, ``output1`` and so on, or as in the dict that the model
+    returns, and its initializers as in `state_dict`.  Operators are those of opset 20.  A 16-bit model computes in
+    float32 and rounds after every op, as here.
 
     References
     ----------
