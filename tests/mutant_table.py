@@ -397,16 +397,16 @@ mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/argumen
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
 mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/guards.py",
        "self._reader.values(value)", "pass",
-       "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list-the step]")
+       "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list]")
 mutant("capture", "names that are not there yet are not looked for", "ag/autograd/captured/reads.py",
        "self._group(place).absent = names", "pass",
-       "autograd/captured/test_found_names.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
+       "autograd/captured/test_reads.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
 mutant("capture", "memory that is used again means the same", "ag/autograd/captured/reads.py",
        "return ref(value, gone.append)", "return ref(value)",
-       "autograd/captured/test_meanings.py::test_another_object_in_the_same_memory")
+       "autograd/captured/test_reads.py::test_another_object_in_the_same_memory")
 mutant("capture", "what a step takes is not asked for", "ag/autograd/captured/guards.py",
        "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:",
-       "autograd/captured/test_sources.py::test_what_is_taken_is_refused[random]")
+       "autograd/captured/test_reads.py::test_what_is_taken_is_refused[random]")
 mutant("capture", "values of arguments are told", "ag/autograd/captured/arguments.py",
        "            recording.refuse(CaptureError(refused))", "            pass",
        "autograd/captured/test_step_argument.py::test_values_are_refused[asarray]")

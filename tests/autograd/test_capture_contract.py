@@ -138,7 +138,11 @@ def work_on_another_device(world: World, k: int) -> None:
     ag.ag_sum(ag.ag_tensor([1.0, 2.0], device="cpu:1"))
 
 
-CHANGES: list[Change] = [rate, momentum, eps, mode, seed, learning_rate, weight_decay, new_optimizer,
+def freeze(world: World, k: int) -> None:
+    world.first.W.requires_grad = not 4 <= k < 8
+
+
+CHANGES: list[Change] = [freeze, rate, momentum, eps, mode, seed, learning_rate, weight_decay, new_optimizer,
                          other_optimizer_and_back, assign, load, replace_parameter, replace_layer, clear_between,
                          hold_gradients, keep_results, step_outside, clip_outside, work_on_another_device]
 
