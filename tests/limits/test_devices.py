@@ -58,38 +58,12 @@ def test_a_card_comes_before_software(limited: Limited, swiftshader: str, kind: 
         assert all(set(used) == {card} for used in said["used"]) and said["named"] == "lavapipe"
 
 
-DEFAULT = CHOSEN[: CHOSEN.index("world")]
-
-
-def test_software_that_is_asked_for_comes_last(limited: Limited, swiftshader: str) -> None:
-    for only, order in (("llvmpipe", ["lavapipe", "swiftshader"]), ("SwiftShader", ["swiftshader", "lavapipe"])):
-        assert limited(DEFAULT, {"AG_SOFTWARE": "1"}, ONLY=only, TYPE=2)["default"] == order
-
-
-def test_two_names_of_a_card_are_one_device(limited: Limited, swiftshader: str) -> None:
-    said = limited(DEFAULT, UUID="the same card", TYPE=2)
-    assert len(said["default"]) == 1 and len(said["all"]) == 2
-    assert limited(DEFAULT, TYPE=2)["default"] == said["all"]  # two cards
-
-
 def test_listing_opens_no_device(limited: Limited, tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     limited("ag.ag_vulkan_devices()\nag.ag_device('auto')", DEVICES=opened)
     assert not opened.exists()
     limited("ag.ag_device('auto')\nassert ag.ag_default_device() != 'cpu'", ONLY="llvmpipe", TYPE=2, DEVICES=opened)
     assert opened.stat().st_size == 1
-
-
-def test_the_environment_chooses_and_orders(limited: Limited, swiftshader: str) -> None:
-    both = limited(DEFAULT)["all"]
-    for text, names in (("1,0", both[::-1]), (" swift , llvmpipe ", ["swiftshader", "lavapipe"]), ("1", both[1:]),
-                        ("", ["cpu"]), ("5377-6966", ["swiftshader"])):  # its UUID begins with "Swif"
-        assert limited(DEFAULT, {"AG_VULKAN_DEVICES": text})["default"] == names
-    said = limited("from ag.engine.device import default_devices\nsaid['error'] = error_of(default_devices)",
-                   {"AG_VULKAN_DEVICES": "0,7"})
-    with expect_error("AG_VULKAN_DEVICES names what is not there", ag.DeviceError, "AG_VULKAN_DEVICES", "vulkan:7",
-                      "no device is called so", "llvmpipe"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
 
 
 QUEUE = """
@@ -157,6 +131,13 @@ def test_the_order_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(preferred(MACHINE)) == ["vulkan:2", "vulkan:5", "vulkan:6", "vulkan:3", "vulkan:0"]
     monkeypatch.setenv("AG_VULKAN_DEVICES", "vulkan:6, llvm,RTX 4090,6")
     assert names(preferred(MACHINE)) == ["vulkan:6", "vulkan:0", "vulkan:5"]
+
+
+def test_the_environment_names_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AG_VULKAN_DEVICES", "0,7")
+    with expect_error("AG_VULKAN_DEVICES names what is not there", ag.DeviceError, "AG_VULKAN_DEVICES", "vulkan:7",
+                      "no device is called so", "llvmpipe"):
+        preferred(MACHINE)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("4", 4), ("arc", 2), ("A770a770", 2), ("RTX 4090", 5),

@@ -127,7 +127,7 @@ def test_independent_launches_have_no_barrier(recorder: Recorder) -> None:
 
 @pytest.mark.vulkan
 def test_a_sequence_begins_with_a_barrier(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was submitted before may still run, and the tracker knows the open sequence only; so it is in a program."""
+    """Earlier submissions may still run, and the tracker knows the open sequence only; so does a program."""
     x, build, barriers = ag.ag_tensor(np.ones(8)), recorder.build, []
     recorder.wait()
 

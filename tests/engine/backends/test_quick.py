@@ -1,6 +1,4 @@
-"""Launches of a Vulkan device that compiled code makes are those of Python: the same commands, and what is not ordinary
-is left to it.
-"""
+"""Compiled code makes the same commands as Python, and leaves to it what is not ordinary."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ def test_the_same_commands(device: Device, case: str) -> None:
 
 
 def test_what_python_makes(device: Device) -> None:
-    """What is new, of another type or kind, nothing, or of several results."""
+    """Python launches what is new, of another type or kind, empty, or of several results."""
     add, x, y = PRIMITIVES["add"], device.of(3, 5), device.of(3, 5)
     half, nothing = device.of(4, dtype=BF16), device.of(0, 3)
     ids = device.backend.alloc((2,), I32)

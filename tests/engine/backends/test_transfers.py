@@ -1,6 +1,4 @@
-"""Uploads and downloads in chunks: every word arrives, whatever the sizes and whoever interrupts, and the host and the
-link between it and the device work at the same time.
-"""
+"""Uploads and downloads in chunks: every word arrives, whatever the sizes and interrupts."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def in_transfers(frame: FrameType) -> bool:
     return frame.f_code.co_filename == transfers.__file__
 
 
-@pytest.mark.parametrize("words", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK // 2, 9 * CHUNK + 3])
+@pytest.mark.parametrize("words", [1, CHUNK - 1, CHUNK, CHUNK + 1, 9 * CHUNK // 2 + 3])
 def test_every_word_arrives(either: Any, words: int) -> None:
     backend = either
     numbers = np.random.default_rng(words).integers(0, 1 << 30, words, np.uint32).view(np.float32)
@@ -58,7 +56,7 @@ def test_a_ring_of_chunks_is_used_in_turn(either: Any) -> None:
     assert all(np.array_equal(backend.download(buffer), numbers) for buffer, numbers in made)
 
 
-@pytest.mark.parametrize("at", [1, 7, 20, 45, 90, 160, 300])
+@pytest.mark.parametrize("at", [1, 20, 90])
 def test_a_handler_that_downloads_changes_nothing(either: Any, at: int) -> None:
     """At the `at`-th place in a download of several pieces, a handler reads and writes something else."""
     backend = either
@@ -131,7 +129,7 @@ def test_copies_of_arguments_are_recorded_once_for_each_place(vulkan: str) -> No
         backend.upload(np.full(3, k, np.float32), batch)
 
     def given(k: int) -> Any:
-        """What is played for a batch; afterwards the argument is that batch."""
+        """Play the copy of a batch; afterwards the argument is that batch."""
         filled = inputs.fill([(argument.address, argument.nbytes, batches[k].address)], backend.transfers, recorder)
         recorder.play(filled)
         assert backend.download(argument).tolist() == [k] * 3

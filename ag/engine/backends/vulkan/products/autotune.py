@@ -1,4 +1,4 @@
-"""Choose tiles by measurement (AG_TUNE=1), and try each kind of tiles before a card uses it.
+"""Autotuning (AG_TUNE=1): choose tiles by measurement; and try each kind of tiles before a card uses it.
 
 Two kinds of tiles may round differently.  So a choice follows from the cache file and the class of shapes alone, and a
 product has the same bits eagerly and captured.  Devices are told apart by their product's name: like devices choose
