@@ -15,6 +15,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
+from helpers.devices import DRIVERS, NAMED
 from table.oracles import SEED
 
 import ag
@@ -209,6 +211,18 @@ def representatives(cases: Sequence[Case]) -> list[Case]:
         small = [pair for pair in sized if pair[0] <= LARGE]
         chosen.append(max(small, key=lambda pair: pair[0]) if small else min(sized, key=lambda pair: pair[0]))
     return [one for _, one in chosen]
+
+
+def on_devices(cases: Sequence[Case], more: Any = ()) -> Any:
+    """Parametrize by device and case: one case of each row everywhere, the others on the CPU, with `more` marks.
+
+    One rule in front of every op is what is tried, and drivers compile kernels for each case.
+    """
+    few = representatives(cases)
+    pairs = [pytest.param("cpu", case, id=f"cpu-{case}", marks=() if case in few else more) for case in cases]
+    pairs += [pytest.param(name, case, id=f"{name}-{case}", marks=pytest.mark.vulkan)
+              for name in ([NAMED] if NAMED else DRIVERS) for case in few]
+    return pytest.mark.parametrize(("device", "case"), pairs, indirect=["device"])
 
 
 # ---------------------------------------------------------------------------------------------- running

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from table.cases import CASES
-from table.rows import Array, Case, loss_of, representatives, restart_generator, tensor, weights_like
+from table.rows import Array, Case, loss_of, on_devices, restart_generator, tensor, weights_like
 
 import ag
 from ag.autograd.tensor import Tensor
@@ -16,7 +16,6 @@ from ag.engine.device import backend_of
 
 CALLS = 2  # of which one records and one replays
 CAPTURABLE = [case for case in CASES if case.row.name != "ag_to_device"]  # its values go through the host
-FEW = representatives(CAPTURABLE)  # as drivers compile kernels for each program
 
 
 def step_of(case: Case, device: str) -> Callable[..., list[Tensor]]:
@@ -47,9 +46,7 @@ def results(case: Case, device: str, step: Callable[..., list[Tensor]]) -> list[
 
 
 @pytest.mark.slow_on("swiftshader")
-@pytest.mark.parametrize("case", [
-    pytest.param(case, marks=() if case in FEW else pytest.mark.slow_on("lavapipe")) for case in CAPTURABLE
-], ids=str)
+@on_devices(CAPTURABLE)
 def test_captured_equals_eager(device: str, case: Case) -> None:
     step = step_of(case, device)
     eager = results(case, device, step)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from table.cases import CASES
-from table.rows import Array, Case, loss_of, representatives, restart_generator, tensor, weights_like
+from table.rows import Array, Case, loss_of, on_devices, restart_generator, tensor, weights_like
 
 import ag
 from ag.engine.device import backend_of
@@ -18,12 +15,6 @@ from ag.engine.kernels.convert import loaded, stored
 EPS = {"f16": 2.0**-10, "bf16": 2.0**-7}
 HALF = sorted(EPS)
 SINGLE_OPS = {name for name in dir(ag) if hasattr(getattr(ag, name), "vjp")}
-
-
-def marked(cases: Sequence[Case]) -> list[Any]:
-    """The cases, all slow but one of each row: one rule in front of every op makes them 16-bit."""
-    few = representatives(cases)
-    return [case if case in few else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 def rounded(array: Array, dtype: str) -> Array:
@@ -39,7 +30,7 @@ def result(case: Case, operands: list[Array], device: str, dtype: str) -> ag.Ten
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("case", marked(CASES), ids=str)
+@on_devices(CASES, pytest.mark.slow)
 def test_is_the_float32_result_rounded_once(device: str, case: Case, dtype: str) -> None:
     operands = [rounded(x, dtype) for x in case.operands()]
     want, got = result(case, operands, device, "f32"), result(case, operands, device, dtype)
@@ -53,7 +44,7 @@ def test_is_the_float32_result_rounded_once(device: str, case: Case, dtype: str)
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("case", marked([case for case in CASES if case.want(*case.operands()).size]), ids=str)
+@on_devices([case for case in CASES if case.want(*case.operands()).size], pytest.mark.slow)
 def test_gradients_are_float32(device: str, case: Case, dtype: str) -> None:
     operands = [rounded(x, dtype) for x in case.operands()]
     found = []
