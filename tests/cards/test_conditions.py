@@ -142,10 +142,10 @@ TABLE = [f"tests/table/test_cases_{what}.py" for what in ("forward", "gradient",
 COUNTERS = "tests/engine/test_counters.py"
 RUNS = {  # what is tried together: the plugin's settings, files, and at least how many tests
     "H100, reversed, poisoned": ({"AG_CARD": "H100", "AG_ORDER": "reversed", "AG_POISON": "1"},
-                                 [*TABLE, COUNTERS], 1900),
-    "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, [*TABLE, COUNTERS], 1900),
-    "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"}, [*TABLE, COUNTERS], 1900),
-    "Vega, reversed": ({"AG_CARD": "Vega", "AG_ORDER": "reversed"}, [*TABLE, COUNTERS], 1900),
+                                 [*TABLE, COUNTERS], 1300),
+    "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, [*TABLE, COUNTERS], 1300),
+    "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"}, [*TABLE, COUNTERS], 1300),
+    "Vega, reversed": ({"AG_CARD": "Vega", "AG_ORDER": "reversed"}, [*TABLE, COUNTERS], 1300),
     "by address": ({"AG_ADDRESSED": "1"}, ["tests/engine/kernels", TABLE[-1], COUNTERS], 400),
 }
 

@@ -124,15 +124,15 @@ def test_random_shapes(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_many_random_shapes(name: str) -> None:
-    compare(device(), examples(name, 300))
+    compare(device(), examples(name, 150))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LOWER)
 @pytest.mark.parametrize("name", NAMES)
 def test_levels_for_older_processors(name: str, level: str) -> None:
-    compare(device_of_level(level), examples(name, 60))
-    compare_special_values(device_of_level(level), name, 20)
+    compare(device_of_level(level), examples(name, 30))
+    compare_special_values(device_of_level(level), name, 10)
 
 
 def compare(backend: Sharing, launches: list[Launch], least: int = 1) -> None:
@@ -184,7 +184,7 @@ def test_special_values(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_many_special_values(name: str) -> None:
-    compare_special_values(device(), name, 300)
+    compare_special_values(device(), name, 150)
 
 
 def compare_special_values(backend: Sharing, name: str, count: int) -> None:

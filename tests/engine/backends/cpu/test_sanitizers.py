@@ -110,8 +110,8 @@ def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
         name = ".".join((*source.parent.parts, f"_{source.stem}"))
         subprocess.run([*command, *flags_of("address"), "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}",
                         str(sources / source), "-o", str(folder / f"{name}.so")], check=True, timeout=DEADLINE_S)
-    return run_with(library, "-m", "pytest", "-qsx", "-k", "not swiftshader", "-p", "engine.backends.cpu.preloaded",
-                    "-p", "no:cacheprovider", *[str(TESTS / path) for path in TESTED_BY], AG_TEST_HELPERS=str(folder),
+    return run_with(library, "-m", "pytest", "-qsx", "-m", "not slow", "-k", "not swiftshader",
+                    "-p", "engine.backends.cpu.preloaded", "-p", "no:cacheprovider", *[str(TESTS / path) for path in TESTED_BY], AG_TEST_HELPERS=str(folder),
                     PYTHONMALLOC="malloc")
 
 
