@@ -4,9 +4,8 @@
 // state = tickets, rows (c1, c2, t): the optimizer's, which moves on if `last`, and every parameter's, which moves on
 // with it; settings = (lr, rate1, rate2, eps, weight_decay, beta1, beta2); places = (N, ends of the N parameters, and
 // the parameter of every 64th element); factor, bad [1]
-// First g *= factor, and if bad is not 0 that is all.  A finite g whose square is infinite counts as the largest one
-// whose square is not.
-// All arithmetic is `precise`, in the order of the reference, so that no driver fuses it in its own way.
+// First g *= factor, and if bad is not 0 that is all.  A finite g whose square is infinite counts as the largest other.
+// All arithmetic is `precise`, in the order of the reference.
 // grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require

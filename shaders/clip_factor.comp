@@ -1,5 +1,5 @@
-// clip_factor: norm = sqrt(near), or 2^80 sqrt(far) where near overflowed; factor = max_norm / norm if the norm is larger
-// than max_norm, else 1, also if it is not finite; NaN if that quotient is too small.  All [n]
+// clip_factor: norm = sqrt(near), or 2^80 sqrt(far) where near overflowed; factor = min(1, max_norm / norm), 1 if the
+// norm is not finite, and NaN if the quotient is too small.  All [n]
 // grid: n invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -1,8 +1,7 @@
 // scatter_columns: out[d, v] = sum of g[d, p] over the places p from first to last with ids[p] = v, in their order
 // out[dim, vocab], g[dim, places], ids[places].  A workgroup has some words, whose sums lie side by side, of some rows.
-// All its invocations look for these words, and mark their places in bits, from which a list of them is made.  What g
-// has there is loaded into shared memory, all at once; then each invocation adds up `each` rows of a word, place after
-// place.  So no sum needs atomics, nor waits for memory between its additions.
+// All its invocations mark the places of these words in bits, from which a list is made.  What g has there is loaded
+// into shared memory at once; then each invocation adds up `each` rows of a word, place after place, without atomics.
 // grid: vocab / words, dim / rows workgroups
 // work: dim / rows * places * vocab / words multiply-adds
 #version 450

@@ -1,8 +1,7 @@
 // sgd_update: d = g + weight_decay p;  momentum = mu momentum + d;  p -= lr d', where d' is d without momentum (mu = 0,
 // then `momentum` is not touched), d + mu momentum with `nesterov`, and momentum otherwise.
 // p, momentum, g [n]; state = (tickets, t), where t grows by 1 if `last`; settings = (lr, mu, weight_decay, nesterov);
-// factor, bad [1]
-// First g *= factor, and if bad is not 0 that is all.
+// factor, bad [1]: first g *= factor, and if bad is not 0 that is all.
 // grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,5 @@
 // softmax_cross_entropy, per column: losses = sum of t (log total - z) with z = x - max x and total = sum of exp(z);
-// dx = factor (sum(t) exp(z) / total - t).  losses[1, batch]; dx, x, t [classes, batch]
-// dx may be x: who writes an element has read it.
+// dx = factor (sum(t) exp(z) / total - t).  losses[1, batch]; dx, x, t [classes, batch]; dx may be x
 // grid: batch / columns workgroups
 // work: classes * batch * 60 operations
 // turns: 2 * classes / shares of an invocation's loops

@@ -1,5 +1,4 @@
-// square_sums: near[k] = the sum of the squares of piece k of x; far[k] = that of x 2^-80, which does not overflow
-// near, far[pieces], x[n]; a piece is chunk long, the last may be shorter
+// square_sums: near[k] = the sum of squares of piece k of x, chunk long or less; far[k] = that of x 2^-80.  [pieces], x[n]
 // grid: pieces / 8 workgroups
 // floats: relaxed
 #version 450

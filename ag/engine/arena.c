@@ -1,12 +1,9 @@
-/* `Arena.alloc` in one call of compiled code, where a block of the same size has died: what steps ask for again and again.
+/* `Arena.alloc` where a block of the same size has died, in one call of compiled code; anything else falls back to Python.
 
     Alloc(arena, block, slowly, no_leases, now, dead, died, loans, align)    made once, called as `alloc(nbytes)`
 
-It does what the method in Python does, in its order, and calls it, `slowly(arena, nbytes)`, where no bin has such a
-block, and where dead ones are pinned. `block` is the class of blocks, `dead`, `died` and `loans` are the arena's own
-books; its bins, and how much is live, are attributes, as Python exchanges them. It holds the arena weakly, which holds
-it. Guards are not known here. What Python runs while objects are made here (a garbage collection, say) may allocate,
-too: so memory is in the books before anybody is given it, and the bins of before must still be those of now. */
+Creating objects can run arbitrary Python (garbage collection), which may allocate. So register the block before
+returning it, and check again that the bins were not replaced. The arena is held weakly, as it holds this. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

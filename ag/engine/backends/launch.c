@@ -1,38 +1,18 @@
-/* A launch in one call of compiled code: what eager ops of small tensors wait for.
-
-`Launch` is called as `Backend.launch` is. Where everything is known and ordinary it looks up how to launch, has memory
-allocated for the result, and runs a kernel of the CPU or hands a command of Vulkan to who records these; in all other
-cases, and if there was no compiler, the method in Python does it (`ag.engine.backends.cpu.native` and
-`ag.engine.backends.vulkan.quick` make one of these for each device), so that what is here decides nothing. Ordinary
-means: one result, made afresh or put into a buffer of its kind, nobody records or takes times, all are buffers of this
-device in blocks of their own, and the same shapes, types and parameters came before.
-
-It is given, once:
+/* `Launch`: `Backend.launch` of small tensors in one call of compiled code. Anything new or unusual falls back to the
+method in Python. Usual: one result, nothing records or takes times, operands of this device in blocks of their own, and
+shapes, types and parameters that came before. It is given, once:
 
     place       the device: its `arena` gives memory, and its `starts` make pointers of addresses
-    table       name of a primitive -> (ready, names)
-        ready   (shape, type, ..., parameters...) -> a `Ready`, whose items are read below, or None; where zeros of
-                either sign differ, keys have signs behind, which are not looked for here
-        names   of the parameters, in the order of the key
-    open        a dict, empty if nobody records
-    settings    whose `events` is None if nobody takes times
-    slowly      the method in Python
-    written     told of a buffer before something is put into it
-    buffer      the class of operands and results
-    block       the class of blocks that nobody lends
-    bits        of an address that are the place in a segment
-    address     of the function that runs a row of words; 0 on a device that commands are recorded for:
-    record      takes a command there, else None
-    command     the class of commands, a named tuple
-    constant    ((object, name, value), ...): attributes that must have these values, or `slowly` is asked
+    table       name of a primitive -> (ready, names): (shape, type, ..., parameters...) -> a `Ready` or None, and the
+                names of the parameters, in the order of the key
+    open, settings              a dict, empty if nothing records; `events` is None if nothing takes times
+    slowly, written             the method in Python; told of a buffer before it is written
+    buffer, block, bits         the classes of buffers and of blocks on no loan; bits of an address within a segment
+    address, record, command    what runs a row of words on a CPU, else 0; what takes a command elsewhere; its class
+    constant                    ((object, name, value), ...): attributes that must have these values
 
-A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair: what to do where all operands begin at a
-multiple of 16 bytes, and elsewhere; each is None, if only Python can, or a tuple with the items that `RECIPE` lists.
-
-`Run` is the same for a small program of the CPU, made of a `Launch`, and called as `Program.run` is: it copies what is
-given to where the program reads it, and has all rows run.
-
-Knows no kernel and no op. */
+A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair, for operands that all begin at a multiple of
+16 bytes and for others: None, or a tuple with the items of `RECIPE`. `Run` replays a small program of the CPU. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

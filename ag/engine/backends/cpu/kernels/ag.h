@@ -1,19 +1,14 @@
-// What every kernel of the CPU includes: how a kernel is declared, how its work is shared out, vectors, exp and log.
+// For every kernel of the CPU: how one is declared and shares its work, vectors, exp and log.
+// A kernel computes the primitive of its name.  Its arguments are 8-byte members, read by tools/cpu_kernels.py: a pointer
+// per operand, in order, then numbers by name, out of the primitive's parameters and its layout:
 //
-// A kernel computes what the primitive of its name computes (ag/engine/kernels), and that function's numpy text is what it
-// is tested against.  Its arguments are a struct of 8-byte members: first a pointer per operand, in the reference's
-// order, then numbers by name, out of the primitive's parameters and its layout:
-//
-//     KERNEL(axpy, { float *out; const float *x; const float *y; int64_t n; double factor; }) {
+//     KERNEL(twice, { float *out; const float *x; int64_t n; }) {
 //         const span s = share(a->n, 16, part, parts);
-//         for (int64_t i = s.begin; i < s.end; i++) a->out[i] = (float)a->factor * a->x[i] + a->y[i];
+//         for (int64_t i = s.begin; i < s.end; i++) a->out[i] = 2 * a->x[i];
 //     }
 //
-// tools/cpu_kernels.py reads these declarations, so that nothing is described twice.  A kernel makes part `part` of
-// `parts` equal parts of its work, and what it stores must not depend on `parts`: sums are cut at fixed places.  It must
-// take any sizes, 0 among them, and any values.  Files are compiled without contraction of a * b + c, so that a chain of
-// functions has the bits of separate kernels, unless a line of their text begins with `// contract`, as what is in no
-// chain does.  Knows no Python; run.c calls kernels, as ag/engine/backends/cpu/library.py plans launches.
+// A kernel makes part `part` of `parts`; its results must not depend on `parts`: sums are cut at fixed places.  a * b + c
+// is not contracted, as chains must have the bits of separate kernels, unless a line begins with `// contract`.
 #ifndef AG_H
 #define AG_H
 #include <stdint.h>

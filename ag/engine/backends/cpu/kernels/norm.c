@@ -1,6 +1,5 @@
 // Layer norm, RMS norm and batch norm over a matrix x[features, samples]: h = rate (x - mean), rate = 1 / sqrt(variance +
-// eps).  RMS norm has no mean, and the mean of the squares for the variance: functions that it shares with the others take
-// NULL for what it lacks, and become code without it where they are called.
+// eps).  RMS norm has no mean, for which shared functions take NULL, and the mean of the squares for the variance.
 #include "rows.h"
 
 #define SHARED static inline __attribute__((always_inline))
@@ -18,8 +17,7 @@ KERNEL(inverse_std, { float *out; const float *variance; int64_t n; double eps; 
     IVDEP for (int64_t i = s.begin; i < s.end; i++) a->out[i] = rate_of(a->variance[i], eps);
 }
 
-// Moves towards factor * value, unless it or the variance is not finite; from the nearer end: a small value has no digits
-// left in value - running.
+// From the nearer end, as a small value has no digits left in value - running; not where the batch overflowed.
 KERNEL(running_update, {
     float *running; const float *value; const float *variance; int64_t n; double momentum; double factor;
 }) {

@@ -1,7 +1,5 @@
-// Updates of optimizers, in place, and what is decided about a step: whether its gradients are finite, how long they are.
-//
-// All parts of an update read the counts, and only then they move on: the part that ends last, which a word of the state
-// counts, does that, as the workgroups of the shader of this name do.
+// Updates of optimizers in place, and tests of gradients.  The part of an update that ends last, as a word of the state
+// counts, moves the counts on, which all parts read.
 #include "rows.h"
 
 #define PLACE 64  // elements per word of the second part of `places`

@@ -1,5 +1,4 @@
-// Functions element by element that no chain has, so that a product and a sum may become one operation: limits, powers,
-// and dropout with its random numbers.
+// Functions element by element that no chain has: limits, powers, and dropout with its random numbers.
 // contract: a product and a sum may become one operation (ag.h)
 #include "philox.h"
 #include "rows.h"

@@ -1,7 +1,5 @@
-// Pooling over [channels, height, width, batch]: the largest value or the mean under a window, and their gradients.
-//
-// A tap of the window, one of its places, sees neighbouring samples, and where windows move by one pixel neighbouring
-// places, side by side; so a row is done tap after tap, row by row as in the numpy text.
+// Pooling over [channels, height, width, batch].  A tap sees neighbouring samples side by side, and neighbouring places
+// where windows move by one pixel; so a row is done tap after tap.
 #include "ag.h"
 
 typedef struct {

@@ -1,5 +1,4 @@
-// Sums and maxima along one axis, for kernels that go over rows of x[outer, length, inner] or over its columns.
-//
+// Sums and maxima along one axis of x[outer, length, inner], by rows or by columns.
 // Where inner is 1, a row lies in one piece: a kernel takes blocks of it, adds each up in lanes, and these sums as doubles.
 // Else it takes a tile of neighbouring columns and goes down the axis: its vectors are columns, and after every STRIDE
 // rows their sums go into doubles.  So long sums keep their digits, are cut at fixed places, and no loop waits for the

@@ -1,13 +1,8 @@
-// Runs launches one after the other, each by as many threads as are free.  ag/engine/backends/cpu/library.py calls it.
-//
-// A launch is a run of 8-byte words: the kernel's address, how many words there are, whether the work is worth sharing,
-// and the kernel's arguments.  A program is a row of launches, so that Python has no part in what happens between them.
-//
-// The threads of a pool take parts of a launch from a ticket, and so does the caller: where the machine is busy and a
-// thread of the pool sleeps, the caller makes its parts, too.  They look for work for some microseconds and sleep then,
-// and so does the caller where a thread that has a part was put off its core.
-// One caller at a time has a pool; who comes meanwhile works alone.  Callers who share the cores, as replicas do, each
-// say so and find a pool of their own; nobody waits for one.
+// Run launches one after the other, each by as many threads as are free.
+// A launch is 8-byte words: the kernel's address, the number of words, whether to share the work, the arguments.  Threads
+// of a pool and the caller take parts from a ticket, so a busy machine delays nothing.  They spin for some microseconds
+// and then sleep.  One caller at a time has a pool; another one meanwhile works alone.  Callers that share the cores, as
+// replicas do, each have a pool of their own.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>

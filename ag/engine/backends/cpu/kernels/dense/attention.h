@@ -1,5 +1,4 @@
 // What attention and its gradients share: matrices of samples, scores of some queries, and dropout's factors.
-//
 // Samples are the last axis, and a product of matrices wants time there.  So the operands of a head are taken apart into
 // a matrix [features, time] per sample, some samples at a time.  Then WIDE queries are done at once: their scores, keys
 // by WIDE queries, stay in the cache until the last product is made of them; a matrix of all scores is never made.

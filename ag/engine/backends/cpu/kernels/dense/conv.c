@@ -1,5 +1,4 @@
 // Convolution, and the gradient that flows to its image: every place adds up what it sees by the taps of all channels.
-//
 // Both are one walk: a row of places sees some rows of the other tensor, which lie packed in a ring (conv.h), and a tile
 // of features or channels and of lanes adds up products in registers, channel by channel and tap by tap.
 // contract: a product and a sum may become one operation (ag.h)

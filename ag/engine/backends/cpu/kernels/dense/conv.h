@@ -1,8 +1,6 @@
 // Rows of images as convolutions want them: packed, padded with zeros, and apart by the steps of their window.
-//
-// A tensor is [channels, height, width, batch], and lanes of vectors are places of a row and samples, counted together.
-// A window that moves by `stride` sees every stride-th pixel from a tap, so a packed row holds the pixels of each
-// remainder together: pixel `stride * j + r` lies at [channel, r, j, sample].  Then what a tap sees from neighbouring
+// Lanes of vectors are places of a row and samples.  A window that moves by `stride` sees every stride-th pixel from a
+// tap, so pixel `stride * j + r` of a packed row lies at [channel, r, j, sample].  Then what a tap sees from neighbouring
 // places lies side by side, for any stride, dilation, padding and batch.
 #ifndef CONV_H
 #define CONV_H

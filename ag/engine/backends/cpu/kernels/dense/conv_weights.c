@@ -1,6 +1,4 @@
-// The gradient of a convolution's weights: the product of g [features, places] and what the taps see [places, channels
-// and taps], both with the places and samples that are added up side by side.
-//
+// The gradient of a convolution's weights: g [features, places] times what the taps see [places, channels and taps].
 // Some rows of both lie packed (conv.h).  A tile of features, and of channels and their taps, adds up products lane by
 // lane over these rows; then the lanes are added, all of a tile at once.  Where a sum is cut depends on sizes alone.
 // contract: a product and a sum may become one operation (ag.h)

@@ -1,5 +1,4 @@
 // Products of matrices: one, one with the sums of the first factor's rows, and a batch in pieces of the inner axis.
-//
 // The result is cut into panels of WIDE columns, and these into tiles (tiles.h).  Large factors are packed first: of B,
 // some panels of DEEP rows, which stay in the second-level cache, and of A a block of TALL_BLOCK rows.
 // contract: a product and a sum may become one operation (ag.h)

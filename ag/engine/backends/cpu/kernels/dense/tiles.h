@@ -1,6 +1,4 @@
-// Tiles of products in registers, memory for packed operands, and transposed blocks: what matmul.c, conv.c and
-// attention.c are made of.
-//
+// Tiles of products in registers, memory for packed operands, and transposed blocks.
 // A register has as many floats as the processor's vectors, and a tile is TALL rows of two registers.  An element of a
 // product is one chain of fused products and sums over DEEP places of the inner axis, and these are added up in order:
 // so it has the same bits wherever in a tile it lies, and however the result is cut for threads.
