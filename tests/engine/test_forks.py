@@ -98,6 +98,7 @@ def forks(count: int) -> None:
             assert in_child(everything) == wanted
 
 
+@pytest.mark.slow
 def test_forks_while_threads_work() -> None:
     forks(3)
 

@@ -152,16 +152,19 @@ def at_work(device: str) -> str:
     return f"DEVICE, SIZE = {device!r}, {1500 if device == 'cpu' else 64}\n{AT_WORK}"
 
 
+@pytest.mark.slow
 def test_threads_at_work_hear_of_it(device: str) -> None:
     """What they read and write stays until they have done it, and nobody launches what is not waited for."""
     said = run_code(at_work(device) + "ag.ag_shutdown()\nfor thread in threads:\n    thread.join(30)\n")
     assert len(said["ends"]) == 3 and all("closed by ag_shutdown" in end for end in said["ends"])
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_threads_are_at_work(device: str) -> None:
     assert run_code(at_work(device))["ends"] == []
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_blas_is_at_work() -> None:
     """It takes the memory away that BLAS packs matrices into, when nobody waits."""
     assert run_code(at_work("cpu").replace("ag.ag_tensor(numbers)", "ag.ag_tensor(numbers, dtype='f64')"))["ends"] == []

@@ -19,6 +19,7 @@ def send(count: int, device: str, mode: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eager", "captured", "dp_train"])
 def test_interrupts(device: str, mode: str) -> None:
     assert send(8, device, mode) == "8 interrupts, and every device works\n"

@@ -69,6 +69,7 @@ def calls(layers: int, patch: pytest.MonkeyPatch) -> int:
     return min(pstats.Stats(profile).total_calls for profile in profiles)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_twice_the_layers_take_twice_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is the same on every machine, as times are not."""
     few, more, many = (calls(layers, monkeypatch) for layers in (4, 8, 16))

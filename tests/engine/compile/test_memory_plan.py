@@ -257,6 +257,7 @@ def test_guard_words_survive_a_replay() -> None:
     np.testing.assert_allclose(backend.download(out), 2 * np.exp(2) * np.ones((7, 5)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_gpt_needs_much_less_memory_captured() -> None:
     eager, captured, recomputing = gpt_peaks(lambda step: step, ag.ag_capture,
                                              lambda step: ag.ag_capture(step, recompute=True))

@@ -155,6 +155,7 @@ def test_a_workgroup_must_fit_every_driver(shaders: Path, out: Path) -> None:
 # ---------------------------------------------------------------------------------------------- building
 
 
+@pytest.mark.slow
 @needs_tools
 def test_only_what_changed_is_built(shaders: Path, out: Path) -> None:
     shutil.copy(shaders / "twice.comp", shaders / "other.comp")
@@ -185,6 +186,7 @@ def test_the_same_source_gives_the_same_bytes(shaders: Path, out: Path, tmp_path
     assert contents(out) == contents(tmp_path / "again")
 
 
+@pytest.mark.slow
 @needs_tools
 def test_a_failed_build_changes_nothing(shaders: Path, out: Path) -> None:
     build(shaders, out)
@@ -335,6 +337,7 @@ def test_a_function_becomes_a_kernel_and_an_instruction(table: Path, out: Path) 
     assert f"if (function == {kernels_build.number_of('scaled_grad')}) found = scaled_grad_of(x, y, value);" in apply
 
 
+@pytest.mark.slow
 @needs_tools
 def test_a_changed_function_builds_its_kernels_again(table: Path, out: Path) -> None:
     build(table, out)

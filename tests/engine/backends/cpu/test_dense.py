@@ -177,6 +177,7 @@ backend.check_guards()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_without_memory_for_packing() -> None:
     """Slower, and as right."""

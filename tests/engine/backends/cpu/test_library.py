@@ -46,6 +46,7 @@ def test_the_environment_may_ask_for_numpy() -> None:
     assert "AG_CPU is 'c'; it may be 'numpy'" in answer(program, AG_CPU="c")
 
 
+@pytest.mark.slow
 @built
 def test_the_environment_may_ask_for_a_level() -> None:
     program = "from ag.engine.backends.cpu.library import library; print(library().level)"
@@ -56,6 +57,7 @@ def test_the_environment_may_ask_for_a_level() -> None:
         assert said == f".v{level}\n" if level <= best else f"AG_CPU is 'v{level}'; this processor" in said
 
 
+@pytest.mark.slow
 def test_a_level_that_was_not_built(tmp_path: Path) -> None:
     program = without(tmp_path) + "import ag; ag.ag_tensor([1.0])"
     assert f"AG_CPU is 'plain', and {WHY}" in answer(program, AG_CPU="plain")
@@ -80,6 +82,7 @@ def test_no_library(tmp_path: Path) -> None:
     assert found.lacks.startswith(WHY) and found.line.startswith(f"cpu: {WHY}") and "`" in found.remedy
 
 
+@pytest.mark.slow
 def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
     """When a CPU device is first opened, and not when devices are listed."""
     program = without(tmp_path) + "import ag, sys; from ag.engine.registry import list_devices\nlist_devices()\n"
@@ -91,6 +94,7 @@ def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
     assert answer(opened, AG_CPU="numpy") == "listed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["devices", "doctor"])
 def test_reports_say_that_there_are_none(tmp_path: Path, command: str) -> None:
     """Once, in the report."""

@@ -114,6 +114,7 @@ print(most)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="nothing here tells of threads of C")
 @pytest.mark.parametrize(("callers", "seconds", "helpers"), [(1, 1, 3), (2, 30, 6)])
 def test_each_of_several_callers_has_helpers(callers: int, seconds: float, helpers: int) -> None:
