@@ -3,8 +3,7 @@
     call 1   recorded                call 3 ... 7   replayed
     call 2   recorded, compared      call 8         recorded, compared; then 32, 128, ...
 
-There is one program per combination of argument shapes and types, default device and dtype, matmul precision, and tape
-on or off.  What a recording read is guarded: after a change the call is recorded anew, and the old program kept.
+There is one program per kind of call (`_kind`) and state of what the step reads; a change records anew.
 """
 
 from __future__ import annotations

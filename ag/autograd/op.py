@@ -1,7 +1,7 @@
 """Ops: a forward rule and a gradient rule over primitives become a function that users call.
 
-`op` turns ``forward(run, *operands, *params) -> (output, saved)`` into a public function of tensors: it lifts operands
-to one device and type, runs the rule, and leaves a node on the tape.  ``@ag_exp.vjp`` declares the gradient rule.
+`op` turns ``forward(run, *operands, *params) -> (output, saved)`` into a public function of tensors.  That lifts
+operands to one device and type, runs the rule, and leaves a node on the tape.  `ag_exp.vjp` declares the gradient rule.
 Operands are the first parameters, annotated `Buffer`, or one parameter annotated `Sequence[Buffer]`.
 docs/adding_an_op.md shows how to add one.
 """

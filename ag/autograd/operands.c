@@ -1,12 +1,9 @@
-/* What every call of an op asks of its operands, and makes of its result, in compiled code: `ag.autograd.operands`.
+/* The operands of an op's call, checked in compiled code without running Python; the reference is operands.py.
 
-    Operands(tensor, buffer, ids)   made once, of the class of tensors, that of buffers, and what counts tensors
-
-        alike(args, n)   device, element type, list of buffers, the n tensors and all behind them, of a tuple that begins
-                         with n tensors on one device and of one type, and has none behind them; None for anything else
-        tensor(buffer)   ``Tensor(buffer)``
-
-It looks into slots, and runs no Python. Whether the type suits an op is for others to say. Knows no op. */
+    Operands(tensor, buffer, ids)   once, of the classes of tensors and buffers, and the counter of tensors
+    alike(args, n)                  (device, dtype, buffers, operands, other arguments) if the first n arguments, and
+                                    no others, are tensors of one device and type; else None
+    tensor(buffer)                  Tensor(buffer) */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,4 +1,4 @@
-"""What layers, optimizers and tensors report: reads and writes to a recording, every change to a log.
+"""Watched objects: layers, optimizers and tensors report reads and writes to recordings, and changes to a log.
 
 While a thread records, each attribute of a `Watched` object that it reads or sets goes to its `notes`
 (`ag.autograd.captured.guards`).  Assigning an attribute or moving a tensor also goes into the change log `CHANGES`:

@@ -19,7 +19,7 @@ X = np.random.default_rng(3).standard_normal((6, 5)).astype(np.float32)
 
 
 def call(fn: Callable[..., ag.Tensor], *args: Any) -> ag.Tensor:
-    """What `ag_checkpoint` is compared with."""
+    """Call a function, in place of `ag_checkpoint`."""
     return fn(*args)
 
 

@@ -1,4 +1,4 @@
-"""Whose loss scale a backward pass uses: that of the optimizers whose parameters it reaches, and nobody else's."""
+"""A backward pass uses the loss scales of the optimizers whose parameters it reaches."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_pass_to_several_uses_the_smallest(device: str, f16: None, wrap: Calla
 
 
 def test_two_losses_of_shared_parameters_make_progress(device: str, f16: None) -> None:
-    """Whoever overflows lowers what the pass uses sooner or later, whoever stepped last."""
+    """An overflow lowers the scale of the pass sooner or later, whichever optimizer stepped last."""
     W, U = param(), param(1)
     both, one = ag.optimizer_sgd({"W": W, "U": U}, lr=0.0), ag.optimizer_sgd([U], lr=0.0)
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_a_resumed_job_knows_who_adopted_last(device: str, f16: None, stepped: t
         return W, [ag.optimizer_sgd([W], lr=0.0) for _ in range(3)]
 
     def told(W: ag.Tensor, optimizers: list[ag.Optimizer | None]) -> list[bytes]:
-        """What each of them makes of 5 * 2^-24, which is that, 4 or 0 of it; the one that counts goes first."""
+        """Return what each makes of 5 * 2^-24: 5, 4 or 0 times 2^-24; the one that counts goes first."""
         found = []
         for _ in range(3):
             found.append(gradients(lambda: weakly(W, 5 * 2.0**-24), W)[0].tobytes())

@@ -231,7 +231,7 @@ def test_moving_between_devices(device: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_backward_uses_the_stored_values(device: str, name: str) -> None:
-    """What a layer keeps for the backward pass is its 16-bit input, not a float32 copy."""
+    """A layer keeps its 16-bit input for the backward pass, not a float32 copy."""
     previous = ag.ag_dtype(name)
     try:
         x = ag.ag_tensor(np.ones((64, 512)))

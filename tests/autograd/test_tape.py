@@ -263,7 +263,7 @@ def test_gradients_flow_between_devices(device: str) -> None:
     {"data": np.ones((1, 2))}, {"data": np.ones((2, 2)), "dtype": "i32"}, {"data": np.ones((2, 2)), "device": "cpu:1"}],
     ids=["shape", "type", "device"])
 def test_a_gradient_is_not_added_to_another_kind_of_tensor(device: str, held: dict[str, object]) -> None:
-    """What a user sets as ``.grad`` is only seen when the next gradient is added to it."""
+    """A wrong ``.grad`` of the user is only seen when the next gradient is added to it."""
     p = ag.ag_param(np.ones((2, 2)))
     p.grad = ag.ag_tensor(**held)  # type: ignore[arg-type]
     with ag.with_grad_tape():

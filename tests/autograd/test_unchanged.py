@@ -1,7 +1,4 @@
-"""Values that cannot change under you: a gradient is of the values the loss was computed with, or an error names what
-was changed; gradients, results and constants have memory that nobody else writes to; what is read cannot be mistaken
-for the tensor.
-"""
+"""A gradient is of the values that the loss was computed with, or an error names what was changed since."""
 
 from __future__ import annotations
 

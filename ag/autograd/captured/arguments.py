@@ -271,7 +271,7 @@ class Arguments:
 
     @property
     def checked(self) -> bool:
-        """Whether values of arguments are checked."""
+        """Tell whether values of arguments are checked."""
         return bool(self._checks)
 
     def kinds(self, args: Args) -> list[tuple[object, ...]]:

@@ -134,7 +134,7 @@ class Leaf:
 
 
 class Notes:
-    """What one thread read and wrote since `open`."""
+    """Notes of what one thread read and wrote since `open`."""
 
     def __init__(self, made: set[int]) -> None:
         self._made = made  # ids of blocks allocated since; these and constants are not state

@@ -1,33 +1,29 @@
-/* A replay of a captured step in one call of compiled code, where nothing is unusual.
+/* A replay of a captured step in one call; the reference is `CapturedProgram.replay`, and capture.py around it.
 
-A `Replay` is called with the arguments of a step, as a tuple. It does what `ag.autograd.capture` and the program's
-`replay` do in Python, in the same order, and gives the step's result; or it gives NotImplemented, before anything has
-happened that Python would not do again: then Python looks at the call, which alone decides what is recorded anew, what
-is compared, what is an error. So without a compiler everything works, and takes some microseconds longer. Unusual is
-every other kind of argument, setting or thread; a change of what the step reads; a call that is due to be compared; and
-what a replay would have to move out of the way: gradients, and results that lie on the program's memory and are held.
+A `Replay` gets the step's arguments as a tuple, and returns its result. It returns NotImplemented, without side
+effects, if anything is unusual: other kinds of arguments, other settings or another thread; a change of what the step reads; a
+call that is due to be compared; gradients or results that must be moved first. Python then handles the call. */
 
-It is given, once:
+/* It is made of:
 
-    thread      that alone calls it; 0: any
-    open        a dict, empty if nobody records
-    settings    (context variable, value): what they must be
-    same        (object, name, value): attributes that must be these
-    kinds       of each argument: (type, slot, dtype, shape), as follows
-    trusted     with `calls`, which is counted here, and `due`, the next that is compared; every one is if `first` is
-                not None, but with the arguments that `same` refers to
-    program     whose `leases` is a list of (block, leases)
-    surely      what says whether surely nothing has changed that no log tells of
-    guards      more that give words if something has changed, or None, as `change` does, which is told that nothing has
-    check       one that raises for values that are not allowed, or None if all are
-    grads       (tensors, gradients): what `.grad` of each must be
-    calls       what is called before the launches, and after them, both tuples
-    run         the program's launches, given ((buffer, values), ...)
-    results     a method that makes the result of the arguments; None: it is None
+    thread      the only one that calls it; 0: any
+    open        a dict, empty if no thread records
+    settings    (context variable, value): required values
+    same        (object, name, value): required attributes
+    kinds       of each argument: (type, slot, dtype, shape)
+    trusted     `calls` is counted here; at `due` a call is compared, and at each call if `first` is not None, except
+                with the arguments that `same` refers to
+    program     its `leases` is a list of (block, leases)
+    surely      the quick guard, see unchanged.c
+    guards      return a change in words, or None; so does `change`, which is given the quick guard's answer
+    check       raises for values that are not allowed; None if all are
+    grads       (tensors, gradients): the required `.grad` of each
+    calls       called before the launches, and after them: two tuples
+    run         runs the launches, given ((buffer, values), ...)
+    results     makes the result of the arguments; None: it is None
 
-An argument is of exactly the type said: a tensor that wants no gradient, whose buffer has this device, dtype and shape,
-and is put into the slot, a buffer; or a numpy array of this dtype and shape, which is put there, too, or the slot is a
-method that puts it into a list itself. Knows no op and no layer; `replay.py` beside it makes one for each program. */
+An argument is of exactly the type given. A tensor wants no gradient, and its buffer has this device, dtype and shape;
+the slot is a buffer. An array has this dtype and shape; the slot is a buffer, or a method that adds it to a list. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,17 +1,13 @@
-/* Whether everything that a captured step has read is as it was: what a replay asks first, in one call of compiled code.
+/* The quick guard of a captured step: compares identities and strings of all that the step read, before each replay.
 
-It compares identities, and strings. "True" means that nothing has changed; "False" that something may have: then
-Python looks again, which alone decides, and finds the words for it (`ag.autograd.captured.guards`). So without a
-compiler everything works, and takes some microseconds longer. It is given rows of what was noted, once; the lists in a
-row stay those of the notes, which bring them up to date:
+True: nothing has changed. False: something may have; guards.py then compares, and describes the change. It gets rows
+of notes, once; the lists in a row stay those of the notes, which keep them up to date:
 
-    slots       (descriptor, objects, values)          x.requires_grad is what it was, for each of many tensors
-    names       (place, names, ids, absent, absent)    the globals of a module, or an object's own attributes
-    single      (places, names, ids)                   variables of enclosing functions, defaults of functions
-    contents    (container, items)                     a list, or a dict: first its keys, then its values
-
-`absent` is a set of names that a place does not have, and the same as a tuple. Knows no tensor and no layer;
-`reads.py` beside it makes one for each program. */
+    slots       (descriptor, objects, values)          attributes of many tensors, such as requires_grad
+    names       (place, names, ids, absent, absent)    globals of a module, or an object's own attributes; `absent`:
+                                                       missing names, as a set and as a tuple
+    single      (places, names, ids)                   closure cells, defaults of functions
+    contents    (container, items)                     a list, or a dict: its keys, then its values */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

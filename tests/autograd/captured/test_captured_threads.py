@@ -25,7 +25,7 @@ def _switching() -> Iterator[None]:
 
 
 def replayed(device: str) -> ag.CapturedStep[[np.ndarray], ag.Tensor]:
-    """A step with a large result, so far called by this thread."""
+    """Return a step with a large result that was replayed in this thread."""
     with ag.ag_device(device):
         W = ag.ag_param(np.eye(SHAPE[0]))
         step = ag.ag_capture(lambda x: ag.ag_matmul(W, x))

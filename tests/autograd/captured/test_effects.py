@@ -1,4 +1,4 @@
-"""What a step leaves in Python besides results: attributes, names, items. Replays leave the same, or there are none."""
+"""Replays leave the same attributes, names and items in Python as the step, or there are no replays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Model(ag.Layer):
 
 
 def leaves(act: Callable[[Any, Any], object], look: Callable[[Model, int], object], capture: bool) -> list[object]:
-    """What can be seen after each of some calls, and is changed by who looks."""
+    """Return what can be seen after each of some calls; looking changes it."""
     model = Model(act, SimpleNamespace(n=0, flag=False, items={}, listed=[]))
     step = ag.ag_capture(lambda x: model(x)) if capture else model
     return [(step(x).item(), look(model, k)) for k, x in enumerate(X)]

@@ -1,6 +1,4 @@
-"""What a replay is given: arrays and tensors of all types and sizes reach the step of that call and of no other,
-however many run at once, and whoever calls the step in the middle of a call.
-"""
+"""Replays get the arguments of their own call: of all types and sizes, at once, and inside another call."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ def test_many_calls_at_once(device: str, rows: int) -> None:
 
 
 def test_submissions_that_may_cost_little(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given is then copied in parts, in submissions of their own."""
+    """Split copies of arguments into parts, each with its own submission."""
     backend: Any = backend_of(vulkan)
     x = RNG.standard_normal((256, 1024)).astype(np.float32)
     y = ag.ag_tensor(-x, device=vulkan)
@@ -94,7 +92,7 @@ def in_the_library(frame: FrameType) -> bool:
 
 
 def interrupted(captured: bool, every: int) -> set[str]:
-    """What three calls, a fourth that calls the step in its middle, and that leave, for many places in the fourth."""
+    """Return what three calls and a fourth leave that calls the step in its middle, for many places in the fourth."""
     x, y = ([np.full((1, 512), value), *(ag.ag_tensor(np.full((1, 512), v)) for v in (value, 0.5))] for value in (1, 2))
     found = set()
     for at in range(1, 3000, every):

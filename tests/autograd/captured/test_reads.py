@@ -1,4 +1,4 @@
-"""What a captured step reads in Python, wherever it stands: the first call after a change is what the eager one is."""
+"""The first call after a change of anything that a captured step reads in Python is what the eager one is."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Twin:
         return loss, out
 
     def __call__(self, *args: Any) -> Any:
-        """What a call returns or raises, as something to compare."""
+        """Return what a call returns or raises, in a comparable form."""
         with ExitStack() as stack:
             if not self.in_code:
                 stack.enter_context(patched(program, "HAS_CODE", False))

@@ -1,4 +1,4 @@
-"""What stands for an array argument: it passes for the array, tells its shape, and tells nobody its values."""
+"""The stand-in of an array argument passes for the array and tells its shape, and refuses its values."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_looks_at_no_value_is_replayed(use: Callable[[Any], ag.Tensor]) -> 
 
 
 def test_after_an_error_it_is_an_array() -> None:
-    """What the step has put somewhere before its own error can be read."""
+    """An argument that the step stored before its own error can be read."""
     kept: list[Any] = []
 
     def step(x: Any) -> ag.Tensor:

@@ -1,4 +1,4 @@
-"""What compiled code says before each replay: "nothing has changed" only where Python finds nothing, either."""
+"""The compiled guard says "nothing has changed" only where Python finds no change either."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Slotted:
 
 
 def of(**rows: Any) -> Callable[[], bool]:
-    """What compares these rows."""
+    """Return the guard of these rows."""
     given = {"slots": [], "contents": [], "names": [], "single": [], "gone": [], **rows}
     return compiled_guard(**given)
 

@@ -37,7 +37,7 @@ def on(backend: Backend, *values: float) -> Buffer:
 
 
 def hidden_counter() -> Callable[[], int]:
-    """How often it was called, where no recording looks."""
+    """Count calls where no recording looks."""
     calls = py_object(0)
 
     def count() -> int:

@@ -16,7 +16,7 @@ X = np.array([[-2.0, -1.0, 1.0, 2.0]], np.float32)
 
 
 class Settings:
-    """Whose attribute a step reads."""
+    """Has an attribute that a step reads."""
 
     slope = 0.0
 
