@@ -111,8 +111,8 @@ def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
         subprocess.run([*command, *flags_of("address"), "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}",
                         str(sources / source), "-o", str(folder / f"{name}.so")], check=True, timeout=DEADLINE_S)
     return run_with(library, "-m", "pytest", "-qsx", "-m", "not slow", "-k", "not swiftshader",
-                    "-p", "engine.backends.cpu.preloaded", "-p", "no:cacheprovider", *[str(TESTS / path) for path in TESTED_BY], AG_TEST_HELPERS=str(folder),
-                    PYTHONMALLOC="malloc")
+                    "-p", "engine.backends.cpu.preloaded", "-p", "no:cacheprovider",
+                    *[str(TESTS / path) for path in TESTED_BY], AG_TEST_HELPERS=str(folder), PYTHONMALLOC="malloc")
 
 
 @pytest.mark.slow
