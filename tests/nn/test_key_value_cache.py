@@ -376,6 +376,7 @@ def test_a_thread_that_goes_on_with_the_same_cache_meanwhile(monkeypatch: pytest
     assert cache.positions == 4
 
 
+@pytest.mark.slow  # tries each line
 def test_an_interrupt_anywhere_in_a_forward_pass() -> None:
     """What comes after it is right, or a CacheError: the position was seen by no layer, or by all, or it is noticed."""
     model = Model()

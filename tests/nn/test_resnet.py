@@ -56,14 +56,15 @@ def compare(model: Any, depth: int, mode: str) -> ag.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("depth", [18, pytest.param(34, marks=pytest.mark.slow), 50])
+@pytest.mark.slow  # changes with this folder only
+@pytest.mark.parametrize("depth", [18, 34, 50])
 def test_torchvisions_weights_give_its_logits_and_gradients(depth: int) -> None:
     logits = compare(loaded(depth), depth, "eval").numpy()
     assert_close(logits.T[:, ::10], FOUND[f"logits{depth}"], "logits")
 
 
-@pytest.mark.parametrize("depth", [18, pytest.param(34, marks=pytest.mark.slow),
-                                   pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [18, 34, 50])
 def test_gradients_and_statistics_in_train_mode(depth: int) -> None:
     """In float64, for in float32 those of ResNet-50 are right to 2 % only, in PyTorch too."""
     previous = ag.ag_dtype("f64")
@@ -76,6 +77,7 @@ def test_gradients_and_statistics_in_train_mode(depth: int) -> None:
         assert_close(kept(model.buffers()[our_name(name)].numpy()), theirs, name)
 
 
+@pytest.mark.slow
 def test_a_wrong_weight_is_seen() -> None:
     """The stride of ResNet-50 in another convolution, or a block less, would be: here it is one weight."""
     model = loaded(18)
@@ -85,7 +87,9 @@ def test_a_wrong_weight_is_seen() -> None:
         assert_close(logits.T[:, ::10], FOUND["logits18"], "logits")
 
 
-@pytest.mark.parametrize(("depth", "count"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)])
+@pytest.mark.parametrize(("depth", "count"), [
+    (18, 11_689_512), pytest.param(34, 21_797_672, marks=pytest.mark.slow),
+    pytest.param(50, 25_557_032, marks=pytest.mark.slow)])
 def test_parameters_at_1000_classes(depth: int, count: int) -> None:
     model = ag.ag_resnet(depth, 1000)
     assert sum(p.size for p in model.parameters().values()) == count
@@ -165,18 +169,23 @@ def test_a_changed_one_is_a_model_of_its_own(tmp_path: Path, change: Any) -> Non
 # ---------------------------------------------------------------------------------------------- stacks
 
 
-def train(devices: list[str], world: Comm | None = None) -> ag.DPResult:
+def train(devices: list[str], world: Comm | None = None, n_iter: int = 3) -> ag.DPResult:
     rng = np.random.default_rng(3)
     data = [(rng.normal(size=(3, 8, 8)).astype(np.float32), i % 4) for i in range(70)]
     return ag.dp_train(lambda: ag.ag_resnet(18, 4, width=4, small_input=True), data, ag.ag_softmax_cross_entropy_loss,
-                       lambda m, s: m(s[0]), lambda s: s[1], devices=devices, batch=64, stack=16, n_iter=3, lr=1e-2,
-                       seed=2, verbose=False, world=world)
+                       lambda m, s: m(s[0]), lambda s: s[1], devices=devices, batch=32, stack=16, n_iter=n_iter,
+                       lr=1e-2, seed=2, verbose=False, world=world)
 
 
 def bits(result: ag.DPResult) -> list[bytes]:
     return [result.loss_history.tobytes(), *(x.tobytes() for x in result.model.state_dict().values())]
 
 
+def test_a_stack_gives_the_same_bits_on_two_replicas() -> None:
+    assert bits(train(["cpu", "cpu:1"], n_iter=1)) == bits(train(["cpu"], n_iter=1))
+
+
+@pytest.mark.slow
 def test_stacks_give_the_same_bits_on_any_replicas_and_ranks() -> None:
     """Running statistics, too, as they are in the model's state."""
     alone = bits(train(["cpu"]))
