@@ -164,6 +164,12 @@ def _negative_sum(g: Graph, x: Value, terms: str) -> str:
     return g.node("Neg", _mean_over_samples(g, g.node("ReduceSum", terms, g.whole([0]), keepdims=0), x.ndim))
 
 
+def _weighted(g: Graph, target: Value, logs: str) -> str:
+    """Multiply targets and logarithms; a target of 0 counts 0 beside -inf."""
+    nothing = g.number(0, target.dtype)
+    return g.node("Mul", target.name, g.node("Where", g.node("Equal", target.name, nothing), nothing, logs))
+
+
 def _mse(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     """`ag_mse_loss`."""
     apart = g.node("Sub", xs[0].name, xs[1].name)
@@ -173,12 +179,12 @@ def _mse(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) ->
 
 def _cross_entropy(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     """`ag_cross_entropy_loss`."""
-    return _negative_sum(g, xs[0], g.node("Mul", xs[1].name, g.node("Log", xs[0].name)))
+    return _negative_sum(g, xs[0], _weighted(g, xs[1], g.node("Log", xs[0].name)))
 
 
 def _soft_target(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     """`ag_softmax_cross_entropy_loss` with distributions."""
-    return _negative_sum(g, xs[0], g.node("Mul", xs[1].name, g.node("LogSoftmax", xs[0].name, axis=0)))
+    return _negative_sum(g, xs[0], _weighted(g, xs[1], g.node("LogSoftmax", xs[0].name, axis=0)))
 
 
 def _class_ids(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
