@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def kind(name: str) -> str:
     return name.split()[0]
 
 
+@cache
 def machine_of(device: str) -> str:
     """Describe a device: numpy and what its products and functions give, and for Vulkan the driver, too."""
     host = device_info("cpu").driver  # numpy, and kernels in C if there are any

@@ -50,6 +50,11 @@ def _sketched(number: int, array: np.ndarray) -> np.ndarray:
     return np.array([np.log2(size) * np.cos(number), *waves])
 
 
+def computed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state without its settings, which no step computes."""
+    return {name: x for name, x in state.items() if name.rpartition(".")[2] != "settings"}
+
+
 def bits(losses: Iterable[Any]) -> list[str]:
     """Write losses as hexadecimal numbers, which lose no bit."""
     return [float(loss).hex() for loss in losses]

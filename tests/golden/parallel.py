@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from golden.hashing import Found, bits, hash_of
+from golden.hashing import Found, bits, computed, hash_of
 
 import ag
 
@@ -45,7 +45,7 @@ def dp_trained(devices: list[str], **options: Any) -> Found:
     result = ag.dp_train(normed, samples(), ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]),
                          lambda s: s[1], devices=devices, **settings, **options)
     return {"losses": bits(result.loss_history), "model": hash_of(result.model.state_dict()),
-            "optimizer": hash_of(result.optimizer_state)}
+            "optimizer": hash_of(computed(result.optimizer_state))}
 
 
 def momentum(params: dict[str, ag.Tensor]) -> Any:
@@ -99,7 +99,8 @@ def looped(model: Any, optimizer: Any, clip: Callable[[float], Any]) -> Found:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return {"losses": bits(losses), "model": hash_of(model.state_dict()), "optimizer": hash_of(optimizer.state_dict())}
+    return {"losses": bits(losses), "model": hash_of(model.state_dict()),
+            "optimizer": hash_of(computed(optimizer.state_dict()))}
 
 
 def zero(device: str, stage: int, count: int) -> Found:
@@ -136,7 +137,8 @@ def pipeline(device: str) -> Found:
         losses.append(pipe.step(ag.ag_tensor(x), ag.ag_tensor(y), ag.ag_mse_loss).item())
         optimizer.step()
         optimizer.zero_grad()
-    return {"losses": bits(losses), "model": hash_of(pipe.state_dict()), "optimizer": hash_of(optimizer.state_dict())}
+    return {"losses": bits(losses), "model": hash_of(pipe.state_dict()),
+            "optimizer": hash_of(computed(optimizer.state_dict()))}
 
 
 def entries() -> dict[str, Callable[[str], Found]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from curves.models import MODELS, in_order_of_parameters, numbers
 from curves.workloads import ADAMW, SGD, SMALL_BATCH
-from golden.hashing import Found, bits, costs, hash_of
+from golden.hashing import Found, bits, computed, costs, hash_of
 
 import ag
 
@@ -33,9 +33,9 @@ class Training:
     batches: Batches
 
     def state(self) -> dict[str, np.ndarray]:
-        """Weights, buffers and the optimizer's state."""
+        """Return weights, buffers and the optimizer's state."""
         return {**{f"model {name}": x for name, x in self.model.state_dict().items()},
-                **{f"optimizer {name}": x for name, x in self.optimizer.state_dict().items()}}
+                **{f"optimizer {name}": x for name, x in computed(self.optimizer.state_dict()).items()}}
 
 
 def stepping(model: ag.Layer, optimizer: Any, batches: Batches, max_norm: float | None = None,
