@@ -546,7 +546,7 @@ mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py
 mutant("trainer", "a shard begins a sample early", f"{TRAINER}/replicas.py", "shard.part(end - size, end)",
        "shard.part(end - size, end) if end == size else shard.part(end - size - 1, end - 1)",
        f"{DP_TRAIN}::test_uneven_shares_give_the_same_bits[cpu]")
-mutant("trainer", "accumulated samples count once", f"{TRAINER}/arguments.py",
+mutant("trainer", "accumulated samples count once", f"{TRAINER}/dp_train.py",
        "usual = replicas * micro_batch * accumulate", "usual = replicas * micro_batch",
        f"{DP_TRAIN}::test_accumulating_equals_larger_micro_batches[cpu]",
        f"{DP_TRAIN}::test_one_replica_is_the_hand_written_loop[cpu]")
@@ -554,7 +554,7 @@ mutant("trainer", "every pass in one order", f"{TRAINER}/samples.py", "(turn & _
        "parallel/trainer/test_order.py::test_every_pass_has_every_sample_once_in_an_order_of_its_own")
 mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/dp_train.py", "range(k + 1, until)", "range(0)",
        "data/test_training_data.py::test_samples_are_made_while_devices_work")
-mutant("trainer", "start counts the workers of one rank", f"{TRAINER}/start.py", "sum(ranks.gather(mine))", "mine",
+mutant("trainer", "start counts the workers of one rank", f"{TRAINER}/dp_train.py", "sum(ranks.gather(mine))", "mine",
        "data/test_training_data.py::test_a_cycle_of_start_is_a_pass_whatever_the_ranks")
 mutant("trainer", "a stack counts once", f"{TRAINER}/stacks.py", "return sum(self.weights)", "return self.weights[0]",
        "parallel/trainer/test_stacks.py::test_samples_that_count_unlike_are_passed_one_by_one")
@@ -628,11 +628,11 @@ mutant("replicas", "a lost rank's samples stay lost", "ag/parallel/elastic/train
 mutant("replicas", "sync batch norm: mean of one replica's samples", "ag/parallel/replicas/sync_batch_norm.py",
        "count = sum(counts)", "count = max(counts)",
        "parallel/replicas/test_sync_batch_norm.py::test_unequal_and_empty_shards")
-mutant("replicas", "ZeRO: a shard's bounds", "ag/parallel/replicas/zero_shards.py", "min(max(at - starts[name], 0)",
+mutant("replicas", "ZeRO: a shard's bounds", "ag/parallel/replicas/zero.py", "min(max(at - starts[name], 0)",
        "min(max(at, 0)", "parallel/replicas/test_zero.py::test_each_replica_keeps_its_part[2-1]",
        "parallel/replicas/test_zero.py::test_float64_and_eval_mode[1]")
-mutant("replicas", "DataParallel: results out of order", "ag/parallel/comm/gather.py", "return ag_concat(here, dim)",
-       "return ag_concat(here[::-1], dim)",
+mutant("replicas", "DataParallel: results out of order", "ag/parallel/comm/tensor_collectives.py",
+       "return ag_concat(here, dim)", "return ag_concat(here[::-1], dim)",
        "parallel/replicas/test_data_parallel.py::test_scatter_and_gather_undo_each_other[two-3]")
 mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded/pipeline_schedules.py",
        "min(micros, stages - stage)", "min(micros, stages)",

@@ -57,7 +57,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "google": ("ag.io.onnx.initializers",),  # of protobuf, which onnx needs
     "PIL": ("ag.data.images",),
     "mpi4py": ("ag.parallel.comm.mpi",),
-    "threadpoolctl": ("ag.parallel.comm.shared_cores",),
+    "threadpoolctl": ("ag.parallel.comm.device_threads",),
     "tqdm": ("ag.parallel", "ag.training.logs"),
     "matplotlib": ("ag.training",),
     "sklearn": ("ag.training.estimators",),

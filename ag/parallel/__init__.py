@@ -1,23 +1,17 @@
-"""Training on several devices at once.
-
-Five folders, each knowing only those before it: `comm`, then `replicas` and `sharded` side by side, `trainer`,
-`elastic`.  They see tensors, host arrays and devices by name, and never a backend's inside.  Users call it;
-`ag.training` and `ag.tools` import it.
-"""
+"""Training on several devices at once: `comm`, then `replicas` and `sharded`, `trainer`, `elastic`."""
 
 import typing as _typing
 
 import ag.data as _data  # whole, as below in ag/training: other threads may import them now
 import ag.io as _io
 from ag.names import door as _door
-from ag.parallel.comm.gather import *
 from ag.parallel.comm.grad_sync import *
-from ag.parallel.comm.scatter import scatter as scatter
+from ag.parallel.comm.tensor_collectives import *
 from ag.parallel.elastic.config import Config as Config
 from ag.parallel.elastic.config import load_config as load_config
 from ag.parallel.elastic.train_distributed import train_distributed as train_distributed
 from ag.parallel.elastic.world import DistributedWorld as DistributedWorld
-from ag.parallel.replicas.compressed import *
+from ag.parallel.replicas.compression import *
 from ag.parallel.replicas.data_parallel import *
 from ag.parallel.replicas.parallel_apply import *
 from ag.parallel.replicas.replicate import replicate as replicate
@@ -27,7 +21,6 @@ from ag.parallel.sharded.model_parallel import *
 from ag.parallel.sharded.pipeline import *
 from ag.parallel.sharded.tensor_parallel import *
 from ag.parallel.trainer.dp_train import *
-from ag.parallel.trainer.start import *
 
 if not _typing.TYPE_CHECKING:
     __dir__, __getattr__ = _door(globals())

@@ -14,7 +14,7 @@ from ag.engine.backend import DeviceInfo, Finding
 from ag.engine.device import backend_of, is_software
 from ag.engine.registry import accelerator_titles, drivers, list_devices, missing_devices
 from ag.errors import AgError
-from ag.parallel.comm.shared_cores import blas_threads
+from ag.parallel.comm.device_threads import blas_threads
 from ag.tools.device_table import device_table
 from ag.tools.graphics_cards import card_nodes
 from ag.tools.mpi_probe import mpi_report

@@ -21,9 +21,8 @@ from ag.errors import CheckpointError
 from ag.log import log
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
-from ag.parallel.trainer.callbacks import Stateful
+from ag.parallel.trainer.callbacks import DPStep, Stateful
 from ag.parallel.trainer.checkpoint import load_state
-from ag.parallel.trainer.result import DPStep
 from ag.training.callbacks import Callback, Run, label_of
 from ag.training.data import Data
 from ag.training.history import History

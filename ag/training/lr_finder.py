@@ -20,8 +20,8 @@ from ag.engine.shape import counts
 from ag.names import Making
 from ag.optim.optimizer import Optimizer
 from ag.optim.rules import Adam
+from ag.parallel.trainer.callbacks import DPStep
 from ag.parallel.trainer.dp_train import dp_train
-from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample
 from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves

@@ -1,19 +1,10 @@
 """Communicators: what the members (ranks) of a group can do together, on numpy arrays.
 
-`Comm` says what every kind of group offers; `SoloComm` is a group of one, `ag.parallel.comm.threads` has groups of
-threads, and `ag.parallel.comm.mpi` groups of processes.  A kind says how its ranks meet, with a short text from each,
-and how arrays move between them; what is made of that is the same for all kinds, and written here.  Sums are made in
-one fixed binary tree over the ranks, so they are the same to the bit from run to run, on every rank, and for every
-kind.  `all_reduce` of [a b] on rank 0 and [c d] on rank 1:
+Sums are made in one fixed binary tree over the ranks, so all kinds of groups give the same bits.  Every wait has a
+limit, and the error names the rank that did not come.  `all_reduce` of [a b] on rank 0 and [c d] on rank 1:
 
-    meet             both have an array of 2 numbers
     parts            rank 0 gets c and adds a + c                 rank 1 gets b and adds b + d
     spread           rank 0 gets b + d: [a+c b+d]                 rank 1 gets a + c: [a+c b+d]
-
-Every wait has a limit, and the error names the rank that did not come.  A rank that is lost ends every call of the
-others with a `RankLostError`; `survivors` is the group of those who are left.  `everyone` exchanges small values, as
-JSON, so that ranks can compare what they are about to do.  Knows arrays and such values, no tensor and no device.
-`syncgrads`, replicas that exchange values, the trainer's ranks, and those of `ag.parallel.elastic` call it.
 """
 
 from __future__ import annotations
@@ -33,8 +24,6 @@ from ag.engine.primitive import Array
 from ag.errors import CommError
 from ag.parallel.comm.tree_reduction import add_rows, tree_sum
 
-__all__ = ["Comm", "HasComm", "Json", "SoloComm", "check_rank", "comm_of", "everyone", "sent_array"]
-
 Json = Any  # numbers, strings, None, and lists and dicts of them
 Moves = Mapping[int, Sequence[Array]]  # flat arrays to or from each of some ranks
 
@@ -42,17 +31,6 @@ Moves = Mapping[int, Sequence[Array]]  # flat arrays to or from each of some ran
 class Comm(ABC):
     """A member's place in a group.  All members make the same calls in the same order.
 
-    Attributes
-    ----------
-    rank : int
-        The member's number in the group, from 0.
-    size : int
-        How many members there are.
-    hosts : tuple of str
-        The name of every rank's host.
-
-    Notes
-    -----
     After an error in a call the arrays it should have written have any values.  If the error is a `RankLostError`,
     every rank that is left gets one, in this call or a later one, and all of them may go on::
 
@@ -66,15 +44,15 @@ class Comm(ABC):
             comm, old_ranks = comm.survivors()
     """
 
-    rank: int
+    rank: int  # from 0
     size: int
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # of all ranks
 
     # -------------------------------------------------------------------------------------- of each kind
 
     @abstractmethod
     def _gate(self, operation: str, text: str) -> list[str]:
-        """Wait for all ranks, and raise if one makes another call; the texts of all."""
+        """Wait for all ranks and return their texts; raise if one makes another call."""
 
     @abstractmethod
     def _move(self, operation: str, out: Moves, into: Moves) -> None:
@@ -90,11 +68,11 @@ class Comm(ABC):
 
     @abstractmethod
     def recv(self, source: int) -> Array:
-        """The next array that rank `source` sends here."""
+        """Return the next array that rank `source` sends here."""
 
     @abstractmethod
     def split(self, color: int) -> Comm:
-        """The group of those that give the same `color`, in the order of their ranks."""
+        """Return the group of the ranks with the same `color`, in their order."""
 
     @abstractmethod
     def abort(self, reason: str) -> None:
@@ -102,17 +80,17 @@ class Comm(ABC):
 
     @abstractmethod
     def commit(self, ok: bool) -> bool:
-        """Agree with all ranks: True, on each of them, if all said True and nobody was lost; else False on each.
+        """Agree with all ranks: True on each of them if all said True and no rank was lost; else False on each.
 
-        Raises no `RankLostError`: if it is a loss that made it False, the next call does.
+        After a loss the next call raises the `RankLostError`.
         """
 
     @abstractmethod
     def survivors(self) -> tuple[Comm, list[int]]:
-        """The group of those who are left, in the order of their ranks, and what their ranks were.
+        """Return the group of the remaining ranks, in their order, and their former numbers.
 
-        All who are left call it, after a `RankLostError` or a `commit` that was False.  This group is of no use from
-        then on: whoever still waits in it gets a `RankLostError`.  If nobody was lost the new group is like this one.
+        All remaining ranks call it, after a `RankLostError` or a `commit` that was False.  Ranks that still wait in the
+        old group get a `RankLostError`.
         """
 
     # -------------------------------------------------------------------------------------- of all kinds
@@ -126,24 +104,16 @@ class Comm(ABC):
         self._spread("all_reduce", part, [flat[cut] for cut in cuts])
 
     def reduce_scatter(self, array: Array) -> Array:
-        """This rank's part of the sum over the ranks of a flat array, cut into `size` parts as `shares_of` says."""
+        """Return this rank's part, by `shares_of`, of the sum over the ranks of a flat array."""
         flat = numbers("reduce_scatter", array).reshape(-1)
         self._alike("reduce_scatter", f"{array.shape} {array.dtype}", "shapes and types")
         part = self._part_of_sum("reduce_scatter", flat)
         return part.copy() if self.size == 1 else part
 
     def all_to_all(self, rows: Sequence[Array]) -> list[list[Array]]:
-        """This rank's part, cut as `shares_of` says, of the rows of every rank.
+        """Return this rank's part, by `shares_of`, of the rows of each rank; its own are views.
 
-        Parameters
-        ----------
-        rows : sequence of ndarray
-            Flat arrays of one length and type on all ranks; a rank may have any number, or none.
-
-        Returns
-        -------
-        list of list of ndarray
-            For each rank the parts of its rows, in their order; this rank's own are views.
+        All rows have one length and type; a rank may have any number of rows, or none.
         """
         flat = [numbers("all_to_all", row).reshape(-1) for row in rows]
         kinds = sorted({f"{row.size} {row.dtype}" for row in flat})
@@ -159,7 +129,7 @@ class Comm(ABC):
         return self._parts("all_to_all", flat, [count for count, _ in told], *next(iter(known), "0 uint8").split())
 
     def all_gather(self, part: Array) -> Array:
-        """The flat arrays of all ranks, which may differ in length, one after the other."""
+        """Join the flat arrays of all ranks, which may differ in length."""
         flat = sent_array("all_gather", part).reshape(-1)
         told = [text.split(maxsplit=1) for text in self._gate("all_gather", f"{flat.size} {flat.dtype}")]
         self._equal("all_gather", [kind for _, kind in told], "types")
@@ -185,16 +155,16 @@ class Comm(ABC):
         self._gate("barrier", "")
 
     def shares_of(self, length: int) -> list[slice]:
-        """The parts of a flat array that the ranks add up: nearly equal, in the order of the ranks."""
+        """Return the part of a flat array that each rank adds up; the parts are nearly equal."""
         ends = [length * i // self.size for i in range(self.size + 1)]
         return [slice(a, b) for a, b in pairwise(ends)]
 
     def _others(self) -> list[int]:
-        """The other ranks, beginning with the next one, so that not all send to the same one first."""
+        """List the other ranks from the next one on, so that not all send to the same rank first."""
         return [(self.rank + i) % self.size for i in range(1, self.size)]
 
     def _part_of_sum(self, operation: str, flat: Array) -> Array:
-        """This rank's part of the sum over the ranks, in the order of one binary tree."""
+        """Return this rank's part of the sum over the ranks, in the order of one binary tree."""
         counts = [1] * self.size  # every rank has one row
         parts = self._parts(operation, [flat], counts, flat.size, flat.dtype)
         with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
@@ -202,7 +172,7 @@ class Comm(ABC):
 
     def _parts(self, operation: str, rows: Sequence[Array], counts: Sequence[int], length: int | str,
                dtype: DTypeLike) -> list[list[Array]]:
-        """This rank's part of the rows of all ranks, of which rank i has ``counts[i]``."""
+        """Return this rank's part of the rows of all ranks, of which rank i has ``counts[i]``."""
         cuts = self.shares_of(int(length))
         mine = cuts[self.rank]
         parts = [[np.empty(mine.stop - mine.start, dtype) for _ in range(count)] for count in counts]
@@ -234,12 +204,11 @@ class HasComm(Protocol):
     """Something with a communicator, such as a `DistributedWorld`."""
 
     @property
-    def comm(self) -> Comm:
-        """The communicator."""
+    def comm(self) -> Comm: ...
 
 
 class SoloComm(Comm):
-    """A group of one: nothing to wait for."""
+    """A group of one rank."""
 
     def __init__(self) -> None:
         self.rank, self.size, self.hosts = 0, 1, (gethostname(),)
@@ -286,13 +255,7 @@ class SoloComm(Comm):
 
 
 def comm_of(world: object, who: str) -> Comm:
-    """The communicator of a world, or the one that is given, or for None that of this process alone.
-
-    Raises
-    ------
-    TypeError
-        If `world` is something else.
-    """
+    """Return the communicator of a world, or the given one; for None that of this process alone."""
     comm = SoloComm() if world is None else getattr(world, "comm", world)
     if not isinstance(comm, Comm):
         raise TypeError(f"{who}: world is {world!r}; a communicator is required, such as one of "
@@ -301,20 +264,20 @@ def comm_of(world: object, who: str) -> Comm:
 
 
 def everyone(comm: Comm, value: Json) -> list[Json]:
-    """The values of all ranks, in their order: anything that JSON can hold."""
+    """Return the JSON values of all ranks, in their order."""
     if comm.size == 1:
         return [value]
     return [json.loads(text) for text in comm._gate("everyone", json.dumps(value))]
 
 
 def check_rank(operation: str, rank: int, size: int) -> None:
-    """Raise unless a group of `size` has that rank."""
+    """Raise a CommError unless a group of `size` has the rank."""
     if not 0 <= rank < size:
         raise CommError(f"{operation}: there is no rank {rank}; the group has ranks 0..{size - 1}.")
 
 
 def sent_array(operation: str, array: Array, written: bool = False) -> Array:
-    """The array, if it is one whose bytes can be moved, and which can be written to where it will be."""
+    """Return the array; refuse one whose bytes cannot be moved, or that is read-only where it will be written."""
     if not isinstance(array, np.ndarray):
         raise CommError(f"{operation}: {array!r} is a {type(array).__name__}; a numpy array is required.")
     if array.dtype.kind in "OV":
@@ -329,12 +292,12 @@ def sent_array(operation: str, array: Array, written: bool = False) -> Array:
 
 
 def numbers(operation: str, array: Array, written: bool = False) -> Array:
-    """The array, if it is one that can be added up."""
+    """Return the array; refuse one that cannot be added up."""
     if sent_array(operation, array, written).dtype.kind not in "biufc":
         raise CommError(f"{operation}: the array has elements of type {array.dtype}; numbers are required.")
     return array
 
 
 def _added(left: Array, right: Array) -> Array:
-    """The sum of two flat arrays."""
+    """Return the sum of two flat arrays."""
     return add_rows(left, right, np.empty(left.size, left.dtype))

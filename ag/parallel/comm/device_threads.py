@@ -1,8 +1,7 @@
 """Device threads: one thread per device, so that devices work at the same time and a hung one does not stop the others.
 
-More CPU devices than cores share threads, one per core: threads that take turns on a core cost more than they bring.  A
-call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.  Idle threads
-wait for the next training, as drivers keep some memory for every thread that ever used them.
+More CPU devices than cores share threads, one per core: threads that take turns on a core cost more than they bring.
+A call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.
 """
 
 from __future__ import annotations
@@ -11,15 +10,20 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
-from threading import TIMEOUT_MAX, Lock
+from functools import lru_cache
+from threading import TIMEOUT_MAX, Lock, RLock
 from time import monotonic
-from typing import NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from ag.autograd.create import ag_tensor
+from ag.autograd.tape import no_grad
 from ag.engine.cpu_threads import WorkerThread, share_cores, threads
-from ag.errors import CommError
-from ag.parallel.comm.shared_cores import SharedCores
-
-__all__ = ["FollowingError", "DeviceThreads", "Task", "noted"]
+from ag.errors import CommError, DeviceError
 
 
 class FollowingError(CommError):
@@ -38,18 +42,9 @@ class Task(NamedTuple):
 class DeviceThreads:
     """A thread per device, or per core, which makes the calls of its devices one after the other.
 
-    Parameters
-    ----------
-    devices : sequence of str
-        May name a device more than once.
-    alone : set of str
-        Devices that share the CPU, so each has its part of the cores.
-    timeout : float
-        Seconds that the calls of a thread may take together.
-    direct : bool, optional
-        Make the calls in the calling thread, without a time limit; for a single device.
-    wait : bool, optional
-        Whether calls wait for each other, so that each device needs a thread of its own.
+    Devices in `alone` share the CPU, so each has its part of the cores.  The calls of a thread have `timeout` seconds.
+    `direct`: the caller makes the calls of a single device, without a limit.  `wait`: calls wait for each other, so
+    each device needs a thread.
     """
 
     def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False,
@@ -66,19 +61,7 @@ class DeviceThreads:
         self._cores = SharedCores(alone)
 
     def run(self, tasks: Sequence[Task], step: int) -> None:
-        """Make all calls and wait for them; then raise the error of the first that failed.
-
-        Parameters
-        ----------
-        tasks : sequence of Task
-        step : int
-            For messages.
-
-        Raises
-        ------
-        CommError
-            If one did not return in time, naming the replica.
-        """
+        """Make all calls and wait for them; then raise the first error, or a CommError that names a late replica."""
         if self._direct:
             for task in tasks:
                 try:
@@ -97,7 +80,7 @@ class DeviceThreads:
             for thread, mine in of_thread.items():
                 thread.give(mine)
             _wait_for(of_thread, end)
-        except BaseException:  # Ctrl-C: no call goes on behind the caller's back, unless there is a second one
+        except BaseException:  # Ctrl-C: wait for the calls, unless a second one comes
             _wait_for([thread for thread in of_thread if thread.now is not None], end)
             raise
         failed = [(task, error) for thread in of_thread for task, error in thread.failed]
@@ -111,18 +94,18 @@ class DeviceThreads:
                             f"a larger timeout if it is only slow.")
 
     def hangs(self, device: str) -> bool:
-        """Whether a call for the device has not returned."""
+        """Return whether a call for the device has not returned."""
         return not self._direct and self._threads[device].now is not None
 
     def close(self) -> None:
-        """Give the threads back; one that hangs ends when its call returns."""
+        """Return the threads; one that hangs ends when its call returns."""
         self._cores.close()
         for thread in set(self._threads.values()):
             thread.give_back()
 
 
 def _wait_for(threads: Iterable[_DeviceThread], end: float) -> None:
-    """Wait for all calls, or until one is late."""
+    """Wait for all calls, until one is late."""
     for thread in threads:
         if not thread.wait(end - monotonic()):
             return
@@ -151,7 +134,7 @@ class _DeviceThread:
         self._thread.give(self._work)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the calls, at most so long; whether they have returned."""
+        """Wait for the calls, at most so long; return whether they have returned."""
         return self._done.acquire(timeout=min(max(0.0, seconds), TIMEOUT_MAX))
 
     def _work(self) -> None:
@@ -162,7 +145,7 @@ class _DeviceThread:
             self._done.release()
 
     def _make_calls(self) -> None:
-        """In a function of its own: no variable may hold a task, and its memory, when the caller goes on."""
+        """Make the calls; a separate function so that no local holds a task, and its memory, afterwards."""
         for task in self._tasks:
             self.now = task
             try:
@@ -171,23 +154,23 @@ class _DeviceThread:
                 self.failed.append((task, error))
 
     def give_back(self) -> None:
-        """Wait for the next training; a thread that hangs cannot, and ends when its call returns."""
+        """Join the idle threads; a thread that hangs ends when its call returns."""
         with self._ending:
             if self.now is not None:
                 self._thread.retired, self._thread.name = True, "ag_replica (left behind)"
                 return
-            self._done.acquire(blocking=False)  # if the caller did not wait for the last calls
+            self._done.acquire(blocking=False)  # the caller may not have waited for the last calls
         self._tasks, self.failed, self._context = [], [], Context()
         _idle.append(self)
 
 
 _idle: deque[_DeviceThread] = deque()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # which has none of the threads
+    os.register_at_fork(after_in_child=_idle.clear)  # a child has none of the threads
 
 
 def _idle_thread(callers: int) -> _DeviceThread:
-    """An idle thread, or a new one."""
+    """Take an idle thread, or make one; drivers keep some memory for every thread that ever used them."""
     try:
         thread = _idle.pop()
     except IndexError:
@@ -201,6 +184,84 @@ def _of(task: Task, error: BaseException, step: int) -> BaseException:
 
 
 def noted(error: BaseException, note: str) -> BaseException:
-    """The error with a note in its traceback that says whose it is; Python 3.11 and later show it."""
+    """Add a note to the error's traceback; Python 3.11 and later show it."""
     error.__dict__.setdefault("__notes__", []).append(note)
     return error
+
+
+# ---------------------------------------------------------------------------------------------- cores of the BLAS
+
+_lock = RLock()
+_sharing: WeakKeyDictionary[SharedCores, frozenset[str]] = WeakKeyDictionary()
+_before: dict[str, int] = {}  # threads of each library while they are limited, by file
+
+
+def _forked() -> None:
+    """Replace the lock in a forked child, in which its owner may be missing."""
+    global _lock
+    _lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class SharedCores:
+    """Limits the BLAS while CPU devices work at the same time: each takes all cores otherwise, and they are slower.
+
+    Ends when it is closed, or left as a context.  Devices that several name at once count once.
+    """
+
+    def __init__(self, devices: Iterable[str]) -> None:
+        with _lock:
+            _sharing[self] = frozenset(devices)
+            _apply()
+
+    def close(self) -> None:
+        """Release the cores."""
+        with _lock:
+            _sharing.pop(self, None)
+            _apply()
+
+    def __enter__(self) -> SharedCores:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> list[Any]:
+    return [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
+
+
+def _apply() -> None:
+    """Give every BLAS as many threads as each device in use has cores; restore the number for one device."""
+    devices = frozenset[str]().union(*_sharing.values())
+    for library in _libraries():
+        if len(devices) > 1:
+            most = _before.setdefault(library.filepath, library.num_threads)
+            library.set_num_threads(min(most, max(1, threads() // len(devices))))
+        elif library.filepath in _before:
+            library.set_num_threads(_before[library.filepath])
+            del _before[library.filepath]
+
+
+def blas_threads() -> list[tuple[str, int]]:
+    """List the BLAS libraries of the process and their numbers of threads."""
+    return [(f"{library.internal_api} {library.version}", library.num_threads) for library in _libraries()]
+
+
+def failed_among(devices: Iterable[str]) -> list[str]:
+    """Return the devices on which 1 + 1 is not 2 any more."""
+    return [device for device in dict.fromkeys(devices) if not _works(device)]
+
+
+def _works(device: str) -> bool:
+    try:
+        with no_grad():
+            one = ag_tensor(np.ones(1, np.float32), device)
+            return bool((one + one).item() == 2.0)
+    except DeviceError:
+        return False

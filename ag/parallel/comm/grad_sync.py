@@ -1,11 +1,6 @@
 """Gradient synchronization: the weighted average of sets of gradients, within a process and over a group of ranks.
 
-For training loops written by hand that compute gradients in parts, such as gradient accumulation.  Sums are made in one
-fixed binary tree, over the sets and then over the ranks, and divided once:
-
     rank 0: sets a, b with weights 2, 1      rank 1: set c with weight 1      ->   ((2 a + 1 b) + 1 c) / 4 on both
-
-Knows gradients by name and a communicator; not where they came from.  Users call it.
 """
 
 from __future__ import annotations
@@ -115,7 +110,7 @@ def _array(g: TensorLike) -> Array:
 
 
 def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of every gradient that some set has."""
+    """Return shape and type of every gradient of any set."""
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     for i, grads in enumerate(named):
         for name, g in grads.items():
@@ -130,7 +125,7 @@ def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ..
 
 
 def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The gradients that some rank has, in the same order on all of them."""
+    """Return the gradients of any rank, in the same order on all of them."""
     agreed: dict[str, tuple[tuple[int, ...], str]] = {}
     for rank, layout in enumerate(everyone(group, mine)):
         for name, (sizes, kind) in layout.items():
@@ -142,7 +137,7 @@ def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[s
 
 
 def _flat(grads: dict[str, TensorLike], weight: float, starts: Mapping[str, int], row: Array) -> Array:
-    """A set's gradients times its weight, in the places of a row of zeros."""
+    """Write a set's gradients times its weight to a row of zeros."""
     for name, g in grads.items() if weight else ():
         values = _array(g).reshape(-1)
         np.multiply(values, row.dtype.type(weight), out=row[starts[name] : starts[name] + values.size])

@@ -1,18 +1,8 @@
 """Membership: the ranks that a group still has, and calls that all of them have made, or none.
 
-A rank may be lost in the middle of a call, when some of the others have its result and some have not.  So every call
-ends with an agreement, and counts only if all have come through; else the group shrinks to those who are left:
-
-    rank 0   has the sum       says yes   -> told no: throws the sum away     rank 0 of 2
-    rank 1   killed
-    rank 2   has an error      says no    -> told no                          rank 1 of 2
-
-Both make the call again, or whatever else has led to it.  A network that is cut in two looks the same from either side,
-and only one side may go on, the one with the quorum: more than half of the last members, or half of them with the
-lowest rank.  Of five ranks cut into 0 1 | 2 3 4 the right side goes on; of four cut into 0 1 | 2 3 the left one.
-
-Knows a communicator; not what is called, nor what the ranks train.  The ranks of `dp_train` and those of
-`train_distributed` are `Member`s, and make their calls through it.
+Every call ends with an agreement and counts only if all ranks came through; else the group shrinks and calls again.  Of
+a network that is cut in two, the side with the quorum goes on: more than half of the last members, or half of them with
+the lowest rank.  Of five ranks cut into 0 1 | 2 3 4 the right side goes on; of four cut into 0 1 | 2 3 the left one.
 """
 
 from __future__ import annotations
@@ -28,54 +18,23 @@ from ag.errors import CommError, RankLostError
 from ag.log import log
 from ag.parallel.comm.comm import Comm, Json
 
-__all__ = ["Member", "Membership", "shared_device", "this_process"]
-
 T = TypeVar("T")
 
-_PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
+_PROCESS = token_hex(8)  # with the process number, which processes in containers may share
 
 
 class Membership:
-    """The ranks that are left of a group.
-
-    Parameters
-    ----------
-    comm : Comm
-    who : str
-        Begins lines of the log.
-    least : int, optional
-        With fewer ranks nobody goes on.
-
-    Attributes
-    ----------
-    comm : Comm
-        The group now.
-    who : str
-    old_ranks : list of int
-        For each rank, which one it was before the last loss.
-    """
+    """The ranks that are left of a group."""
 
     def __init__(self, comm: Comm, who: str, least: int = 1) -> None:
-        self.comm = comm
-        self.old_ranks = list(range(comm.size))
-        self.who, self._least = who, least
+        self.comm = comm  # of the ranks that are left
+        self.old_ranks = list(range(comm.size))  # number of each rank before the last loss
+        self.who, self._least = who, least  # begin of log lines; with fewer ranks training ends
 
     def agreed(self, call: Callable[[Comm], T], where: str) -> T:
-        """What the call returns, if it was made by all ranks; else the group has shrunk.
+        """Return the result of ``call(comm)`` if all ranks made the call; it must overwrite what a repeated call does.
 
-        Parameters
-        ----------
-        call : callable
-            ``call(comm)``; must leave nothing behind that making it again would not overwrite.
-        where : str
-            For the log: where in its work the rank is.
-
-        Raises
-        ------
-        RankLostError
-            On all ranks that are left, if one was lost; `comm` is their group.
-        CommError
-            If those who are left have no quorum.
+        If a rank was lost, the others get a RankLostError, with `comm` as their group; without a quorum, a CommError.
         """
         began = perf_counter()
         lost: RankLostError | None = None
@@ -103,47 +62,37 @@ class Membership:
         raise RankLostError(f"{self.who}: {named} was lost {where}.", tuple(gone)) from lost
 
     def part(self, stays: bool, where: str) -> None:
-        """Go on as two groups, of those who stay and of those who do not; as `agreed`."""
+        """Split into two groups, of the ranks that stay and of the others; as `agreed`."""
         self.comm = self.agreed(lambda comm: comm.split(int(stays)), where)
 
 
 class Member:
-    """A rank's place among those that train together.
+    """A rank's place among those that train together."""
 
-    Parameters
-    ----------
-    members : Membership
-
-    Attributes
-    ----------
-    place : tuple of (str, int)
-        How far the training is: before, in or after which step.
-    """
-
-    advice: str  # what to do if the ranks cannot go on; ends the message
+    advice: str  # ends the message where the ranks cannot go on
 
     def __init__(self, members: Membership) -> None:
         self._members = members
-        self.place = "before", 0
-        self._over = False  # whether all ranks know that the training is over
+        self.place = "before", 0  # before, in or after which step
+        self._over = False  # all ranks know that the training is over
 
     @property
     def where(self) -> str:
-        """How far the training is, for messages."""
+        """Describe how far the training is, for messages."""
         return f"{self.place[0]} step {self.place[1]}"
 
     @property
     def rank(self) -> int:
-        """This rank's number among those that are left."""
+        """Return this rank's number among those that are left."""
         return self._members.comm.rank
 
     @property
     def size(self) -> int:
-        """How many ranks are left."""
+        """Return how many ranks are left."""
         return self._members.comm.size
 
     def _has_shrunk(self) -> bool:
-        """Follow the group, which has lost a rank; whether those who are left go on."""
+        """Follow the group after a loss; return whether the remaining ranks go on."""
         raise NotImplementedError(f"{type(self).__name__} does not define _has_shrunk()")
 
     def _abort(self, error: BaseException) -> None:
@@ -151,14 +100,9 @@ class Member:
         self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
 
     def _agreed(self, call: Callable[[Comm], T]) -> T:
-        """What a call of the communicator returns, if all ranks have made it.
+        """Return the result of a call of the communicator that all ranks have made.
 
-        Raises
-        ------
-        RankLostError
-            If it must be made again, as a rank was lost.
-        CommError
-            After any other error, which ends the group: no rank knows how far the others have got.
+        After a RankLostError it must be made again.  Any other error ends the group, as the ranks' states may differ.
         """
         try:
             return self._members.agreed(call, self.where)
@@ -173,12 +117,12 @@ class Member:
 
 
 def this_process() -> list[Json]:
-    """What tells this process from those of other ranks."""
+    """Return what identifies this process among those of other ranks."""
     return [_PROCESS, os.getpid()]
 
 
 def shared_device(places: Sequence[tuple[Json, Sequence[str]]]) -> tuple[int, int, str] | None:
-    """Two ranks that are threads of one process, and a device that both have; `places` are processes and devices.
+    """Return two ranks that are threads of one process and a device of both; `places` are processes and devices.
 
     Examples
     --------

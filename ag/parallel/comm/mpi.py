@@ -1,34 +1,20 @@
-"""Groups of processes, over MPI, as `ag.parallel.comm.comm.Comm` describes them; they outlive lost ranks.
+"""Groups of processes over MPI that outlive lost ranks.
 
-Arrays move from rank to rank (``Isend``, ``Irecv``, ``Test``).  MPI's own collective operations are not used for data:
-with those of Open MPI a lost rank can leave others with a result that was never filled in, and no error.  Of the
-operations for lost ranks (ULFM) one is used, Agree: all who are left get the same answer, the bits that all of them
-have set.  Its others, Revoke and Shrink, crash when a second rank is lost meanwhile, as every way to make a
-communicator does in Open MPI 5.0; so ranks tell each other that a group is broken, agree on who is left, bit by bit,
-and go on in the same communicator, with other tags.  Only ``split`` makes one.
-
-Knows arrays and mpi4py; no tensor, no device.  `DistributedWorld` makes the group of all processes.
-
-Every call begins with a few bytes from each rank to each, so who does not come, or calls something else, is named.  To
-wait is to look, and to sleep ever longer in between.
-
-**How agreements pair up.**  A step ends with ``commit``, which is an Agree.  Rank 2 of 3 is lost while rank 0 still
-moves arrays, and rank 1 has all it needs:
-
-    rank 0    RankLostError   survivors: Agree (not whole) --+             Agree (left: 0, 1) --+   goes on
-    rank 1    commit:                    Agree (whole) ------+   False   survivors: Agree (left: 0, 1)   goes on
-
-The first answer says that somebody is lost, to both of them; and a commit that failed so is the first Agree of
-`survivors`.  An Agree in which a loss shows that not all ranks knew of is an error on all of them, and made again.
+Arrays move by ``Isend``, ``Irecv`` and ``Test``: Open MPI's collectives can leave a result unfilled, without an error,
+when a rank is lost.  Of ULFM only Agree is used; its Revoke and Shrink crash when a second rank is lost meanwhile.  So
+ranks tell each other that a group is broken, agree bit by bit on who is left, and continue with other tags.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, islice, zip_longest
+from math import inf
 from socket import gethostname
+from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,23 +22,210 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Moves, check_rank, everyone, sent_array
-from ag.parallel.comm.mpi_process import TIMEOUT, Lost, mpi_process
-from ag.parallel.comm.mpi_waiting import MpiMember, Pending, pieces
+from ag.parallel.comm.mpi_process import TIMEOUT, Lost, MpiProcess, Pause, mpi_process
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm as MPIComm
+    from mpi4py.MPI import Request
 
-__all__ = ["MpiComm", "mpi_comm"]
+
+_PIECE = 1 << 25  # bytes of a message at most: while MPI copies one no heartbeat goes out
+_WINDOW = 8  # messages that a rank receives at a time
+_DRAIN = 2.0  # seconds for the requests of a call that has failed to come to an end
+_GRACE = 1.0  # seconds for what a process has sent before it left
+
+Pending = list[tuple[int, "Request"]]  # with the rank at the other end
+
+
+class MpiMember(Comm):
+    """A member of a group of processes, which can wait for others by looking, and sleeping ever longer in between."""
+
+    def __init__(self, process: MpiProcess, comm: MPIComm, name: str, tag: int, places: Sequence[int],
+                 hosts: Sequence[str], timeout: float) -> None:
+        self.rank, self.size, self.hosts, self.timeout = [*places].index(comm.rank), len(places), tuple(hosts), timeout
+        self._process = process
+        self._comm = comm  # may have lost processes, and other groups
+        self._name, self._tag = name, tag  # equal on all ranks; the first of four tags of this group in `comm`
+        self._places = [*places]  # numbers of the ranks in `comm`
+        self._members = comm.Get_group().Translate_ranks(self._places, process.mpi.COMM_WORLD.Get_group())
+        self._stages = 0  # gates, moves and agreements that this rank has done
+        self._turn = Lock()
+        self._error: str | None = None
+        self._lost = False  # all calls are over, except for agreements
+        self._agreed = False  # the last agreement was that a rank is lost
+        self._sending: list[Pending] = []
+
+    # -------------------------------------------------------------------------------------- errors
+
+    def _check(self, operation: str, lost: bool = True) -> None:
+        """Raise if the group was ended or, with `lost`, has lost a rank."""
+        self._process.read_news()
+        reason, stages = self._process.ended.get(self._name, ("", 0))
+        if reason and stages <= self._stages:  # otherwise the rank that ended it is ahead: this call can complete
+            self._error = self._error or reason
+        if self._error is not None:
+            raise CommError(self._error)
+        if lost and (self._lost or self._name in self._process.broken):
+            raise self._loss(operation)
+
+    def _loss(self, operation: str) -> CommError:
+        """Return the error for a lost rank, and tell the other ranks once."""
+        if not self._process.recovers:
+            self._error = (f"{operation}: a rank was lost, and the job was started without fault tolerance, so it "
+                           f"cannot go on; start it by mpiexec with --with-ft ulfm.")
+            return CommError(self._error)
+        if not self._lost:
+            self._lost = self._process.lost = True
+            self._tell({"group": self._name, "broken": 1})
+        lost = self._dead()
+        who = f"{self._named(lost)} was lost" if lost else "another rank asks for it"
+        return RankLostError(f"{operation}: {who}; survivors() is the group of those who are left.", tuple(lost))
+
+    def _dead(self) -> list[int]:
+        """Return the ranks that are known to be lost."""
+        comm = self._comm
+
+        def failed() -> set[int]:
+            return {*comm.Get_failed().Translate_ranks(None, comm.Get_group())}
+
+        dead = self._process.inside("Get_failed", failed) if self._process.recovers else set()
+        return [i for i, (place, member) in enumerate(zip(self._places, self._members, strict=True))
+                if place in dead or member in self._process.dead]
+
+    def _tell(self, message: dict[str, str | int]) -> None:
+        self._process.tell([self._members[i] for i in self._others()], message)
+
+    def _named(self, ranks: Sequence[int]) -> str:
+        return ", ".join(f"rank {i} on {self.hosts[i]}" for i in ranks)
+
+    def _stop(self, reason: str) -> CommError:
+        """End the group and tell the others why."""
+        self._error = self._error or reason
+        self._tell({"group": self._name, "reason": self._error[:600], "stages": self._stages})
+        return CommError(self._error)
+
+    def _end(self, reason: str) -> None:
+        self._error = self._error or reason
+
+    def abort(self, reason: str) -> None:
+        self._stop(f"the group was ended by rank {self.rank}: {reason}")
+
+    # -------------------------------------------------------------------------------------- waiting
+
+    def _wait(self, operation: str, look: Callable[[], Sequence[int]], most: float,
+              late: Callable[[str], BaseException], lost: bool = True) -> None:
+        """Look until no rank is missing; check from time to time whether it can still come."""
+        pause, end, gone = Pause(most), monotonic() + self.timeout, inf
+        missing: Sequence[int] = range(self.size + 1)
+        for looks in count(1):
+            before, missing = len(missing), self._process.inside(operation, look)
+            if not missing:
+                return
+            if len(missing) < before:
+                pause.restart()
+            if looks % 8 == 0:
+                self._check(operation, lost)
+                left = sorted({i for i in missing if self._members[i] in self._process.left})
+                gone = min(gone, monotonic() + _GRACE) if left else inf
+                if monotonic() > gone:
+                    raise self._stop(f"{operation}: {self._named(left)} has come to the end of its program, and takes "
+                                     f"no part; all ranks must make the same calls.")
+                if monotonic() > end:
+                    raise late(self._named(sorted({*missing})))
+            pause()
+
+    def _exchange(self, operation: str, tag: int, out: Moves, into: Moves, what: str = "did not come",
+                  most: float = 0.005) -> None:
+        """Send and receive arrays and wait for them; after an error MPI uses none of them."""
+        comm, byte, places, tag = self._comm, self._process.mpi.BYTE, self._places, self._tag + tag
+        receiving: Pending = []
+        sending: Pending = []
+        columns = [[(i, x) for x in pieces(arrays)] for i, arrays in into.items()]
+        to_come = (pair for row in zip_longest(*columns) for pair in row if pair is not None)
+        window = max(_WINDOW, len(into))
+
+        def receive() -> None:
+            receiving.extend((i, comm.Irecv([x, byte], places[i], tag))
+                             for i, x in islice(to_come, window - len(receiving)))
+
+        def post() -> None:
+            receive()
+            sending.extend((i, comm.Isend([x, byte], places[i], tag)) for i in out for x in pieces(out[i]))
+
+        def look() -> list[int]:
+            receiving[:] = [pair for pair in receiving if not pair[1].Test()]
+            sending[:] = [pair for pair in sending if not pair[1].Test()]
+            receive()
+            return [rank for rank, _ in (*receiving, *sending)]
+
+        try:
+            self._process.inside(operation, post)
+            self._wait(operation, look, most, lambda who: self._stop(f"{operation}: {who} {what} within "
+                                                                     f"{self.timeout:g} s."))
+        except Lost as lost:
+            error = self._loss(operation)
+            self._drain(receiving, sending)
+            raise error from lost
+        except BaseException as error:
+            if not isinstance(error, CommError):  # an interrupt: the state of this rank is unknown
+                self.abort(f"{operation} was interrupted by {type(error).__name__}")
+            self._drain(receiving, sending)
+            raise
+
+    def _drain(self, receiving: Pending, sending: Pending) -> None:
+        """Wait until MPI writes to no array; arrays that it still reads are kept."""
+        end, pause = monotonic() + _DRAIN, Pause()
+        for _, request in receiving:
+            with suppress(Lost, CommError):
+                self._process.inside("Cancel", request.Cancel)
+        while (receiving := [pair for pair in receiving if not self._is_over(pair[1])]) and monotonic() < end:
+            pause()
+        self._process.abandon(request for _, request in (*receiving, *sending) if not self._is_over(request))
+
+    def _is_over(self, request: Request) -> bool:
+        try:
+            return self._process.inside("Test", request.Test)
+        except (Lost, CommError):
+            return True
+
+    @contextmanager
+    def _one_call(self, operation: str, lost: bool = True) -> Iterator[None]:
+        if not self._turn.acquire(blocking=False):
+            raise CommError(f"{operation}: another thread of rank {self.rank} is in a call of this group; only one may "
+                            f"be at a time, as all ranks must make the same calls in the same order.")
+        try:
+            self._check(operation, lost)
+            yield
+            self._stages += 1
+        finally:
+            self._turn.release()
+
+
+def pieces(arrays: Sequence[Array]) -> Iterator[Array]:
+    """Cut flat arrays into messages that are not too long."""
+    for array in arrays:
+        flat = array.view(np.uint8)
+        yield from (flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE))
+
 
 _HEAD = 1024  # bytes that each rank sends to each at the beginning of a call
 _GATES, _MOVES, _HEADS, _SENDS = 0, 1, 2, 3  # tags
 _TAGS = 4
 _BITS = 30  # of an agreement
-_DONE, _WHOLE = 1, 2  # bits of an agreement: the step is done; nobody is known to be lost
+_DONE, _WHOLE = 1, 2  # bits of an agreement: the step is done; no rank is known to be lost
 
 
 class MpiComm(MpiMember):
-    """A place in a group of processes; made by `mpi_comm`."""
+    """A place in a group of processes; made by `mpi_comm`.
+
+    A step ends with `commit`, an Agree.  Rank 2 of 3 is lost while rank 0 still moves arrays:
+
+        rank 0    RankLostError   survivors: Agree (not whole) --+             Agree (left: 0, 1) --+   goes on
+        rank 1    commit:                    Agree (whole) ------+   False   survivors: Agree (left: 0, 1)   goes on
+
+    A commit that failed is the first Agree of `survivors`.  If an Agree reveals a loss that some ranks had not seen, it
+    fails on every rank and is repeated.
+    """
 
     def _gate(self, operation: str, text: str) -> list[str]:
         mine = f"{operation}\n{text}".encode()
@@ -124,7 +297,7 @@ class MpiComm(MpiMember):
                        [self.hosts[i] for i in ranks], self.timeout)
 
     def _part(self, ranks: Sequence[int]) -> MPIComm:
-        """A communicator of some of the ranks; all make this call."""
+        """Make a communicator of some of the ranks; all make this call."""
         comm = self._comm
         group = comm.Get_group().Incl([self._places[i] for i in ranks])
         if self.size < comm.size:  # a group cannot be made in a communicator with lost processes
@@ -153,7 +326,7 @@ class MpiComm(MpiMember):
         return bool(bits[0] & _DONE)
 
     def _agree(self, bits: Array) -> None:
-        """Replace bits by those that all ranks have set, or raise Lost, on all ranks."""
+        """Replace bits by those that all ranks have set, or raise Lost on all ranks."""
         request = self._process.inside("commit", lambda: self._comm.Iagree(bits))
         others = self._others()
 
@@ -185,9 +358,9 @@ class MpiComm(MpiMember):
                        [self.hosts[i] for i in left], self.timeout), left
 
     def _left(self) -> list[int]:
-        """The ranks that nobody who is left takes for lost, agreed on bit by bit."""
+        """Return the ranks that no remaining rank takes for lost, agreed on bit by bit."""
         while True:
-            self._process.inside("Ack_failed", self._comm.Ack_failed)  # these are no errors of an agreement any more
+            self._process.inside("Ack_failed", self._comm.Ack_failed)  # known losses do not fail an agreement
             dead, left = self._dead(), list[int]()
             with suppress(Lost):
                 for begin in range(0, self.size, _BITS):
@@ -202,20 +375,10 @@ _groups = count()
 
 
 def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
-    """The group of all processes that one mpiexec has started; all of them make this call.
+    """Return the group of all processes of one mpiexec; all of them make this call.
 
-    Parameters
-    ----------
-    timeout : float, optional
-        Seconds after which a rank that waits for others gives up, and names them.  A rank that is lost is noticed much
-        earlier; this is about those that are slow, and must be longer than a step may take.
-
-    Raises
-    ------
-    ValueError
-        If `timeout` is not positive.
-    ImportError
-        If mpi4py or an MPI is missing.
+    A rank that waits longer than `timeout` seconds gives up and names the others.  Lost ranks are noticed earlier; the
+    timeout is for slow ones, and must exceed the time of a step.
     """
     if not timeout > 0:
         raise ValueError(f"mpi_comm: timeout is {timeout}; a positive number of seconds is required.")
@@ -224,7 +387,7 @@ def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
                    process.hosts or ["?"] * process.size, timeout)
     if not process.hosts:
         hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
-        if not comm.commit(True):  # after that no rank's loss can keep another one from having the group
+        if not comm.commit(True):  # from here on every remaining rank has the group
             error = comm._loss("mpi_comm")
             raise error
         process.hosts = comm.hosts = tuple(hosts)

@@ -1,16 +1,8 @@
-"""MPI in this process: started once, one thread in it at a time, its deadlines, news between processes, and the end.
+"""MPI in this process: started once, one thread in it at a time, with deadlines, news between processes, and the end.
 
-* **One thread at a time** is in MPI, as two at a time have crashed while a rank was lost.  While nobody is, a thread
-  looks in every 50 ms: Open MPI's heartbeats go out only when MPI is called, and a rank that computes for longer than
-  the detector waits would be taken for dead.
-* **No call may hang.**  Every stay in MPI has a limit.  When it is over, a watchdog prints what was being done and the
-  stacks of all threads, and kills its own process: the other ranks then lose this one, and go on.
-* **News** are short messages on a communicator of their own: a group was ended, and why; it has lost a rank; a process
-  has left.  So whoever waits is told at once.
-* **The end**: who comes there first waits, asleep, for the others, as MPI's own end would, awake.  If a process was
-  lost that end hangs, and is left out.
-
-Knows processes by their numbers in the job, and mpi4py; no array, no group.  `ag.parallel.comm.mpi` calls it.
+Two threads in MPI at a time have crashed when a rank was lost.  A heartbeat thread looks in every 50 ms: Open MPI sends
+its heartbeats only when MPI is called.  When a stay in MPI exceeds its limit, a watchdog kills the process, so that the
+others lose it and go on.  The first rank to finish sleeps until the rest are done; ``MPI_Finalize`` would spin.
 """
 
 from __future__ import annotations
@@ -38,8 +30,6 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm as MPIComm
     from mpi4py.MPI import Request
 
-__all__ = ["LIMIT", "TIMEOUT", "Lost", "MpiProcess", "Pause", "mpi_process", "progress"]
-
 T = TypeVar("T")
 
 TIMEOUT = 900.0  # seconds to wait for a rank that is alive: more than `dp_train` waits for a device
@@ -48,25 +38,19 @@ _BEAT = 0.05  # seconds between two looks into MPI
 _NEWS = 2048  # bytes of a message
 
 
-class Lost(Exception):  # noqa: N818 - whoever calls makes a `RankLostError` of it
+class Lost(Exception):  # noqa: N818 - callers make a `RankLostError` of it
     """MPI reports that a rank is lost, or that another rank has said so."""
 
 
 class Pause:
-    """Waits between two looks: ever longer, but never long compared with what was waited for so far.
-
-    Parameters
-    ----------
-    most : float
-        Seconds that a pause takes at most.
-    """
+    """Waits between two looks: ever longer, but at most a part of the time waited so far, and `most` seconds."""
 
     def __init__(self, most: float = 0.005) -> None:
         self._most = most
         self.restart()
 
     def restart(self) -> None:
-        """Something has happened: be quick again."""
+        """Begin with short pauses again."""
         self._begin = monotonic()
 
     def __call__(self) -> None:
@@ -75,15 +59,10 @@ class Pause:
 
 
 def _start(mpi: ModuleType) -> None:
-    """Start MPI, which waits for all processes; the other threads of this one go on meanwhile.
+    """Start MPI, which waits for all processes, while other threads of this one go on.
 
-    mpi4py would hold Python's lock until all are there: never, if one of them is lost before.  Then no thread of this
-    process could end it: not the watchdog, and not the one that hears the launcher.
-
-    Raises
-    ------
-    CommError
-        If MPI reports an error.
+    mpi4py would hold Python's lock until all are there: for ever, if a process is lost before.  Then neither the
+    watchdog nor the launcher's thread could end this process.
     """
     start = getattr(ctypes.CDLL(mpi.__file__), "MPI_Init_thread", None)
     if start is None:  # as on Windows, where a library shows its own functions only
@@ -96,27 +75,7 @@ def _start(mpi: ModuleType) -> None:
 
 
 class MpiProcess:
-    """MPI of this process; made by `mpi_process`.
-
-    Attributes
-    ----------
-    mpi : module
-        ``mpi4py.MPI``.
-    rank, size : int
-        This process's number in the job, and how many there are.
-    hosts : tuple of str
-        Of all processes, as soon as they have told each other.
-    recovers : bool
-        Whether MPI can go on without a lost process.
-    lost : bool
-        Whether MPI cannot be ended: some process was lost, or something did not come to an end.
-    left, dead : set of int
-        Processes that have come to their end, and that are known to be lost.
-    broken : set of str
-        Names of groups in which another process misses a rank.
-    ended : dict of str to (str, int)
-        By the name of a group that another process has ended: why, and how many stages of calls that one had done.
-    """
+    """MPI of this process; made by `mpi_process`."""
 
     def __init__(self) -> None:
         for name, value in rank_environment().items():
@@ -138,7 +97,7 @@ class MpiProcess:
             mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
 
-        self._finalize = not MPI.Is_initialized()  # otherwise whoever has started it, ends it
+        self._finalize = not MPI.Is_initialized()  # otherwise the program that started it ends it
         if self._finalize:
             _start(MPI)  # however long another process takes to come here
         self._stay = ("the start of MPI", monotonic() + TIMEOUT)
@@ -153,13 +112,13 @@ class MpiProcess:
         if self.size == 1 < started:
             raise CommError(f"mpi_comm: this process was started as one of {started}, and its MPI finds no other; "
                             f"start it by the mpiexec of the MPI that mpi4py uses, which `python -m ag doctor` names.")
-        self.recovers = os.environ.get(FAULT_TOLERANCE) == "1"
-        self.hosts: tuple[str, ...] = ()
-        self.lost = False
-        self.left: set[int] = set()
-        self.dead: set[int] = set()
-        self.broken: set[str] = set()
-        self.ended: dict[str, tuple[str, int]] = {}
+        self.recovers = os.environ.get(FAULT_TOLERANCE) == "1"  # MPI can go on without a lost process
+        self.hosts: tuple[str, ...] = ()  # of all processes, once they have told each other
+        self.lost = False  # MPI cannot be ended: a process was lost, or a request did not end
+        self.left: set[int] = set()  # processes that have ended
+        self.dead: set[int] = set()  # processes that are known to be lost
+        self.broken: set[str] = set()  # groups in which another process misses a rank
+        self.ended: dict[str, tuple[str, int]] = {}  # groups that another process ended: why, and after which stage
         self._sending: list[tuple[Request, object]] = []
         self._abandoned: list[Request] = []
         self._news = self.duplicate()
@@ -179,13 +138,7 @@ class MpiProcess:
         return comm
 
     def duplicate(self) -> MPIComm:
-        """A communicator of all processes, who all make this call.
-
-        Raises
-        ------
-        RankLostError
-            If one of them is lost; there is no group of those who are left.
-        """
+        """Make a communicator of all processes, which all make this call."""
         try:
             return self.inside("the start of a group", self._duplicate, TIMEOUT)
         except Lost as lost:
@@ -195,14 +148,9 @@ class MpiProcess:
     # -------------------------------------------------------------------------------------- in MPI
 
     def inside(self, what: str, call: Callable[[], T], limit: float = LIMIT) -> T:
-        """The result of a call of MPI, which no other thread is in meanwhile; `what` is done, says the watchdog.
+        """Return the result of a call of MPI, alone in it; the watchdog calls it `what`.
 
-        Raises
-        ------
-        Lost
-            If a rank is lost.
-        CommError
-            If MPI reports anything else.
+        Raises Lost if a rank is lost, CommError if MPI reports anything else.
         """
         if os.getpid() != self._pid:
             raise CommError(f"{what}: this is a forked child of rank {self.rank}, which has no part in its groups; "
@@ -224,8 +172,8 @@ class MpiProcess:
         while not self._over.wait(_BEAT):
             if self._lock.acquire(blocking=False):
                 try:
-                    if not self._over.is_set():  # nobody may call MPI after its end
-                        self.mpi.COMM_SELF.Iprobe()  # on any other communicator this is an error once a rank is lost
+                    if not self._over.is_set():  # MPI may not be called after its end
+                        self.mpi.COMM_SELF.Iprobe()  # an error on other communicators once a rank is lost
                 finally:
                     self._lock.release()
 
@@ -233,14 +181,14 @@ class MpiProcess:
         while not self._over.wait(0.2):
             stay = self._stay
             if stay is not None and monotonic() > stay[1]:
-                if stay[0] != "the start of MPI" and self._lock.acquire(timeout=1):  # nobody is inside: an interrupt
+                if stay[0] != "the start of MPI" and self._lock.acquire(timeout=1):  # no thread is inside: an interrupt
                     self._stay = None
                     self._lock.release()
                 else:
                     self.die(stay[0])
 
     def die(self, what: str) -> None:
-        """End this process at once, as others must not wait for it: print what it was doing, and kill it."""
+        """Print what this process was doing and kill it, so that others do not wait."""
         out = Forgiving(sys.stderr)
         out.write(f"ag: {what} did not end in time; this process (rank {getattr(self, 'rank', '?')}) ends itself by "
                   f"SIGKILL, so that the others lose it. Its threads were here:\n")
@@ -250,19 +198,19 @@ class MpiProcess:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def abandon(self, requests: Iterable[Request]) -> None:
-        """Keep requests that did not end, and with them the arrays they use; MPI's own end would wait for them."""
+        """Keep requests that did not end, and their arrays; `MPI_Finalize` would wait for them."""
         self._abandoned.extend(requests)
         self.lost |= bool(self._abandoned)
 
     # -------------------------------------------------------------------------------------- news
 
     def _letter(self, source: int) -> tuple[Request, bytearray]:
-        """Wait for news from another process."""
+        """Post a receive for news from another process."""
         buffer = bytearray(_NEWS)
         return self._news.Irecv([buffer, self.mpi.BYTE], source), buffer
 
     def tell(self, processes: Collection[int], message: dict[str, str | int]) -> None:
-        """Send news to other processes, as far as they are there."""
+        """Send news to those processes that are alive."""
         text = json.dumps(message).encode().ljust(_NEWS)
         for other in processes:
             if other not in self.dead:
@@ -273,7 +221,7 @@ class MpiProcess:
                     self.dead.add(other)
 
     def read_news(self) -> None:
-        """Take in what other processes have told."""
+        """Read the news of other processes."""
         for source, (request, buffer) in [*self._letters.items()]:
             try:
                 while self.inside("news", request.Test):
@@ -293,7 +241,7 @@ class MpiProcess:
     # -------------------------------------------------------------------------------------- the end
 
     def _leave(self) -> None:
-        """Say so, wait for the others, and end MPI."""
+        """Tell the others, wait for them, and end MPI."""
         if os.getpid() != self._pid:
             return
         others = {*range(self.size)} - {self.rank}
@@ -308,7 +256,7 @@ class MpiProcess:
         if self._finalize and not self.lost:
             self.inside("the end of MPI", self._end)
         self._over.set()
-        if not self._finalize and self.lost:  # whoever has started MPI would hang in its end
+        if not self._finalize and self.lost:  # the program that started MPI would hang in its end
             Forgiving(sys.stdout).flush()
             Forgiving(sys.stderr).flush()
             os._exit(1 if hasattr(sys, "last_value") else 0)
@@ -329,11 +277,8 @@ _starting, _begun = Lock(), False
 
 
 def progress() -> str:
-    """How far this process is with joining the others: "" (not begun), "joining" or "joined".
-
-    A script that has started MPI by itself has joined them.
-    """
-    if not _starting.acquire(blocking=False):  # nobody may ask MPI anything while it starts
+    """Return how far this process is with joining the others: "" (not begun), "joining" or "joined"."""
+    if not _starting.acquire(blocking=False):  # MPI may not be called while it starts
         return "joining"
     try:
         if _begun:
@@ -345,7 +290,7 @@ def progress() -> str:
 
 
 def mpi_process() -> MpiProcess:
-    """MPI of this process, which the first call starts."""
+    """Return MPI of this process; the first call starts it."""
     global _process, _begun
     with _starting:
         _begun = True

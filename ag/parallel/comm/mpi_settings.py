@@ -1,8 +1,7 @@
 """What Open MPI must be told so that ranks outlive each other: the environment, and mpiexec's arguments.
 
-Each setting was found by experiment; without it a job hangs, or loses a rank that only computes, or is slow.  Settings
-that are in the environment already stay.  Knows names and values; starts nothing and imports no MPI.  The launcher
-builds its command from here, ranks that plain ``mpiexec`` started set what can still be set, and `ag.doctor` compares.
+Each setting was found by experiment; without it a job hangs, loses a rank that only computes, or is slow.  Settings
+that are in the environment already are kept.
 """
 
 from __future__ import annotations
@@ -12,9 +11,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-__all__ = ["DETECTOR", "FAULT_TOLERANCE", "RANK_VARIABLES", "find_mpiexec", "launcher_environment",
-           "mpiexec_arguments", "rank_environment", "started_by_launcher"]
-
 FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"  # mpiexec --with-ft ulfm tells ranks so
 DETECTOR = 10.0  # seconds after which a rank that does not answer is lost
 
@@ -23,18 +19,7 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def rank_environment(detector: float = DETECTOR) -> dict[str, str]:
-    """What a rank's MPI reads when it starts.
-
-    Parameters
-    ----------
-    detector : float, optional
-        Seconds after which a rank that was stopped, or cannot be reached, is lost.
-
-    Raises
-    ------
-    ValueError
-        If that is not positive.
-    """
+    """Return the environment of a rank's MPI; a rank that does not answer for `detector` seconds is lost."""
     if not detector > 0:
         raise ValueError(f"rank_environment: detector is {detector}; a positive number of seconds is required.")
     return {
@@ -55,7 +40,7 @@ def rank_environment(detector: float = DETECTOR) -> dict[str, str]:
 
 
 def launcher_environment(detector: float = DETECTOR) -> dict[str, str]:
-    """What mpiexec and its ranks need in their environment."""
+    """Return the environment of mpiexec and its ranks."""
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {
         **rank_environment(detector),
@@ -65,18 +50,7 @@ def launcher_environment(detector: float = DETECTOR) -> dict[str, str]:
 
 
 def mpiexec_arguments(ranks: int, hosts: Sequence[tuple[str, int]] = ()) -> list[str]:
-    """The arguments of Open MPI's mpiexec before the program.
-
-    Parameters
-    ----------
-    ranks : int
-    hosts : sequence of (str, int), optional
-        Names of hosts and how many ranks each may have; default: all on this one.
-
-    Raises
-    ------
-    ValueError
-        If there are no ranks, or more than the hosts may have.
+    """Return the arguments of Open MPI's mpiexec before the program; `hosts` has names and numbers of places.
 
     Examples
     --------
@@ -88,20 +62,20 @@ def mpiexec_arguments(ranks: int, hosts: Sequence[tuple[str, int]] = ()) -> list
     if ranks < 1 or (hosts and (places < ranks or min(count for _, count in hosts) < 1)):
         raise ValueError(f"mpiexec_arguments: {ranks} ranks on {places if hosts else 'any number of'} places; at least "
                          f"one rank, and a place for each, are required.")
-    # Fault tolerance is mpiexec's, too: it ends the job with the first rank, otherwise.  A rank that is bound to one
-    # core cannot use threads.  Rank 0 would wait for ever for a stdin that has ended, which the others are not given.
+    # Without --with-ft mpiexec ends the job with the first rank.  A rank that is bound to one core cannot use threads.
+    # Rank 0 would wait for ever for a stdin that has ended.
     arguments = ["-n", str(ranks), "--with-ft", "ulfm", "--stdin", "none", "--bind-to", "none", "--map-by",
                  "slot:OVERSUBSCRIBE"]
     return [*arguments, "--host", ",".join(f"{name}:{count}" for name, count in hosts)] if hosts else arguments
 
 
 def find_mpiexec() -> str | None:
-    """The path of mpiexec: the one beside this Python, which pip has installed, or the first on the path."""
+    """Return the path of mpiexec: the one that pip has installed, or the first on the path."""
     beside = os.path.dirname(sys.executable)
     return shutil.which("mpiexec", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
 
 
 def started_by_launcher(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether this process was started as a rank: by mpiexec, or by a launcher that speaks PMI or PMIx."""
+    """Return whether this process was started as a rank: by mpiexec, or by a launcher that speaks PMI or PMIx."""
     variables = os.environ if environ is None else environ
     return any(name in variables for name in RANK_VARIABLES)

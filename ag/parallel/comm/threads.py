@@ -1,14 +1,7 @@
-"""Groups of threads of one process, as `ag.parallel.comm.comm.Comm` describes them.
+"""Groups of threads of one process.
 
-Every call is one or more meetings of all ranks: the last one to come does the work for all, the others wait.  Of three
-ranks that move arrays, ranks 2 and 0 bring what they give and where they want what they get, and wait; rank 1 comes,
-and copies everything to its place.
-
-A rank is lost if it says so (`ThreadComm.lose`), or if its thread has ended while another one that has been in the
-group as long waits for it; so whatever goes on without a lost process can be tried with threads.
-
-Knows arrays and locks; no tensor, no device.  `parallel_apply`, the trainer's synchronized samples, and users who train
-with several ranks in one process make such groups.
+Every call is one or more meetings of all ranks: the last rank to come does the work for all, the others wait.  A rank
+is lost by `ThreadComm.lose`, or if its thread has ended while another one that joined as early waits for it.
 """
 
 from __future__ import annotations
@@ -26,16 +19,14 @@ from ag.engine.primitive import Array
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Moves, check_rank, sent_array
 
-__all__ = ["Combine", "ThreadComm", "thread_comms"]
-
 Combine = Callable[[list[Any]], list[Any]]
 
 TIMEOUT = 60.0  # seconds
-_LOOK = 0.5  # seconds after which a rank that waits looks whether the threads of the others have ended
+_LOOK = 0.5  # seconds between checks of a waiting rank whether the other threads are alive
 
 
 class _Meeting:
-    """One call of all ranks, or one agreement of those who are left: what each has brought, and the result."""
+    """One call of all ranks, or one agreement of the remaining ones."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
@@ -46,45 +37,45 @@ class _Meeting:
 
 
 class _Group:
-    """What the threads of a group share.  A thread that reads or writes it holds the lock."""
+    """The shared state of a group, read and written under the lock `changed`."""
 
     def __init__(self, size: int, timeout: float) -> None:
         self.size = size
         self.timeout = timeout
         self.changed = Condition()
         self.meetings: dict[int, _Meeting] = {}
-        self.agreements: dict[int, _Meeting] = {}  # of commit and survivors, which lost ranks do not take part in
+        self.agreements: dict[int, _Meeting] = {}  # commit and survivors, without lost ranks
         self.posted: dict[tuple[int, int], deque[Array]] = defaultdict(deque)  # by sender and receiver
-        self.threads: dict[int, tuple[Thread, int]] = {}  # which calls for a rank, and how many did so before it
+        self.threads: dict[int, tuple[Thread, int]] = {}  # the thread of a rank, and how many it had
         self.error: str | None = None
-        self.lost: dict[int, str] = {}  # by rank, what happened
-        self.revoked = False  # only agreements can be made any more
+        self.lost: dict[int, str] = {}  # what happened, by rank
+        self.revoked = False  # only agreements are allowed
 
     def part(self, ranks: list[int]) -> _Group:
-        """A new group of some ranks, which their threads go on with."""
+        """Make the group of some ranks, with which their threads continue."""
         group = _Group(len(ranks), self.timeout)
         group.threads = {new: (self.threads[old][0], 1) for new, old in enumerate(ranks)}
         return group
 
     def end(self, reason: str) -> None:
-        """Wake all ranks; the first reason stays."""
+        """End the group and wake all ranks; the first reason is kept."""
         with self.changed:
             self.error = self.error or reason
             self.changed.notify_all()
 
     def lose(self, rank: int, what: str) -> None:
-        """Wake all ranks: one of them is lost."""
+        """Note a lost rank and wake all ranks."""
         with self.changed:
             self.lost.setdefault(rank, what)
             self.revoke()
 
     def revoke(self) -> None:
-        """Wake all ranks, who must agree on how to go on."""
+        """Wake all ranks, which must agree on how to continue."""
         self.revoked = True
         self.changed.notify_all()
 
     def enter(self, rank: int, operation: str) -> None:
-        """A rank makes a call, in this thread; raise if it may not."""
+        """Begin a call of a rank in this thread; raise if it may not."""
         thread, lives = self.threads.get(rank, (None, 0))
         if thread is not current_thread():
             self.threads[rank] = current_thread(), lives + 1
@@ -93,12 +84,12 @@ class _Group:
         self.check_member(rank, operation)
 
     def check_member(self, rank: int, operation: str) -> None:
-        """Raise if this rank itself is lost."""
+        """Raise a CommError if this rank is lost."""
         if rank in self.lost:
             raise CommError(f"{operation}: rank {rank} {self.lost[rank]}; it is out of the group.")
 
     def check(self, rank: int, operation: str) -> None:
-        """Raise if the group was ended or is revoked."""
+        """Raise a CommError if the group was ended or is revoked."""
         if self.error is not None:
             raise CommError(self.error)
         self.check_member(rank, operation)
@@ -109,7 +100,7 @@ class _Group:
 
     def wait(self, rank: int, operation: str, ready: Callable[[], bool], missing: Callable[[], list[int]],
              late: Callable[[], str], agreement: bool = False) -> None:
-        """Wait for `ready`, and look after the `missing` ranks; when time is up, `late` says who did not come."""
+        """Wait until `ready`; lose `missing` ranks whose threads have ended, and raise `late` after the timeout."""
         begin = monotonic()
         while not ready() and self.error is None and (agreement or not self.revoked):
             passed = monotonic() - begin
@@ -117,15 +108,11 @@ class _Group:
                 self.end(late())
             elif not self.changed.wait(min(_LOOK, self.timeout - passed)) and not ready():
                 self._look_after(rank, missing())
-        if not ready():  # a meeting that is complete counts, even if the group ends right after it
+        if not ready():  # a complete meeting counts, even if the group ends right after it
             self.check(rank, operation)
 
     def _look_after(self, rank: int, others: list[int]) -> None:
-        """Lose those whose threads have ended.
-
-        A thread of an earlier piece of work, in which another thread called for this rank as well, may have ended:
-        the one that follows it is on its way.
-        """
+        """Lose the ranks whose threads have ended; the threads of earlier work have successors."""
         mine = self.threads[rank][1]
         for other in others:
             thread, lives = self.threads.get(other, (None, 0))
@@ -142,11 +129,11 @@ class ThreadComm(Comm):
         self._group = group
         self._calls = 0
         self._agreements = 0
-        self._agreed = False  # whether the last agreement was that somebody is lost
-        self._next: ThreadComm | None = None  # this rank's place in the group of those who are left
+        self._agreed = False  # the last agreement was that a rank is lost
+        self._next: ThreadComm | None = None  # this rank's place in the group of the remaining ranks
 
     def _meet(self, operation: str, brought: object, combine: Callable[[list[Any]], Any]) -> Any:
-        """Wait for all ranks; `combine` is called once, with their values in the order of the ranks."""
+        """Wait for all ranks and return the result of `combine`, called once with their values in order."""
         group = self._group
         with group.changed:
             number, self._calls = self._calls, self._calls + 1
@@ -227,12 +214,12 @@ class ThreadComm(Comm):
         return mine
 
     def exchange(self, value: object, combine: Combine = list) -> list[Any]:
-        """The result of `combine`, called once with the values of all ranks, of any type; nothing is copied."""
+        """Return the result of `combine`, called once with the values of all ranks; nothing is copied."""
         result: list[Any] = self._meet("exchange", value, combine)
         return result
 
     def is_ended(self) -> bool:
-        """Whether the group was ended."""
+        """Return whether the group was ended."""
         return self._group.error is not None
 
     def abort(self, reason: str) -> None:
@@ -241,7 +228,7 @@ class ThreadComm(Comm):
     # -------------------------------------------------------------------------------------- ranks that are lost
 
     def lose(self) -> None:
-        """From now on this rank is lost: its own calls raise a CommError, those of others a RankLostError."""
+        """Declare this rank lost: its calls raise a CommError, those of others a RankLostError."""
         group = self._group
         with group.changed:
             group.lose(self.rank, "was declared lost")
@@ -249,7 +236,7 @@ class ThreadComm(Comm):
                 self._next.lose()
 
     def _agree(self, operation: str, brought: object, combine: Callable[[dict[int, Any]], Any]) -> Any:
-        """Wait for all who are left; `combine` is called once, with their values by rank."""
+        """Wait for the remaining ranks and return the result of `combine`, called once with their values by rank."""
         group = self._group
         with group.changed:
             group.enter(self.rank, operation)
@@ -305,20 +292,7 @@ class ThreadComm(Comm):
 
 
 def thread_comms(size: int, timeout: float = TIMEOUT) -> list[ThreadComm]:
-    """The places of a group of `size` threads of this process, one for each.
-
-    Parameters
-    ----------
-    size : int
-        At least 1.
-    timeout : float, optional
-        Seconds after which a rank that waits for others gives up.
-
-    Raises
-    ------
-    ValueError
-        If `size` is less than 1 or `timeout` is not positive.
-    """
+    """Make the places of a group of `size` threads; a rank that waits gives up after `timeout` seconds."""
     if size < 1 or not timeout > 0:
         raise ValueError(f"thread_comms: size is {size} and timeout is {timeout}; at least one rank and a positive "
                          f"time are required.")

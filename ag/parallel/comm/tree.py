@@ -2,11 +2,8 @@
 
     tree_flatten({"x": a, "y": [b, 3]})   ->   leaves [a, b], treedef {"x": *, "y": [*, 3]}
     tree_unflatten(treedef, [c, d])       ->   {"x": c, "y": [d, 3]}
-    tree_map(f, {"x": a, "y": [b, 3]})    ->   {"x": f(a), "y": [f(b), 3]}
 
-Leaves are tensors and numpy arrays; everything else belongs to the treedef.  The names are those of JAX.  Knows nothing
-of devices and training.  The trainer's plans take samples apart and put them together; `scatter`, `DataParallel`, the
-trainer's replicas and the ranks of `train_distributed` ask for leaves or map over them.
+Leaves are tensors and numpy arrays; everything else belongs to the treedef.  The names are those of JAX.
 """
 
 from __future__ import annotations
@@ -18,9 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ag.autograd.tensor import Tensor
-
-__all__ = ["Leaf", "Tree", "TreeDef", "array_kinds", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves",
-           "tree_map", "tree_unflatten"]
 
 _ARRAYS = (Tensor, np.ndarray, np.memmap)  # others may have more than their numbers
 _DICTS = (dict, OrderedDict)
@@ -35,10 +29,7 @@ class _Leaf(NamedTuple):
 
 
 class _Constant(NamedTuple):
-    """What is no array.
-
-    The type counts: 1, 1.0 and True are equal, and yet not the same to a captured step; so are 0.0 and -0.0.
-    """
+    """A value that is no array; types and signs count, as 1, 1.0 and True, or 0.0 and -0.0, are equal in Python."""
 
     kind: type
     value: object
@@ -70,7 +61,7 @@ def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
 
 
 def array_kinds(tree: Tree) -> tuple[object, ...] | None:
-    """What the structure of a tuple of numpy arrays depends on, sooner than `tree_flatten` has it; None for others."""
+    """Return a quick key of the structure of a tuple of numpy arrays; None for other trees."""
     if type(tree) is not tuple:
         return None
     kinds: list[object] = []
@@ -82,7 +73,7 @@ def array_kinds(tree: Tree) -> tuple[object, ...] | None:
 
 
 def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
-    """The structure of a tree, whose arrays are appended to `leaves`."""
+    """Return the structure of a tree and append its arrays to `leaves`."""
     if isinstance(x, (Tensor, np.ndarray)):
         leaves.append(x)
         return _Leaf(len(leaves) - 1, (type(x), x.shape, x.dtype))
@@ -100,7 +91,7 @@ def _constant(x: object) -> _Constant:
 
 
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
-    """The tree with `leaves` in their places."""
+    """Return the tree with `leaves` in their places."""
     if isinstance(treedef, _Leaf):
         return leaves[treedef.number]
     if isinstance(treedef, _Constant):
@@ -113,7 +104,7 @@ def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
 
 
 def tree_leaves(tree: Tree) -> list[Leaf]:
-    """The arrays of a tree in order."""
+    """Return the arrays of a tree in order."""
     if isinstance(tree, (Tensor, np.ndarray)):
         return [tree]
     if isinstance(tree, (dict, list, tuple)):
@@ -123,15 +114,15 @@ def tree_leaves(tree: Tree) -> list[Leaf]:
 
 
 def tree_map(f: Callable[[Leaf], Leaf], tree: Tree) -> Tree:
-    """The tree with ``f(leaf)`` in the place of every leaf."""
+    """Return the tree with ``f(leaf)`` in the place of every leaf."""
     leaves, treedef = tree_flatten(tree)
     return tree_unflatten(treedef, [f(leaf) for leaf in leaves])
 
 
 def opaque_type(treedef: TreeDef) -> str | None:
-    """The type of something in a tree that is neither array nor plain value, so that nobody sees it change.
+    """Name the type of an object in a tree whose changes cannot be seen; None if there is none.
 
-    Nor does anybody see what a subclass of an array, a list or a dict has besides its items.
+    Arrays and plain values can be compared; other objects, and attributes of subclasses, cannot.
     """
     if isinstance(treedef, _Leaf):
         return None if treedef.kind[0] in _ARRAYS else treedef.kind[0].__name__
@@ -143,5 +134,5 @@ def opaque_type(treedef: TreeDef) -> str | None:
 
 
 def sequence_of(kind: type, items: list[Tree]) -> Tree:
-    """A list, tuple or named tuple of items."""
+    """Make a list, tuple or named tuple of items."""
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

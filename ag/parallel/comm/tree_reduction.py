@@ -1,27 +1,11 @@
-"""The reduction tree: sums over samples in one fixed binary tree, wherever the samples were computed.
+"""The reduction tree: sums over samples in one fixed binary tree, equal bits wherever the samples were computed.
 
-Knows numbers and how to add two of them; no tensor, no device, no replica.  Communicators, the trainer, its replicas
-and ranks, and whoever deals samples out call it.
-
-Its leaves are the samples of a step, or its stacks of samples, numbered 0, 1, 2, ... by their place in the step; an
-aligned block of 2**k leaves is a node, and its sum is the sum of its two halves.  A replica adds up the nodes that lie
-inside its shard; the host goes on with the nodes of all replicas.  Seven samples, of which replica 0 has 0-2 and
-replica 1 has 3-6:
+An aligned block of 2**k samples (or stacks) is a node, whose sum is that of its halves:
 
     samples       0   1   2   3   4   5   6
     replica 0     (0 + 1)   2                               nodes 0-1 and 2
     replica 1                 3   (4 + 5)   6               nodes 3, 4-5 and 6
     host          ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)       a last partial block is added from the right
-
-Floating-point addition is not associative, but every node is the same addition wherever it is made: the result is the
-same, bit for bit, for every way to deal the samples out.  Who calls what:
-
-    TreeSum        nodes that arrive in order: the trainer's replicas on their device
-    add_up         the rows of nodes that are all there, on the host: the trainer, and ranks by `RowSums`
-    sum_at         one element of that: the trainer, which divides by it
-    tree_sum       values that are all there: communicators, `DataParallel`, synchronized batch norm
-    shard_sizes    how many of n samples each gets: ranks (`ag.parallel.trainer.ranks`), the replicas of a rank
-                   (`ag.parallel.trainer.load_balance`), and whoever else cuts something, as `scatter` does
 """
 
 from __future__ import annotations
@@ -40,8 +24,6 @@ from ag.engine.cpu_threads import BLOCK, available, callers, cut, makes, pool_at
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
-__all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_sizes", "sum_at", "tree_sum"]
-
 V = TypeVar("V")
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
 Additions = tuple[tuple[int, int, int], ...]
@@ -57,26 +39,14 @@ except ImportError:  # there was no compiler
 
 
 class TreeSum(Generic[V]):
-    """Adds up consecutive samples, keeping complete nodes.
-
-    Parameters
-    ----------
-    add : callable
-        ``add(left, right)`` gives the sum of two nodes.
-
-    Attributes
-    ----------
-    nodes : list of (int, int, value)
-        First sample, number of samples, and sum, in order; the number is `PART` for a part of a sample, which may be
-        shared out as well: its parts are added up before anything else is.
-    """
+    """Adds up consecutive samples, keeping complete nodes; parts of a sample are added up before anything else."""
 
     def __init__(self, add: Callable[[V, V], V]) -> None:
         self._add = add
-        self.nodes: list[tuple[int, int, V]] = []
+        self.nodes: list[tuple[int, int, V]] = []  # first sample, number of samples or PART, sum
 
     def push(self, start: int, count: int, value: V) -> None:
-        """Add the node of samples ``start .. start + count - 1``, which follow the last ones; or a `PART` of one."""
+        """Add the node of samples ``start .. start + count - 1``, which follow the last ones, or a `PART` of one."""
         if count == PART:
             if self.nodes and self.nodes[-1][:2] == (start, PART):
                 value = self._add(self.nodes.pop()[2], value)
@@ -95,7 +65,7 @@ class TreeSum(Generic[V]):
         self.nodes.append((start, count, value))
 
     def total(self) -> V:
-        """The sum of everything; a last partial block is added from the right."""
+        """Return the sum of everything; a last partial block is added from the right."""
         if not self.nodes:
             raise CommError("TreeSum: nothing was added; a step needs at least one sample.")
         if PART in [count for _, count, _ in self.nodes]:  # all parts are there now
@@ -109,10 +79,10 @@ class TreeSum(Generic[V]):
 
 
 def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
-    """How many of `samples` each replica gets, in proportion to `weights`, adding up exactly.
+    """Share samples out in proportion to `weights`, by largest remainder, ties to the lower index.
 
-    By largest remainder, ties to the lower index: 7 samples by the weights 1, 1, 2 are exactly 1.75, 1.75 and 3.5; the
-    whole parts are 1, 1 and 3, and the two samples that are left go to the first two.
+    7 samples by the weights 1, 1, 2 are 1.75, 1.75 and 3.5: the whole parts are 1, 1 and 3, and the first two get one
+    more.
     """
     return list(_shard_sizes(samples, tuple(weights)))
 
@@ -129,7 +99,7 @@ def _shard_sizes(samples: int, weights: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:
-    """The sum of values, of which there is at least one, in the order of the tree."""
+    """Return the sum of at least one value in the order of the tree."""
     tree: TreeSum[V] = TreeSum(add)
     for i, value in enumerate(values):
         tree.push(i, 1, value)
@@ -149,15 +119,9 @@ def _add(left: Array, right: Array, out: Array) -> None:
 
 
 def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
-    """Write the sum of the rows of all nodes of a tree, divided by `count`, to `out`; whether all of that is finite.
+    """Write the sum of the rows of all nodes, divided by `count`, to `out`; return whether it is finite.
 
-    All cores take part, and each goes on with a piece until it is done, while it is in the cache.  The rows themselves
-    are not written to, but for a single one that is `out` itself.
-
-    Raises
-    ------
-    CommError
-        If there is no node.
+    All cores take part, each with a piece that fits its cache.  Rows are not written to, except for `out` itself.
     """
     rows = [row for _, _, row in nodes]
     additions, partial_sums = _ONE_ROW if len(rows) == 1 else _additions(
@@ -166,7 +130,7 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
     if _code is not None:
         threads = available() if size * len(rows) >= _SHARED_FROM else 1
         known: bool | None = _code.add_up(rows, out, additions, partial_sums, count, pool_at(), threads, callers())
-        if known is not None:  # it has taken such rows
+        if known is not None:  # the compiled code takes such rows
             return known
     add = partial(_added_up, rows, out, additions, partial_sums, count)
     if size <= BLOCK:
@@ -182,24 +146,24 @@ def _noted(finite: list[bool], add: Callable[[slice], bool], piece: slice) -> No
 
 def _added_up(rows: list[Array], out: Array, additions: Additions, partial_sums: int, count: float,
               piece: slice) -> bool:
-    """`add_up` for some elements, by numpy: where ``rows.c`` was not compiled, or knows no such rows."""
+    """`add_up` for some elements, by numpy: without ``rows.c``, or for rows it does not take."""
     total, parts = out[piece], [row[piece] for row in rows]
     parts += total, *(scratch(out.dtype, [total.shape] * partial_sums) if partial_sums else ())
-    with np.errstate(all="ignore"):  # who calls deals with infinities and NaN
+    with np.errstate(all="ignore"):  # callers deal with infinities and NaN
         for left, right, into in additions:
             np.add(parts[left], parts[right], out=parts[into])
         if additions or count != 1.0 or not np.may_share_memory(rows[0], out):
             np.divide(total if additions else parts[0], count, out=total)
-        # A finite sum has finite summands only, and takes half the time of asking each; it may overflow, though.
+        # A finite sum has finite summands, and takes half the time of testing each; it may overflow, though.
         return isfinite(np.add.reduce(total)) or bool(np.isfinite(total).all())
 
 
 @lru_cache(maxsize=64)
 def _additions(places: tuple[tuple[int, int], ...]) -> tuple[Additions, int]:
-    """What makes the total of nodes at these places, and how many partial sums there are besides it at most.
+    """Return the additions that make the total of nodes at these places, and the number of partial sums they need.
 
-    An addition is (left, right, sum), numbers in a list of the nodes' rows, the total and the partial sums.  Nodes 0,
-    1, 2 and 3 of a sample each:  0 + 1 -> 4,  2 + 3 -> 5,  4 + 5 -> 4.
+    An addition is (left, right, sum), indices into the nodes' rows, the total and the partial sums.  For nodes 0 to 3
+    of a sample each:  0 + 1 -> 4,  2 + 3 -> 5,  4 + 5 -> 4.
     """
     total = len(places)
     additions: list[tuple[int, int, int]] = []
@@ -225,7 +189,7 @@ def _additions(places: tuple[tuple[int, int], ...]) -> tuple[Additions, int]:
 
 
 def sum_at(nodes: Sequence[Node], i: int) -> float:
-    """Element `i` of the sum of the rows of all nodes of a tree."""
+    """Return element `i` of the sum of the rows of all nodes."""
     if len(nodes) == 1:
         return float(nodes[0][2][i])
     tree: TreeSum[Any] = TreeSum(operator.add)
@@ -236,20 +200,20 @@ def sum_at(nodes: Sequence[Node], i: int) -> float:
 
 
 class RowSums:
-    """Sums of rows in arrays that are reused from step to step; the rows themselves are not written to."""
+    """Sums of rows in arrays that are reused in every step; the rows are not written to."""
 
     def __init__(self) -> None:
         self._rows: list[Array] = []
 
     def joined(self, nodes: Sequence[Node]) -> list[Node]:
-        """As few nodes as these make; their sums are there until the next call."""
+        """Join these nodes to as few as possible; their sums are valid until the next call."""
         tree: TreeSum[list[Node]] = TreeSum(list.__add__)
         for node in nodes:
             tree.push(node[0], node[1], [node])
         return [(start, samples, self._sum(i, parts)) for i, (start, samples, parts) in enumerate(tree.nodes)]
 
     def total(self, nodes: Sequence[Node]) -> Array:
-        """The sum of all nodes of a tree, until the next call."""
+        """Return the sum of all nodes, valid until the next call."""
         return self._sum(0, nodes)
 
     def _sum(self, i: int, nodes: Sequence[Node]) -> Array:

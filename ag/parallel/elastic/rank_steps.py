@@ -29,11 +29,11 @@ from ag.nn.mode import objects_in
 from ag.parallel.comm.comm import Comm, Json, everyone
 from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.comm.membership import Member, Membership, shared_device, this_process
-from ag.parallel.comm.scatter import cut, sizes_along
+from ag.parallel.comm.tensor_collectives import cut, sizes_along
 from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld
-from ag.parallel.replicas.compressed import CompressedDataParallel
+from ag.parallel.replicas.compression import CompressedDataParallel
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.version import __version__

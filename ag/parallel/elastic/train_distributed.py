@@ -33,8 +33,8 @@ from ag.nn.layer import Layer, Model, state_of
 from ag.nn.mode import objects_in
 from ag.optim.optimizer import Optimizer
 from ag.optim.rules import Adam
-from ag.parallel.comm.failed_devices import failed_among
-from ag.parallel.comm.scatter import moved
+from ag.parallel.comm.device_threads import failed_among
+from ag.parallel.comm.tensor_collectives import moved
 from ag.parallel.comm.tree import Tree
 from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
 from ag.parallel.elastic.world import DistributedWorld

@@ -1,36 +1,38 @@
 """Gradient compression: top-k sparsification with error feedback, in 16 bits if wanted.
 
-A link carries the gradients of one replica.  What a message leaves out (small elements, and digits lost in rounding) is
-the residual, which is added to the next gradient: nothing is lost, it only comes later.  With one element of four:
+What a message leaves out is the residual, which is added to the next gradient.  With one element of four:
 
     gradient   [ 3  1  0 -2 ]   whole [ 3  1  0 -2 ]   sent [ 3  .  .  . ]   residual [ 0  1  0 -2 ]
     gradient   [ 0  1  0 -2 ]   whole [ 0  2  0 -4 ]   sent [ .  .  . -4 ]   residual [ 0  2  0  0 ]
-
-Momentum m moves the weights along a gradient g by g, m g, m² g, ...: by g / (1 - m) in all, its impulse.  A link keeps
-impulses.  A message that has every element carries the part 1 - m of them, which is what momentum moves at once, and
-leaves the rest.  A shorter message carries the whole impulse of its elements: they have waited, and waiting does what
-momentum's spreading over time is for.
-
-Between ranks the messages of all replicas travel as bytes (`packed`), and every rank adds them up in the order of the
-replicas (`sums`).  Knows arrays; no tensor, no device, no model.  `CompressedDataParallel` calls it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ag.autograd.create import fetch_cotangent, place_cotangent
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tape import is_recording, no_grad
+from ag.autograd.tensor import Node, Tensor
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array
+from ag.engine.shape import counts
 from ag.errors import compare_names
+from ag.ops.convert import ag_to_device
+from ag.parallel.replicas.data_parallel import DataParallel, Device
+from ag.parallel.replicas.replicate import replicas_of
 
-__all__ = ["STEPS", "WIRES", "Link", "Message", "elements_sent", "message_bytes", "pack", "packed", "ratio_at",
-           "sums", "take_residuals", "unpack"]
+__all__ = ["CompressedDataParallel"]
 
 WIRES: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16}
 STEPS = "steps"  # name of the number of steps in a state
@@ -42,38 +44,38 @@ _TYPES: dict[np.dtype[np.generic], DType] = {  # of arrays, and what is stored i
 
 
 class Message(NamedTuple):
-    """What goes over the wire: values in its type, and the place of each; None if all are sent, in order."""
+    """What goes over the wire: values in its type, and their places; None if all are sent, in order."""
 
     values: Array
     places: Array | None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of values and places."""
+        """Return the bytes of values and places."""
         return self.values.nbytes + (0 if self.places is None else self.places.nbytes)
 
 
 def ratio_at(step: int, ratio: float, warmup: int) -> float:
-    """The ratio at a step: for `warmup` steps it falls exponentially from 0.25, if it is less, to `ratio`."""
+    """Return the ratio at a step; in `warmup` steps it falls exponentially from 0.25 to `ratio`."""
     if step >= warmup or ratio >= FIRST_RATIO:
         return ratio
     return float(FIRST_RATIO * (ratio / FIRST_RATIO) ** (step / warmup))
 
 
 def elements_sent(size: int, ratio: float, wire: DType) -> int:
-    """How many of `size` elements a message has; all of them if it were no shorter without the others."""
+    """Return how many of `size` elements a message has: all, unless fewer make it shorter."""
     k = max(1, ceil(ratio * size))
     return k if k * (_INDEX.itemsize + wire.itemsize) < size * wire.itemsize else size
 
 
 def message_bytes(size: int, ratio: float, wire: DType) -> int:
-    """Bytes of the message for a gradient of `size` elements."""
+    """Return the bytes of the message for a gradient of `size` elements."""
     k = elements_sent(size, ratio, wire)
     return k * wire.itemsize + (k * _INDEX.itemsize if k < size else 0)
 
 
 def pack(gradient: Array, ratio: float, wire: DType) -> Message:
-    """The message for a flat gradient: its largest elements, in order of their places."""
+    """Make the message for a flat gradient: its largest elements, in order of their places."""
     k = elements_sent(gradient.size, ratio, wire)
     if k == gradient.size:
         return Message(_rounded(gradient, wire), None)
@@ -82,7 +84,7 @@ def pack(gradient: Array, ratio: float, wire: DType) -> Message:
 
 
 def unpack(message: Message, size: int, wire: DType) -> Array:
-    """The flat gradient that a message stands for; zeros where it has nothing."""
+    """Return the flat gradient of a message, with zeros where it has nothing."""
     values = loaded(message.values, wire).astype(np.float32)
     if message.places is None:
         return values
@@ -92,7 +94,7 @@ def unpack(message: Message, size: int, wire: DType) -> Array:
 
 
 def packed(messages: Iterable[tuple[int, Message]]) -> Array:
-    """Messages as bytes, each with the number of its parameter."""
+    """Join messages to bytes, each with the number of its parameter."""
     parts: list[Array] = []
     for number, message in messages:
         places = np.empty(0, _INDEX) if message.places is None else message.places
@@ -103,7 +105,7 @@ def packed(messages: Iterable[tuple[int, Message]]) -> Array:
 
 
 def sums(parts: Iterable[Array], sizes: Mapping[int, int]) -> dict[int, Array]:
-    """Of each parameter the sum of all messages for it, in their order; `sizes` are those of the parameters.
+    """Add up all messages of each parameter, in their order; `sizes` are those of the parameters.
 
     Examples
     --------
@@ -132,7 +134,7 @@ def sums(parts: Iterable[Array], sizes: Mapping[int, int]) -> dict[int, Array]:
 
 
 def _rounded(values: Array, wire: DType) -> Array:
-    if wire is F16:  # what is too large comes in parts
+    if wire is F16:  # too large values are sent in parts
         limit = np.finfo(np.float16).max
         values = np.clip(values, -limit, limit)
     return stored(values, wire)
@@ -141,38 +143,23 @@ def _rounded(values: Array, wire: DType) -> Array:
 class Link:
     """Carries the gradients of one replica, parameter by parameter.
 
-    Parameters
-    ----------
-    wire : DType
-        Type of the values on the wire.
-    momentum : float, optional
-        In [0, 1).
-
-    Attributes
-    ----------
-    residuals : dict of str to array
-        The impulse that messages have left out so far, by parameter.
-    sent : int
-        Bytes of all messages.
-    weight : float
-        What gradients count, among those of other ranks.
-    messages : list of (str, Message), or None
-        If it is a list, messages are kept there.
+    Momentum m moves the weights along a gradient g by g / (1 - m) in all, its impulse.  A link keeps impulses.  A
+    message with every element carries the part 1 - m of them, which momentum moves at once.  A shorter message carries
+    the whole impulse of its elements: they have waited already.
     """
 
     def __init__(self, wire: DType, momentum: float = 0.0) -> None:
         self.wire = wire
-        self.residuals: dict[str, Array] = {}
-        self.sent = 0
-        self.weight = np.float32(1)
-        self.messages: list[tuple[str, Message]] | None = None
-        self._now = np.float32(1 - momentum)  # which part of an impulse momentum moves at once
+        self.residuals: dict[str, Array] = {}  # impulses that messages have left out so far, by parameter
+        self.sent = 0  # bytes of all messages
+        self.weight = np.float32(1)  # of gradients, among those of other ranks
+        self.messages: list[tuple[str, Message]] | None = None  # a list keeps messages
+        self._now = np.float32(1 - momentum)  # the part of an impulse that momentum moves at once
 
     def carry(self, name: str, gradient: Array, ratio: float) -> Array:
-        """What arrives of a parameter's gradient, of which the message has the part `ratio`.
+        """Return what arrives of a parameter's gradient, of which the message has the part `ratio`.
 
-        One that is not finite arrives as it is: whoever looks for such gradients must see it, and the residual stays
-        good for the step after.
+        A gradient that is not finite arrives unchanged, so that checks see it, and leaves the residual alone.
         """
         if not np.isfinite(gradient).all():
             self.sent += gradient.nbytes
@@ -196,15 +183,10 @@ class Link:
 
 def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                    place: tuple[int, int] | None = None) -> int:
-    """Give links the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; its steps.
+    """Load the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; return its steps.
 
-    The state may be of more replicas: those that are not there any more leave their residuals to the others, so nothing
-    is lost.  State of 3 replicas for 2: the first gets the residuals 0 and 2, added up, and the second residual 1.
-
-    Parameters
-    ----------
-    place : (int, int), optional
-        The number of the first link among those of all ranks, and how many these have; default: all are here.
+    Missing replicas leave their residuals to the others: of 3 replicas for 2, the first gets residuals 0 and 2, added
+    up.  `place`: the number of the first link among those of all ranks, and their number.
     """
     first, every = place or (0, len(links))
     there = {int(key.partition(".")[0].removeprefix("residual")) for key in state if _RESIDUAL.match(key)}
@@ -222,3 +204,194 @@ def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mappin
             for name, residual in mine:
                 link.residuals[name] = link.residuals[name] + residual if name in link.residuals else residual
     return int(np.asarray(state[STEPS]).item())
+
+
+class CompressedDataParallel(DataParallel):
+    """A `DataParallel` whose replicas send the largest elements of their gradients only.
+
+    Parameters
+    ----------
+    model : Layer, or any callable with ``parameters()``
+        As for `DataParallel`.
+    device_ids : sequence of str or int, or of sequences of these, optional
+        As for `DataParallel`.
+    compression_ratio : float, optional
+        Which part of each parameter's gradient a replica sends, in (0, 1]; at least one element.
+    wire : {"f32", "f16", "bf16"}, optional
+        Type in which values are sent.
+    output_device : str or int, optional
+        As for `DataParallel`.
+    dim : int, optional
+        As for `DataParallel`.
+    momentum : float, optional
+        The momentum to train with, in [0, 1); the optimizer is then SGD without it, at the same learning rate.
+    warmup_steps : int, optional
+        For how many steps at first more is sent: a quarter, and then exponentially less, down to `compression_ratio`.
+    axis : int, optional
+        Another name of `dim`, which is numpy's.
+
+    Raises
+    ------
+    ValueError
+        If the ratio, the wire format, the momentum or the steps are not one of these, or `device_ids` is empty.
+    DeviceError
+        If a device is not there.
+
+    Notes
+    -----
+    What a replica does not send, it adds to its next gradient (error feedback), so every element arrives in the end.
+    All replicas do so, those on the module's own device too: results do not depend on where they are.  Where a
+    message were no shorter than the whole gradient, that is sent; with ratio 1 in f32 no gradient changes.
+    Give momentum here and not to the optimizer: elements that arrive late and are spread over later steps by momentum
+    are late twice.  An element therefore comes with all the movement that momentum would make of it,
+    ``1 / (1 - momentum)`` times the gradient, at once; where a message has everything, momentum is what it always is.
+
+    At a ratio of 0.01, SGD and SGD with momentum are within 2 % of the uncompressed loss after 1.2 times the steps
+    (multilayer perceptron and transformer, 200 steps, five seeds each).  Momentum in the optimizer is up to 13 %
+    off there, and Adam 4 to 19 %, as it divides by the size of gradients that seldom come; at 0.1 Adam is at most 4 %
+    off.
+    ``ag_save_checkpoint`` of this model has `compressor_state` in it.
+
+    References
+    ----------
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018; Lin et al., "Deep Gradient Compression", 2018;
+    Mitliagkas, Zhang, Hadjis, Ré, "Asynchrony begets Momentum", 2016.
+
+    Examples
+    --------
+    >>> import ag
+    >>> model = ag.CompressedDataParallel(ag.ag_linear(2, 2, bias=False), ["cpu", "cpu:1"], compression_ratio=0.25)
+    >>> with ag.with_grad_tape():
+    ...     loss = ag.ag_sum(model(ag.ag_tensor([[1.0, 1.0], [0.0, 3.0]])))
+    >>> [n for n in ag.backward(loss)[model.module.W].numpy().ravel().tolist() if n]
+    [1.0, 3.0]
+    >>> model.bytes_sent, model.bytes_per_step
+    (16, 16)
+    """
+
+    def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
+                 compression_ratio: float = 0.01, wire: str = "f32", output_device: Device | None = None,
+                 dim: int = -1, momentum: float = 0.0, warmup_steps: int = 20, *,
+                 axis: int | None = None) -> None:
+        super().__init__(model, device_ids, output_device, dim, axis=axis)
+        if not 0 < compression_ratio <= 1:
+            raise ValueError(f"CompressedDataParallel: compression_ratio is {compression_ratio}; it must be in (0, 1].")
+        if wire not in WIRES:
+            raise ValueError(f"CompressedDataParallel: wire is {wire!r}; use one of {', '.join(WIRES)}.")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"CompressedDataParallel: momentum is {momentum}; it must be in [0, 1).")
+        if not counts(warmup_steps, least=0):
+            raise ValueError(f"CompressedDataParallel: warmup_steps is {warmup_steps!r}; a whole number of at least 0 "
+                             f"is required.")
+        self.compression_ratio, self.wire, self.warmup_steps = compression_ratio, wire, warmup_steps
+        self._links = [Link(WIRES[wire], momentum) for _ in self.device_ids]
+        self._steps = 0  # that the links have carried
+        self._place: tuple[int, int] | None = None  # among the replicas of all ranks
+        self._others: dict[str, Array] = {}  # residuals of other ranks' replicas
+
+    @property
+    def bytes_sent(self) -> int:
+        """Return the bytes of all gradients that replicas have sent so far."""
+        return sum(link.sent for link in self._links)
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Return the bytes that all replicas send in a step after the warm-up, if each has samples."""
+        sizes = [p.size for p in self.parameters().values()]
+        return len(self._links) * sum(message_bytes(n, self.compression_ratio, WIRES[self.wire]) for n in sizes)
+
+    def compressor_state(self) -> dict[str, Array]:
+        """Return what replicas have not sent yet, by replica and parameter, and the number of steps."""
+        first, _ = self._place or (0, 0)
+        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links, first)
+                 for name, residual in link.residuals.items()}
+        return {STEPS: np.array([self._steps], np.int32), **state, **self._others}
+
+    def load_compressor_state(self, state: Mapping[str, Array]) -> None:
+        """Load what `compressor_state` returned, or change nothing; residuals of missing replicas go to the others.
+
+        Raises
+        ------
+        CheckpointError
+            Listing the names that are unexpected or of another shape.
+        """
+        shapes = {name: p.shape for name, p in self.parameters().items()}
+        self._steps = take_residuals(self._links, state, shapes, self._place)
+        self._others = {}
+
+    def extra_state(self) -> dict[str, dict[str, Array]]:
+        """Return `compressor_state` for `ag_save_checkpoint`."""
+        return {"compressor": self.compressor_state()}
+
+    def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
+        """Load the state of the compressor for `ag_load_checkpoint`."""
+        self.load_compressor_state(state)
+
+    # -------------------------------------------------------------------------------------- over ranks
+
+    def join(self, first: int, every: int) -> None:
+        """Become the replicas from number `first` on of `every` replicas on all ranks, also in states."""
+        self._place = first, every
+
+    @contextmanager
+    def sending(self, weight: float) -> Iterator[None]:
+        """Weigh gradients by `weight` among those of other ranks inside, and keep `messages`."""
+        for link in self._links:
+            link.weight, link.messages = np.float32(weight), []
+        try:
+            yield
+        finally:
+            for link in self._links:
+                link.weight, link.messages = np.float32(1), None
+
+    def messages(self) -> Array:
+        """Return the messages of all replicas since `sending` began, as bytes."""
+        numbers = {name: i for i, name in enumerate(self.parameters())}
+        return packed((numbers[name], message) for link in self._links for name, message in link.messages or ())
+
+    def arrived(self, messages: Sequence[Array]) -> dict[str, Array]:
+        """Return the gradients that the messages of all ranks make, by the names of parameters."""
+        named = list(self.parameters().items())
+        found = sums(messages, {i: p.size for i, (_, p) in enumerate(named)})
+        return {named[i][0]: gradient.reshape(named[i][1].shape) for i, gradient in found.items()}
+
+    def residual_rows(self) -> Array:
+        """Return the residuals of each replica as rows of all parameters."""
+        with np.errstate(all="ignore"):
+            parts = [link.residuals.get(name, np.zeros(p.shape, np.float32)).reshape(-1).astype(np.float32)
+                     for link in self._links for name, p in self.parameters().items()]
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+    def take_others(self, rows: Array) -> None:
+        """Keep the residuals of other ranks' replicas for `compressor_state`; `rows` are those of all."""
+        first, every = self._place or (0, len(self._links))
+        others: dict[str, Array] = {}
+        for i, row in enumerate(rows.reshape(every, -1)):
+            if not first <= i < first + len(self._links):
+                ends = np.cumsum([p.size for p in self.parameters().values()])
+                for (name, p), part in zip(self.parameters().items(), np.split(row, ends[:-1]), strict=True):
+                    others[f"residual{i}.{name}"] = part.reshape(p.shape).copy()
+        self._others = others
+
+    # -------------------------------------------------------------------------------------- in a pass
+
+    def _replicas(self, count: int) -> list[Any]:
+        names = {p.id: name for name, p in self.parameters().items()}
+        ratio = ratio_at(self._steps, self.compression_ratio, self.warmup_steps)
+        self._steps += bool(is_recording())
+        return replicas_of(self.module, self.device_ids[:count],
+                           lambda i, p, device: _linked(p, device, self._links[i], names[p.id], ratio))
+
+
+def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tensor:
+    """Copy a parameter to a device; its gradient comes back over a link."""
+    with no_grad():
+        copy = ag_to_device(p, device)
+    if not is_recording():
+        return copy
+    rule = partial(_carried_vjp, carry=partial(link.carry, name, ratio=ratio))
+    return Tensor(copy.buffer, True, Node("CompressedDataParallel", rule, (p,), (True,), p.device, ()))
+
+
+def _carried_vjp(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
+    return (place_cotangent(carry(fetch_cotangent(g)), backend_of(saved), g.dtype),)

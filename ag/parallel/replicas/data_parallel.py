@@ -1,15 +1,9 @@
 """DataParallel: a model that deals every batch out to replicas on several devices.
 
-A forward pass is four steps, each an ordinary function of tensors:
-
     scatter         x of 6 samples                    ->  3 samples on cpu, 3 on cpu:1
     replicate       model                             ->  a copy on each device
     parallel_apply  copies, parts of the batch        ->  a result on each device, computed at the same time
     gather          results                           ->  one result, on the output device
-
-So gradients need no hook: `backward` finds its way through all devices to the one set of parameters, where the
-gradients of the replicas add up.  Knows models and devices; no optimizer and no loop.  Users call it; compression and
-ZeRO derive from it and say how a parameter gets to a replica.
 """
 
 from __future__ import annotations
@@ -27,8 +21,7 @@ from ag.engine.shape import along
 from ag.errors import TapeError
 from ag.nn.layer import Layer, State, named_tensors
 from ag.ops.arithmetic import ag_add, ag_mul
-from ag.parallel.comm.gather import gather
-from ag.parallel.comm.scatter import moved, scatter, sizes_along
+from ag.parallel.comm.tensor_collectives import gather, moved, scatter, sizes_along
 from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicate, take_buffers
@@ -97,28 +90,28 @@ class DataParallel(Layer):
         self._groups = devices
         self.output_device = devices[0][0] if output_device is None else _names(output_device)[0]
         self.dim = along("DataParallel", dim, axis)
-        self._losses: list[Tensor] = []  # that the last call returned
+        self._losses: list[Tensor] = []  # of the last call
 
     @property
     def device_ids(self) -> tuple[str | tuple[str, ...], ...]:
-        """The device of each replica, or its group of devices."""
+        """Return the device of each replica, or its group of devices."""
         return tuple(group[0] if len(group) == 1 else group for group in self._groups)
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:
-        """Let replicas, and the results, be on other devices in the place of failed ones."""
+        """Move replicas and results from failed devices to others."""
         self._groups = [tuple(instead.get(name, name) for name in group) for group in self._groups]
         self.output_device = instead.get(self.output_device, self.output_device)
 
     @property
     def wrapped_module(self) -> Any:
-        """The model; another name of `module`."""
+        """Return the model; another name of `module`."""
         return self.module
 
     def __call__(self, *inputs: Tree, **kwargs: Tree) -> Tree:
         return self.forward(*inputs, **kwargs)
 
     def forward(self, *inputs: Tree, **kwargs: Tree) -> Tree:
-        """The model's result for a batch; all tensors and arrays among the arguments are dealt out."""
+        """Return the model's result for a batch; all tensors and arrays among the arguments are dealt out."""
         arguments = (inputs, kwargs)
         if sizes_along(arguments, self.dim):
             parts = scatter(arguments, [group[0] for group in self._groups], self.dim)
@@ -191,31 +184,31 @@ class DataParallel(Layer):
     # -------------------------------------------------------------------------------------- the model's own
 
     def parameters(self) -> dict[str, Tensor]:
-        """The model's parameters, by the model's names."""
+        """Return the model's parameters by its names."""
         parameters: dict[str, Tensor] = self.module.parameters()
         return parameters
 
     params = parameters
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and parameters, one by one."""
+        """Iterate over names and parameters."""
         return iter(self.parameters().items())
 
     def buffers(self) -> dict[str, Tensor]:
-        """The model's buffers, by the model's names."""
+        """Return the model's buffers by its names."""
         return self.module.buffers() if hasattr(self.module, "buffers") else {}
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """The model's parameters and buffers with all names that they have there."""
+        """Return the model's parameters and buffers by all their names."""
         return named_tensors(self.module)
 
     def state_dict(self) -> dict[str, Array]:
-        """The model's state, without any prefix."""
+        """Return the model's state, without a prefix."""
         state: dict[str, Array] = self.module.state_dict()
         return state
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
-        """Take over values by the model's names; nothing changes if they do not fit."""
+        """Load values by the model's names; nothing changes if they do not fit."""
         self.module.load_state_dict(state, strict)
 
 
@@ -225,7 +218,7 @@ def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
 
 
 def _scaled(losses: list[Tensor], scale: float) -> Tensor:
-    """The losses' sum times `scale`, recorded though the tape may be off by now."""
+    """Return the losses' sum times `scale`, recorded even if the tape is off."""
     with with_grad_tape():
         total = reduce(ag_add, losses)
         return total if scale == 1.0 else ag_mul(total, float(scale))

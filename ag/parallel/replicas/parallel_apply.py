@@ -1,29 +1,35 @@
-"""Parallel apply: several models at the same time, each on its own arguments and its own device.
+"""Parallel apply: several models at the same time, each in a thread, on its own arguments and device.
 
-Every call has a thread.  Calls that share a device take turns in the order of the calls, so random numbers do not
-depend on timing; calls on different devices run at once.  Knows callables and devices; neither parameters nor
-gradients.  `DataParallel` calls it.
+Replicas on one device take turns in their order, so random numbers do not depend on timing.  While a replica waits in
+`ReplicaGroup.exchange` for values of all, the next of its device runs:
+
+    replica 0 (cpu)    runs ... exchange                          gets all values, runs ... ends
+    replica 1 (cpu)                      runs ... exchange                                       gets all values, ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
+from threading import Condition
+from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.engine.cpu_threads import share_cores
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.engine.program import recording_here
 from ag.errors import CaptureError, CommError
-from ag.parallel.comm.shared_cores import SharedCores
-from ag.parallel.comm.threads import ThreadComm, thread_comms
+from ag.ops.arithmetic import ag_add
+from ag.ops.convert import ag_to_device
+from ag.parallel.comm.device_threads import SharedCores
+from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree import Tree
-from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
+from ag.parallel.comm.tree_reduction import tree_sum
+from ag.parallel.replicas.replicate import copy_for_replica
 
 __all__ = ["parallel_apply"]
-
 
 def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree],
                    kwargs: Sequence[Mapping[str, Tree]] | None = None,
@@ -82,14 +88,14 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     elif calls:
         _run_together(calls)
     failed = [call for call in calls if call.error is not None]
-    for call in sorted(failed, key=lambda call: call.follows):  # who only waited for the one that failed comes last
+    for call in sorted(failed, key=lambda call: call.follows):  # replicas that only waited come last
         raise CommError(f"parallel_apply: replica {call.rank} on {call.device} failed with "
                         f"{type(call.error).__name__}: {call.error}") from call.error
     return [call.result for call in calls]
 
 
 class _Call:
-    """One replica's work, and what came of it."""
+    """One replica's call and its result."""
 
     def __init__(self, rank: int, model: Callable[..., Tree], args: tuple[Tree, ...], kwargs: Mapping[str, Tree],
                  devices: Sequence[str]) -> None:
@@ -97,19 +103,19 @@ class _Call:
         self._model, self._args, self._kwargs = model, args, kwargs
         self.result: Tree = None
         self.error: Exception | None = None
-        self.follows = False  # whether the error is what another replica's failure brought about
+        self.follows = False  # the error was caused by another replica's failure
 
     def run(self) -> None:
         """Call the model."""
         try:
             with ag_device(self.device):
                 self.result = self._model(*self._args, **self._kwargs)
-        except Exception as error:  # noqa: BLE001 - of whatever kind, parallel_apply raises it with the replica's name
+        except Exception as error:  # noqa: BLE001 - parallel_apply raises it with the replica's name
             self.error = error
 
 
 def _run_together(calls: Sequence[_Call]) -> None:
-    """Make the calls in a thread each, those that share a device taking turns."""
+    """Make each call in a thread; calls that share a device take turns."""
     comms = thread_comms(len(calls))
     queues = _queues([call.devices for call in calls])
     turns = [Turns(queues.count(queue)) for queue in range(max(queues) + 1)]
@@ -137,7 +143,7 @@ def _run_together(calls: Sequence[_Call]) -> None:
 
 
 def _queues(devices: Sequence[Sequence[str]]) -> list[int]:
-    """The number of each call's queue, from 0: calls that share a device, directly or by a third call, share a queue.
+    """Return the queue of each call: calls that share a device, directly or by a third call, share a queue.
 
     Calls on {a}, {b}, {b, c}, {c} are in the queues 0, 1, 1, 1.
     """
@@ -155,3 +161,74 @@ def _names(where: str | Sequence[str]) -> list[str]:
 def _devices_of(model: object) -> list[str]:
     params: dict[str, Tensor] = model.parameters() if hasattr(model, "parameters") else {}
     return list(dict.fromkeys(p.device for p in params.values())) or [default_backend().name]
+
+
+class Turns:
+    """Lets one of several threads run at a time, one after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._left = list(range(count))
+        self._now = 0
+        self._changed = Condition()
+
+    def wait(self, i: int) -> None:
+        """Wait for the turn of thread `i`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._now == i)
+
+    def pass_on(self, i: int, last: bool = False) -> None:
+        """End the turn of thread `i`; the `last` one does not come again."""
+        with self._changed:
+            following = [k for k in self._left if k > i] or [k for k in self._left if k < i or not last]
+            if last:
+                self._left.remove(i)
+            self._now = following[0] if following else -1
+            self._changed.notify_all()
+
+
+class ReplicaGroup:
+    """A replica's place among those that run with it; `turns` and `place` are those on its device."""
+
+    def __init__(self, comm: ThreadComm, turns: Turns, place: int) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self._comm, self._turns, self._place = comm, turns, place
+        self._has_ended = False
+
+    def end(self) -> None:
+        """End the replica's last turn."""
+        self._has_ended = True
+        self._turns.pass_on(self._place, last=True)
+
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
+        """Return the result of `combine`, called by one thread with the values of all replicas in their order.
+
+        Every replica must make the same calls.
+        """
+        if self._has_ended:
+            raise CommError(f"ag_checkpoint: the layer needs values of all {self.size} replicas, which have ended when "
+                            f"backward computes it again; leave SyncBatchNorm out of ag_checkpoint.")
+        self._turns.pass_on(self._place)
+        try:
+            return self._comm.exchange(value, combine)
+        finally:
+            self._turns.wait(self._place)
+
+    def total(self, mine: Tensor | None, device: str) -> Tensor:
+        """Return the sum of the replicas' tensors on this one's device; None adds nothing."""
+        total: Tensor = self.exchange((mine, device), _totals)[self.rank]
+        return total
+
+
+def _totals(parts_and_devices: list[tuple[Tensor | None, str]]) -> list[Tensor]:
+    """Copy the sum of all replicas' parts to each replica's device.
+
+    One thread makes all copies: `backward` adds up gradients in their order, which must not depend on timing.
+    """
+    parts = [part for part, _ in parts_and_devices if part is not None]
+    total = tree_sum((ag_to_device(part, parts[0].device) for part in parts), ag_add)
+    return [copy_for_replica(total, device) for _, device in parts_and_devices]
+
+
+_current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)
+current_group = _current.get
+set_group = _current.set

@@ -1,8 +1,7 @@
 """Replicate: copies of a model on several devices, whose gradients come back to the one model.
 
 Inside `with_grad_tape` the copy of a parameter is a result computed from it, so `backward` adds the gradients of all
-copies to the parameter.  They are added in one order, that in which the copies were made, wherever those are.  Knows
-models and devices; neither batches nor results.  `DataParallel` and what derives from it call it in every pass.
+copies to the parameter, in the order in which the copies were made.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from ag.engine.device import backend_of
 from ag.engine.program import OPEN
 from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.convert import ag_to_device
-
-__all__ = ["copy_for_replica", "replicas_of", "replicate", "take_buffers"]
 
 M = TypeVar("M", bound=Model)
 CopyOf = Callable[[int, Tensor, str], Tensor]  # (replica, parameter, device) -> its copy there
@@ -72,9 +69,9 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
 
 
 def copy_for_replica(x: Tensor, device: str) -> Tensor:
-    """A tensor on a replica's device, always by a node of its own, even if it is there already.
+    """Copy a tensor to a replica's device; it gets a new node even if it is there already.
 
-    So `backward` adds up the replicas' gradients in the order in which the copies were made, wherever they are.
+    So `backward` adds up the replicas' gradients in the order of the copies, wherever they are.
     """
     if x.device != device or not (is_recording() and x.requires_grad):
         return ag_to_device(x, device)
@@ -88,7 +85,7 @@ def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
 
 
 def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyOf) -> list[M]:
-    """`replicate`, where ``copy_of(i, p, device)`` makes replica i's copy of a parameter."""
+    """Make replicas, where ``copy_of(i, p, device)`` makes replica i's copy of a parameter."""
     if not devices:
         raise ValueError("replicate: devices is empty; name at least one.")
     params = model.parameters().values()
@@ -110,7 +107,7 @@ def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyO
 
 
 def take_buffers(model: Model, replica: Model) -> None:
-    """Give the buffers of a model the values that they have in a replica of it."""
+    """Copy the buffers of a replica to its model."""
     theirs = buffers_of(replica)
     with no_grad():
         for name, x in buffers_of(model).items():
@@ -122,7 +119,7 @@ def take_buffers(model: Model, replica: Model) -> None:
 
 
 def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:
-    """Which device of a model becomes which of a replica."""
+    """Map the devices of a model to those of a replica."""
     if isinstance(where, str):
         return dict.fromkeys(places, backend_of(where).name)
     group = [backend_of(device).name for device in where]

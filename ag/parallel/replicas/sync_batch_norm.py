@@ -1,9 +1,7 @@
 """Synchronous batch norm: batch statistics over the samples of all replicas.
 
-Each replica adds up its own samples, the replicas exchange these sums, and all normalise with the mean and variance of
-the whole batch.  Knows its group (`ag.parallel.replicas.replica_group`) and not who made it: `parallel_apply`, or the
-trainer where samples of a step run together.  Outside a group it is a plain `BatchNorm`.  Users put it into models or
-call `convert`, as the trainer does.
+Each replica adds up its samples, the replicas exchange these sums, and all normalise with the statistics of the whole
+batch.  Outside a group of replicas it is a plain `BatchNorm`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from ag.ops.arithmetic import ag_scale, ag_sub
 from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
-from ag.parallel.replicas.replica_group import ReplicaGroup, current_group
+from ag.parallel.replicas.parallel_apply import ReplicaGroup, current_group
 
 __all__ = ["SyncBatchNorm"]
 
@@ -81,7 +79,7 @@ class SyncBatchNorm(BatchNorm):
         return model
 
     def forward(self, x: TensorLike) -> Tensor:
-        """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
+        """Normalise `x` of shape (num_features, batch) or (num_features, ..., batch)."""
         group = current_group()
         if group is None or not self.training:
             return super().forward(x)
@@ -108,6 +106,6 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """The sum over the samples of all replicas, on this one's device."""
+    """Return the sum over the samples of all replicas, on this one's device."""
     mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
     return group.total(mine, rows.device)

@@ -1,34 +1,38 @@
-"""ZeroOptimizer: what data-parallel training keeps for every parameter, shared out over the replicas' devices.
+"""ZeRO: optimizer state, gradients and weights of data-parallel training, shared out over the replicas' devices.
 
-One ordinary optimizer steps the shards (`ag.parallel.replicas.zero_shards`), each on its device; this module says what
-is in shards and for how long.  On each of N devices there is
-
-    stage   of weights   of gradients   of the optimizer's moments
+    stage   of weights   of gradients   of the optimizer's moments, on each of N devices
       1        all           all                 1/N
       2        all           1/N                 1/N
       3        1/N           1/N                 1/N           and the whole weights of the layer that runs
-
-Knows optimizers, shards and `DataParallel`; no trainer and no file.  Users make it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import inf, sqrt
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor
-from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Tensor
+from ag.autograd.activation_checkpoint import ag_checkpoint
+from ag.autograd.create import ag_param, ag_tensor, fetch_cotangent, place_cotangent
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tape import Gradients, is_recording, no_grad
+from ag.autograd.tensor import Node, Tensor
+from ag.autograd.unchanged import tell_used
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays
 from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
 from ag.errors import compare_names
 from ag.names import Making
-from ag.optim.flat import named_parameters
+from ag.nn.layer import Layer, Model, State, load_into
+from ag.ops.convert import ag_to_device
+from ag.optim.flat import ALIGN, flat_layout, named_parameters
 from ag.optim.gradients import (
     LEAST_FACTOR,
     as_gradient,
@@ -42,12 +46,13 @@ from ag.optim.gradients import (
 from ag.optim.optimizer import Optimizer
 from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters
-from ag.parallel.replicas.zero_shards import all_shards, shard_parameters
+from ag.parallel.replicas.parallel_apply import parallel_apply
+from ag.parallel.replicas.replicate import replicas_of
+from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 
 __all__ = ["ZeroOptimizer"]
-
 
 class ZeroOptimizer:
     """An optimizer whose memory is shared out over several devices, with replicas of the model on them.
@@ -146,7 +151,7 @@ class ZeroOptimizer:
 
     @property
     def t(self) -> int:
-        """Steps taken so far; waits for the devices."""
+        """Return the steps taken so far; waits for the devices."""
         return self.optimizer.t
 
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
@@ -171,11 +176,11 @@ class ZeroOptimizer:
                 s.param.data = s.numpy()
 
     def _scale_gradients(self) -> None:
-        """Let the loss scale of the shards hold for gradients of the whole, which `step` cuts up at stage 1."""
+        """Apply the loss scale of the shards to gradients of the whole, which `step` cuts up at stage 1."""
         self.optimizer.scale_gradients_of(s.param for s in self._sharded)
 
     def _of_shards(self, grads: Any) -> Any:
-        """Gradients of the shards, from those of the parameters."""
+        """Return gradients of the shards from those of the parameters."""
         if self.stage > 1 and (grads is None or isinstance(grads, Gradients)):
             return grads
         given = gradients_given({s.name: s.param for s in self._sharded}, grads, "step")
@@ -223,7 +228,7 @@ class ZeroOptimizer:
         return norm
 
     def _norm(self, max_norm: float) -> tuple[float, float]:
-        """The global norm, and what to multiply gradients with."""
+        """Return the global norm and the factor of gradients."""
         device, dtype, sums = str(self.model.device_ids[0]), "f32", []
         for s in self._sharded:
             grads = [shard.grad for shard in s.shards.values() if shard.grad is not None]
@@ -243,7 +248,7 @@ class ZeroOptimizer:
     # -------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Array]:
-        """What an ordinary optimizer of the same parameters has."""
+        """Return the state that an ordinary optimizer of the same parameters has."""
         inner = self.optimizer.state_dict()
         state = {name: x for name, x in inner.items() if name in ("state", "loss_scale", "settings")}
         for kind in _kinds(inner):
@@ -254,7 +259,7 @@ class ZeroOptimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state_dict` of this class or of an ordinary optimizer returned; all or nothing.
+        """Load what `state_dict` of this class or of an ordinary optimizer returned; all or nothing.
 
         Raises
         ------
@@ -280,10 +285,197 @@ class ZeroOptimizer:
 
 
 def _is_numbers(name: str) -> bool:
-    """Whether a name in an optimizer's state is that of a device's changing numbers."""
+    """Return whether a name in an optimizer's state is that of a device's changing numbers."""
     return name.startswith("state") and "." not in name
 
 
 def _kinds(state: Mapping[str, Any]) -> list[str]:
-    """What an optimizer keeps for each parameter, such as ``m`` and ``v``."""
+    """List what an optimizer keeps for each parameter, such as ``m`` and ``v``."""
     return list(dict.fromkeys(name.split(".")[0] for name in state if "." in name))
+
+
+class ShardedGradients(DataParallel):
+    """Stage 2: replicas whose gradients are scattered to the parameter shards; the full parameters receive none."""
+
+    def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
+        super().__init__(model, devices)
+        self._sharded = {s.param.id: s for s in sharded}
+
+    def _replicas(self, count: int) -> list[Model]:
+        refuse_untrained(self.module, {s.name: s.param for s in self._sharded.values()}, "ZeroOptimizer")
+        devices = [str(device) for device in self.device_ids[:count]]
+        return replicas_of(self.module, devices,
+                           lambda i, p, device: self._sharded[p.id].linked(_copied(p, devices[i])))
+
+
+class ShardedParameters(DataParallel):
+    """Stage 3: replicas that gather the weights of a layer when it runs, and again in the backward pass."""
+
+    def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
+        super().__init__(model, devices)
+        if not isinstance(model, Layer):
+            raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
+        if any(isinstance(layer, SyncBatchNorm) for _, layer in model.modules()):
+            raise ValueError("ZeroOptimizer: the model has a SyncBatchNorm, and at stage 3 replicas run one after the "
+                             "other; use stage 2 or ag_batch_norm.")
+        self._sharded = {s.param.id: s for s in sharded}
+        for s in sharded:
+            s.param.rebind(ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer)
+
+    def _replicas(self, count: int) -> list[Model]:
+        refuse_untrained(self.module, {s.name: s.param for s in self._sharded.values()}, "ZeroOptimizer")
+        return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
+
+    def _replica(self, i: int, device: str) -> Model:
+        memo: dict[int, object] = {}
+        for x in self.buffers().values():
+            memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
+        memo |= {id(p): p for p in self.module.parameters().values()}
+        for layer in {id(owner): owner for owner in _owners(self.module)}.values():
+            memo[id(layer)] = _GatheredLayer(copy.deepcopy(layer, memo), self._sharded, device)
+        replica: Model = copy.deepcopy(self.module, memo)
+        return replica
+
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Tree, Tree]],
+                 devices: Sequence[tuple[str, ...]]) -> list[Tree]:
+        results = {}
+        for i in [*range(1, len(parts)), 0]:  # as in replicas_of
+            args, named = parts[i]
+            results[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
+        return [results[i] for i in range(len(parts))]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the shards by name."""
+        return all_shards(self._sharded.values())
+
+    params = parameters
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return the shards and the model's buffers by name."""
+        return {**self.parameters(), **self.buffers()}
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the model's state, joined."""
+        return {name: self._sharded[x.id].numpy() if x.id in self._sharded else x.numpy()
+                for name, x in super().named_tensors().items()}
+
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
+        """Load values by the model's names; nothing changes if they do not fit."""
+        whole = {key: ag_tensor(s.numpy(), "cpu", s.dtype) for key, s in self._sharded.items()}
+        load_into({name: whole.get(x.id, x) for name, x in super().named_tensors().items()}, state, strict)
+        for key, s in self._sharded.items():
+            s.assign(whole[key].numpy())
+
+
+class _GatheredLayer(Layer):
+    """A layer that has its weights only while it runs."""
+
+    def __init__(self, layer: Layer, sharded: Mapping[int, ShardedParameter], device: str) -> None:
+        self.layer = layer
+        self._sharded, self._device = sharded, device  # parameters by the id of the whole
+        self.training = layer.training
+
+    def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        """Return the layer's modules, so that tensors keep their names."""
+        return self.layer.modules(prefix)
+
+    def forward(self, *args: Tree, **kwargs: Tree) -> Tree:
+        """Return the layer's result; `backward` computes it again."""
+        return ag_checkpoint(self._run, args, kwargs)
+
+    def _run(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
+        memo: dict[int, object] = {id(x): x for x in self.layer.buffers().values()}
+        memo |= {id(p): self._sharded[p.id].whole(self._device) for p in self.layer.parameters().values()}
+        return copy.deepcopy(self.layer, memo)(*args, **kwargs)
+
+
+def _copied(p: Tensor, device: str) -> Tensor:
+    with no_grad():
+        return ag_to_device(p, device)
+
+
+def _owners(model: Layer) -> list[Layer]:
+    """Return the outermost layers that own parameters themselves."""
+    within = {f"{name}_{own}" for name, child in model.children().items() for own in child.named_tensors()}
+    if any(x.requires_grad and name not in within for name, x in model.named_tensors().items()):
+        return [model]
+    return [owner for child in model.children().values() for owner in _owners(child)]
+
+
+class ShardedParameter:
+    """A parameter in shards, each a parameter that an ordinary optimizer steps: cutting changes no bit."""
+
+    def __init__(self, name: str, param: Tensor, places: Sequence[tuple[str, slice]]) -> None:
+        self.name, self.param, self.shape, self.dtype = name, param, param.shape, param.dtype  # of the whole
+        self.spans = [span for _, span in places]  # elements of each shard
+        flat = param.numpy().reshape(-1)
+        self.shards: dict[str, Tensor] = {}  # columns, by names such as W[0:512], in order
+        for device, span in places:
+            key = f"{name}[{span.start}:{span.stop}]"
+            self.shards[key] = ag_param(flat[span].reshape(-1, 1), device, param.dtype)
+            self.shards[key].name = key
+
+    def numpy(self) -> Array:
+        """Return the whole on the host."""
+        return self.joined([shard.numpy() for shard in self.shards.values()])
+
+    def joined(self, parts: Sequence[Array]) -> Array:
+        """Join parts of each shard, such as gradients, to an array of the whole's shape."""
+        return np.concatenate([part.reshape(-1) for part in parts]).reshape(self.shape)
+
+    def cut(self, whole: Array) -> dict[str, Array]:
+        """Cut an array as large as the whole into parts for each shard."""
+        flat = whole.reshape(-1)
+        return {key: flat[span].reshape(-1, 1) for key, span in zip(self.shards, self.spans, strict=True)}
+
+    def assign(self, whole: Array) -> None:
+        """Set the values of the shards."""
+        for key, part in self.cut(whole).items():
+            self.shards[key].data = part
+
+    def whole(self, device: str) -> Tensor:
+        """Join the parameter on a device; gradients go to the shards."""
+        return self.linked(ag_tensor(self.numpy(), device, self.dtype))
+
+    def linked(self, full: Tensor) -> Tensor:
+        """Make a copy of the whole send its gradient to the shards."""
+        shards = tuple(self.shards.values())
+        if not is_recording():
+            tell_used(shards, is_recording() is None)
+            return full
+        return Tensor(full.buffer, True, Node("ZeroOptimizer", _scatter_vjp, shards, (True,) * len(shards),
+                                              (self, [shard.device for shard in shards]), ()))
+
+
+def _scatter_vjp(run: Run, g: Buffer, saved: tuple[ShardedParameter, list[str]], need: Need) -> Cotangents:
+    sharded, devices = saved
+    parts = sharded.cut(fetch_cotangent(g)).values()
+    return tuple(place_cotangent(part, backend_of(device), g.dtype)
+                 for part, device in zip(parts, devices, strict=True))
+
+
+def shard_parameters(params: Mapping[str, Tensor], devices: Sequence[str]) -> list[ShardedParameter]:
+    """Cut parameters so that every device has an equal stretch of all, each padded to 16 bytes.
+
+    W with 6 elements and b with 3, in float32, on the devices cpu and cpu:1:
+
+        bytes   0         16        32        48
+        layout  | W W W W | W W . . | b b b . |
+        owner   |   cpu   |       cpu:1       |       ->   W[0:4] on cpu;  W[4:6], b[0:3] on cpu:1
+    """
+    starts, end = flat_layout({name: p.buffer.nbytes for name, p in params.items()}, ALIGN)
+    cuts = [end // ALIGN * i // len(devices) * ALIGN for i in range(len(devices) + 1)]
+    sharded = []
+    for name, p in params.items():
+        places: list[tuple[str, slice]] = []
+        for device, (low, high) in zip(devices, pairwise(cuts), strict=True):
+            first, last = (min(max(at - starts[name], 0) // p.buffer.dtype.itemsize, p.size) for at in (low, high))
+            if first < last:
+                places.append((device, slice(first, last)))
+        sharded.append(ShardedParameter(name, p, places))
+    return sharded
+
+
+def all_shards(sharded: Iterable[ShardedParameter]) -> dict[str, Tensor]:
+    """Return the shards of all parameters by name."""
+    return {key: shard for s in sharded for key, shard in s.shards.items()}

@@ -1,19 +1,26 @@
 """Model parallelism: layers one after the other, each on its device, for models that are too large for one.
 
-Only one device works at a time.  The device of each layer is given, or `ag.parallel.sharded.placement` finds one by
-memory.  Knows layers and devices; no batch is cut and nothing is copied.  Users call it, and `DataParallel` around it.
+Automatic placement cuts where the fullest device has most room left.  Layers of 4, 4, 2, 6 GB on 8 and 16 GB:
+
+    4 | 4 2 6    the devices are 50 % and 75 % full   <- chosen
+    4 4 | 2 6                   100 % and 50 %
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
+from ag.autograd.tape import no_grad, with_grad_tape
+from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_device, backend_of, default_devices
+from ag.errors import ArenaError
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
-from ag.parallel.comm.scatter import moved
+from ag.ops.convert import ag_to_device
+from ag.parallel.comm.tensor_collectives import moved
 from ag.parallel.comm.tree import Tree
-from ag.parallel.sharded.placement import free_bytes, measured, place
 
 __all__ = ["ModelParallel"]
 
@@ -85,11 +92,11 @@ class ModelParallel(Layer):
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:
-        """Use other devices in the place of failed ones."""
+        """Replace failed devices."""
         self.devices = [instead.get(name, name) for name in self.devices]
 
     def forward(self, *x: Tree) -> Tree:
-        """The last layer's output, on its device."""
+        """Return the last layer's output, on its device."""
         out: Tree = x
         for layer, device in zip(self.layers, self.devices, strict=True):
             held = next(iter(state_of(layer).values()), None)
@@ -113,7 +120,7 @@ def _named(layers: Layers) -> dict[str, Layer]:
 
 
 def _mapped(names: list[str], device_map: Sequence[str] | Mapping[str | int, str]) -> list[str]:
-    """A device for each layer."""
+    """Return a device for each layer."""
     if not isinstance(device_map, Mapping):
         if len(device_map) != len(names):
             raise ValueError(f"ModelParallel: device_map has {len(device_map)} devices for {len(names)} layers; give "
@@ -138,3 +145,74 @@ def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapp
         layer.to("cpu")
     needs = [need.total for need in measured(layers, sample, _COPIES)]
     return [names[i] for i in place(needs, free_bytes(names, budgets), names)]
+
+
+@dataclass(frozen=True)
+class LayerNeed:
+    """Bytes that a layer needs: `state` for parameters, gradients and moments; `activations` for the backward pass."""
+
+    state: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return self.state + self.activations
+
+
+def measured(layers: Sequence[Layer], sample: Tree, copies: int) -> list[LayerNeed]:
+    """Return what each layer needs for training: `copies` of each parameter, and the activations of `sample`.
+
+    The sample is passed through the model, which must be on the CPU; without one only parameters count.
+    """
+    states = [sum(t.buffer.nbytes * (copies if t.requires_grad else 1) for t in state_of(layer).values())
+              for layer in layers]
+    if sample is None:
+        return [LayerNeed(state, 0) for state in states]
+    arena, needs = backend_of("cpu").arena, []
+    with ag_device("cpu"), with_grad_tape():
+        x = sample if isinstance(sample, tuple) else (sample,)
+        with no_grad():
+            x = tuple(Tensor(ag_to_device(t, "cpu").buffer, True) if isinstance(t, Tensor) else t for t in x)
+        results = []
+        for layer, state in zip(layers, states, strict=True):
+            before = arena.stats().live
+            out = layer(*x)
+            needs.append(LayerNeed(state, arena.stats().live - before))
+            x = out if isinstance(out, tuple) else (out,)
+            results.append(x)  # as the backward pass would
+    return needs
+
+
+def free_bytes(devices: Sequence[str], budgets: Mapping[str, int] | None) -> list[int]:
+    """Return the free memory of each device, at most its budget."""
+    free_of = []
+    for name in devices:
+        backend = backend_of(name)
+        free = backend.info.memory_bytes - backend.arena.stats().reserved
+        free_of.append(free if budgets is None else min(free, budgets.get(name, free)))
+    return free_of
+
+
+def place(needs: Sequence[int], free: Sequence[int], devices: Sequence[str]) -> list[int]:
+    """Return the number of each layer's device; an ArenaError says what does not fit."""
+    if sum(needs) <= free[0]:
+        return [0] * len(needs)
+    starts = [0, *accumulate(needs)]
+    # Dynamic programming: with n layers on the devices so far, how full the fullest is, and how many layers each has.
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    for room in free:
+        longer: dict[int, tuple[float, list[int]]] = {}
+        for begin, (fullest, counts) in best.items():
+            for end in range(begin, len(needs) + 1):
+                load = starts[end] - starts[begin]
+                if load > room:
+                    break
+                fill = max(fullest, load / max(1, room)), [*counts, end - begin]
+                longer[end] = min(longer.get(end, fill), fill)
+        best = longer
+    if len(needs) not in best:
+        rooms = ", ".join(f"{room:,} on {device}" for device, room in zip(devices, free, strict=True))
+        raise ArenaError(f"ModelParallel: the layers need {sum(needs):,} bytes, the largest {max(needs):,}; there are "
+                         f"{rooms}. Give more devices, cut layers up, or use smaller batches.")
+    return [device for device, count in enumerate(best[len(needs)][1]) for _ in range(count)]

@@ -1,8 +1,6 @@
 """Pipeline parallelism: a model cut into stages on several devices, which work on different micro-batches at a time.
 
-A batch is cut into micro-batches; a stage's output goes to the next stage's device as a leaf, whose gradient comes
-back to the stage before.  Which stage does what when is a table of `ag.parallel.sharded.pipeline_schedules`; this
-module runs it.  Knows stages, devices and a loss function; no optimizer.  Users call it, and `train_distributed`.
+A stage's output goes to the next stage's device as a leaf, whose gradient comes back to the stage before.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
-from ag.parallel.comm.scatter import scatter, sizes_along
+from ag.parallel.comm.tensor_collectives import scatter, sizes_along
 from ag.parallel.comm.tree import Tree
 from ag.parallel.sharded.pipeline_schedules import SCHEDULES, Table, shown, timetable
 
@@ -92,19 +90,19 @@ class Pipeline(Layer):
             backend_of(device).name for device in devices]
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:
-        """Use other devices in the place of failed ones."""
+        """Replace failed devices."""
         self.devices = [instead.get(name, name) for name in self.devices]
 
     def timetable(self, micros: int) -> Table:
-        """What every stage does in each tick, for so many micro-batches."""
+        """Return the timetable for so many micro-batches: one row per tick, one entry per stage."""
         return timetable(SCHEDULES[self.schedule](len(self.stages), micros))
 
     def table(self, micros: int | None = None) -> str:
-        """The same as text."""
+        """Return the timetable as text."""
         return shown(self.timetable(self.micro_batches if micros is None else micros))
 
     def forward(self, x: Tree) -> Tree:
-        """The last stage's result for a whole batch."""
+        """Return the last stage's result for a whole batch."""
         for stage, device in zip(self.stages, self.devices, strict=True):
             x = _called(stage, device, tuple(ag_to_device(t, device) for t in _tuple(x)))
         return x

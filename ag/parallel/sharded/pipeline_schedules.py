@@ -9,8 +9,7 @@ pass took one tick, and a stage works as soon as its input is there.  Two stages
     1f1b     stage 0  F0 F1  . B0 F2 B1  . B2        one forward, one backward (1F1B): it holds at most as
              stage 1   . F0 B0 F1 B1 F2 B2  .        many as there are stages behind it and itself
 
-Both take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.  Knows numbers
-only.  `ag.parallel.sharded.pipeline` runs any table.
+Both take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.
 """
 
 from __future__ import annotations

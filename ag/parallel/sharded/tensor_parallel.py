@@ -1,13 +1,10 @@
 """Tensor parallelism: fully connected layers whose weights are spread over devices, in equal parts or not.
 
 A `ColumnParallelLinear` has some of the output features on each device, a `RowParallelLinear` some of the inputs.  One
-behind the other they exchange one sum, as in Megatron-LM:
+after the other they exchange one sum, as in Megatron-LM:
 
     cpu      x  ->  W1[:h]  ->  relu  ->  W2[:, :h]  ->  +  ->  y
     cpu:1    x  ->  W1[h:]  ->  relu  ->  W2[:, h:]  ->  |
-
-Moves between devices (`ag.parallel.comm.tensor_collectives`) are ordinary functions of tensors, so the layers need no
-gradient rule.  Knows tensors and devices; no replica and no loop.  Users call it.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
 
 
 class _ParallelLinear(Layer):
-    """What both have: a weight in parts, one per device."""
+    """A weight in parts, one per device."""
 
     settings: tuple[str, ...] = ("in_features", "out_features", "devices", "activation", "bias", "weights")
     _axis: int  # of the weight that is cut
@@ -67,7 +64,7 @@ class _ParallelLinear(Layer):
             self._set_bias(np.zeros((self.out_features, 1), np.float32))
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:
-        """Use other devices in the place of failed ones."""
+        """Replace failed devices."""
         self.devices = tuple(instead.get(name, name) for name in self.devices)
 
     def _set_weight(self, whole: Array) -> None:
@@ -77,7 +74,7 @@ class _ParallelLinear(Layer):
 
     @classmethod
     def from_linear(cls, linear: Any, devices: Sequence[str], weights: Sequence[float] | None = None) -> Any:
-        """The parallel form of a fully connected layer, with its values."""
+        """Make the parallel form of a fully connected layer, with its values."""
         make: Any = cls
         layer = make(linear.in_features, linear.out_features, devices, linear.activation, linear.bias, weights)
         layer._set_weight(linear.W.numpy())
@@ -89,11 +86,11 @@ class _ParallelLinear(Layer):
         raise NotImplementedError(f"{type(self).__name__} does not define _set_bias(whole)")
 
     def places(self) -> list[str]:
-        """Where the parts are: `devices`, but for replicas of the layer."""
+        """Return the devices of the parts, which differ from `devices` in a replica."""
         return [w.device for w in self.W]
 
     def weight(self) -> Array:
-        """The whole weight, of shape (out_features, in_features), on the host."""
+        """Return the whole weight, of shape (out_features, in_features), on the host."""
         return np.concatenate([w.numpy() for w in self.W], self._axis)
 
     def _checked(self, x: TensorLike) -> Tensor:

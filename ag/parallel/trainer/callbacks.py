@@ -1,22 +1,16 @@
-"""What may happen between two steps: a user's callback, Ctrl-C, and SIGTERM.
+"""What happens between two steps: a callback, Ctrl-C and SIGTERM; and what `dp_train` hands out.
 
-A callback sees the replicas' models and may set their weights, buffers and settings.  Weights and settings that it
-sets on one of them hold for all: weights are compared with what the trainer had sent, taken over to the host, and sent
-to all; settings, such as modes, ``requires_grad`` and rates, are compared with what they were before the call.
+Weights, buffers and settings that a callback sets on one model hold for all.  Weights are compared with those sent:
 
     sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
     after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
-
-Ctrl-C comes between two steps, or while gradients are computed: the end of a step is not interrupted.  SIGTERM only
-asks for the end: all ranks leave after the same step.  Knows models and flat arrays; no data and no device.  `dp_train`
-calls the callback through this, the trainer ends its steps in it.  What happens between epochs of `fit` is
-`ag.training.callbacks`.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from operator import is_
 from threading import current_thread, main_thread
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
@@ -27,51 +21,35 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError
+from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
-
-__all__ = ["Endings", "Observed", "Stateful"]
+from ag.parallel.trainer.replica import Replica
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A callback that is part of checkpoints."""
+    """A callback whose state is part of checkpoints."""
 
-    def state_dict(self) -> Mapping[str, Array | Json]:
-        """What it has to keep, by name."""
+    def state_dict(self) -> Mapping[str, Array | Json]: ...
 
-    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
-        """Go on with what was kept."""
-
-
-class _Replica(Protocol):
-    """Of a replica, what is looked at."""
-
-    name: str
-    model: Any
-
-    def parameter_at(self, i: int) -> str: ...
+    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None: ...
 
 
 class Endings:
-    """Ctrl-C in a job: it waits while a step ends.  Entered for the job; `end_of_step` makes the end of each step.
+    """A context in which Ctrl-C waits while a step ends.
 
-    The handler of signals is replaced once, as that takes as long as a small step; `renew` does so again if somebody
-    else has put another one there.
-
-    Attributes
-    ----------
-    asked : bool
-        Whether SIGTERM has come, after `listen`.
+    The signal handler is replaced once per job, which takes as long as a small step; `renew` replaces a later one.
     """
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], object] | None = None
         self._busy = False
         self._came: tuple[int, FrameType | None] | None = None
-        self.asked = self._listens = False
+        self.asked = False  # SIGTERM has come, after `listen`
+        self._listens = False
 
     def __enter__(self) -> Endings:
         try:
@@ -88,7 +66,7 @@ class Endings:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def listen(self) -> None:
-        """From now on SIGTERM asks to leave, unless the program has a handler of its own."""
+        """Let SIGTERM ask for the end, unless the program handles it."""
         if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             self._listens = True
             signal.signal(signal.SIGTERM, self._ask)
@@ -97,7 +75,7 @@ class Endings:
         self.asked = True
 
     def renew(self) -> None:
-        """Handle signals, in the main thread."""
+        """Install the handler of Ctrl-C, in the main thread."""
         if current_thread() is not main_thread():
             return
         handler = signal.getsignal(signal.SIGINT)
@@ -112,7 +90,7 @@ class Endings:
             self._handler(number, frame)
 
     def end_of_step(self, end: Callable[[], None]) -> None:
-        """Make this call, for which Ctrl-C waits."""
+        """Call `end`; Ctrl-C waits for it."""
         self._busy = True
         try:
             end()
@@ -124,25 +102,14 @@ class Endings:
 
 
 class Observed:
-    """What a callback changes; made before it is called.
+    """What a callback changes in the models of replicas; made before the call."""
 
-    Parameters
-    ----------
-    replicas : sequence of Replica
-    """
-
-    def __init__(self, replicas: Sequence[_Replica]) -> None:
+    def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
         self._parts = [_parts(replica.model) for replica in replicas] if len(replicas) > 1 else []
 
     def spread_settings(self) -> None:
-        """Let a setting that it has changed on some of the models hold for all.
-
-        Raises
-        ------
-        CommError
-            If it has set one in two ways, or to what cannot be that of another model.
-        """
+        """Give settings that the callback has changed on some models to all; conflicts raise a CommError."""
         changes: dict[tuple[object, ...], dict[int, object]] = {}
         for owner, parts in enumerate(self._parts):
             for x, above, key, before in parts:
@@ -153,7 +120,7 @@ class Observed:
                     if _is_setting(value) and not _same(value, before.get(name, getattr(type(x), str(name), _ABSENT))):
                         changes.setdefault((*_place(parts, above, key), name), {})[owner] = value
         for place, values in changes.items():
-            if len(values) < len(self._replicas):  # otherwise it has set all as it wants them
+            if len(values) < len(self._replicas):  # otherwise the callback has set all models
                 self._spread(place, values)
 
     def _spread(self, place: tuple[object, ...], values: Mapping[int, object]) -> None:
@@ -179,19 +146,9 @@ class Observed:
                     setattr(x, str(place[-1]), value)
 
     def values(self, sent: Both, found: Sequence[Both]) -> Both:
-        """The weights and buffers to go on with: weights that it has set on any replica, buffers that all have.
+        """Return the weights and buffers to go on with: weights set on any replica, buffers that all have.
 
-        Parameters
-        ----------
-        sent : pair of ndarray
-            What was sent.
-        found : sequence of pairs of ndarray
-            What the host has now, and what each replica has.
-
-        Raises
-        ------
-        CommError
-            If it has set a weight in two ways.
+        `found` has those of the host first, then those of each replica.  Conflicting weights raise a CommError.
         """
         weights = self._merged(sent[0], [pair[0] for pair in found])
         buffers = found[-1][1]
@@ -201,7 +158,7 @@ class Observed:
 
     def _merged(self, before: Array, found: Sequence[Array]) -> Array:
         result = before
-        known: Array | None = None  # where an earlier one has changed
+        known: Array | None = None  # where an earlier array has changed
         for owner, array in enumerate(found):
             if np.array_equal(_bits(array), _bits(before)):
                 continue
@@ -224,12 +181,12 @@ _ABSENT = object()
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
 _PLAIN_TYPES = frozenset(_PLAIN)
 
-# Something in a model that holds others: it, the number of what it is in, its name there, and what it held.
+# An object in a model that holds others: the object, the number of its owner, its name there, and what it held.
 _Part = tuple[object, int, object, dict[object, object]]
 
 
 def _items(x: object) -> Mapping[object, object]:
-    """What an object holds, by name, index or key."""
+    """Return what an object holds, by name, index or key."""
     if isinstance(x, Tensor):
         return {"requires_grad": x.requires_grad}
     if isinstance(x, (list, tuple)):
@@ -238,7 +195,7 @@ def _items(x: object) -> Mapping[object, object]:
 
 
 def _parts(model: object) -> list[_Part]:
-    """A model and all in it that holds something, each once."""
+    """List a model and every object in it that holds something, each once."""
     found: list[_Part] = []
     seen = set[int]()
     left: list[tuple[object, int, object]] = [(model, -1, "")]
@@ -253,12 +210,12 @@ def _parts(model: object) -> list[_Part]:
 
 
 def _place(parts: Sequence[_Part], above: int, key: object) -> tuple[object, ...]:
-    """The names that lead from a model to a part of it."""
+    """Return the names that lead from a model to a part of it."""
     return () if above < 0 else (*_place(parts, *parts[above][1:3]), key)
 
 
 def _is_setting(value: object) -> bool:
-    """Whether it can be compared; parts that are trained are, so that another in their place is noticed."""
+    """Return whether a value can be compared; trained parts can, so that their replacement is noticed."""
     return isinstance(value, (*_PLAIN, Layer)) or (
         isinstance(value, tuple) and all(isinstance(part, _PLAIN) for part in value)) or (
         isinstance(value, Tensor) and value.requires_grad and value.node is None)
@@ -269,5 +226,99 @@ def _same(a: object, b: object) -> bool:
 
 
 def _bits(array: Array) -> Array:
-    """Elements as whole numbers, so that NaN is equal to itself and 0.0 is not -0.0."""
+    """View elements as integers: NaN equals itself, and 0.0 differs from -0.0."""
     return array.view({2: np.uint16, 4: np.uint32, 8: np.uint64}[array.dtype.itemsize])
+
+
+class Place(Protocol):
+    """A rank's place among those that train together."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def gather(self, value: Json = None) -> list[Json]:
+        """Return the values of all ranks, in their order: anything that JSON can hold."""
+
+
+@dataclass(frozen=True)
+class DPStep:
+    """What a callback is given after every step.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 0.
+    loss : float
+        Mean loss over the step's samples.
+    models : list
+        The replicas' models, with the new weights.
+    ranks : Place, or None
+        This rank's place among those that train together, always there in a callback: ``ranks.rank``, ``ranks.size``,
+        and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; if one rank calls it, all must.
+    """
+
+    __signature__ = Making()
+    step: int
+    loss: float
+    models: list[Any]
+    ranks: Place | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class DPResult:
+    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+        Final parameters, on replica 0's device.
+    loss_history : ndarray of shape (n_iter,)
+        Mean loss of every step, before its update; shorter if the job ended early.
+    loss : float
+        The last of them.
+    model : object
+        Replica 0's model; its buffers are those of all replicas.  It is in the modes that training had: call `ag_eval`
+        on it before it predicts.
+    devices : list of str
+        Device of every replica.
+    report : list of dict
+        Per replica: ``replica``, ``device``, ``driver``; ``samples`` of all steps and ``shard``, those of the last one;
+        over all steps ``compute_ms`` that the device has worked on them, ``elapsed_ms`` from giving it the work to
+        having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
+        optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
+        where ``clock`` is ``"device"``: those of the first two steps and every 16th, as they cost time; a sample of
+        the steps between counts as long as one of the last such step.  Where it is ``"host"``, there are none, and
+        it is `elapsed_ms`.
+        Of this rank, ``data_wait_ms`` that it waited for its samples, and ``data_wait_share``, which part of the time
+        of all steps that was.  Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``;
+        ``wire_bytes_per_step``, what this rank sent to others in the last step.
+    optimizer_state : dict of str to ndarray, or list of dict
+        State of the optimizer, to go on with; a list if `optimizer` made a list.
+    interrupted : bool
+        Whether Ctrl-C ended the job before its last step.
+    """
+
+    __signature__ = Making()
+    params: dict[str, Tensor]
+    loss_history: Array
+    loss: float
+    model: Any
+    devices: list[str]
+    report: list[dict[str, Any]]
+    optimizer_state: dict[str, Array] | list[dict[str, Array]]
+    interrupted: bool = False
+
+    def __getitem__(self, name: str) -> Any:
+        names = [f.name for f in fields(self)]
+        if name not in names:
+            raise KeyError(f"DPResult: there is no {name!r}; it has {', '.join(names)}.")
+        return getattr(self, name)
+
+    def __repr__(self) -> str:
+        numbers = sum(p.size for p in self.params.values())
+        ended = ", interrupted" if self.interrupted else ""
+        return (f"DPResult(loss={self.loss:.6g} after {len(self.loss_history)} steps{ended}, {len(self.params)} "
+                f"parameters of {numbers:,} numbers, devices={self.devices})")

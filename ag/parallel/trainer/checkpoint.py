@@ -1,10 +1,6 @@
 """Checkpoints of `dp_train`: one file with everything that the next step depends on.
 
-Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out (`Dealt`).
-The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
-for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica, no optimizer.
-`dp_train` saves it, `ag.parallel.trainer.ranks` loads it, and `fit` (`ag.training.epochs`) reads which epochs are done.
-Loops of users' own have `ag.io.checkpoint`.
+A resumed training goes on bit for bit, on any number of replicas with the same batch and stacks.
 """
 
 from __future__ import annotations
@@ -25,79 +21,41 @@ from ag.io.safetensors_file import read_file, to_json, write_file
 from ag.log import log
 from ag.parallel.comm.comm import Json
 
-__all__ = ["DPState", "Dealt", "load_state", "refuse_unlike", "save_state", "tell_of_unlike"]
-
 _FORMAT = "ag-dp-train-1"
 _WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."
 _LISTS = ("rates", "schedules")
 
 
 class Dealt(NamedTuple):
-    """How samples are dealt out to steps: on all this the bits of a job depend.
+    """How samples are dealt out to steps; the bits of a job depend on all of it."""
 
-    Attributes
-    ----------
-    batch : int
-        Samples per step.
-    stack : int
-        Samples that are passed at once.
-    shuffle : bool
-        Whether each pass has an order of its own.
-    samples : int
-        In the data; 0 in files of versions that did not note it.
-    """
-
-    batch: int
-    stack: int = 1
-    shuffle: bool = False
-    samples: int = 0
+    batch: int  # samples per step
+    stack: int = 1  # samples that are passed at once
+    shuffle: bool = False  # every pass has a new order
+    samples: int = 0  # in the data; 0 in files of earlier versions
 
 
 @dataclass(frozen=True)
 class DPState:
-    """Where a training is.
+    """The content of a checkpoint."""
 
-    Attributes
-    ----------
-    step : int
-        Steps done.
-    dealt : Dealt
-    seed : int
-    draws : int
-        Random streams that a stack of samples takes.
-    losses : ndarray
-        Losses of the steps done.
-    weights, buffers : dict of str to ndarray
-    optimizers : list of dict of str to ndarray
-    rates : list of float
-        The optimizers' learning rates, with all their digits.
-    schedules : list
-        States of the schedules; None for a schedule without.
-    seen : int
-        Steps for which the callback was called and has returned.
-    callback : dict of str to ndarray or JSON
-        State of the callback, if it has one.
-    made : dict of str to str
-        What the steps were made with besides, by argument, in words.
-    """
-
-    step: int
+    step: int  # steps done
     dealt: Dealt
     seed: int
-    draws: int
-    losses: Array
+    draws: int  # random streams that a stack of samples takes
+    losses: Array  # of the steps done
     weights: dict[str, Array]
     buffers: dict[str, Array]
     optimizers: list[dict[str, Array]]
-    rates: list[float]
-    schedules: list[Json]
-    seen: int = 0
-    callback: Mapping[str, Array | Json] = field(default_factory=dict)
-    made: Mapping[str, str] = field(default_factory=dict)
+    rates: list[float]  # exact learning rates of the optimizers
+    schedules: list[Json]  # their states; None for a schedule without
+    seen: int = 0  # steps for which the callback has returned
+    callback: Mapping[str, Array | Json] = field(default_factory=dict)  # its state
+    made: Mapping[str, str] = field(default_factory=dict)  # other arguments of the job, in words
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
-    """Write a checkpoint; an older one stays until the new one is complete."""
+    """Write a checkpoint; an older one remains until the new one is complete."""
     arrays = {"losses": np.ascontiguousarray(state.losses)}
     arrays |= {_WEIGHT + name: array for name, array in state.weights.items()}
     arrays |= {_BUFFER + name: array for name, array in state.buffers.items()}
@@ -115,13 +73,7 @@ def save_state(path: str | os.PathLike[str], state: DPState) -> None:
 
 
 def refuse_unlike(state: DPState, dealt: Dealt, free: bool, steps: int) -> None:
-    """Refuse a checkpoint of a job that goes on otherwise; `free`: whether the size of stacks may be the checkpoint's.
-
-    Raises
-    ------
-    CheckpointError
-        If samples are dealt out otherwise, or the checkpoint is beyond the job's steps.
-    """
+    """Refuse a checkpoint with other dealing (except for a `free` size of stacks), or with more steps than the job."""
     old = state.dealt
     if old.batch != dealt.batch:
         raise CheckpointError(f"dp_train: the checkpoint was made with {old.batch} samples per step and the job has "
@@ -135,7 +87,7 @@ def refuse_unlike(state: DPState, dealt: Dealt, free: bool, steps: int) -> None:
 
 
 def tell_of_unlike(before: Mapping[str, str], made: Mapping[str, str]) -> None:
-    """Say in the log what steps were made with before, and are made with now, where it is not the same."""
+    """Log the arguments that the checkpoint's steps and the job's have unlike."""
     other = [name for name in made if before.get(name, made[name]) != made[name]]
     if other:
         log.warning("dp_train: the checkpoint was made with %s, and the job has %s; it goes on with these.",
@@ -147,17 +99,9 @@ def _optimizer(i: int) -> str:
 
 
 def load_state(path: str | os.PathLike[str]) -> DPState | None:
-    """The checkpoint, or None if there is no file.
+    """Return the checkpoint, or None if there is no file; a CheckpointError refuses damaged and foreign files.
 
-    Raises
-    ------
-    CheckpointError
-        If the file is truncated, foreign or incomplete.
-
-    Notes
-    -----
-    Files of earlier versions have no buffers, rates and schedules; their samples were passed one by one and in order.
-    Later ones have these, and nothing of the callback.
+    Files of earlier versions lack buffers, rates, schedules and callback; they passed samples one by one, in order.
     """
     if not Path(path).exists():
         return None
@@ -173,7 +117,7 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
         losses = arrays.pop("losses")
         _check(losses=losses, **numbers)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"dp_train: {os.fspath(path)} has no readable header ({str(error):.200}); the file is "
+        raise CheckpointError(f"dp_train: {os.fspath(path)} has no readable header ({error!s:.200}); the file is "
                               f"not a complete checkpoint.") from error
 
     def part(prefix: str) -> dict[str, Array]:

@@ -1,19 +1,8 @@
 """`dp_train`: data-parallel training; one replica per device, one optimizer step on the host, equal bits everywhere.
 
-This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C; and a step again if a device or a rank
-was lost before it was done.  It does not know how gradients come about, which the `Trainer` knows.  Users, `start`,
-`fit` and `find_lr` call it.
-
-A step of 8 samples on two devices, each of which has a shard of 4:
-
     cpu      samples 0-3, forward, backward   ->  gradients of 0-3
     cpu:1    samples 4-7, forward, backward   ->  gradients of 4-7
     host     tree sum, / 8, clip, optimizers  ->  weights, to cpu and cpu:1
-
-All devices start before any is waited for.  Gradients are summed in one fixed tree (`ag.parallel.comm.tree_reduction`)
-and divided once by what the samples count together: their number, unless `weight_fn` says otherwise; the optimizers
-step once, on the host; the new weights and buffers go to every replica.  So replicas stay equal to the bit, on any mix
-of devices, and any number of them gives the same result.
 """
 
 from __future__ import annotations
@@ -21,14 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import inf, isfinite
+from numbers import Real
+from operator import index, itemgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from tqdm import tqdm
@@ -36,11 +27,12 @@ from tqdm import tqdm
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.arena import now
-from ag.engine.device import same_default
+from ag.engine.device import canonical, default_devices, is_accelerator, is_software, same_default, was_named
 from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.random import ag_seed, go_on_after
-from ag.errors import DeviceError, RankLostError
-from ag.io.safetensors_file import to_json
+from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
+from ag.errors import CheckpointError, DeviceError, RankLostError
+from ag.io.safetensors_file import check_writable, to_json
 from ag.log import log
 from ag.names import answers
 from ag.names.elsewhere import TRAINING_ARGUMENTS
@@ -48,17 +40,16 @@ from ag.optim.optimizer import Optimizer
 from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.comm.device_threads import noted
-from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
-from ag.parallel.trainer.callbacks import Observed, Stateful
+from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed, Stateful
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import RateSchedules
+from ag.parallel.trainer.load_balance import balance_of
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.result import DPResult, DPStep
 from ag.parallel.trainer.samples import Samples, loss_of
 from ag.parallel.trainer.stacks import Shard, all_alike, weighed
 from ag.parallel.trainer.trainer import Trainer
 
-__all__ = ["DPResult", "DPStep", "dp_train"]
+__all__ = ["DPResult", "DPStep", "dp_train", "start"]
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 _64_BITS = (1 << 64) - 1
@@ -279,7 +270,7 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    check_arguments(locals())
+    _check_arguments(locals())
     samples = Samples(data)  # whose threads begin with the first step
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
@@ -287,10 +278,12 @@ def dp_train(
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
-        path = None if checkpoint is None or ranks.rank else check_path(checkpoint, resume)
+        path = None
+        if checkpoint is not None:
+            path = _check_path(checkpoint, resume) if ranks.rank == 0 else Path(checkpoint)
         if n_gpu is None and devices is None:
             devices = getattr(world, "devices", None)
-        names = replica_devices(n_gpu, devices)
+        names = _replica_devices(n_gpu, devices)
         shares = balance_of(balance, names)
         ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(samples)), ("n_iter", n_iter),
                     ("lr", lr), ("max_norm", max_norm), ("on_nonfinite", on_nonfinite), ("resume", resume),
@@ -305,7 +298,7 @@ def dp_train(
         held.callback(go_on_after, trainer.seed)
         trainer.optimizers.tell_of_unused(lr)
         held.callback(samples.close)
-        batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
+        batch, each = _dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
                    np.zeros(n_iter), path, checkpoint_every, callback)
@@ -317,12 +310,11 @@ def dp_train(
 
 
 class _Job:
-    """The loop over steps, and how far it is."""
+    """The loop over steps."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks, samples: Samples, schedules: RateSchedules,
-                 weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any],
-                 checkpoint: Path | None, every: int | None,
-                 callback: Callable[[DPStep], object] | None) -> None:
+                 weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any], checkpoint: Path | None,
+                 every: int | None, callback: Callable[[DPStep], object] | None) -> None:
         self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
         self._weight_fn, self._losses = weight_fn, losses
         self._checkpoint, self._every, self._callback = checkpoint, every, callback
@@ -335,7 +327,7 @@ class _Job:
     # -------------------------------------------------------------------------------------- before the first step
 
     def begin(self, dealt: Dealt, free: bool) -> None:
-        """Begin with the first step; `free`: whether the size of stacks may be 1 where it cannot be another."""
+        """Begin with the first step; `free`: stacks may have size 1 where no other is possible."""
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt
         self._ranks.place = "in", 0
@@ -355,12 +347,12 @@ class _Job:
                         "Give stack=1 if that is not meant.")
 
     def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
-        """Why the first stack of a step should not be passed at once; None if it may, or another rank has it."""
+        """Return why the first stack of a step should not be passed at once, or None."""
         first = shard.part(0, self._dealt.stack)
         return self._trainer.replicas.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         if isinstance(self._callback, Stateful) and state.callback:
             self._callback.load_state_dict(state.callback)
         old = state.dealt
@@ -380,13 +372,13 @@ class _Job:
         self._dealt = dealt._replace(stack=old.stack)
 
     def _made(self) -> dict[str, str]:
-        """What the steps are made with, in words."""
+        """Describe what the steps are made with."""
         return {**self._trainer.optimizers.made(), **self._schedules.made(),
                 "weight_fn": "None" if self._weight_fn is None else "a function",
                 "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
 
     def _shard(self, k: int, until: int = 0) -> Shard:
-        """This rank's samples of a step; those of the steps after it, before `until`, are made ahead."""
+        """Return this rank's samples of step `k`; those of the steps before `until` are prefetched."""
         batch = self._dealt.batch
         places = self._ranks.positions(batch)
         coming = [s * batch + j for s in range(k + 1, until) for j in places] if until > k + 1 else ()
@@ -401,7 +393,7 @@ class _Job:
     # -------------------------------------------------------------------------------------- the steps
 
     def run(self, verbose: int) -> DPResult:
-        """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
+        """Make the steps that are left, until the callback or Ctrl-C ends the job."""
         interrupted = False
         began, waited = perf_counter(), self._samples.waited_s
         endings = self._trainer.endings
@@ -457,7 +449,7 @@ class _Job:
                     self._save()
 
     def _step(self, k: int) -> None:
-        """Make a step; again, by those that are left, as often as a rank or a device is lost before it is done."""
+        """Make a step, again each time that a rank or a device is lost before it is done."""
         while True:
             shard = self._shard(k, min(k + 1 + self._samples.ahead, len(self._losses)))
             looks = self._watched and k > 0 and k & (k - 1) == 0
@@ -473,7 +465,7 @@ class _Job:
                 self._trainer.settle()
 
     def _check(self) -> None:
-        """Compare all replicas with the host; nothing is made again if a device is lost in between."""
+        """Compare all replicas with the host."""
         while True:
             try:
                 return self._trainer.check_equal()
@@ -481,13 +473,13 @@ class _Job:
                 self._trainer.go_on_without(error)
 
     def _finished(self, loss: float) -> None:
-        """A step is done on all replicas."""
+        """Note that a step is done on all replicas."""
         self._losses[self._done] = loss
         self._schedules.step()
         self._done += 1
 
     def _asked_to_end(self, k: int) -> bool:
-        """Call the callback and let what it sets hold for all replicas; whether it, or that of a rank, ends the job."""
+        """Call the callback and spread what it sets; return whether that of any rank ends the job."""
         end = False
         if self._callback is not None:
             models = [r.model for r in self._trainer.replicas]
@@ -499,11 +491,237 @@ class _Job:
         return any(self._ranks.gather(end))
 
     def _save(self) -> None:
-        """Write the checkpoint, unless it is there already."""
-        if self._checkpoint is not None and self._saved != self._done:
+        """Write the checkpoint unless this step's is there."""
+        if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
             state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
             if isinstance(self._callback, Stateful):
                 state = replace(state, callback=self._callback.state_dict())
             save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k, made=self._made()))
             self._saved = k
+
+
+def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoader, model_fn: Callable[[], Any],
+          workers: int | None = None, *, cycles: int = 1, batchsize: int = 48, nsamples: int | None = None,
+          opt: Callable[[dict[str, Tensor]], Optimizer] | None = None, verbose: bool = False,
+          devices: Sequence[str] | None = None, world: Comm | HasComm | None = None, **options: Any) -> DPResult:
+    """Train a model on several devices, as many cycles through its samples as asked for.
+
+    Parameters
+    ----------
+    loss : callable
+        ``loss(output, target)``: a loss of one element, the mean over the samples it is given.
+    data : sequence of pairs, `ag_dataloader` or `ag_image_folder`
+        ``(input, target)`` of each sample, tensors or arrays; or a loader of inputs and targets, whose own batch size
+        does not count.
+    model_fn : callable
+        Returns a new model.
+    workers : int, optional
+        Number of replicas, on this rank; default: one per Vulkan device, at least one.
+    cycles : int, optional
+        How often each worker takes `nsamples` samples.
+    batchsize : int, optional
+        Samples per worker and step, which are passed at once where they are alike.
+    nsamples : int, optional
+        Samples per worker and cycle; default: its share of `data`, so that a cycle is a pass through all.
+    opt : callable, optional
+        ``opt(params)``: the optimizer; default: Adam.
+    verbose : bool, optional
+        Print the loss of every step.
+    devices : sequence of str, optional
+        Device of every worker, instead of `workers`; default: those of `world`, if it has some.
+    world : communicator, or something that has one as ``comm``, optional
+        This rank's place among others that make the same call.  The workers of all ranks share the samples, so a cycle
+        is a pass through all whatever their number.
+    **options : object
+        Passed on to `dp_train`, such as ``seed``, ``lr``, ``shuffle``, ``stack`` or ``checkpoint``.
+
+    Returns
+    -------
+    DPResult
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, or a number is out of range.
+    CommError
+        If ranks have different numbers of samples, or another one fails.
+
+    Notes
+    -----
+    A step takes ``workers * batchsize`` samples; every pass has an order of its own, or that of `data` with
+    ``shuffle=False``.  The original draws samples with replacement and has the workers step one optimizer each.
+
+    References
+    ----------
+    ResNetImageNet.jl ``start``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> data = [(np.ones((2, 1)), np.ones((1, 1))), (np.zeros((2, 1)), np.ones((1, 1)))]
+    >>> done = ag.start(ag.ag_mse_loss, data, lambda: ag.ag_linear(2, 1), cycles=3, batchsize=1, devices=["cpu"] * 2)
+    >>> len(done.loss_history)
+    3
+    """
+    for name, value in (("cycles", cycles), ("batchsize", batchsize), ("nsamples", nsamples), ("workers", workers)):
+        if value is not None and value < 1:
+            raise ValueError(f"start: {name} is {value}; it must be at least 1.")
+    samples = data.n_samples if isinstance(data, DataLoader) else len(data)
+    if not samples:
+        raise ValueError("start: data is empty; give at least one (input, target) pair.")
+    if devices is None and workers is None:
+        devices = getattr(world, "devices", None)
+    mine = len(devices) if devices is not None else workers or len(default_devices())
+    with Ranks(world) as ranks:
+        count = max(1, sum(ranks.gather(mine)))
+        ranks.finish()
+    if nsamples is None:
+        each = min(batchsize, -(-samples // count))
+        step = options.get("batch") or each * count * options.get("accumulate", 1)
+        steps = cycles * -(-samples // step)
+    else:
+        each, steps = min(batchsize, nsamples), cycles * -(-nsamples // batchsize)
+    return dp_train(model_fn, data, loss, lambda model, sample: model.forward(sample[0]), itemgetter(1), workers, steps,
+                    verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, world=world, **options)
+
+
+# What an argument must be, and how the message says so.
+_COUNT = "a whole number of at least 1 is required"
+_FROM_0 = "a whole number of at least 0 is required"
+_POSITIVE, _SWITCH = "it must be a positive number", "True or False is required"
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "n_gpu": (lambda x: x is None or _is_whole(x, 1), _COUNT),
+    "n_iter": (lambda x: _is_whole(x, 0), _FROM_0),
+    "micro_batch": (lambda x: _is_whole(x, 1), _COUNT),
+    "accumulate": (lambda x: _is_whole(x, 1), _COUNT),
+    "batch": (lambda x: x is None or _is_whole(x, 1), _COUNT),
+    "checkpoint_every": (lambda x: x is None or _is_whole(x, 1), _COUNT),
+    "verbose": (lambda x: x is None or _is_switch(x) or _is_whole(x, 0), _FROM_0),
+    "stack": (lambda x: _is_one_of(x, "auto") or _is_whole(x, 1), "use 'auto' or a whole number of at least 1"),
+    "seed": (lambda x: x is None or _is_whole(x), "a whole number, or None, is required"),
+    "max_norm": (lambda x: _is_number(x) and x > 0, _POSITIVE),
+    "timeout": (lambda x: _is_number(x) and x > 0, _POSITIVE),
+    "lr": (lambda x: _is_number(x) and isfinite(x) and x >= 0, "it must be a finite number of at least 0"),
+    "on_nonfinite": (lambda x: _is_one_of(x, "raise", "skip"), "use 'raise' or 'skip'"),
+    "capture": (lambda x: _is_switch(x) or _is_one_of(x, "auto"), "use 'auto' or True or False"),
+    "shuffle": (lambda x: _is_switch(x), _SWITCH),
+    "sync_batch_norm": (lambda x: _is_switch(x), _SWITCH),
+    "resume": (lambda x: _is_switch(x), _SWITCH),
+}
+_FUNCTIONS = ("loss_fn", "forward_fn", "target_fn", "optimizer", "scheduler", "weight_fn", "callback")
+
+
+def _check_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of `dp_train`, given by name, that are of a wrong kind or out of range."""
+    _check_functions(given)
+    for name, (is_right, required) in _CHECKS.items():
+        if not is_right(given[name]):
+            raise ValueError(f"dp_train: {name} is {given[name]!r}; {required}.")
+    _check_devices(given["devices"], given["n_gpu"])
+    _check_checkpoint(given)
+    if given["sync_batch_norm"] and given["capture"] is True:
+        raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
+                         "which a captured step cannot: use capture='auto'.")
+
+
+def _is_whole(x: Any, least: float = -inf) -> bool:
+    kind = isinstance(x, SupportsIndex) and not isinstance(x, (bool, np.ndarray)) and not hasattr(x, "requires_grad")
+    return kind and index(x) >= least
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, Real) and not isinstance(x, (bool, np.bool_))
+
+
+def _is_switch(x: object) -> bool:
+    return isinstance(x, (bool, np.bool_))
+
+
+def _is_one_of(x: object, *words: str) -> bool:
+    return isinstance(x, str) and x in words
+
+
+class UnwritableError(CheckpointError, OSError):
+    """Raised for a checkpoint's path to which nothing can be written."""
+
+
+def _check_path(path: str | os.PathLike[str], resume: bool) -> Path:
+    """Try whether a checkpoint can be written there, log if it will replace another, and return the absolute path."""
+    try:
+        check_writable(path, "dp_train")
+    except CheckpointError as error:
+        raise UnwritableError(str(error)) from error
+    if not resume and os.path.exists(path):
+        log.warning("dp_train: %s is there and will be replaced, as resume is False; resume=True goes on from it.",
+                    os.fspath(path))
+    return Path(path).absolute()  # now: the user's functions may change the directory
+
+
+def _check_functions(given: Mapping[str, Any]) -> None:
+    make_model = given["make_model"]
+    is_model = callable(getattr(make_model, "parameters", None)) and not isinstance(make_model, type)
+    if is_model or not callable(make_model):
+        raise TypeError(f"dp_train: make_model is a {type(make_model).__name__}; a function that returns a new model "
+                        f"for each replica is required, such as `lambda: ag.ag_linear(2, 1)`.")
+    for name in _FUNCTIONS:
+        function = given[name]
+        if function is not None and not callable(function):
+            raise TypeError(f"dp_train: {name} is a {type(function).__name__}; a function is required, or None."
+                            + (" Give one that makes it of the parameters, such as `lambda params: "
+                               "ag.optimizer_sgd(params, lr=0.1)`." if name == "optimizer" else ""))
+
+
+def _check_devices(devices: Any, n_gpu: int | None) -> None:
+    if devices is None:
+        return
+    if isinstance(devices, str) or not isinstance(devices, Sequence) or not all(isinstance(d, str) for d in devices):
+        raise TypeError(f"dp_train: devices is {devices!r}; a list of names is required, such as ['cpu', 'cpu:1'].")
+    if not devices:
+        raise ValueError("dp_train: devices is empty; name at least one.")
+    if n_gpu is not None and len(devices) != n_gpu:
+        raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
+
+
+def _check_checkpoint(given: Mapping[str, Any]) -> None:
+    path = given["checkpoint"]
+    if path is None:
+        if given["resume"] or given["checkpoint_every"] is not None:
+            raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
+    elif not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"dp_train: checkpoint is {path!r}; the name of a file is required.")
+
+
+# ---------------------------------------------------------------------------------------------- what follows from them
+
+
+def _dealing(samples: int, replicas: int, micro_batch: int, accumulate: int, batch: int | None,
+            stack: int | str) -> tuple[int, int]:
+    """Return the samples per step, and how many of them are passed at once where they are alike."""
+    usual = replicas * micro_batch * accumulate
+    if batch is not None and accumulate != 1 and batch != usual:
+        raise ValueError(f"dp_train: batch is {batch}, and {replicas} replica(s) * micro_batch={micro_batch} * "
+                         f"accumulate={accumulate} make {usual} samples per step; give batch, or accumulate.")
+    wanted = usual if batch is None else batch
+    if batch is not None and batch > samples:
+        log.warning("dp_train: batch is %d and there are %d samples; a step has all of them.", batch, samples)
+    each = micro_batch if isinstance(stack, str) else stack
+    return min(wanted, samples), min(each, wanted, samples)
+
+
+def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
+    """Return the device of every replica: the given ones, the default device, all cards, or CPU devices."""
+    if devices is not None:
+        return [canonical(d) for d in devices]
+    names = default_devices(n_gpu)
+    if not was_named() and not is_accelerator(names[0]):
+        why = " ".join(unusable_devices()).rstrip(".") or _why_no_card()
+        log.warning("dp_train: %s; %d replica(s) run on the CPU. `python -m ag devices` says what is missing.", why,
+                    len(names))
+    return names
+
+
+def _why_no_card() -> str:
+    software = ", ".join(info.name for info in list_devices(accelerators_only=True) if is_software(info))
+    found = f"no {accelerator_titles()} device was found"
+    return f"{found} but software ({software}), which is used by name only" if software else found

@@ -1,13 +1,9 @@
 """The optimizers of a training, on the host's copies of the parameters, and their learning rate schedules.
 
-Gradients come in and weights go out as one array in the layout of the replicas.  A single optimizer of all parameters
-has that layout itself; several have flat buffers of their own, to and from which their parameters are copied:
+Gradients come in and weights go out as one array in the layout of the replicas.  Several optimizers have flat buffers
+each, to and from which their parameters are copied:
 
     layout     | W1 | b1 | W2 | b2 |      AdamW of W1, W2: | W1 | W2 |      SGD of b1, b2: | b1 | b2 |
-
-Each is an ordinary `Optimizer` on the CPU, whose step is recorded once and replayed.  Knows arrays, optimizers and
-schedules; no device but the host's.  The trainer makes the optimizers and steps them once per step; `dp_train` makes
-and steps the schedules.
 """
 
 from __future__ import annotations
@@ -39,8 +35,6 @@ from ag.optim.gradients import clip_grad_norm
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 
-__all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules"]
-
 MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
 
 
@@ -64,36 +58,14 @@ class _Part:
 
 
 class HostOptimizers:
-    """All optimizers of a job; they step together.
+    """All optimizers of a job; they step together, on copies of a replica's parameters in its layout.
 
-    Parameters
-    ----------
-    replica : FlatGroup
-        The parameters of a replica, to be copied; their layout is that of all flat arrays here.
-    gradient : Buffer
-        Where `step` finds all gradients, and may write.
-    make : callable
-        ``make(params)``: an optimizer over some of the copies, or a sequence of them.
-    max_norm : float
-    device : str
-        Of the host.
-    tells : bool
-        Whether this rank names parameters in the log that are frozen or that no sample uses.
-
-    Attributes
-    ----------
-    params : dict of str to Tensor
-        The host's copies.
-    optimizers : list of Optimizer
-    several : bool
-        Whether `make` returned a sequence.
-    scaled : bool
-        Whether gradients have a loss scale.
+    `step` reads all gradients from `gradient`, and may write there.  A rank that `tells` logs unused parameters.
     """
 
     def __init__(self, replica: FlatGroup, gradient: Buffer, make: MakeOptimizer, max_norm: float, device: str,
                  tells: bool) -> None:
-        self.params: dict[str, Tensor] = {}
+        self.params: dict[str, Tensor] = {}  # the host's copies
         for name, p in replica.params.items():
             self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
             self.params[name].name = name
@@ -124,26 +96,26 @@ class HostOptimizers:
         self._written, self._copies = [self.values], list[Callable[[], Buffer]]()
         self._settings_of: list[Callable[[], object]] = [partial(attrgetter("settings", *(
             name for name in o.settings if name != "lr")), o) for o in self.optimizers]
-        self._settings: list[object] = []  # what these gave when the step was recorded
-        self.scaled = whole.stored_dtype is F16
+        self._settings: list[object] = []  # at the time the step was recorded
+        self.scaled = whole.stored_dtype is F16  # gradients have a loss scale
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
 
     def made(self) -> dict[str, str]:
-        """What a step does besides the learning rate, in words."""
+        """Describe what a step does, except for the learning rate."""
         return {"max_norm": repr(self._max_norm), "optimizer": ", ".join(
             f"{type(each).__name__}({', '.join(f'{k}={getattr(each, k)!r}' for k in each.settings if k != 'lr')})"
             for each in self.optimizers)}
 
     def tell_of_unused(self, lr: float) -> None:
-        """Say so where `lr` of `dp_train` does nothing, as the optimizers given beside it have other rates."""
+        """Log that `lr` of `dp_train` has no effect, where the given optimizers have other rates."""
         rates = [each.lr for each in self.optimizers]
-        if self._tells and lr != 1e-3 and lr not in rates:  # the default is no choice of the caller's
+        if self._tells and lr != 1e-3 and lr not in rates:  # the default was not chosen by the caller
             log.warning("dp_train: lr=%r is not used, as optimizer(params) has the rate %s; give it there alone.", lr,
                         ", ".join(map(repr, rates)))
 
     def _owners(self, returned: object) -> dict[str, Optimizer]:
-        """The optimizer of every parameter that has one."""
+        """Return the optimizer of every parameter that has one."""
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise ValueError(f"dp_train: optimizer(params) returned {returned!r}; an optimizer over parameters from "
                              f"params is required, or several in a list.")
@@ -171,7 +143,7 @@ class HostOptimizers:
     # -------------------------------------------------------------------------------------- a step
 
     def use(self, used: Collection[str], frozen: Collection[str] = ()) -> None:
-        """Step only parameters that some sample has used and that are not frozen; name the unused in the log once."""
+        """Step only `used` parameters that are not frozen from now on; log the unused ones once."""
         self._used, self._step = {*used}.difference(frozen), None
         unused = [name for name in self.params if name not in used and name not in self._frozen]
         if unused and self._tells:
@@ -179,19 +151,9 @@ class HostOptimizers:
             self._tells = False
 
     def reach(self, groups: Iterable[FlatGroup]) -> set[FlatGroup]:
-        """From now on let `step` leave new weights in the memory of these, too, where it can be reached from the host.
+        """Let `step` write new weights also to those groups of replicas whose memory the host reaches; return these.
 
-        In the optimizer's pass that takes half the time of copying them afterwards, for each.
-
-        Parameters
-        ----------
-        groups : iterable of FlatGroup
-            Of replicas.
-
-        Returns
-        -------
-        set of FlatGroup
-            Which it reaches.
+        Within the optimizer's pass that takes half the time of a later copy.
         """
         backend, found = cast(Backend, self.values.backend), set[FlatGroup]()
         self._written, self._copies, self._step = [self.values], [], None
@@ -207,11 +169,8 @@ class HostOptimizers:
         return found
 
     def step(self) -> None:
-        """Clip and step, with the gradients that are there now.
-
-        Recorded once, replayed until other parameters or settings are used.
-        """
-        note_written(*self._written)  # a replay does not say so, and they may be lent
+        """Clip and step.  The step is recorded once, and replayed until other parameters or settings are used."""
+        note_written(*self._written)  # a replay does not note its writes, and the buffers may be lent
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
         settings = [of_optimizer() for of_optimizer in self._settings_of]
@@ -229,18 +188,18 @@ class HostOptimizers:
         self._step, self._settings = recording.finished(), settings
 
     def move_loss_scale(self, bad: float) -> None:
-        """Let the loss scale of f16 gradients follow a step; that of all optimizers moves alike."""
+        """Update the loss scale of f16 gradients after a step, alike for all optimizers."""
         backend = cast(Backend, self._grads.backend)
         for optimizer in self.optimizers:
             optimizer.move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
 
     @property
     def loss_scale(self) -> float | None:
-        """What gradients stored in f16 are multiplied with; None if there are none."""
+        """Return the factor of gradients stored in f16; None if there are none."""
         return self.optimizers[0].loss_scale
 
     def take(self, weights: Array) -> None:
-        """Go on with other parameters, in the flat layout."""
+        """Replace the parameters, given in the flat layout."""
         self.values.backend.upload(weights, self.values)
         for part in self._parts:
             part.to_mine(self.values, part.group.values)
@@ -250,12 +209,12 @@ class HostOptimizers:
             p.data = weights[self._offsets[name] : self._offsets[name] + p.size].reshape(p.shape)
 
     def changed_since(self, time: int) -> bool:
-        """Whether somebody has set one of the host's copies after `time` (`ag.engine.arena.now`)."""
+        """Return whether one of the host's copies was set after `time` (`ag.engine.arena.now`)."""
         return any(part.group.changed_since(time) for part in self._parts) or any(
             self.params[name].buffer.changed_since(time) for name in self._frozen)
 
     def followed(self) -> Array:
-        """`weights`, after somebody else may have set the host's copies."""
+        """Return `weights` with what a callback has set in the host's copies."""
         for part in self._parts:
             part.group.adopt()
             part.group.take_changes()
@@ -269,26 +228,23 @@ class HostOptimizers:
             self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
 
     def weights(self) -> Array:
-        """All parameters, with all their digits, in the flat layout, for who has read them before the next step."""
+        """Return all float32 parameters in the flat layout; valid until the next step."""
         array: Array = self.values.backend.look(self.values)
         return array
 
     def lend(self) -> Callable[[], Array]:
-        """What returns `weights` as they are now, whatever becomes of them.
-
-        They are copied if they change while somebody still holds this.
-        """
+        """Return a function that returns `weights` as they are now; they are copied if they change before."""
         return partial(self.values.backend.look, leased(self.values, get_ident()))
 
     # -------------------------------------------------------------------------------------- checkpoints
 
     def state(self) -> dict[str, Array] | list[dict[str, Array]]:
-        """The optimizer's state, or a list of those of several."""
+        """Return the optimizer's state, or a list of those of several."""
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         return states if self.several else states[0]
 
     def load(self, weights: dict[str, Array], states: list[dict[str, Array]], rates: list[float]) -> None:
-        """Take over parameters, optimizer states and, if they are known, learning rates with all their digits."""
+        """Load parameters, optimizer states and, if they are known, exact learning rates."""
         if len(states) != len(self.optimizers):
             raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} optimizer(s) and "
                                   f"optimizer(params) made {len(self.optimizers)}; make as many as before.")
@@ -296,7 +252,7 @@ class HostOptimizers:
         for optimizer, state in zip(self.optimizers, states, strict=True):
             settings = optimizer.state_dict().get("settings")
             if settings is not None and state.get("settings", settings).shape == settings.shape:
-                state = {**state, "settings": settings}  # the job's own, which the log tells of; others: another kind
+                state = {**state, "settings": settings}  # the job's settings hold; other shapes are of another kind
             optimizer.load_state_dict(state)
         for optimizer, rate in zip(self.optimizers, rates, strict=False):
             optimizer.lr = rate
@@ -306,19 +262,7 @@ class HostOptimizers:
 
 
 class RateSchedules:
-    """What `scheduler` makes of each optimizer.
-
-    Parameters
-    ----------
-    scheduler : callable or None
-        ``scheduler(optimizer)``: an object with ``step()``.  None: no schedules.
-    optimizers : sequence of Optimizer
-
-    Raises
-    ------
-    TypeError
-        If it makes something else.
-    """
+    """The schedules that `scheduler` makes, one for each optimizer."""
 
     def __init__(self, scheduler: Callable[[Optimizer], Any] | None, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
@@ -329,29 +273,20 @@ class RateSchedules:
                                 f"required.")
 
     def step(self) -> None:
-        """Step all."""
+        """Step all schedules."""
         for schedule in self._schedules:
             schedule.step()
 
     def made(self) -> dict[str, str]:
-        """Of which kind they are, in words."""
+        """Describe the kinds of the schedules."""
         return {"scheduler": ", ".join(type(schedule).__name__ for schedule in self._schedules) or "None"}
 
     def state(self) -> list[Json]:
-        """The state of each; None for those that do not tell it."""
+        """Return the state of each schedule; None for those without."""
         return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
 
     def restore(self, step: int, states: Sequence[Json], rates: Sequence[float]) -> None:
-        """Go on after `step` steps: with the states, or by stepping as often where there are none.
-
-        A learning rate that the job was given, and that is not the one of the checkpoint, is said; `rates` are those
-        of its optimizers.
-
-        Raises
-        ------
-        CheckpointError
-            If there are states of another number of schedules.
-        """
+        """Load the states, or step `step` times where there are none; log where the job's rates differ from `rates`."""
         if states and self._schedules and len(states) != len(self._schedules):
             raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} schedule(s) and the job "
                                   f"has {len(self._schedules)}, one for each optimizer; make as many as before.")

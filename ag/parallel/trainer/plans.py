@@ -1,10 +1,8 @@
 """Plans: how a replica computes the gradients of a sample, by its structure: by a captured step, or eagerly.
 
-A captured step (`ag.autograd.capture`) replays only what it has seen twice: where what the user's functions do depends
-on more than the arrays of a sample, the second call tells, and from then on samples run eagerly.  That call is made to
-its end, so the functions are called once per sample, whatever they draw or count.  A difference that is
-found later, when samples were replayed already, ends the job.  Knows samples as trees of arrays, and a function that
-leaves their gradients somewhere; no model and no weights.  A replica has one set of plans.
+A captured step replays only what it has recorded twice alike; otherwise samples of that structure run eagerly.  If
+recording fails, the call still finishes eagerly, so user functions run exactly once per sample.  A difference that is
+found after replays ends the job.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from ag.errors import CaptureError
 from ag.log import log
 from ag.parallel.comm.tree import Leaf, Tree, TreeDef, array_kinds, opaque_type, tree_flatten, tree_unflatten
 
-__all__ = ["CapturePolicy", "Numbers", "Plans"]
-
 RECORDED = 6  # times that a step is recorded, if it is not replayed more often
 PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
 
@@ -30,23 +26,16 @@ Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.nu
 
 
 class CapturePolicy:
-    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured.
-
-    Attributes
-    ----------
-    on : bool
-    must : bool
-        Whether a step that cannot be captured is an error.
-    """
+    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured."""
 
     def __init__(self, wanted: bool | str) -> None:
         self.on = bool(wanted)
-        self.must = wanted is True
+        self.must = wanted is True  # a step that cannot be captured is an error
         self._out = False
         self._one = Lock()  # replicas call from their device's thread, and a warning is logged once
 
     def refused(self, error: Exception) -> None:
-        """Go on uncaptured and log why; with ``capture=True``, raise `error`."""
+        """Continue uncaptured and log why; with ``capture=True``, raise `error`."""
         if self.must:
             raise error
         with self._one:
@@ -64,31 +53,21 @@ class CapturePolicy:
 
 
 class _Plan:
-    """The captured step of a structure, and how often it draws random numbers at most."""
+    """The captured step of a structure."""
 
     def __init__(self, captured: CapturedStep[..., None]) -> None:
         self.captured = captured
-        self.draws = 0
+        self.draws = 0  # of random numbers in a call, at most
         self.replayed = self.recorded = 0  # calls
 
 
 class Plans:
-    """The plans of a replica.
-
-    Parameters
-    ----------
-    backend : Backend
-    compute : callable
-        ``compute(sample)`` leaves the sample's gradients in the replica's row.
-    policy : CapturePolicy
-    calls : sequence of callable, optional
-        Functions of the user's that `compute` calls.
-    """
+    """The plans of a replica."""
 
     def __init__(self, backend: Backend, compute: Callable[[Tree], None], policy: CapturePolicy,
                  calls: Sequence[object] = ()) -> None:
-        self._backend, self._calls = backend, calls
-        self._compute = compute
+        self._backend, self._calls = backend, calls  # functions of the user that `compute` calls
+        self._compute = compute  # compute(sample) writes the sample's gradients to the replica's row
         self._policy = policy
         self._streams = Streams(backend)
         self._plans: dict[TreeDef, _Plan] = {}
@@ -97,16 +76,16 @@ class Plans:
 
     @property
     def drawn(self) -> int:
-        """How often the last sample has drawn random numbers."""
+        """Return how often the last sample has drawn random numbers."""
         return self._streams.drawn
 
     def clear(self) -> None:
-        """Forget all plans, with their programs."""
+        """Release all plans with their programs."""
         self._plans.clear()
         self._of_arrays.clear()
 
     def run(self, sample: Tree, numbers: Numbers) -> None:
-        """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
+        """Write the gradients of a sample, which draws from these streams, to the replica's row."""
         found = self._plan_of(sample) if self._policy.on else None
         if found is None:
             self._eagerly(sample, numbers)
@@ -116,11 +95,11 @@ class Plans:
         try:
             self._streams.prepare(*numbers, plan.draws)
             plan.captured.result(leaves)
-        except (CaptureError, TypeError) as error:  # a TypeError of C code, perhaps, which a stand-in is no array for
+        except (CaptureError, TypeError) as error:  # C code raises TypeError for a stand-in where it needs an array
             if plan.replayed or (isinstance(error, TypeError) and self._policy.must):
-                raise  # among them what was replayed wrongly, nobody knows since when
+                raise  # earlier replays may have been wrong
             self._policy.refused(error)
-            if self._computed == computed:  # otherwise all was done, and only cannot be replayed
+            if self._computed == computed:  # otherwise the call was complete, and only cannot be replayed
                 self._eagerly(sample, numbers)
             return
         plan.draws = max(plan.draws, self._streams.drawn)
@@ -135,7 +114,7 @@ class Plans:
                 "of the samples."))
 
     def _here(self, leaf: Leaf) -> Leaf:
-        """An array of a sample, on the replica's device if it is a tensor."""
+        """Move a tensor of a sample to the replica's device; arrays stay."""
         elsewhere = isinstance(leaf, Tensor) and leaf.buffer.backend is not self._backend
         return ag_tensor(leaf, self._backend.name) if elsewhere else leaf
 
@@ -153,7 +132,7 @@ class Plans:
         self._computed += 1
 
     def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
-        """The plan for samples like this, perhaps a new one, and its arguments; None if they run eagerly."""
+        """Return the plan for samples like this, perhaps a new one, and its arguments; None if they run eagerly."""
         kinds = array_kinds(sample)
         if kinds is not None and (known := self._of_arrays.get(kinds)) is not None:
             return known, sample

@@ -1,20 +1,10 @@
-"""The ranks of a training: members of a group, each with devices of its own, that train one model with `dp_train`.
+"""The ranks of a training: members of a group, each with its devices, that train one model with `dp_train`.
 
-All ranks do the same in the same order.  Before anything large is exchanged they tell each other in a few bytes that
-they are ready, or what went wrong: so one that fails stops all of them at the same step, and no rank waits in vain.
-From step 0 on, a rank that is lost, as its process was killed or its host is cut off, stops nobody: the others share
-its samples out among them, and make the step again (`ag.parallel.comm.membership`).
-
-Sums of gradients go on in the tree of the samples (`ag.parallel.comm.tree_reduction`), of which every rank has whole
-nodes.  Each rank adds up one part of the nodes of all ranks, and the parts are put together (a reduce-scatter and an
-all-gather).  Two ranks with one node each, of elements [a b] and [c d]:
+Before a large exchange ranks tell each other that they are ready, or what went wrong, so an error stops all at the same
+step.  Each rank adds up one part of all nodes (reduce-scatter), then parts are put together (all-gather):
 
     rank 0   sends b to rank 1, adds a + c          sends a + c to rank 1      has [a+c b+d]
     rank 1   sends c to rank 0, adds b + d          sends b + d to rank 0      has [a+c b+d]
-
-Knows a communicator, flat arrays, which samples of a step are this rank's (`positions`), and one of its replicas, which
-stands for all; not what a step is, which `ag.parallel.trainer.trainer` knows.  The trainer and `dp_train` call it.
-With one rank nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -41,47 +31,20 @@ from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
 
-__all__ = ["Ranks"]
-
 _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
 
 
 class Ranks(Member):
-    """A rank's place among those that train together; as a context it tells the others of an error.
-
-    Parameters
-    ----------
-    world : Comm, something that has one as ``comm``, or None
-        None: this rank is alone.
-
-    Attributes
-    ----------
-    rank, size : int
-    where : str
-        How far the training is, for messages.
-    begun : bool
-        Whether the first step has begun, so that the others go on if a rank is lost.
-    host : str
-        The device of the optimizer, which no other rank of the process uses.
-    used : set of str
-        Parameters that samples of some rank have used; empty where there is one rank.
-    leaves : bool
-        Whether a rank was asked to leave before the last step was done: all of them do so, after the same step.
-
-    Raises
-    ------
-    TypeError
-        If `world` is no communicator.
-    """
+    """A rank's place among those that train together; as a context it tells the others of an error."""
 
     advice = "weights are those of the last step that was finished."
 
     def __init__(self, world: object) -> None:
         super().__init__(Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1)))
-        self.begun = False
-        self.host = "cpu"
-        self.used: set[str] = set()
-        self.leaves = False
+        self.begun = False  # the first step has begun: the others go on if a rank is lost
+        self.host = "cpu"  # device of the optimizer, which no other rank of the process uses
+        self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
+        self.leaves = False  # a rank was asked to leave: all of them leave after the same step
         self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
         self._rows, self._parts = RowSums(), RowSums()  # of this rank's replicas, and of all ranks
@@ -89,7 +52,7 @@ class Ranks(Member):
 
     @property
     def replicas(self) -> int:
-        """How many replicas all ranks have."""
+        """Return the number of replicas of all ranks."""
         return sum(map(len, self._shares))
 
     # -------------------------------------------------------------------------------------- errors
@@ -99,23 +62,23 @@ class Ranks(Member):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        """Make the other ranks raise, too, in their next call."""
+        """Make the other ranks raise in their next call after an error."""
         if error is None or self._over or self.size == 1:
             return
         if isinstance(error, Exception):
             self._tell({"error": f"failed {self.where} ({type(error).__name__}: {error})"})
-        else:  # KeyboardInterrupt, SystemExit: end at once
+        else:  # KeyboardInterrupt, SystemExit: end now
             self._abort(error)
 
     def _tell(self, message: dict[str, Json]) -> None:
-        """Let the others know what is no value."""
+        """Send the other ranks a message without a value."""
         try:
             self._values(message)
         except RankLostError as error:
             if error.ranks:
                 self._tell(message)
         except CommError:
-            pass  # what it was
+            pass  # the first error is raised
 
     def _has_shrunk(self) -> bool:
         if self.begun:
@@ -124,7 +87,7 @@ class Ranks(Member):
         return self.begun
 
     def _part(self) -> None:
-        """Go on without ranks that have no replicas any more; they are a group of their own."""
+        """Split off the ranks that have no replicas left."""
         stays = bool(self._shares[self.rank])
         try:
             self._members.part(stays, self.where)
@@ -136,14 +99,9 @@ class Ranks(Member):
         self._over = not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
-        """The values of all ranks, in their order: anything that JSON can hold.
+        """Return the JSON values of all ranks, in their order.
 
-        Raises
-        ------
-        RankLostError
-            If a rank was lost, or has other replicas now: the step must be made again, with samples dealt out anew.
-        CommError
-            If a rank failed since the last call, naming it and its error, or did not come in time.
+        After a RankLostError a rank or a device is lost, and the step must be made again, with samples dealt anew.
         """
         if self.size == 1:
             return [value]
@@ -165,7 +123,7 @@ class Ranks(Member):
         return [theirs["value"] for theirs in messages]
 
     def gather(self, value: Json = None) -> list[Json]:
-        """`exchange` between two steps, where nothing is made again but this call."""
+        """`exchange` between two steps, where only this call is made again."""
         while True:
             try:
                 return self.exchange(value)
@@ -173,7 +131,7 @@ class Ranks(Member):
                 continue
 
     def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
-        """Raise unless all ranks have the same names and values; `advice` ends the message."""
+        """Raise a CommError unless all ranks have the same names and values; `advice` ends the message."""
         lists = self.gather([(what, str(value)) for what, value in named])
         for rank, theirs in enumerate(lists):
             for first, other in zip_longest(lists[0], theirs):
@@ -184,27 +142,15 @@ class Ranks(Member):
                     raise CommError(f"dp_train: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
 
     def finish(self) -> None:
-        """The training is done: a later error is not told to the other ranks."""
+        """Note that the training is done: later errors are not told to the other ranks."""
         self._over = True
 
     # -------------------------------------------------------------------------------------- before the first step
 
     def meet(self, alike: Sequence[tuple[str, object]], weights: Sequence[float], devices: Sequence[str]) -> None:
-        """Compare the arguments of all ranks, and learn their shares of the samples.
+        """Compare what must be `alike` on all ranks, and exchange the shares and devices of their replicas.
 
-        Parameters
-        ----------
-        alike : sequence of (name, value)
-            What must be equal on all ranks.
-        weights : sequence of float
-            The shares of this rank's replicas.
-        devices : sequence of str
-            Their devices.
-
-        Raises
-        ------
-        CommError
-            Naming the first difference, or a device that two ranks in one process would share.
+        A CommError names the first difference, or a device that two ranks in one process would share.
         """
         self.compare([("the library's version", __version__), *alike], "all ranks must be given the same")
         process = this_process()
@@ -219,7 +165,7 @@ class Ranks(Member):
             self.host = f"cpu:{_HOSTS + self.rank}"
 
     def begin_alike(self, first: Replica) -> None:
-        """Give weights, buffers and the seed of rank 0 to all ranks, whose models must have the same tensors."""
+        """Copy weights, buffers and the seed of rank 0 to all ranks, whose models must have the same tensors."""
         if self.size == 1:
             return
         table = [(f"parameter {i}", f"{name} {p.shape} {p.dtype}") for i, (name, p) in enumerate(first.params.items())]
@@ -236,7 +182,7 @@ class Ranks(Member):
         first.load(weights, buffers)
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
-        """The checkpoint in rank 0's file, on all ranks; None if there is no file."""
+        """Return the checkpoint in rank 0's file on all ranks; None if there is no file."""
         state = load_state(path) if self.rank == 0 else None
         if self.size == 1:
             return state
@@ -254,7 +200,7 @@ class Ranks(Member):
     # -------------------------------------------------------------------------------------- in a step
 
     def positions(self, samples: int) -> range:
-        """The positions of this rank's samples in a step: those of its replicas, in the order of all replicas."""
+        """Return the positions of this rank's samples in a step, in the order of all replicas."""
         if self.size == 1:
             return range(samples)
         sizes = iter(shard_sizes(samples, [w for weights in self._shares for w in weights]))
@@ -263,21 +209,10 @@ class Ranks(Member):
         return range(start, start + counts[self.rank])
 
     def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
-        """What is to be added up of a step's rows: these, or the sum over all ranks, the same to the bit on each.
+        """Return the rows to add up: these of a single rank, else their sum over all ranks, equal bits on each.
 
-        Parameters
-        ----------
-        nodes : sequence of Node
-            The rows of this rank, of which there may be none.
-        used : iterable of set of str
-            Parameters that this rank's samples have used.
-        leave : bool, optional
-            Whether this rank was asked to leave.
-
-        Notes
-        -----
-        Every rank sends (ranks - 1) / ranks of its nodes and of the sum.  With equal shares of 2**k samples each rank
-        has one node, and sends the least that an all-reduce can; with other shares it has up to 2 * log2(samples).
+        `used` are parameters that this rank's samples have used; `leave`: it was asked to leave.  With equal shares of
+        2**k samples a rank has one node, and sends the least that an all-reduce can; else up to 2 * log2(samples).
         """
         self.leaves = leave
         if self.size == 1:
@@ -294,7 +229,7 @@ class Ranks(Member):
         return [(0, 1, total)]
 
     def _added_up(self, nodes: Sequence[Node], layouts: list[list[tuple[int, int]]], comm: Comm) -> Array:
-        """The sum of the nodes of all ranks, whose samples are in `layouts`."""
+        """Return the sum of the nodes of all ranks, whose samples are in `layouts`."""
         parts = comm.all_to_all([row for _, _, row in nodes])
         part = self._parts.total([(start, count, part) for places, theirs in zip(layouts, parts, strict=True)
                                   for (start, count), part in zip(places, theirs, strict=True)])
@@ -303,14 +238,11 @@ class Ranks(Member):
         return comm.all_gather(part)
 
     def share(self, weights: Sequence[float]) -> None:
-        """From now on this rank's replicas have these shares, as a device was lost; all make the step again.
-
-        If there are none, this rank has left, and the others go on without it.
-        """
+        """Tell all ranks this rank's shares after a device was lost; without shares, the others go on without it."""
         self._shares[self.rank] = list(weights)
         if self.size > 1:
             self._tell({"shares": list(weights)})
 
     def report(self) -> dict[str, Any]:
-        """What `DPResult.report` says of the exchange."""
+        """Return the part of `DPResult.report` about the exchange."""
         return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}

@@ -1,14 +1,9 @@
 """One replica of a model on one device: gradients of its samples, summed; weights in.
 
-All parameters are one flat buffer, and so is a row: all gradients, behind them the loss and what the samples count,
-then how far they moved the model's buffers.  A step moves one array each way, and one more in if there are buffers:
+All parameters are one flat buffer.  A row holds all gradients, the loss and its weight, and the movements of buffers:
 
     row     | gradient of W1 | of b1 | ... | loss, 1 . . | movement of running_mean | of running_var |
     in      | weights |   | buffers |
-
-A row is that of one stack of samples (`ag.parallel.trainer.stacks`), times what the stack counts, or a sum of such
-rows.  How gradients come about is `ag.parallel.trainer.plans`'.  Knows its device, its model and how to sum rows; no
-other replica, no optimizer.  The trainer calls it.
 """
 
 from __future__ import annotations
@@ -41,36 +36,14 @@ from ag.parallel.trainer.model_buffers import ReplicaBuffers
 from ag.parallel.trainer.plans import CapturePolicy, Plans
 from ag.parallel.trainer.stacks import Stack
 
-__all__ = ["LOSS_WORDS", "LossOf", "MakeModel", "Replica"]
-
 LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
 MakeModel = Callable[[], Model]
-LOSS_WORDS = 4  # behind the gradients: the loss, and what counts, padded to 16 bytes
-_ROWS, _ROWS_BYTES = 8, 4 << 20  # how many rows, and of how many bytes at most, lie side by side
+LOSS_WORDS = 4  # behind the gradients: the loss and its weight, padded to 16 bytes
+_ROWS, _ROWS_BYTES = 8, 4 << 20  # rows that are adjacent, so that one transfer brings several, and their bytes at most
 
 
 class Replica:
-    """A model on a device.
-
-    Parameters
-    ----------
-    index : int
-        Number of the replica, for messages.
-    device : str
-    make_model : callable
-        Called once, with `device` as the default device.
-    loss_of : callable
-        ``loss_of(model, sample)``: the sample's loss.
-    policy : CapturePolicy
-        Shared by the replicas of a training.
-
-    Attributes
-    ----------
-    given : tuple
-        Stacks, their number in all steps before, and draws: what the next `start` is to `run`.
-    row : Buffer
-        Of the stack that was passed last.
-    """
+    """A model on a device."""
 
     def __init__(self, index: int, device: str, make_model: MakeModel, loss_of: LossOf,
                  policy: CapturePolicy) -> None:
@@ -97,18 +70,18 @@ class Replica:
         self.group: FlatGroup = groups[0]
         self._scale: float | None = None
         self._scaling: LossScale | None = None
-        self.used: set[str] = set()
+        self.used: set[str] = set()  # parameters that samples have used
         self._loss_of = loss_of
         self.plans = Plans(self.backend, self._gradients, policy, (loss_of, getattr(self.model, "forward", None)))
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
-        self.row = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
+        self.row = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)  # of the stack passed last
         self._grad_views = self.group.split(self.row)
         self._loss_view = self.row.view((), self.group.size)
         self._moved_view = self.row.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
-        self.given: tuple[Sequence[Stack], int, int | None] = (), 0, None
+        self.given: tuple[Sequence[Stack], int, int | None] = (), 0, None  # arguments of the next `run`
         self.collected: list[Node] = []
         self.begin_anew()
         self.began = self.ended = self._elapsed_s = self._wait_s = 0.0
@@ -118,9 +91,9 @@ class Replica:
     # -------------------------------------------------------------------------------------- a step
 
     def start(self) -> None:
-        """`run` what is `given`, noting the time, here and on the device."""
+        """`run` what is `given`, and time it on the host and the device."""
         self.began = perf_counter()
-        given, self.given = self.given, ((), 0, None)  # nobody holds samples longer than a step
+        given, self.given = self.given, ((), 0, None)  # samples are released after the step
         if (meter := self.clock.meter) is not None:
             self.backend.meter(meter)
         try:
@@ -130,25 +103,20 @@ class Replica:
                 self.backend.meter(None)
 
     def finish(self) -> None:
-        """`collect`, noting the time."""
+        """`collect`, and note the time."""
         self.collected = self.collect()
         self.ended = perf_counter()
 
     def start_and_finish(self) -> None:
-        """Both, on a synchronous device, which computes in the thread that launches."""
+        """Do both, on a synchronous device, which computes in the thread that launches."""
         self.start()
         self.finish()
 
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
-        """Start computing the summed gradients of some stacks; does not wait on an asynchronous device.
+        """Start computing the summed gradients of some stacks; an asynchronous device is not waited for.
 
-        Parameters
-        ----------
-        stacks : sequence of Stack
-        first : int
-            Number of stacks in all steps before this one; decides the random streams.
-        draws : int or None
-            Random streams that a stack is expected to draw; None for the first of the job, which says so.
+        `first` is the number of stacks in earlier steps and decides the random streams.  `draws` is the number of
+        streams that a stack takes; None for the first of the job, which tells it.
         """
         self._tree = TreeSum(self._added)
         for stack in stacks:
@@ -162,17 +130,17 @@ class Replica:
         self.backend.submit()
 
     def _sum_of(self, stack: Stack) -> Buffer:
-        """The row of a stack that is passed one by one, its samples added up in a tree of their own."""
+        """Return the row of a stack whose samples are passed one by one and added up in their own tree."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
-            self.plans.run(one.together, one.streams(0, 0))  # of its own alone
+            self.plans.run(one.together, one.streams(0, 0))
             inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
         return inner.total()
 
     def gradients_of(self, stack: Stack, stream: int) -> Buffer:
-        """The row of one stack, uncaptured and apart from those of others, whose layers have exchanged values with it.
+        """Return the row of one stack, uncaptured; other stacks exchange values with its layers.
 
-        So its loss is weighed before the backward pass.
+        So the loss is weighed before the backward pass.
         """
         set_stream(self.backend, stream)
         weight = stack.weight
@@ -186,14 +154,14 @@ class Replica:
         return row
 
     def add_up(self, rows: Sequence[tuple[Stack, Buffer]]) -> None:
-        """Sum these rows for `collect`; each comes with its stack."""
+        """Sum the rows of stacks for `collect`."""
         self._tree = TreeSum(self._added)
         for stack, row in rows:
             into = self._row(len(self._tree.nodes))
             self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=into))
 
     def _row(self, depth: int) -> Buffer:
-        """The memory for nodes at this depth; small rows lie side by side, so that one transfer brings several."""
+        """Return the memory for nodes at this depth."""
         while len(self._rows) <= depth:
             count = min(max(1, _ROWS_BYTES // self.row.nbytes), _ROWS)
             rows = self.backend.alloc((count, self.row.size), self.group.dtype)
@@ -201,11 +169,11 @@ class Replica:
         return self._rows[depth]
 
     def _count(self, row: Buffer, weight: float) -> None:
-        """Note in a row what its stack counts."""
+        """Write the weight of its stack into a row."""
         self.backend.upload(np.array([weight]), row.view((1,), self.group.size + 1))
 
     def _weighed(self, stack: Stack, depth: int, alone: bool) -> Buffer:
-        """The row that was just computed, times what the stack counts, in the memory for nodes at this depth."""
+        """Return the row just computed times the stack's weight, in the memory for nodes at this depth."""
         weight = stack.weight
         if weight != 1.0:
             return self.backend.launch(scale, self.row, factor=weight, into=self._row(depth))
@@ -216,10 +184,7 @@ class Replica:
         return result
 
     def collect(self) -> list[Node]:
-        """The sums that `run` started, on the host, in one transfer if they are small; waits for the device.
-
-        They may be the replica's own memory, which the next `run` writes to.
-        """
+        """Wait for the sums that `run` started and return them, valid until the next `run`."""
         nodes = self._tree.nodes
         if not nodes:
             return []
@@ -233,18 +198,18 @@ class Replica:
         return [(start, count, row) for (start, count, _), row in zip(nodes, rows, strict=True)]
 
     def loss_of(self, sample: Tree) -> float:
-        """The loss of a sample, or of a stack of them, in whatever modes the model is; waits for the device."""
+        """Return the loss of a sample or stack in the model's current mode; waits for the device."""
         with ag_device(self.device), no_grad():
             return float(self._loss_of(self.model, self._here(sample)).item())
 
     def _here(self, sample: Tree) -> Tree:
-        """The sample, with its tensors on this device."""
+        """Move the tensors of a sample to this device."""
         if any(isinstance(x, Tensor) and x.device != self.device for x in tree_leaves(sample)):
             return tree_map(lambda x: ag_tensor(x, self.device) if isinstance(x, Tensor) else x, sample)
         return sample
 
     def _gradients(self, sample: Tree, weight: float = 1.0) -> None:
-        """Leave the gradients and the loss of a sample, or of a stack of them, in the work row."""
+        """Write the gradients and the loss of a sample or stack to `row`."""
         self.buffers.begin()
         with ag_device(self.device), with_grad_tape():
             loss = self._loss_of(self.model, self._here(sample))
@@ -268,7 +233,7 @@ class Replica:
         self.buffers.end(self._moved_view)
 
     def note(self, samples: int, elapsed_s: float, wait_s: float) -> None:
-        """Add a step to the report: the size of the shard, its time, and how long it waited for the last replica."""
+        """Add a step to the report: samples, time, and time waiting for the last replica."""
         self._shard = samples
         self._samples += samples
         self._elapsed_s += elapsed_s
@@ -276,7 +241,7 @@ class Replica:
         self.clock.note(samples)
 
     def report(self) -> dict[str, Any]:
-        """What `DPResult.report` says of this replica alone."""
+        """Return this replica's part of `DPResult.report`."""
         timed = self.backend.timestamps
         compute_s = self.clock.seconds if timed else self._elapsed_s
         return {"replica": self.index, "device": self.device, "driver": self.backend.info.driver,
@@ -284,27 +249,24 @@ class Replica:
                 "compute_ms": compute_s * 1e3, "elapsed_ms": self._elapsed_s * 1e3, "wait_ms": self._wait_s * 1e3}
 
     def begin_anew(self) -> None:
-        """Forget what a step that is left out has done to the model's buffers and, where no pass writes, to the row.
-
-        Its padding is 0 and stays so, but for NaN; a sample counts 1.
-        """
+        """Reset the model's buffers, and the row: zeros everywhere (clears NaN in the padding), weight 1."""
         self.backend.upload(np.zeros(self.row.shape, np.float32), self.row)
         self._count(self.row, 1.0)
         self.buffers.begin()
 
     def settle(self) -> None:
-        """Forget what an interrupted step has left behind, but for weights and buffers."""
+        """Discard an interrupted step, except for weights and buffers."""
         self._tree = TreeSum(self._added)
         self.plans.clear()
         for p in self.params.values():
             p.grad = None
 
     def close(self) -> None:
-        """Release the captured steps, whose functions hold the replica, and with them its memory."""
+        """Release the captured steps, whose functions hold the replica, and its memory."""
         self.plans.clear()
 
     def not_finite(self, row: Array) -> str:
-        """The first thing in a row that is not finite, in words."""
+        """Name the first value in a row that is not finite."""
         name = _not_finite(self.params, self.group.offsets, row)
         if name is None and np.isfinite(row[self.group.size]):
             moved = row[self.group.size + LOSS_WORDS :]
@@ -312,14 +274,11 @@ class Replica:
         return "the loss" if name is None else f"the gradient of {name}"
 
     def parameter_at(self, i: int) -> str:
-        """The name of the parameter that has element `i` of the flat layout."""
+        """Name the parameter that has element `i` of the flat layout."""
         return max((start, name) for name, start in self.group.offsets.items() if start <= i)[1]
 
     def load(self, weights: Array | None, buffers: Array) -> None:
-        """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait.
-
-        None: weights are there already.
-        """
+        """Overwrite parameters (unless None) and buffers, given in the flat layout; does not wait."""
         self.group.adopt(keep=False)
         if weights is not None:
             self.backend.upload(weights, self.group.values)
@@ -327,32 +286,32 @@ class Replica:
         self.buffers.load(buffers)
 
     def changed_since(self, time: int) -> bool:
-        """Whether somebody has set parameters or buffers after `time` (`ag.engine.arena.now`)."""
+        """Return whether parameters or buffers were set after `time` (`ag.engine.arena.now`)."""
         return self.group.changed_since(time) or self.buffers.changed_since(time)
 
     def followed(self) -> tuple[Array, Array]:
-        """Weights and buffers in their flat layouts, as somebody else may have set them; waits for the device."""
+        """Return weights and buffers that a callback may have set, in flat layouts; waits for the device."""
         self.group.adopt()
         self.group.take_changes()
         return self.backend.download(self.group.values), self.buffers.followed()
 
     def scale_gradients(self, scale: float | None) -> None:
-        """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
+        """Use this loss scale from now on; None changes nothing."""
         if scale is None:
             return
         if self._scaling is None:
             self._scaling = LossScale((), [self.backend])
-        self._scaling.claim(self.params.values())  # which an optimizer of the callback's may have adopted
+        self._scaling.claim(self.params.values())  # a callback's optimizer may have adopted them
         if scale != self._scale:
             self._scaling.set(scale)
         self._scale = scale
 
     def state(self) -> tuple[Array, Array]:
-        """All parameters and all buffers, in their flat layouts; waits for the device."""
+        """Return parameters and buffers in their flat layouts; waits for the device."""
         return (self.backend.download(self.group.values), self.buffers.read())
 
 
 def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array) -> str | None:
-    """The first of the tensors that are not finite in a flat array."""
+    """Name the first tensor that is not finite in a flat array."""
     return next((name for name, x in tensors.items()
                  if not np.isfinite(flat[offsets[name] : offsets[name] + x.size]).all()), None)

@@ -1,12 +1,8 @@
-"""The replicas of a rank, and what they do at the same time, each on its device.
+"""The replicas of a rank, which work at the same time, each on its device.
 
     shards     8 samples, shares 1 : 1     ->  samples 0-3, samples 4-7
     compute    a thread for each device    ->  the sums of 0-3, the sums of 4-7
     send       new weights                 ->  to each
-
-A synchronous device computes in the thread that launches; several of them share the cores.  Without the replicas of a
-lost device, the others get its samples (`go_on_without`).  Knows replicas and how samples are shared out among them;
-not what becomes of their sums, and no optimizer.  The trainer uses it.
 """
 
 from __future__ import annotations
@@ -29,27 +25,9 @@ from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
-__all__ = ["Replicas", "digest"]
-
 
 class Replicas:
-    """Replicas with like models.
-
-    Parameters
-    ----------
-    replicas : list of Replica
-    balance : Balance
-        How many samples each gets.
-    timeout : float
-        Seconds that a device may take for its part of a step.
-    together : bool
-        Whether batch norm is over all samples of a step, which are then synchronized.
-
-    Raises
-    ------
-    CommError
-        If the models differ.
-    """
+    """Replicas with like models; a CommError names the first difference of unlike ones."""
 
     def __init__(self, replicas: list[Replica], balance: Balance, timeout: float, together: bool) -> None:
         check_same_models(replicas)
@@ -63,7 +41,7 @@ class Replicas:
         self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
 
     def _find_tasks(self) -> None:
-        """What is to be done in every step: first all start, then all are waited for."""
+        """List the calls of a step: first all replicas start, then all are waited for."""
         self._tasks = [_task(r, r.start) for r in self._replicas if r.backend.asynchronous]
         self._tasks += [_task(r, r.finish if r.backend.asynchronous else r.start_and_finish) for r in self._replicas]
 
@@ -75,16 +53,16 @@ class Replicas:
 
     @property
     def first(self) -> Replica:
-        """The first one, which stands for all where they are alike."""
+        """Return the first replica, which stands for all where they are alike."""
         return self._replicas[0]
 
     @property
     def synchronizes(self) -> bool:
-        """Whether batch norm is over all samples of a step."""
+        """Return whether batch norm is over all samples of a step."""
         return self._synchronized is not None
 
     def close(self) -> None:
-        """Give the threads back and release captured steps, and with them all work memory."""
+        """Return the threads and release captured steps with their memory."""
         self._threads.close()
         if self._synchronized is not None:
             self._synchronized.close()
@@ -95,7 +73,7 @@ class Replicas:
     # -------------------------------------------------------------------------------------- the samples of a step
 
     def shards(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Stack]]:
-        """What each replica gets of these samples."""
+        """Deal the samples out to the replicas."""
         if len(self._replicas) == 1:
             return [cut(shard, dealt.stack, dealt.batch, k)]
         sizes = self._balance.sizes(len(shard.samples))
@@ -103,20 +81,10 @@ class Replicas:
                 for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
     def compute(self, k: int, shards: Sequence[list[Stack]], first: int, draws: int | None) -> list[list[Node]]:
-        """The sums of every replica's samples, to be used before the next call.
+        """Return the sums of every replica's samples in step `k`; they are valid until the next call.
 
-        Each device has a thread that launches its work and waits for it, so no device waits for the launches of
-        another, and each is timed on its own.
-
-        Parameters
-        ----------
-        k : int
-            The step, for messages.
-        shards : sequence of list of Stack
-        first : int
-            Number of stacks in all steps before this one.
-        draws : int or None
-            Random streams that a stack takes.
+        Each device has a thread that launches its work and waits for it, so no device waits for another's launches.
+        `first` is the number of stacks in earlier steps, `draws` the random streams that a stack takes.
         """
         if self._failed is not None:
             failed, self._failed = self._failed, None
@@ -132,7 +100,7 @@ class Replicas:
         return [r.collected for r in self._replicas]
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
-        """Run the first stack of the job, if it is here, to learn how many random streams one is expected to take."""
+        """Run the first stack of the job, if it is here, and return how many random streams it takes."""
         for replica, stacks in zip(self, shards, strict=True):
             if stacks and stacks[0].place == 0 and stacks[0].heads:
                 self._threads.run([_task(replica, partial(replica.run, stacks[:1], 0, None))], k)
@@ -141,7 +109,7 @@ class Replicas:
 
     def _note_times(self, shards: Sequence[list[Stack]]) -> None:
         sizes = [sum([len(stack.samples) for stack in stacks]) for stacks in shards]
-        if len(sizes) == 1:  # nothing to balance, and nobody to wait for: quicker, as small steps feel it
+        if len(sizes) == 1:  # hot path of small steps
             first = self._replicas[0]
             first.note(sizes[0], first.ended - first.began, 0.0)
             return
@@ -156,7 +124,7 @@ class Replicas:
         self._balance.note(sizes, seconds)
 
     def why_not_stacked(self, shard: Shard, step: int) -> str | None:
-        """Why these samples should not be passed at once, in words; None if they may be."""
+        """Return why these samples should not be passed at once, or None."""
         replica, found = self.first, list[str | None]()
         half = replica.group.stored_dtype.is_half
 
@@ -174,10 +142,7 @@ class Replicas:
     # -------------------------------------------------------------------------------------- between two steps
 
     def send(self, work: Callable[[Replica], None]) -> None:
-        """Do something for every replica at the end of a step, which is done even if a device fails now.
-
-        The next one begins with the error of the device, then.
-        """
+        """Call `work` for every replica at the end of a step; the error of a device is raised in the next step."""
         for replica in self._replicas:
             try:
                 work(replica)
@@ -185,7 +150,7 @@ class Replicas:
                 self._failed = error
 
     def settle(self, weights: Array, buffers: Array) -> None:
-        """After an interrupted step: forget it, and go on with these."""
+        """Forget an interrupted step and continue with these weights and buffers."""
         def settled(replica: Replica) -> None:
             if not self._threads.hangs(replica.device):
                 replica.settle()
@@ -194,7 +159,7 @@ class Replicas:
         self.send(settled)
 
     def go_on_without(self, failed: Sequence[str]) -> Sequence[float]:
-        """From now on without the replicas on these devices; the shares of those that are left."""
+        """Drop the replicas on failed devices; return the shares of the others."""
         left = [i for i, r in enumerate(self) if r.device not in failed]
         used = set().union(*(r.used for r in self))
         self._replicas = [self._replicas[i] for i in left]
@@ -207,7 +172,7 @@ class Replicas:
         return self._balance.weights
 
     def share_constants(self) -> None:
-        """Give all models the first one's buffers that no step moves."""
+        """Copy the first model's constant buffers to all others."""
         def constants(replica: Replica) -> dict[str, Tensor]:
             return {name: x for name, x in buffers_of(replica.model).items() if name not in replica.buffers.tensors}
 
@@ -216,7 +181,7 @@ class Replicas:
             load_into(constants(replica), values, source="dp_train: a buffer of replica 0")
 
     def compare(self, part: str, host: Array, theirs: Sequence[Array], why: str) -> None:
-        """Raise unless the weights or the buffers of every replica are the host's."""
+        """Raise a CommError unless the weights or buffers of every replica are the host's."""
         wanted = digest(host)
         for replica, found in zip(self, map(digest, theirs), strict=True):
             if found != wanted:
@@ -225,7 +190,7 @@ class Replicas:
 
 
 def digest(array: Array) -> str:
-    """The beginning of the SHA-256 of an array, for messages."""
+    """Return the first digits of the SHA-256 of an array, for messages."""
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
 
 
@@ -234,7 +199,7 @@ def _task(replica: Replica, call: Callable[[], None]) -> Task:
 
 
 def check_same_models(replicas: list[Replica]) -> None:
-    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
+    """Raise a CommError unless every replica has its own parameters, and all have like parameters and buffers."""
     first = replicas[0]
     owners: dict[int, int] = {}
     for replica in replicas:

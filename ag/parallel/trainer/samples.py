@@ -4,11 +4,6 @@
     shuffle=True               2 0 1      0 1 2      0 2 1 ...
     shuffle=False              0 1 2      0 1 2      0 1 2 ...
     steps of 2                 2 0|1 . . . . 0|1 2 . . ...       a step may begin in one pass and end in the next
-
-So the order depends neither on replicas nor on ranks, and a resumed job goes on in it.  Samples are whatever `data`
-gives when asked for number i; a data loader is asked for its samples one by one, and told which come next: its threads
-make them while devices work.  Knows no model and no device; must not know replicas.  `dp_train` makes one, and asks it
-for every step's samples.  What a data loader takes its samples from is `ag.data.samples`.
 """
 
 from __future__ import annotations
@@ -28,8 +23,6 @@ from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
 from ag.parallel.comm.tree import Tree
 
-__all__ = ["LoaderSample", "Samples", "input_of", "loader_sample", "loss_of", "target_of"]
-
 _LOW32 = 0xFFFFFFFF
 _ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31
 
@@ -42,57 +35,33 @@ class LoaderSample(NamedTuple):
 
 
 def loader_sample(x: Array, y: Array | None = None) -> LoaderSample:
-    """Arrays of a loader, of one sample or more; numbers, one per sample, are samples of one feature, as in batches."""
+    """Make a sample of a loader's arrays; numbers, one per sample, are one feature, as in batches."""
     return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
 
 
 def input_of(sample: Any) -> Any:
-    """What a model is given of a sample."""
+    """Return the part of a sample that the model gets."""
     return sample.x if isinstance(sample, LoaderSample) else sample
 
 
 def target_of(sample: Any) -> Any:
-    """What a loss compares its output with."""
+    """Return the part of a sample that the loss compares the output with."""
     return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
 
 
 def loss_of(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
             target_fn: Callable[[Any], Any] | None, model: Any, sample: Any) -> Tensor:
-    """The loss of a sample, by the three functions that a user gives."""
+    """Return the loss of a sample, by the three functions that a user gives."""
     output: Tensor = model.forward(input_of(sample)) if forward_fn is None else forward_fn(model, sample)
     return output if loss_fn is None else loss_fn(output, (target_fn or target_of)(sample))
 
 
 class Samples:
-    """Numbered samples.
-
-    Parameters
-    ----------
-    data : sequence, or DataLoader
-        Anything with ``len()`` and ``data[i]``.
-
-    Attributes
-    ----------
-    loader : DataLoader or None
-        The data, if they are one.
-    held : bool
-        Whether `data` keeps its samples, as lists do, rather than making each when asked for it.
-    ahead : int
-        How many steps before they are needed samples should be told of; 0 where nothing is made ahead.
-    waited_s : float
-        Seconds that were spent waiting for samples.
-
-    Raises
-    ------
-    TypeError
-        If `data` is something else.
-    ValueError
-        If there are no samples.
-    """
+    """Numbered samples of a loader, or of anything with ``len(data)`` and ``data[i]``."""
 
     def __init__(self, data: Any) -> None:
         self.loader = data if isinstance(data, DataLoader) else None
-        self.held = isinstance(data, (list, tuple))
+        self.held = isinstance(data, (list, tuple))  # rather than made on request
         self._data = data
         self._count = data.n_samples if self.loader is not None else _length(data)
         if self._count == 0:
@@ -100,9 +69,9 @@ class Samples:
         self._seed, self._shuffled = 0, False
         self._orders: dict[int, Array] = {}
         threads = 0 if self.loader is None else self.loader.threads
-        self.ahead = 0 if self.loader is None or not threads else self.loader.prefetch
+        self.ahead = 0 if self.loader is None or not threads else self.loader.prefetch  # steps
         self._told = Told(self._made, threads) if self.ahead else None
-        self.waited_s = 0.0
+        self.waited_s = 0.0  # for samples
 
     def __len__(self) -> int:
         return self._count
@@ -111,7 +80,7 @@ class Samples:
         return (self._made((0, i)) for i in range(self._count))
 
     def _made(self, of: tuple[int, int]) -> Tree:
-        """The sample of a pass with this number."""
+        """Make the sample of a pass with this number."""
         turn, i = of
         if self.loader is not None:
             return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
@@ -124,14 +93,11 @@ class Samples:
                              f"were {self._count} when the job began; leave data as they are.") from error
 
     def begin(self, seed: int, shuffle: bool) -> None:
-        """Let this seed decide what samples draw and, with `shuffle`, the order of every pass."""
+        """Set the seed of what samples draw and, with `shuffle`, of the order of every pass."""
         self._seed, self._shuffled = seed, shuffle
 
     def at(self, places: Iterable[int], coming: Iterable[int] = ()) -> list[Tree]:
-        """The samples at these places of the whole job, which passes through all samples again and again.
-
-        Those at the places that come next are made meanwhile, if the data are a loader that makes samples ahead.
-        """
+        """Return the samples at these places of the whole job; a loader prefetches those at the places `coming`."""
         began = perf_counter()
         wanted = [self._numbered(place) for place in places]
         if self._told is None:
@@ -142,17 +108,17 @@ class Samples:
         return samples
 
     def close(self) -> None:
-        """Make nothing ahead any more."""
+        """Stop prefetching."""
         if self._told is not None:
             self._told.close()
 
     def _numbered(self, place: int) -> tuple[int, int]:
-        """The pass and the number of the sample at a place."""
+        """Return the pass and the number of the sample at a place."""
         turn, i = divmod(place, self._count)
         return turn, int(self.order(turn)[i]) if self._shuffled else i
 
     def order(self, turn: int) -> Array:
-        """The numbers of all samples in the order of a pass."""
+        """Return the numbers of all samples in the order of a pass."""
         order = self._orders.get(turn)
         if order is None:
             for old in list(islice(self._orders, max(0, len(self._orders) - 1))):
@@ -168,12 +134,12 @@ class Samples:
 
 
 def _with_features(array: Array) -> Array:
-    """Numbers, one per sample, are samples of one feature, as in the loader's batches."""
+    """Give numbers, one per sample, an axis of one feature."""
     return array if array.ndim > 1 else array[None, :]
 
 
 def _length(data: Any) -> int:
-    """How many samples there are, if this can be data."""
+    """Return how many samples there are, or refuse what cannot be data."""
     bad = isinstance(data, (str, bytes, Mapping, Set, Iterator)) or not (
         hasattr(data, "__len__") and hasattr(data, "__getitem__"))
     if bad or (isinstance(data, (np.ndarray, Tensor)) and data.ndim == 0):

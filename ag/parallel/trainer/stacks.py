@@ -3,15 +3,7 @@
     three samples                      {"x": [4, 1], "label": [1], "image": [3, 8, 8],    "weight": 0.5}
     the stack                          {"x": [4, 3], "label": [3], "image": [3, 8, 8, 3], "weight": [3]}
 
-One rule: an array whose last axis has one element is joined along it, as that is its axis of samples; any other gets a
-new last axis, and so does a number.  What is neither (text, None) must be equal in all samples and stays as it is.
-Samples of unlike structure, shapes, types or weights make no stack and are passed one by one.
-
-The places of a step are cut into stacks of n, so which samples make a stack follows from the step and n alone, and not
-from who has it.  A stack is one leaf of the reduction tree; only where a replica's share ends in the middle of a stack
-does each pass its part, and then the bits are those of this deal.  The loss of a stack must be the mean of its samples'
-losses, as every loss of `ag.ops.loss` is, for it counts n times; `why_not_stacked` tries that.  Knows trees of arrays,
-and losses as numbers; no device.  The trainer cuts steps into stacks and has one tried, replicas pass them.
+Stacks follow from the step and their size alone; each is one leaf of the reduction tree and counts once per sample.
 """
 
 from __future__ import annotations
@@ -30,61 +22,35 @@ from ag.ops.reshape import ag_reshape
 from ag.parallel.comm.tree import Tree, sequence_of
 from ag.parallel.comm.tree_reduction import PART
 
-__all__ = ["Shard", "Stack", "all_alike", "cut", "stacked", "weighed", "why_not_stacked"]
-
 _CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
 _BEYOND, _EACH = 1 << 62, 1 << 20  # streams of samples that draw more often than the first, a million for each
 
 
 class Shard(NamedTuple):
-    """Consecutive samples of a step.
+    """Consecutive samples of a step."""
 
-    Attributes
-    ----------
-    start : int
-        Position of the first in the step.
-    samples : list
-    weights : list of float
-        What each sample counts.
-    """
-
-    start: int
+    start: int  # position of the first in the step
     samples: list[Tree]
-    weights: list[float]
+    weights: list[float]  # of each sample
 
     def part(self, start: int, end: int) -> Shard:
-        """Some of these samples, counted from the first of these."""
+        """Return samples `start` to `end - 1` of these."""
         return Shard(self.start + start, self.samples[start:end], self.weights[start:end])
 
 
 class Stack(NamedTuple):
-    """Samples of a step that are passed at once, or one by one where they are unlike.
+    """Samples of a step that are passed at once, or one by one where they are unlike."""
 
-    Attributes
-    ----------
-    place : int
-        In the step's reduction tree, of which it is a leaf.
-    parts : int
-        1 if it is a whole stack; `PART` if another replica has the rest of it.
-    heads : bool
-        Whether it begins with the stack's first sample.
-    number : int
-        Of its first sample, in the whole job.
-    samples : list
-    weights : list of float
-        What each sample counts.
-    """
-
-    place: int
-    parts: int
-    heads: bool
-    number: int
+    place: int  # of the leaf in the step's reduction tree
+    parts: int  # 1 for a whole stack; PART if another replica has the rest of it
+    heads: bool  # it begins with the stack's first sample
+    number: int  # of its first sample, in the whole job
     samples: list[Tree]
-    weights: list[float]
+    weights: list[float]  # of each sample
 
     @property
     def weight(self) -> float:
-        """What all samples count together."""
+        """Return the sum of the weights."""
         return sum(self.weights)
 
     @property
@@ -98,31 +64,25 @@ class Stack(NamedTuple):
         return self.samples[0] if len(self.samples) == 1 else stacked(self.samples)
 
     def streams(self, first: int, draws: int | None) -> tuple[int, int | None, int]:
-        """Its random streams, if there were `first` stacks in all steps before; `draws`: how many a stack takes."""
-        known = draws if self.heads else 0  # the rest of a stack draws from streams of its own
+        """Return its random streams, after `first` stacks in earlier steps; a stack takes `draws`."""
+        known = draws if self.heads else 0  # the rest of a stack has separate streams
         return (first + self.place) * (draws or 0), known, _BEYOND + self.number * _EACH
 
     def one_by_one(self) -> list[Stack]:
-        """Its samples as stacks of their own."""
+        """Return its samples as stacks of one."""
         return [Stack(i, 1, False, self.number + i, [sample], [weight])
                 for i, (sample, weight) in enumerate(zip(self.samples, self.weights, strict=True))]
 
 
 def weighed(samples: list[Tree], start: int, weight_of: Callable[[Tree], float] | None) -> Shard:
-    """A shard of samples from a position on, with what each counts.
-
-    Raises
-    ------
-    ValueError
-        If a weight is no number, negative or not finite.
-    """
+    """Make a shard of samples with their weights; a ValueError refuses wrong weights."""
     return Shard(start, samples, [1.0] * len(samples) if weight_of is None else [
         _weight(weight_of(sample)) for sample in samples])
 
 
 def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
-    """The stacks of `size` in a shard of a step of `batch` samples, the first and the last perhaps without the rest."""
-    if size == 1:  # as is most often, and every small step feels it
+    """Cut a shard of a step of `batch` samples into stacks of `size`; the first and the last may be parts."""
+    if size == 1:  # hot path of small steps
         first, start, weights = step * batch, shard.start, shard.weights
         return [Stack(start + i, 1, True, first + start + i, [sample], [weights[i]])
                 for i, sample in enumerate(shard.samples)]
@@ -154,12 +114,8 @@ def _weight(given: Any) -> float:
 
 
 def all_alike(samples: Iterable[Tree]) -> bool:
-    """Whether any of the samples may be stacked.
-
-    Every step asks, so this goes through the samples a leaf at a time: 32 of ``{"x": [4, 1], "label": [1]}`` are two
-    columns of 32 arrays, which are looked at more quickly than 32 trees.
-    """
-    column = list(samples)
+    """Return whether any of the samples may be stacked."""
+    column = list(samples)  # hot path: two columns of 32 arrays are compared more quickly than 32 trees of two
     if not column:
         return True
     first = column[0]
@@ -184,7 +140,7 @@ def _are_one(found: set[Any]) -> bool:
 
 
 def stacked(samples: Sequence[Tree]) -> Tree:
-    """One sample of like ones, which `all_alike` tells."""
+    """Stack samples that are `all_alike`."""
     first = samples[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(samples, -1) if _has_axis(first) else np.stack(samples, -1)
@@ -200,7 +156,7 @@ def stacked(samples: Sequence[Tree]) -> Tree:
 
 
 def _has_axis(x: Array | Tensor) -> bool:
-    """Whether the last axis is that of samples, of which there is one."""
+    """Return whether the last axis is that of samples, of which there is one."""
     return len(x.shape) > 0 and x.shape[-1] == 1
 
 
@@ -208,22 +164,16 @@ def _has_axis(x: Array | Tensor) -> bool:
 
 
 def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:
-    """Why a loss is not the mean of its samples' losses where it should be; None if it is, or nobody can tell.
+    """Return why the loss of a stack is not the mean of its samples' losses; None if it is, or cannot be compared.
 
-    Parameters
-    ----------
-    loss_of : callable
-        The loss of a sample or stack, by a model in eval mode, where samples do not depend on each other.
-    stack : Shard or Stack
-    half : bool
-        Whether the model computes in 16 bits.
+    `loss_of` gives losses of a model in eval mode; `half`: it computes in 16 bits.
     """
     count = len(stack.samples)
     if not all_alike(stack.samples):
         return None
     try:
         apart = [loss_of(sample) for sample in stack.samples]
-    except Exception:  # noqa: BLE001 - it will be raised where the samples are passed, if they are
+    except Exception:  # noqa: BLE001 - it is raised again where the samples are passed
         return None
     try:
         whole = stacked(stack.samples)

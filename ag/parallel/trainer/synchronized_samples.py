@@ -1,16 +1,9 @@
 """Synchronized samples: all samples of a step computed together, for layers that need sums over all of them.
 
-Every sample, or stack of samples, has a thread and a tape of its own.  Where a layer (synchronous batch norm) needs a
-sum over all samples, each thread gives its part and waits for the others, and in the backward pass again: the gradient
-of a part is the sum of all gradients of the total.
+Every sample, or stack, has a thread and a tape.  Gradients of the parts are sums, too, in the order of the samples:
 
     sample 0   forward ...  part 0  ->  tree sum  ->  total ... backward ...  gradient 0  ->  tree sum  ->  sum ...
-    sample 1   forward ...  part 1  ->     of     ->  total ... backward ...  gradient 1  ->     of     ->  sum ...
-    sample 2   forward ...  part 2  ->    all     ->  total ... backward ...  gradient 2  ->    all     ->  sum ...
-
-Both sums are made on the host in one tree in the order of the samples, so they do not depend on the replica that has a
-sample.  Samples on one device take turns.  Knows replicas, threads and tensors; no optimizer and no weights.  The
-trainer calls this in place of `Replica.run`.
+    sample 1   forward ...  part 1  ->   of all   ->  total ... backward ...  gradient 1  ->   of all   ->  sum ...
 """
 
 from __future__ import annotations
@@ -32,28 +25,18 @@ from ag.errors import CommError, ShapeError
 from ag.parallel.comm.device_threads import DeviceThreads, FollowingError, Task
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
-from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
+from ag.parallel.replicas.parallel_apply import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.stacks import Stack
 
-__all__ = ["SynchronizedSamples"]
-
 _STREAMS = 1 << 16  # random streams set aside for a stack of samples
 _APART = 1 << 46  # streams from there times as many on are those of the rests of stacks
-_FOREVER = 1e6  # seconds; the device threads have the limit that counts, as they know which replica is late
+_FOREVER = 1e6  # seconds; the device threads have the limit, as they know which replica is late
 
 
 class SampleGroup(ReplicaGroup):
-    """A sample's place among those of a step.
-
-    Parameters
-    ----------
-    comm, turns, place
-        As for a `ReplicaGroup`.
-    replica : Replica
-        That has the sample.
-    """
+    """The place of a sample, which `replica` has, among those of a step."""
 
     def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica) -> None:
         super().__init__(comm, turns, place)
@@ -61,7 +44,7 @@ class SampleGroup(ReplicaGroup):
         self._backend, self._meter, self._buffers = replica.backend, replica.clock.meter, replica.buffers
 
     def exchange(self, value: object, combine: Combine = list) -> list[Any]:
-        """As in a `ReplicaGroup`; samples that run meanwhile have random numbers, buffers and a meter of their own."""
+        """Exchange values; random state, buffers and meter are set aside for samples that run meanwhile."""
         state = generator_state(self._backend)
         own_state = self._backend.launch(copy, state)
         own_buffers = self._buffers.set_aside()
@@ -74,14 +57,14 @@ class SampleGroup(ReplicaGroup):
         return values
 
     def total(self, mine: Tensor | None, device: str) -> Tensor:
-        """The sum over all samples, through which gradients flow."""
+        """Return the sum over all samples, through which gradients flow."""
         if mine is None:
             raise ShapeError("dp_train: a sample without values reached a synchronous batch norm; leave it out.")
         total: Tensor = _sum_of_all(mine, group=self)
         return total
 
     def sum(self, part: Buffer) -> Buffer:
-        """The sum of the parts of all samples."""
+        """Return the sum of the parts of all samples."""
         arrays: list[Array] = self.exchange(self._backend.download(part))
         with np.errstate(all="ignore"):  # the trainer deals with infinities and NaN at the end of the step
             total = self._backend.alloc(part.shape, part.dtype)
@@ -101,15 +84,7 @@ def _sum_of_all_vjp(run: Run, g: Buffer, saved: None, need: Need, group: SampleG
 
 
 class SynchronizedSamples:
-    """Computes the samples of a step together.
-
-    Parameters
-    ----------
-    replicas : list of Replica
-        Their batch norms are made synchronous.
-    timeout : float
-        Seconds that a step may take.
-    """
+    """Computes the samples of a step together, on replicas whose batch norms it makes synchronous."""
 
     def __init__(self, replicas: list[Replica], timeout: float) -> None:
         self._replicas = replicas
@@ -120,10 +95,7 @@ class SynchronizedSamples:
             SyncBatchNorm.convert(replica.model)
 
     def run(self, step: int, shards: Sequence[Sequence[Stack]], first: int) -> None:
-        """Compute every stack of samples; each replica adds up the sums of its shard, for `Replica.collect`.
-
-        `first` is the number of stacks in all steps before.
-        """
+        """Compute all stacks and add up the sums of each shard; `first` is the number of stacks in earlier steps."""
         began = perf_counter()
         held = [(replica, stack) for replica, shard in zip(self._replicas, shards, strict=True) for stack in shard]
         for _, stack in held:
@@ -155,14 +127,14 @@ class SynchronizedSamples:
             replica.add_up([(stack, rows[i]) for i, (owner, stack) in enumerate(held) if owner is replica])
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         if self._threads is not None:
             self._threads.close()
 
 
 def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, stack: Stack,
              stream: int, rows: dict[int, Buffer]) -> None:
-    """One stack's work in its thread."""
+    """Compute one stack in its thread."""
     turns.wait(place)
     group.waits = False
     set_group(group)

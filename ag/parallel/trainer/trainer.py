@@ -2,9 +2,7 @@
 
     samples -> shards -> replicas -> rows -> one tree -> / samples -> optimizers -> weights -> all replicas
 
-A step is made by all replicas or by none: weights, buffers and schedules change only after every gradient is there and
-finite.  So after a device was lost, `go_on_without` it, the same step can be made again.  Knows replicas, ranks and the
-host's optimizers; not where samples come from, no file and no user's argument.  `dp_train` makes it and calls `step`.
+All replicas make a step, or none: weights, buffers and schedules change only after every gradient is there and finite.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from ag.log import log
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
 from ag.parallel.comm.comm import Json
-from ag.parallel.comm.failed_devices import failed_among
+from ag.parallel.comm.device_threads import failed_among
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import Endings, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState
@@ -38,35 +36,13 @@ from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Replica
 from ag.parallel.trainer.replicas import Replicas, digest
 from ag.parallel.trainer.stacks import Shard
 
-__all__ = ["Trainer"]
-
 Sent = tuple[Callable[[], Array], Array]  # what returns the weights, and the buffers
 
 _used = attrgetter("used")  # of a replica
 
 
 class Trainer:
-    """Replicas that train together.
-
-    Parameters
-    ----------
-    make_model : callable
-    devices : list of str
-    loss_of : callable
-    capture : bool or "auto"
-    make_optimizer : callable
-        Called once, with the host's copies of the parameters; returns an optimizer or several.
-    max_norm : float
-    on_nonfinite : {"raise", "skip"}
-    balance : Balance
-        How many samples each replica gets.
-    timeout : float
-        Seconds that a device may take for its part of a step.
-    together : bool
-        Whether batch norm is over all samples of a step, which are then synchronized.
-    ranks : Ranks
-        The ranks that train together.
-    """
+    """Replicas that train together; `together`: batch norm is over all samples of a step."""
 
     def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
@@ -78,7 +54,7 @@ class Trainer:
         ranks.begin_alike(first)
         self.seed = current_seed()  # chosen now, if there is none yet, for all threads
         self._ranks = ranks
-        alone = len(devices) == ranks.size == 1 and first.device == ranks.host  # so nobody needs its row as it was
+        alone = len(devices) == ranks.size == 1 and first.device == ranks.host  # its row may be overwritten
         row = first.row if alone else backend_of(ranks.host).zeros(first.row.shape, first.row.dtype)
         self._mean: Array = row.native  # over all samples of a step
         self._size = first.group.size  # of the gradients, with which it begins
@@ -99,11 +75,11 @@ class Trainer:
         self._broadcast()
 
     def close(self) -> None:
-        """Give the threads back and release captured steps, and with them all work memory."""
+        """Return the threads and release captured steps with their memory."""
         self.replicas.close()
 
     def state(self, step: int, dealt: Dealt, losses: Array, schedules: list[Json]) -> DPState:
-        """Everything to go on from, after `step` steps."""
+        """Return the checkpoint after `step` steps."""
         optimizers = self.optimizers.optimizers
         return DPState(step, dealt, self.seed, self._draws or 0, losses,
                        {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
@@ -111,7 +87,7 @@ class Trainer:
                        [optimizer.lr for optimizer in optimizers], schedules)
 
     def restore(self, state: DPState) -> None:
-        """Go on from a state."""
+        """Continue from a checkpoint."""
         self.optimizers.load(state.weights, state.optimizers, state.rates)
         self._buffers.load(state.buffers)
         for replica in self.replicas:
@@ -122,11 +98,11 @@ class Trainer:
     # -------------------------------------------------------------------------------------- a step
 
     def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None]) -> None:
-        """One optimizer step, over the samples of all ranks, of which these are this one's.
+        """Make one optimizer step over the samples of all ranks; `shard` is this rank's.
 
-        An interrupt leaves it out, or comes when it is over and ``done(loss)`` was called with the mean loss.
+        An interrupt skips the step, or comes after ``done(loss)`` was called with the mean loss.
         """
-        if current_seed() != self.seed:  # a callback has seeded the generator for purposes of its own
+        if current_seed() != self.seed:  # a callback has seeded the generator
             ag_seed(self.seed)
         nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
@@ -153,7 +129,7 @@ class Trainer:
         self.endings.end_of_step(end)
 
     def _reduce(self, k: int, computed: list[list[Node]]) -> bool:
-        """Make the mean over all samples of a step, in the layout of a row; whether all of it is finite."""
+        """Compute the mean row over all samples of a step; return whether it is finite."""
         nodes = self._ranks.nodes([node for of_replica in computed for node in of_replica],
                                   map(_used, self.replicas), self.endings.asked)
         count = sum_at(nodes, self._size + 1)
@@ -163,7 +139,7 @@ class Trainer:
         return add_up(nodes, self._mean, count)
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
-        """The sums of every replica's samples."""
+        """Return the sums of every replica's samples."""
         shards = self.replicas.shards(k, shard, dealt)
         if self._draws is None and not self.replicas.synchronizes:
             counted = self._ranks.exchange(self.replicas.count_draws(k, shards))
@@ -171,9 +147,8 @@ class Trainer:
         return self.replicas.compute(k, shards, k * -(-dealt.batch // dealt.stack), self._draws)
 
     def _note_used(self) -> None:
-        """Tell the optimizers when samples use parameters that none had used before, or when some are frozen."""
-        first = next(iter(self.replicas))
-        frozen = {name for name, p in first.params.items() if not p.requires_grad}
+        """Tell the optimizers when samples use parameters for the first time, or when some are frozen."""
+        frozen = {name for name, p in self.replicas.first.params.items() if not p.requires_grad}
         used = sum(map(len, map(_used, self.replicas))) + len(self._ranks.used), frozen
         if used != self._used:
             self._used = used
@@ -190,16 +165,16 @@ class Trainer:
         self._reached = self.optimizers.reach([replica.group for replica in self.replicas])
 
     def _broadcast(self, done: Collection[FlatGroup] = ()) -> None:
-        """Give weights and buffers to all replicas; weights not to those which have them, as done."""
+        """Send weights and buffers to all replicas; those in `done` have the weights already."""
         weights, buffers = self.optimizers.weights(), self._buffers.read()
         self.replicas.send(lambda replica: replica.load(None if replica.group in done else weights, buffers))
 
     def sent(self) -> Sent:
-        """Weights and buffers as all replicas have them now, whatever becomes of them."""
+        """Return weights and buffers as all replicas have them now; later changes do not show."""
         return self.optimizers.lend(), self._buffers.read()
 
     def follow(self, observed: Observed, since: int, sent: Sent) -> None:
-        """Let what a callback has set since then (`ag.engine.arena.now`), when all had `sent`, hold for all."""
+        """Spread to all replicas what a callback has set since the time `since`, when all had `sent`."""
         observed.spread_settings()
         self.endings.renew()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
@@ -213,17 +188,11 @@ class Trainer:
         self._broadcast()
 
     def settle(self) -> None:
-        """After an interrupted step: on all replicas, all is as after the last step that was finished."""
+        """Restore all replicas to the last finished step, after an interrupted one."""
         self.replicas.settle(self.optimizers.weights(), self._buffers.read())
 
     def go_on_without(self, error: DeviceError) -> None:
-        """Train on those devices that still compute, after a step that failed.
-
-        Raises
-        ------
-        DeviceError
-            `error`, if all of them do, or none does.
-        """
+        """Continue on the devices that still compute; raise `error` if all of them do, or none does."""
         failed = failed_among(r.device for r in self.replicas)
         before, left = len(self.replicas), sum(r.device not in failed for r in self.replicas)
         if left == 0:
@@ -253,7 +222,7 @@ class Trainer:
     # -------------------------------------------------------------------------------------- checks and report
 
     def check_equal(self) -> None:
-        """Raise if weights or buffers of a replica, or of another rank, differ from the host's in any bit."""
+        """Raise a CommError if weights or buffers of a replica or rank differ from the host's in any bit."""
         host = {"weights": self.optimizers.weights(), "buffers": self._buffers.read()}
         for part, theirs in zip(host, zip(*(r.state() for r in self.replicas), strict=True), strict=True):
             self.replicas.compare(part, host[part], theirs, "a transfer to that device is wrong")
@@ -262,7 +231,7 @@ class Trainer:
                             "them")
 
     def report(self) -> list[dict[str, Any]]:
-        """Per replica: device, driver, samples, milliseconds, bytes moved per step."""
+        """Return a row per replica: device, driver, samples, milliseconds, bytes moved per step."""
         first = self.replicas.first
         moved = (first.row.size + first.group.size + first.buffers.size) * first.group.dtype.itemsize
         return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved, **self._ranks.report()}

@@ -10,14 +10,14 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import ag
-from ag.parallel.comm import shared_cores
-from ag.parallel.comm.shared_cores import SharedCores, blas_threads
+from ag.parallel.comm import device_threads
+from ag.parallel.comm.device_threads import SharedCores, blas_threads
 
 
 @pytest.fixture(autouse=True)
 def _four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if there were four cores, and a BLAS that takes all."""
-    monkeypatch.setattr(shared_cores, "threads", lambda: 4)
+    monkeypatch.setattr(device_threads, "threads", lambda: 4)
     with threadpool_limits(4, "blas"):
         if now() != {4}:
             pytest.skip("the number of threads of this BLAS cannot be changed")

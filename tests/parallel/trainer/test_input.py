@@ -225,7 +225,7 @@ def test_a_device_that_was_named_decides(lavapipe: str, monkeypatch: pytest.Monk
 def test_without_a_card_it_says_so_and_trains_on_the_cpu(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("ag.engine.device.preferred_devices", list)
     monkeypatch.setattr("ag.engine.device.preferred_devices", list)
-    monkeypatch.setattr("ag.parallel.trainer.arguments.list_devices", lambda accelerators_only: [])
+    monkeypatch.setattr("ag.parallel.trainer.dp_train.list_devices", lambda accelerators_only: [])
     with ag.ag_device("auto"):
         result = train(devices=None, n_gpu=2)
     assert result.devices == ["cpu", "cpu:1"]

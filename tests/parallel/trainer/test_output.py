@@ -1,4 +1,4 @@
-"""Output of `dp_train`: lines and bars on streams that are missing, closed, full or no terminal never end a training."""
+"""Output of `dp_train`: streams that are missing, closed, full or no terminal never end a training."""
 
 from __future__ import annotations
 
