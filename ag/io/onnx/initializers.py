@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +50,7 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
             if not isinstance(x.name, str) or x.name in arrays:  # bytes where they are no UTF-8
                 raise ValueError(f"it has {x.name!r:.60} as the name of an initializer, or has it twice")
             arrays[x.name] = _array(x, os.path.dirname(os.fsdecode(path)))
-    except (OSError, DecodeError, TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+    except (OSError, DecodeError, TypeError, ValueError, KeyError, OverflowError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{where} cannot be read ({str(error).rstrip('.')}); a complete ONNX file is "
                               f"required, with the files of its external data in the same folder.") from error
     arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}
@@ -72,24 +73,26 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
 
 
 def _array(x: TensorProto, folder: str) -> Array:
-    """The values of an initializer; those of bfloat16 as float32, which has them all."""
-    from onnx import TensorProto, numpy_helper
+    """Return the values of an initializer, those of bfloat16 as float32."""
+    from onnx import TensorProto, helper, numpy_helper
 
     if x.data_location == TensorProto.EXTERNAL:
-        x.raw_data = _external(x.name, {entry.key: entry.value for entry in x.external_data}, folder)
+        most = prod(x.dims) * helper.tensor_dtype_to_np_dtype(x.data_type).itemsize
+        x.raw_data = _external(x.name, {entry.key: entry.value for entry in x.external_data}, folder, most)
         x.data_location = TensorProto.DEFAULT
     array = numpy_helper.to_array(x)
     return array.astype(np.float32) if x.data_type == TensorProto.BFLOAT16 else array
 
 
-def _external(name: str, entry: dict[str, str], folder: str) -> bytes:
-    """The bytes of an initializer that lie in another file of the same folder, or in one below it."""
+def _external(name: str, entry: dict[str, str], folder: str, most: int) -> bytes:
+    """Return the bytes of an initializer, at most so many, that lie in a file in or below the same folder."""
     location = entry.get("location", "")
     path = os.path.join(folder, location)
     if not location or os.path.isabs(location) or os.path.realpath(folder) != os.path.commonpath(
             [os.path.realpath(folder), os.path.realpath(path)]):
         raise ValueError(f"{name!r:.60} lies in {location!r:.60}, which is not in the folder of the file")
     start, size = (int(entry[key]) if key in entry else None for key in ("offset", "length"))
-    if min(start or 0, size or 0) < 0:
+    if min(start or 0, size or 0, most) < 0 or (size or 0) > most:
         raise ValueError(f"{name!r:.60} has a part of {location!r:.60} that begins at {start} with {size} bytes")
-    return read_regular(path, start or 0, size)
+    return read_regular(path, start or 0, min(max(0, os.path.getsize(path) - (start or 0)), most) if size is None
+                        else size)

@@ -326,13 +326,18 @@ class _SavedLoop(_Loop):
     def _load(self) -> None:
         with nullcontext(self._path) if self.ranks is None else self.ranks.state(self._path) as path:
             checkpoint = ag_load_checkpoint(path, self.model, self.optimizer, dataloader=self._loader)
-        losses = list(checkpoint.extra["losses"])
+        extra = checkpoint.extra if isinstance(checkpoint.extra, dict) else {}
+        losses = extra.get("losses")
+        if not (counts(extra.get("epoch"), extra.get("batch"), least=0) and isinstance(losses, list)
+                and all(type(x) is float for x in losses) and len(losses) == checkpoint.step):
+            raise CheckpointError(f"train_distributed: {self._path} lacks the epoch, batch and losses of a checkpoint "
+                                  f"of train_distributed, or has others than numbers; name another file.")
         if self._failed and self.ranks is not None:
             known = min(len(losses), len(self.losses))
             if not np.array_equal(losses[:known], self.losses[:known]):
                 raise CheckpointError(f"train_distributed: {self._path} on host {self.world.host} is of another job; "
                                       f"name a file in a folder that all hosts share.")
-        self.epoch, self.batch, self.losses = checkpoint.extra["epoch"], checkpoint.extra["batch"], [*losses]
+        self.epoch, self.batch, self.losses = extra["epoch"], extra["batch"], losses
         self._saved, self._failed = checkpoint.step, False
         if self.ranks is not None:
             self._restarts = min(self.ranks.exchange(self._restarts))  # a rank may have seen two losses as one

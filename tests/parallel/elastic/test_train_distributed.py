@@ -242,3 +242,14 @@ def test_what_is_refused_before_the_first_step(options: dict[str, Any], error: t
     with pytest.raises(error, match=words):
         ag.train_distributed(model, data, world, ag.ag_mse_loss, **options)
     assert np.array_equal(model.module.W.numpy(), before)
+
+
+@pytest.mark.parametrize("extra", [None, {"epoch": 1, "batch": 0, "losses": ["x"]}, {"epoch": -1, "batch": 0}])
+def test_a_checkpoint_of_another_kind_is_refused(extra: Any, tmp_path: Path) -> None:
+    world, path = ag.DistributedWorld.init(devices=["cpu"]), tmp_path / "job"
+    model = ag.DataParallel(ag.ag_linear(2, 1), world.devices)
+    optimizer = ag.optimizer_adam(model.parameters())
+    data = ag.ag_dataloader(X[:2], Y[:1], batch_size=12, seed=1)
+    ag.ag_save_checkpoint(path, model, optimizer, dataloader=data, step=1, extra=extra)
+    with expect_error("another checkpoint", ag.CheckpointError, "train_distributed", "job", "losses"):
+        ag.train_distributed(model, data, world, ag.ag_mse_loss, optimizer, checkpoint=path, resume=True)
