@@ -787,6 +787,13 @@ mutant("refused", "a full card keeps auto from the CPU", "ag/engine/device.py",
        f"{REFUSALS}::test_a_full_card_is_opened_by_nobody[nothing]")
 mutant("refused", "what could not be opened keeps its memory", "ag/engine/backends/vulkan/__init__.py",
        "        vars(backend).clear()", "        pass", f"{REFUSALS}::test_a_full_card_keeps_no_memory")
+CACHE_FILES = "engine/backends/test_cache_files.py"
+mutant("refused", "a cache file of another user is read", "ag/engine/backends/vulkan/cache_files.py",
+       "found.st_uid not in (_ADMINISTRATOR, os.geteuid())", "found.st_uid < 0",
+       f"{CACHE_FILES}::test_files_and_folders_of_another_user")
+mutant("refused", "a damaged cache reaches the driver", "ag/engine/backends/vulkan/pipelines.py",
+       "if content != _MAGIC + sha256(data).digest() + data:", "if not content:",
+       f"{CACHE_FILES}::test_damaged_contents[500]")
 mutant("refused", "a manager's errors are those of Kompute", "ag/engine/backends/vulkan/loader.py",
        "guarded(manager, Faults(kp, f\"vulkan:{index}\"))", "manager",
        f"{REFUSALS}::test_a_kernel")
