@@ -232,7 +232,7 @@ def read_tensors(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
     """Return header and arrays of any safetensors file; a CheckpointError if it cannot be read."""
     try:
         return _with_bfloat16(read_regular(path))
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a safetensors "
                               f"file is required, or one of ONNX that ends in .onnx. PyTorch writes one of a model by "
                               f"safetensors.torch.save_file(model.state_dict(), path).") from error
@@ -257,7 +257,7 @@ def read_file(path: str | os.PathLike[str], form: str, function: str, others: Se
         if "BF16" in types.values():
             header, arrays = _with_bfloat16(read_regular(path))
             known = header.get("format") in (form, *others)  # the file may be another one now
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a complete file "
                               f"of format {form!r} is required.") from error
     if not known:

@@ -15,6 +15,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
+from ag.io.model_file import check_arguments
 from ag.io.onnx.call import Call, called_with
 from ag.io.onnx.graph import ELEMENT, Dims, Graph, Node, Size
 from ag.io.onnx.initializers import onnx_package
@@ -40,6 +41,7 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
     if not callable(model):
         raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
                         f"tensors.")
+    check_arguments("export_onnx(model, path, example)", path)
     tensors = named_tensors(cast(Model, model)) if hasattr(model, "parameters") else {}
     call = called_with("export_onnx", model, example, tensors)
     state = {name: x.numpy() for name, x in tensors.items()}

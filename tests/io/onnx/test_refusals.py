@@ -153,3 +153,9 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
                  lambda: ag.load_weights(ag.ag_linear(3, 2), tmp_path / "m.onnx")):
         with pytest.raises(ImportError, match=r"the package onnx cannot be loaded .*\[onnx\]' installs it"):
             call()
+
+
+def test_what_is_no_path() -> None:
+    for path in (3, None, ["x"]):
+        with pytest.raises(TypeError, match=f"export_onnx: path is a {type(path).__name__}; the name of a file"):
+            ag.export_onnx(ag.ag_linear(2, 2), path, np.ones((2, 1)))
