@@ -678,6 +678,20 @@ mutant("launcher", "a rank outlives its launcher", "ag/tools/launcher/rank.py", 
        f"{LAUNCH}::test_a_rank_does_not_outlive_its_launcher")
 mutant("launcher", "a rank fails when nobody reads it", "ag/tools/launcher/rank.py", "in (errno.EIO, errno.EPIPE)",
        "in ()", f"{LAUNCH}::test_a_script_goes_on_when_nobody_reads_it[pipe-]")
+CONTACT = "tools/launcher/test_contact.py"
+mutant("launcher", "a proof is not compared", "ag/tools/launcher/contact.py", "compare_digest(given, proof",
+       "bool(proof", f"{CONTACT}::test_a_wrong_proof_ends_the_connection[a recorded proof]")
+mutant("launcher", "strangers are kept", "ag/tools/launcher/contact.py", "if len(self._strangers) > _STRANGERS:",
+       "if False:", f"{CONTACT}::test_hostile_connections_change_nothing[500]")
+mutant("launcher", "strangers stay for ever", "ag/tools/launcher/contact.py", "monotonic() - rank.heard > _PROVE",
+       "False", f"{CONTACT}::test_a_stranger_that_is_silent_has_to_go")
+mutant("launcher", "nested brackets end the launcher", "ag/tools/launcher/contact.py", ", RecursionError):", "):",
+       f"{CONTACT}::test_a_wrong_message_of_a_rank_ends_its_connection_alone[line0]")
+mutant("launcher", "any launcher is believed", "ag/tools/launcher/rank.py",
+       "hmac.compare_digest(_receive(connection, PROOF, end), proof", "bool(proof",
+       f"{CONTACT}::test_a_rank_does_not_believe_another_launcher")
+mutant("launcher", "a folder open to others is a rank's", "ag/tools/launcher/rank.py", "elif found.st_mode & 0o077:",
+       "elif False:", f"{LAUNCH}::test_a_folder_that_is_no_rank_s_own_is_refused[open to others]")
 mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 * left <= len(last)",
        "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
 mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",

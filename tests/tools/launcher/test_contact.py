@@ -64,11 +64,15 @@ def launcher() -> Iterator[Launcher]:
 
 
 def has_hung_up(connection: socket.socket) -> bool:
-    """Read to the end, which must come."""
-    connection.settimeout(20)
-    with suppress(ConnectionError):
+    """Return whether the end of what is sent comes in time."""
+    connection.settimeout(10)
+    try:
         while connection.recv(4096):
             pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
     connection.close()
     return True
 
@@ -179,7 +183,7 @@ def hostile(launcher: Launcher, count: int, good: bytes) -> Iterator[socket.sock
         yield stranger
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_hostile_connections_change_nothing(count: int, launcher: Launcher) -> None:
     contacts, good = launcher.contacts, record(launcher)
     before = len(os.listdir("/proc/self/fd"))
@@ -193,9 +197,9 @@ def test_hostile_connections_change_nothing(count: int, launcher: Launcher) -> N
             assert len(contacts._strangers) <= contact._STRANGERS + 1
             assert all(len(one.buffer) <= rank.NONCE + rank.PROOF + 1 for one in [*contacts._strangers])
             assert len(os.listdir("/proc/self/fd")) - before - len(held) <= contact._STRANGERS + contact._AT_ONCE
-        for old in held[:-200]:
+        for old in held[:-400]:
             old.close()
-        del held[:-200]
+        del held[:-400]
     assert all(map(is_answered, ranks)) and contacts.come and not contacts.loss
     for connection in ranks:
         connection.sendall(DONE)
