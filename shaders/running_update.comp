@@ -1,4 +1,4 @@
-// running_update: running += momentum (factor value - running), unless that value or the variance is not finite.  All [n]
+// running_update: running += momentum (factor value - running), where that value and the variance are finite.  All [n]
 // grid: n invocations
 // floats: relaxed
 #version 450

@@ -1,4 +1,4 @@
-// square_sums: near[k] = the sum of squares of piece k of x, chunk long or less; far[k] = that of x 2^-80.  [pieces], x[n]
+// square_sums: near[k] = sum of squares of piece k of x, chunk long or less; far[k] = that of x 2^-80.  [pieces], x[n]
 // grid: pieces / 8 workgroups
 // floats: relaxed
 #version 450
