@@ -27,6 +27,8 @@ _rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 
 class MultiheadAttention(Layer):
     """Attention of several heads between linear projections.
 
+    Reference: ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", section 3.2.2.
+
     Parameters
     ----------
     d_model : int
@@ -45,13 +47,8 @@ class MultiheadAttention(Layer):
     b_o : Tensor of shape (d_model, 1)
         Offset of the output, initially 0.
 
-    References
-    ----------
-    ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", section 3.2.2.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_multihead_attention(4, 2)(ag.ag_tensor([[1.0, 2.0, 3.0]] * 4), causal_mask=True).shape
     (4, 3)
     """

@@ -23,6 +23,9 @@ _NAME = "ag_conv2d_layer"
 class Conv2d(Layer):
     """Two-dimensional convolution, ``activation(ag_conv2d(x, W, b))``.
 
+    Reference: PyTorch ``Conv2d``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks", eq. 16, where a window's taps count as inputs and outputs.
+
     Parameters
     ----------
     in_ch, out_ch : int
@@ -46,14 +49,9 @@ class Conv2d(Layer):
     b : Tensor of shape (out_ch, 1)
         Initially 0.
 
-    References
-    ----------
-    PyTorch ``Conv2d``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
-    networks", eq. 16, where a window's taps count as inputs and outputs.
-
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> ag.ag_conv2d_layer(3, 8, 3, padding=1)(numpy.ones((3, 16, 16, 2))).shape
     (8, 16, 16, 2)
     """

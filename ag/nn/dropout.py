@@ -18,21 +18,18 @@ _rate = number("ag_dropout: rate", lambda x: 0 <= x < 1, "in [0, 1)")
 class Dropout(Layer):
     """Set elements to 0 at random while training.
 
+    Kept elements are divided by ``1 - rate``, so eval mode needs no scaling.  The mask comes from the device's
+    counter-based generator and is the same on every device after the same `ag_seed`.  Each replay of a captured step
+    draws a new one.
+    Reference: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
+
     Parameters
     ----------
     rate : float
         Probability of being dropped, in [0, 1).
 
-    Notes
-    -----
-    Kept elements are divided by ``1 - rate``, so eval mode needs no scaling.  The mask comes from the device's
-    counter-based generator: the same after the same `ag_seed`, on every device; a captured step draws a new mask
-    on every replay.
-    ggmlR ``ag_dropout``; Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
-
     Examples
     --------
-    >>> import ag
     >>> layer = ag.ag_eval(ag.ag_dropout(0.5))
     >>> layer(ag.ag_tensor([1.0, 2.0])).numpy().ravel().tolist()
     [1.0, 2.0]

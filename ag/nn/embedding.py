@@ -18,6 +18,8 @@ __all__ = ["Embedding", "ag_embedding"]
 class Embedding(Layer):
     """A vector for each word of a vocabulary.
 
+    Reference: ggmlR ``ag_embedding`` (which drops the id -1 without a word).
+
     Parameters
     ----------
     vocab_size : int
@@ -30,13 +32,8 @@ class Embedding(Layer):
     weight : Tensor of shape (dim, vocab_size)
         The vectors as columns, initially uniform with variance 1.
 
-    References
-    ----------
-    ggmlR ``ag_embedding`` (which drops the id -1 without a word).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_embedding(10, 4)([[1, 2, 3], [4, 5, 6]]).shape
     (4, 2, 3)
     """

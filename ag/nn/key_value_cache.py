@@ -29,7 +29,7 @@ _AGAIN = "Call cache.clear() and begin with the whole sequence."
 
 
 class _Kept(NamedTuple):
-    """What is kept of one layer, (d_model, time) or (d_model, time, batch), since when, and of which weights."""
+    """Keys and values of one layer, (d_model, time) or (d_model, time, batch), with their time and weights."""
 
     keys: Tensor
     values: Tensor
@@ -47,19 +47,15 @@ class KeyValueCache:
     Give one to every `ag_multihead_attention` of a model, as ``attention(x, causal_mask=True, cache=cache)``.  The
     first call takes any number of positions, each later one a single new position, which attends to all before it.
 
-    Notes
-    -----
-    A layer is held by a weak reference, so one cache serves one generation of one model; several at once have a cache
-    each.  ``copy.copy(cache)`` goes on apart from the original, from the same positions.  In a layer's training mode
-    dropout draws once for every query and key, as in one pass over the whole sequence.
+    A cache serves one generation of one model.  ``copy.copy(cache)`` goes on apart from the original, from the same
+    positions.  In training mode dropout draws once for every query and key, as in one pass over the whole sequence.
 
-    Every attention layer sees to its own weights.  If you change others only, such as an embedding, call `clear`.  A
-    forward pass that is interrupted behind its last attention layer counts as done: `positions` tells.
-    Pope et al., "Efficiently Scaling Transformer Inference", section 2.1.
+    Attention layers notice changes of their own weights; after changes of others, such as an embedding, call `clear`.
+    A forward pass that is interrupted behind its last attention layer counts as done, as `positions` tells.
+    Reference: Pope et al., "Efficiently Scaling Transformer Inference", section 2.1.
 
     Examples
     --------
-    >>> import ag
     >>> attention, cache = ag.nn.MultiheadAttention(4, 2), ag.nn.KeyValueCache()
     >>> x = ag.ag_tensor([[1.0, 2.0, 3.0, 4.0]] * 4)
     >>> attention(x[:, :3], causal_mask=True, cache=cache).shape, cache.positions
@@ -79,7 +75,7 @@ class KeyValueCache:
 
     @property
     def positions(self) -> int:
-        """How many positions went through all layers; read it before the layers, as the index of the next position."""
+        """Count of positions that went through all layers, which is the index of the next one."""
         lengths = self._lengths() or [0]
         if min(lengths) != max(lengths):
             raise CacheError(f"KeyValueCache: some layers have seen {max(lengths)} positions and others "
@@ -169,7 +165,7 @@ class Continued:
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing is kept of this layer yet."""
+        """Return True if nothing is kept of this layer yet."""
         return self._before is None
 
     def joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

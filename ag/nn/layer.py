@@ -66,17 +66,15 @@ class Parameters(dict[str, Tensor]):
 class Layer(Watched):
     """Base class of layers and models.
 
+    A file may name the layers of ``ag.nn``, which register themselves; a layer defined elsewhere is never built from
+    a file, whatever it is called.
+
     Attributes
     ----------
     training : bool
         True in train mode, the initial one; see `ag_train` and `ag_eval`.
     settings : tuple of str
         Names of the constructor's arguments, which are attributes too; a saved model is rebuilt from them.
-
-    Notes
-    -----
-    A file may name the layers of ``ag.nn``, which register themselves; a layer defined elsewhere is never built from
-    a file, whatever it is called.
     """
 
     __signature__ = Making()
@@ -144,7 +142,6 @@ class Layer(Watched):
 
         Examples
         --------
-        >>> import ag
         >>> model = ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2)))
         >>> [name for name, layer in model.modules()]
         ['', 'layer1', 'layer1_body']
@@ -173,7 +170,6 @@ class Layer(Watched):
 
         Examples
         --------
-        >>> import ag
         >>> tied = ag.ag_linear(2, 2, bias=False)
         >>> model = ag.ag_sequential(tied, tied)
         >>> list(model.named_tensors()), list(model.parameters())
@@ -192,7 +188,7 @@ class Layer(Watched):
     def parameters(self) -> dict[str, Tensor]:
         """Trained tensors by name, each once; also sets each tensor's ``name``, unless it has a longer one.
 
-        A layer inside a model calls its weight ``W``, and the model calls it ``layer1_W``, which it keeps.
+        Inside a model the name ``layer1_W`` replaces the layer's own ``W`` and stays.
         """
         trained = self._once(True)
         for name, p in trained.items():

@@ -21,6 +21,9 @@ __all__ = ["Linear", "ag_linear"]
 class Linear(Layer):
     """Fully connected layer, ``activation(W @ x + b)``.
 
+    Reference: ggmlR ``ag_linear``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks", eq. 16.
+
     Parameters
     ----------
     in_features, out_features : int
@@ -37,14 +40,8 @@ class Linear(Layer):
     b : Tensor of shape (out_features, 1)
         Initially 0.
 
-    References
-    ----------
-    ggmlR ``ag_linear``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
-    networks", eq. 16.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_linear(4, 3)(ag.ag_tensor([[1.0]] * 4)).shape
     (3, 1)
     """

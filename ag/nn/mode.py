@@ -131,6 +131,8 @@ def set_mode(model: M, mode: bool) -> M:
 def ag_train(model: M) -> M:
     """Put a model into train mode, every layer in it, however nested.
 
+    Reference: ggmlR ``ag_train`` (which does not recurse).
+
     Parameters
     ----------
     model : Layer or any object holding layers
@@ -140,13 +142,8 @@ def ag_train(model: M) -> M:
     object
         The model.
 
-    References
-    ----------
-    ggmlR ``ag_train`` (which does not recurse).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_train(ag.ag_sequential(ag.ag_dropout(0.5))).training
     True
     """
@@ -156,6 +153,8 @@ def ag_train(model: M) -> M:
 def ag_eval(model: M) -> M:
     """Put a model into eval mode, every layer in it, however nested.
 
+    Reference: ggmlR ``ag_eval`` (which does not recurse).
+
     Parameters
     ----------
     model : Layer or any object holding layers
@@ -165,13 +164,8 @@ def ag_eval(model: M) -> M:
     object
         The model.
 
-    References
-    ----------
-    ggmlR ``ag_eval`` (which does not recurse).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_eval(ag.ag_sequential(ag.ag_dropout(0.5))).training
     False
     """

@@ -24,6 +24,11 @@ _momentum = number("ag_batch_norm: momentum", lambda x: 0 <= x <= 1, "in [0, 1]"
 class BatchNorm(Layer):
     """Batch norm: each feature gets mean 0 and variance 1 over the batch, then a factor and an offset.
 
+    As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.  They
+    are updated on the device, in captured steps too.
+    Reference: ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
+    Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
+
     Parameters
     ----------
     num_features : int
@@ -40,16 +45,8 @@ class BatchNorm(Layer):
     running_mean, running_var : Tensor of shape (num_features, 1)
         Buffers, initially 0 and 1: averages over batches, which eval mode uses instead of the batch's own.
 
-    Notes
-    -----
-    As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.  They
-    are updated on the device, in captured steps too.
-    ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
-    Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
-
     Examples
     --------
-    >>> import ag
     >>> layer = ag.ag_batch_norm(1)
     >>> layer(ag.ag_tensor([[1.0, 3.0]])).numpy().round(3).tolist()
     [[-1.0, 1.0]]
@@ -98,6 +95,8 @@ _layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive 
 class LayerNorm(Layer):
     """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
 
+    Reference: Ba, Kiros, Hinton, "Layer Normalization".
+
     Parameters
     ----------
     num_features : int
@@ -110,13 +109,8 @@ class LayerNorm(Layer):
     gamma, beta : Tensor of shape (num_features, 1)
         Factor and offset, initially 1 and 0.
 
-    References
-    ----------
-    Ba, Kiros, Hinton, "Layer Normalization".
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_layer_norm(2)(ag.ag_tensor([1.0, 3.0])).numpy().round(3).ravel().tolist()
     [-1.0, 1.0]
     """
@@ -145,6 +139,8 @@ class LayerNorm(Layer):
 class RMSNorm(Layer):
     """RMS norm: each sample's features divided by the root of their mean square, then times a factor.
 
+    Reference: Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+
     Parameters
     ----------
     num_features : int
@@ -158,13 +154,8 @@ class RMSNorm(Layer):
     gamma : Tensor of shape (num_features, 1)
         Factor, initially 1.
 
-    References
-    ----------
-    Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_rms_norm(4)(ag.ag_tensor([3.0, 0.0, 0.0, 0.0])).numpy().round(3).ravel().tolist()
     [2.0, 0.0, 0.0, 0.0]
     """

@@ -18,7 +18,7 @@ __all__ = ["AvgPool", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_fla
 
 
 class _Pool(Layer):
-    """What pooling layers share: a window, and the op that they call with it."""
+    """Base of the pooling layers: a window, and the op that takes it."""
 
     _adjustable = MappingProxyType({})
     settings = ("size", "stride", "padding")
@@ -47,7 +47,7 @@ class MaxPool(_Pool):
 
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> ag.ag_max_pool(2)(numpy.ones((3, 8, 8, 5))).shape
     (3, 4, 4, 5)
     """
@@ -70,7 +70,7 @@ class AvgPool(_Pool):
 
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> ag.ag_avg_pool(2)(numpy.ones((3, 8, 8, 5))).shape
     (3, 4, 4, 5)
     """
@@ -82,13 +82,11 @@ class AvgPool(_Pool):
 class GlobalPool(Layer):
     """Mean of every image, `ag_global_avg_pool`: from (channels, height, width, batch) to (channels, batch).
 
-    References
-    ----------
-    Lin, Chen, Yan, "Network In Network", ICLR 2014.
+    Reference: Lin, Chen, Yan, "Network In Network", ICLR 2014.
 
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> ag.ag_global_pool()(numpy.ones((3, 8, 8, 5))).shape
     (3, 5)
     """
@@ -101,13 +99,11 @@ class GlobalPool(Layer):
 class Flatten(Layer):
     """All axes but the last, the batch, as one: from (channels, height, width, batch) to (features, batch).
 
-    References
-    ----------
-    PyTorch ``Flatten``, which keeps the first axis, the batch there.
+    Reference: PyTorch ``Flatten``, which keeps the first axis, the batch there.
 
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> ag.ag_flatten_layer()(numpy.ones((3, 8, 8, 5))).shape
     (192, 5)
     """

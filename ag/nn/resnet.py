@@ -1,8 +1,7 @@
 """ResNet-18, -34 and -50, with torchvision's attribute names (docs/interop.md).
 
-    stage    blocks of 18 / 34 / 50           channels, for width 64; every stage but the first halves the image
-    1, 2     2 / 3 / 3, 2 / 4 / 4             64, 128     (256, 512 of ResNet-50)
-    3, 4     2 / 6 / 6, 2 / 3 / 3             256, 512    (1024, 2048)
+Every stage but the first halves the image.  For width 64 the stages have 64, 128, 256 and 512 channels, four times as
+many in ResNet-50.
 """
 
 from __future__ import annotations
@@ -31,6 +30,13 @@ _WIDER = 4  # times as many channels leave a bottleneck as its 3x3 convolution h
 class ResNet(Layer):
     """A residual network for images, of 18, 34 or 50 layers.
 
+    Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
+    through (He, fan-out).  ResNet-50 halves the image in the 3x3 convolution of a block, as torchvision does, whose
+    parameters these are: 11,689,512, 21,797,672 and 25,557,032 for 1000 classes.  They are called ``layer1_0_conv1_W``
+    where they are ``layer1.0.conv1.weight`` there.
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
+    Rectifiers", ICCV 2015, for the initial weights.
+
     Parameters
     ----------
     depth : {18, 34, 50}
@@ -51,18 +57,9 @@ class ResNet(Layer):
     fc : Layer
         The linear layer at the end.
 
-    Notes
-    -----
-    Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
-    through (He, fan-out).  ResNet-50 halves the image in the 3x3 convolution of a block, as torchvision does, whose
-    parameters these are: 11,689,512, 21,797,672 and 25,557,032 for 1000 classes.  They are called ``layer1_0_conv1_W``
-    where they are ``layer1.0.conv1.weight`` there.
-    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
-    Rectifiers", ICCV 2015, for the initial weights.
-
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> model = ag.ag_resnet(18, 10, width=8, small_input=True)
     >>> model(numpy.ones((3, 16, 16, 2))).shape
     (10, 2)
@@ -105,7 +102,7 @@ class ResNet(Layer):
                 for name, layer in self.modules()]
 
     def is_as_made(self) -> bool:
-        """Whether no layer inside was replaced, or set to other numbers, since the constructor made them."""
+        """Return True if every layer inside is as the constructor made it."""
         return self._outline() == self._made
 
     @classmethod
@@ -127,7 +124,7 @@ class ResNet(Layer):
 
 
 class _Block(Layer):
-    """What both kinds of blocks share: ``relu(body(x) + shortcut(x))``."""
+    """Base of the blocks: ``relu(body(x) + shortcut(x))``."""
 
     wider = 1
 
@@ -137,7 +134,7 @@ class _Block(Layer):
             self.downsample = {"0": _conv(into, out, 1, stride), "1": BatchNorm(out)}
 
     def body(self, x: TensorLike) -> Tensor:
-        """What is added to the input."""
+        """The part that is added to the shortcut."""
         raise NotImplementedError(f"{type(self).__name__} does not define body(x)")
 
     def forward(self, x: TensorLike) -> Tensor:
@@ -157,7 +154,6 @@ class _Basic(_Block):
         self.conv2, self.bn2 = _conv(inner, inner, 3), BatchNorm(inner)
 
     def body(self, x: TensorLike) -> Tensor:
-        """What is added to the input."""
         return self.bn2.forward(self.conv2.forward(ag_relu(self.bn1.forward(self.conv1.forward(x)))))
 
 
@@ -173,7 +169,6 @@ class _Bottleneck(_Block):
         self.conv3, self.bn3 = _conv(inner, inner * _WIDER, 1), BatchNorm(inner * _WIDER)
 
     def body(self, x: TensorLike) -> Tensor:
-        """What is added to the input."""
         y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
         y = ag_relu(self.bn2.forward(self.conv2.forward(y)))
         return self.bn3.forward(self.conv3.forward(y))

@@ -17,18 +17,15 @@ __all__ = ["Residual", "Sequential", "ag_residual", "ag_sequential"]
 class Sequential(Layer):
     """Layers one after the other.
 
+    Parameters are called ``layer1_W``, ``layer1_b``, ``layer2_W``, …, counted from 1 as in ggmlR.
+
     Parameters
     ----------
     *layers : Layer
         Or one list of them.
 
-    Notes
-    -----
-    Parameters are called ``layer1_W``, ``layer1_b``, ``layer2_W``, …, counted from 1 as in ggmlR.
-
     Examples
     --------
-    >>> import ag
     >>> model = ag.ag_sequential(ag.ag_linear(4, 8, activation="relu"), ag.ag_linear(8, 3))
     >>> list(model.parameters())
     ['layer1_W', 'layer1_b', 'layer2_W', 'layer2_b']
@@ -85,6 +82,9 @@ ag_sequential = Sequential
 class Residual(Layer):
     """Residual block, ``activation(body(x) + shortcut(x))``.
 
+    Parameters are called ``body_…`` and ``shortcut_…``.
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
+
     Parameters
     ----------
     body : Layer
@@ -96,14 +96,9 @@ class Residual(Layer):
         A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`,
         applied to the sum.
 
-    Notes
-    -----
-    Parameters are called ``body_…`` and ``shortcut_…``.
-    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
-
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> block = ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")
     >>> block(numpy.ones((4, 8, 8, 2))).shape
     (4, 8, 8, 2)

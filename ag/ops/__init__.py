@@ -1,9 +1,9 @@
 # mypy: implicit-reexport
 """The differentiable operations, one file per family; each has an ordinary name, too: ``ag.ops.softmax``.
 
-An op names the primitives of its result and of its gradients (`ag.autograd.op`).  It raises a `ShapeError` for shapes
-that do not fit, a `DeviceError` for operands on several devices, a `DtypeError` for what is no number, and a
-`ValueError` or `TypeError` for a wrong parameter.  How to add one: docs/adding_an_op.md.
+An op names the primitives of its result and of its gradients (`ag.autograd.op`).  How to add one: docs/adding_an_op.md.
+All raise a `ShapeError` for shapes that do not fit and a `DeviceError` for operands on several devices.  What is no
+number is a `DtypeError`, and a wrong parameter a `ValueError` or `TypeError`.
 """
 
 import typing as _typing

@@ -32,6 +32,8 @@ __all__ = ["ag_relu", "ag_sigmoid", "ag_tanh", "ag_softmax", "ag_leaky_relu", "a
 def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     """Rectified linear unit, ``max(x, 0)``.
 
+    The gradient at 0 is 0.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -40,13 +42,8 @@ def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The gradient at 0 is 0.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_relu([[-1.0, 2.0]]).numpy().tolist()
     [[0.0, 2.0]]
     """
@@ -63,6 +60,9 @@ def _relu_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
 def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     """Logistic function, ``1 / (1 + exp(-x))``.
 
+    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
+    that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -71,14 +71,8 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
-    that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_sigmoid([[0.0]]).item()
     0.5
     """
@@ -105,7 +99,6 @@ def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_tanh([[0.0]]).item()
     0.0
     """
@@ -123,6 +116,8 @@ def _tanh_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
 def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Softmax along one axis: positive numbers that sum to 1.
 
+    The maximum is subtracted first, so nothing overflows.
+
     Parameters
     ----------
     x : Tensor or array_like of shape (features, batch), or any other
@@ -133,13 +128,8 @@ def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The maximum is subtracted first, so nothing overflows.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_softmax([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """
@@ -157,6 +147,8 @@ def _softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotang
 def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Logarithm of the softmax along one axis.
 
+    Exact where the softmax itself is too small to be held.
+
     Parameters
     ----------
     x : Tensor or array_like of shape (features, batch), or any other
@@ -167,13 +159,8 @@ def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    Exact where the softmax itself is too small to be held.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_log_softmax([[0.0], [1000.0]]).numpy().tolist()
     [[-1000.0], [0.0]]
     """
@@ -190,6 +177,9 @@ def _log_softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Co
 def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``.
 
+    The gradient at 0 is `slope`.
+    Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -200,14 +190,8 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The gradient at 0 is `slope`.
-    Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
     [[-1.0, 2.0]]
     """
@@ -238,7 +222,6 @@ def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
 
     Examples
     --------
-    >>> import ag
     >>> round(ag.ag_silu([[1.0]]).item(), 4)
     0.7311
     """
@@ -254,6 +237,8 @@ def _silu_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
 def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     """Gaussian error linear unit, ``x`` times the normal distribution function of ``x``.
 
+    Reference: Hendrycks, Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -264,13 +249,8 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    References
-    ----------
-    Hendrycks, Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
-
     Examples
     --------
-    >>> import ag
     >>> round(ag.ag_gelu([[1.0]]).item(), 4)
     0.8413
     """

@@ -16,6 +16,8 @@ __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub"]
 def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     """Sum of two tensors, with broadcasting both ways.
 
+    Reference: ggmlR ``ag_add`` (which broadcasts one way only).
+
     Parameters
     ----------
     A, B : Tensor, array_like or float, of shapes that broadcast
@@ -25,13 +27,8 @@ def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     -------
     Tensor of the broadcast shape
 
-    References
-    ----------
-    ggmlR ``ag_add`` (which broadcasts one way only).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_add([[1.0], [2.0]], [[10.0, 20.0]]).numpy().tolist()
     [[11.0, 21.0], [12.0, 22.0]]
     """
@@ -58,7 +55,6 @@ def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_sub([[1.0], [2.0]], 1.0).numpy().tolist()
     [[0.0], [1.0]]
     """
@@ -85,7 +81,6 @@ def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_mul([[1.0, 2.0]], [[3.0], [4.0]]).numpy().tolist()
     [[3.0, 6.0], [4.0, 8.0]]
     """
@@ -102,6 +97,9 @@ def _mul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
 def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise quotient of two tensors, with broadcasting both ways.
 
+    Division by zero follows IEEE 754: an infinity, or NaN for 0/0.
+    Reference: numpy ``divide``; ggmlR has no such function.
+
     Parameters
     ----------
     A, B : Tensor, array_like or float, of shapes that broadcast
@@ -111,14 +109,8 @@ def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     -------
     Tensor of the broadcast shape
 
-    Notes
-    -----
-    Division by zero follows IEEE 754: an infinity, or NaN for 0/0.
-    numpy ``divide``; ggmlR has no such function.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_div([[1.0, 2.0]], 4.0).numpy().tolist()
     [[0.25, 0.5]]
     """
@@ -137,6 +129,8 @@ def _div_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
 def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     """A tensor times a constant.
 
+    In a captured step the factor is a constant.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -147,13 +141,8 @@ def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    In a captured step the factor is a constant.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_scale([[1.0, 2.0]], 3.0).numpy().tolist()
     [[3.0, 6.0]]
     """

@@ -25,7 +25,7 @@ __all__ = ["ag_attention"]
 
 
 class Settings(TypedDict):
-    """What the kernels are told beside their operands."""
+    """Parameters of the kernels."""
 
     heads: int
     factor: float
@@ -53,7 +53,7 @@ def _check(function: str, q: Buffer, k: Buffer, v: Buffer, heads: int, rate: flo
 
 
 def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
-    """Whether the kernels can do it."""
+    """Return True if the fused kernels can do it."""
     features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
     return q.backend.target.tiled_attention(features, times, rate > 0)
 
@@ -63,10 +63,7 @@ def _with_batch(x: Buffer) -> Buffer:
 
 
 def _puts_samples_first(q: Buffer, k: Buffer) -> bool:
-    """Whether the kernels get every sample's heads one behind the other, as heads of a single sample.
-
-    The results are the same to the bit, as are the numbers of dropout, whose order is that of samples and heads.
-    """
+    """Return True if heads of all samples become heads of one; the bits, also of dropout, are the same."""
     return q.ndim == 3 and q.backend.target.samples_first(q.shape[2], min(q.shape[1], k.shape[1]))
 
 
@@ -174,6 +171,10 @@ def ag_attention(
 ) -> Result[Attended]:
     """Scaled dot-product attention, ``v @ softmax(k.T @ q / sqrt(d))`` for each sample and head.
 
+    The softmax goes over the keys.  Neither the weights nor the mask of dropout are stored; the backward pass makes
+    them again.  For heads of more than 128 features, or more than 8,192 times, memory grows with queries times keys.
+    Reference: ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", eq. 1.
+
     Parameters
     ----------
     q : Tensor of shape (heads * d, queries) or (heads * d, queries, batch)
@@ -190,15 +191,8 @@ def ag_attention(
     -------
     Tensor of shape (heads * dv, queries) or (heads * dv, queries, batch)
 
-    Notes
-    -----
-    The softmax goes over the keys.  Neither the weights nor the mask of dropout are stored; the backward pass makes
-    them again.  For heads of more than 128 features, or more than 8,192 times, memory grows with queries times keys.
-    ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", eq. 1.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_attention([[1.0, 1.0]], [[0.0, 0.0]], [[2.0, 4.0]], causal=True).numpy().tolist()
     [[2.0, 3.0]]
     """

@@ -44,6 +44,10 @@ def ag_conv2d(
 ) -> Tensor:
     """Two-dimensional convolution (cross-correlation, as in every neural network library).
 
+    On Vulkan, taps times channels of a group (for the gradient of `x`: features) must stay below about 65,000; more
+    is refused.
+    PyTorch ``conv2d``, whose layout is (batch, channels, height, width); ggmlR has no convolution on its tape.
+
     Parameters
     ----------
     x : Tensor or array_like of shape (channels, height, width, batch)
@@ -64,15 +68,9 @@ def ag_conv2d(
     Tensor of shape (features, places down, places across, batch)
         ``places = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1``.
 
-    Notes
-    -----
-    On Vulkan, taps times channels of a group (for the gradient of `x`: features) must stay below about 65,000; more
-    is refused.
-    PyTorch ``conv2d``, whose layout is (batch, channels, height, width); ggmlR has no convolution on its tape.
-
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> x, w = numpy.ones((3, 8, 8, 2)), numpy.ones((4, 3, 3, 3))
     >>> ag.ag_conv2d(x, w, padding=1).shape
     (4, 8, 8, 2)

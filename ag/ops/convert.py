@@ -27,6 +27,8 @@ _FLOATS = (F32, F16, BF16)
 def ag_to_device(t: Tensor, device: str) -> Tensor:
     """A tensor on another device; gradients flow back.
 
+    The values go through the host, so this waits for the source device and cannot be part of a captured step.
+
     Parameters
     ----------
     t : Tensor of any shape
@@ -38,13 +40,8 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     Tensor of the same shape
         `t` itself if it is there already.
 
-    Notes
-    -----
-    The values go through the host, so this waits for the source device and cannot be part of a captured step.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
     'cpu:1'
     """
@@ -70,6 +67,9 @@ def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangent
 def ag_cast(t: Tensor, dtype: str) -> Tensor:
     """A tensor with another element type; gradients flow back.
 
+    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast
+    to integers, and integers go through the host, so they cannot be cast in a captured step.
+
     Parameters
     ----------
     t : Tensor of any shape
@@ -87,14 +87,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     DtypeError
         If either type is another one.
 
-    Notes
-    -----
-    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast
-    to integers, and integers go through the host, so they cannot be cast in a captured step.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_cast(ag.ag_tensor([[1.0001]]), "f16").item()
     1.0
     """

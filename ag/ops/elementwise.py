@@ -32,6 +32,9 @@ _LARGEST = (2 - 2**-23) * 2.0**127  # number of float32, in which devices hold t
 def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     """Elementwise power with a constant exponent.
 
+    The gradient is ``p * x**(p - 1)``, and 0 everywhere for ``p == 0``.
+    Reference: ggmlR ``ag_pow`` (whose GPU version gives NaN for every negative base).
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -43,14 +46,8 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The gradient is ``p * x**(p - 1)``, and 0 everywhere for ``p == 0``.
-    ggmlR ``ag_pow`` (whose GPU version gives NaN for every negative base).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_pow([[-2.0, 3.0]], 3).numpy().tolist()
     [[-8.0, 27.0]]
     """
@@ -78,7 +75,6 @@ def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_exp([[0.0]]).item()
     1.0
     """
@@ -106,7 +102,6 @@ def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_log([[1.0]]).item()
     0.0
     """
@@ -122,6 +117,8 @@ def _log_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
 def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise square root.
 
+    The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -131,13 +128,8 @@ def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
@@ -154,6 +146,8 @@ def _sqrt_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
 def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise absolute value.
 
+    The gradient is the sign, so 0 at 0.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -162,13 +156,8 @@ def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The gradient is the sign, so 0 at 0.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_abs([[-2.0, 3.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
@@ -184,6 +173,8 @@ def _abs_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
 def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[Buffer]:
     """Limit every element to an interval.
 
+    The gradient is 1 for ``lo <= x <= hi``, ends included, and 0 outside.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -194,13 +185,8 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     -------
     Tensor of the same shape
 
-    Notes
-    -----
-    The gradient is 1 for ``lo <= x <= hi``, ends included, and 0 outside.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_clamp([[-2.0, 0.5, 2.0]], -1.0, 1.0).numpy().tolist()
     [[-1.0, 0.5, 1.0]]
     """

@@ -29,6 +29,10 @@ _MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 
 def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     """Columns of a matrix, by number.
 
+    The gradient of a word that occurs several times is the sum over its places, in their order, with the same bits
+    every time.
+    Reference: ggmlR ``ag_embedding`` (which drops the id -1 without a word).
+
     Parameters
     ----------
     weight : Tensor of shape (dim, vocab)
@@ -40,15 +44,8 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     -------
     Tensor of shape (dim, *S)
 
-    Notes
-    -----
-    The gradient of a word that occurs several times is the sum over its places, in their order, with the same bits
-    every time.
-    ggmlR ``ag_embedding`` (which drops the id -1 without a word).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
     [[3.0, 1.0, 3.0]]
     """

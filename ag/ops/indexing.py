@@ -1,6 +1,6 @@
 """Slices of a tensor, and tensors concatenated along an axis.
 
-A launch works along one axis, the middle one of three; a slice along several axes is one launch for each.
+A launch works along one axis, the middle one of three.  A slice along several axes is one launch for each.  The class
 `ag.autograd.cotangent.SliceCotangent` leaves out the zeros in the gradient of a slice.
 """
 
@@ -34,6 +34,8 @@ Cut = tuple[int, int, int, int]  # an axis; then the first place, the step, and 
 def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list[Cut]]]:
     """A part of a tensor, by numpy's basic indexing; ``t[key]`` is the same.
 
+    Reference: NumPy, "Basic indexing".
+
     Parameters
     ----------
     x : Tensor or array_like of any shape
@@ -45,13 +47,8 @@ def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list
     Tensor
         A copy, also if nothing is left out.
 
-    References
-    ----------
-    NumPy, "Basic indexing".
-
     Examples
     --------
-    >>> import ag
     >>> t = ag.ag_tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     >>> t[:, ::-2].numpy().tolist()
     [[3.0, 1.0], [6.0, 4.0]]
@@ -82,7 +79,7 @@ def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need:
 
 
 def _cuts(shape: Shape, key: Index) -> tuple[list[Cut], Shape]:
-    """Which cuts the index `key` makes in an array, and the shape it has then."""
+    """Return the cuts that the index `key` makes in an array, and the resulting shape."""
     keys = key if isinstance(key, tuple) else (key,)
     named = sum(k is not None and k is not Ellipsis for k in keys)
     dots = sum(k is Ellipsis for k in keys)
@@ -148,7 +145,6 @@ def ag_concat(run: Run, tensors: Sequence[Buffer], dim: int = 0) -> Result[list[
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_concat([[[1.0, 2.0]], [[3.0, 4.0]]]).numpy().tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     """

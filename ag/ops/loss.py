@@ -39,6 +39,8 @@ def _batch(shape: Shape) -> int:
 def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     """Mean squared error over all elements.
 
+    Reference: ggmlR ``ag_mse_loss`` (which gives the target no gradient).
+
     Parameters
     ----------
     pred : Tensor of any shape
@@ -49,13 +51,8 @@ def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     -------
     Tensor of shape ()
 
-    References
-    ----------
-    ggmlR ``ag_mse_loss`` (which gives the target no gradient).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]]).item()
     2.0
     """
@@ -77,6 +74,8 @@ def _mse_vjp(run: Run, g: Buffer, d: Buffer, need: Need) -> Cotangents:
 def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tuple[Buffer, Buffer, Buffer]]:
     """Cross-entropy of probabilities, ``-sum(target * log(pred)) / batch``.
 
+    For logits use `ag_softmax_cross_entropy_loss`, which is exact where this one rounds to 0 or 1.
+
     Parameters
     ----------
     pred : Tensor of shape (classes, ...)
@@ -88,13 +87,8 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
     -------
     Tensor of shape ()
 
-    Notes
-    -----
-    For logits use `ag_softmax_cross_entropy_loss`, which is exact where this one rounds to 0 or 1.
-
     Examples
     --------
-    >>> import ag
     >>> round(ag.ag_cross_entropy_loss([[0.5], [0.5]], [[1.0], [0.0]]).item(), 4)
     0.6931
     """
@@ -121,6 +115,12 @@ def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer]
 def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Tensor:
     """Cross-entropy of ``softmax(logits)``, in log-sum-exp form; mean over samples.
 
+    Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
+    if they are parameters.
+    Class ids are checked on the host: an array costs nothing, a tensor of ids is read back first, which a captured
+    step refuses.
+    Reference: ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft targets).
+
     Parameters
     ----------
     logits : Tensor of shape (classes, ...)
@@ -131,17 +131,8 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     -------
     Tensor of shape ()
 
-    Notes
-    -----
-    Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
-    if they are parameters.
-    Class ids are checked on the host: an array costs nothing, a tensor of ids is read back first, which a captured
-    step refuses.
-    ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft targets).
-
     Examples
     --------
-    >>> import ag
     >>> round(ag.ag_softmax_cross_entropy_loss([[0.0], [0.0]], [1]).item(), 4)
     0.6931
     """

@@ -54,6 +54,9 @@ def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
 def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
     """Matrix product.
 
+    A list or array of one axis as `B` is a column; as `A` it is refused.
+    Sums are accumulated in the operands' type, float32 by default, whatever is stored.
+
     Parameters
     ----------
     A : Tensor or array_like of shape (m, k)
@@ -64,14 +67,8 @@ def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
     -------
     Tensor of shape (m, ...)
 
-    Notes
-    -----
-    A list or array of one axis as `B` is a column; as `A` it is refused.
-    Sums are accumulated in the operands' type, float32 by default, whatever is stored.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item()
     11.0
     """

@@ -72,7 +72,7 @@ def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
 
 
 def _chunk(x: Buffer) -> int:
-    """How long the pieces are that rows are cut into for sums along them."""
+    """Return the length of the pieces that sums along rows are cut into."""
     rows, length = x.shape
     return x.backend.target.split_row(length, rows)
 
@@ -115,6 +115,9 @@ def ag_layer_norm_op(
 ) -> Result[Normed]:
     """Layer norm: each sample's features get mean 0 and variance 1, then ``gamma`` and ``beta``.
 
+    The variance is the biased one.  Gradients flow to all three tensors, through mean and variance too.
+    Ba, Kiros, Hinton, "Layer Normalization".
+
     Parameters
     ----------
     x : Tensor of shape (features, ...)
@@ -127,14 +130,8 @@ def ag_layer_norm_op(
     -------
     Tensor of the shape of x
 
-    Notes
-    -----
-    The variance is the biased one.  Gradients flow to all three tensors, through mean and variance too.
-    Ba, Kiros, Hinton, "Layer Normalization".
-
     Examples
     --------
-    >>> import ag
     >>> y = ag.ag_layer_norm_op([[1.0], [3.0]], [[1.0], [1.0]], [[0.0], [0.0]])
     >>> y.numpy().round(3).tolist()
     [[-1.0], [1.0]]
@@ -160,6 +157,9 @@ def _layer_norm_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) 
 def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Result[Scaled]:
     """RMS norm: each sample's features divided by the root of their mean square, then times ``gamma``.
 
+    Gradients flow to both tensors, through the mean square too.
+    Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+
     Parameters
     ----------
     x : Tensor of shape (features, ...)
@@ -173,14 +173,8 @@ def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Res
     -------
     Tensor of the shape of x
 
-    Notes
-    -----
-    Gradients flow to both tensors, through the mean square too.
-    Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_rms_norm_op([[3.0], [-3.0]], [[1.0], [10.0]]).numpy().round(3).tolist()
     [[1.0], [-10.0]]
     """
@@ -206,6 +200,10 @@ def ag_batch_norm_op(
 ) -> Tensor:
     """Batch norm: each feature gets mean 0 and variance 1 over all samples, then ``gamma`` and ``beta``.
 
+    The batch's variance is the biased one.  Gradients flow to every tensor, through mean and variance too.
+    Reference: ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
+    Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
+
     Parameters
     ----------
     x : Tensor of shape (features, ...)
@@ -221,15 +219,8 @@ def ag_batch_norm_op(
     -------
     Tensor of the shape of x
 
-    Notes
-    -----
-    The batch's variance is the biased one.  Gradients flow to every tensor, through mean and variance too.
-    ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
-    Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_batch_norm_op([[1.0, 3.0]], [[1.0]], [[0.0]]).numpy().round(3).tolist()
     [[-1.0, 1.0]]
     """

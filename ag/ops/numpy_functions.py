@@ -136,7 +136,7 @@ def _on_host(values: object) -> object:
 
 def _by_numpy(function: Callable[..., object], name: str, args: tuple[object, ...], options: dict[str, object],
               asks: bool) -> object:
-    """What numpy makes of the values."""
+    """Call numpy's function with the values."""
     if not asks and is_recording() and any(x.requires_grad for x in _tensors([args, options])):
         raise TypeError(f"{name}: a tensor that requires a gradient was given inside with_grad_tape, and no op "
                         f"does this, so the gradient would be lost; compute it with the functions of ag.ops, or give "

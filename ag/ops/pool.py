@@ -44,6 +44,9 @@ def ag_max_pool2d(
 ) -> Result[tuple[Buffer, Window, Shape]]:
     """Largest pixel of every window.
 
+    The gradient goes to the first maximum of a window, row by row.  NaN is larger than any number.
+    Reference: PyTorch ``max_pool2d``, whose layout is (batch, channels, height, width).
+
     Parameters
     ----------
     x : Tensor or array_like of shape (channels, height, width, batch)
@@ -59,14 +62,9 @@ def ag_max_pool2d(
     Tensor of shape (channels, places down, places across, batch)
         ``places = (pixels + 2 * padding - size) // stride + 1``.
 
-    Notes
-    -----
-    The gradient goes to the first maximum of a window, row by row.  NaN is larger than any number.
-    PyTorch ``max_pool2d``, whose layout is (batch, channels, height, width).
-
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> x = numpy.arange(16.0).reshape(1, 4, 4, 1)
     >>> ag.ag_max_pool2d(x, 2).numpy().ravel().tolist()
     [5.0, 7.0, 13.0, 15.0]
@@ -89,6 +87,9 @@ def ag_avg_pool2d(
 ) -> Result[tuple[Window, Shape]]:
     """Mean of every window.
 
+    Padding counts: every sum is divided by the size of the window, as PyTorch does by default.
+    Reference: PyTorch ``avg_pool2d``, whose layout is (batch, channels, height, width).
+
     Parameters
     ----------
     x : Tensor or array_like of shape (channels, height, width, batch)
@@ -104,14 +105,9 @@ def ag_avg_pool2d(
     Tensor of shape (channels, places down, places across, batch)
         ``places = (pixels + 2 * padding - size) // stride + 1``.
 
-    Notes
-    -----
-    Padding counts: every sum is divided by the size of the window, as PyTorch does by default.
-    PyTorch ``avg_pool2d``, whose layout is (batch, channels, height, width).
-
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> x = numpy.arange(16.0).reshape(1, 4, 4, 1)
     >>> ag.ag_avg_pool2d(x, 2).numpy().ravel().tolist()
     [2.5, 4.5, 10.5, 12.5]
@@ -145,7 +141,7 @@ def ag_global_avg_pool(x: TensorLike) -> Tensor:
 
     Examples
     --------
-    >>> import ag, numpy
+    >>> import numpy
     >>> ag.ag_global_avg_pool(numpy.ones((3, 8, 8, 2))).shape
     (3, 2)
     """

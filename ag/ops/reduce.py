@@ -48,6 +48,9 @@ def _reduce_vjp(run: Run, g: Buffer, saved: Reduced) -> Cotangents:
 def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
     """Sum over some or all axes.
 
+    Long sums are added up in pieces, pairwise, so float32 keeps about seven digits.
+    Reference: ggmlR ``ag_sum`` (where dim = 1 are row sums: ``dim=1`` here; dim = 2 is ``dim=0``).
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -60,14 +63,8 @@ def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     -------
     Tensor without the summed axes
 
-    Notes
-    -----
-    Long sums are added up in pieces, pairwise, so float32 keeps about seven digits.
-    ggmlR ``ag_sum`` (where dim = 1 are row sums: ``dim=1`` here; dim = 2 is ``dim=0``).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_sum([[1.0, 2.0], [3.0, 4.0]], dim=1).numpy().tolist()
     [3.0, 7.0]
     """
@@ -98,7 +95,6 @@ def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resu
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_mean([[1.0, 2.0], [3.0, 4.0]]).item()
     2.5
     """
@@ -115,6 +111,8 @@ def _mean_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim
 def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[tuple[Buffer, Buffer, Shape]]:
     """Largest element over some or all axes.
 
+    Elements that are equally large share the gradient equally, as in PyTorch's ``amax``.  NaN counts as largest.
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -127,13 +125,8 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     -------
     Tensor without the reduced axes
 
-    Notes
-    -----
-    Elements that are equally large share the gradient equally, as in PyTorch's ``amax``.  NaN counts as largest.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_max([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """

@@ -32,6 +32,8 @@ def _sizes(numbers: Shape) -> Shape:
 def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     """The same elements in another shape, in row-major order.
 
+    Reference: ggmlR ``ag_reshape`` (column-major there).
+
     Parameters
     ----------
     x : Tensor or array_like of any shape
@@ -43,13 +45,8 @@ def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     Tensor of the new shape
         A copy: assigning to `x`, or stepping an optimizer, changes no result, and the other way round.
 
-    References
-    ----------
-    ggmlR ``ag_reshape`` (column-major there).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_reshape([[1.0, 2.0], [3.0, 4.0]], 1, -1).shape
     (1, 4)
     """
@@ -66,6 +63,8 @@ def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *shape: int) -> 
 def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     """All axes but the last, the batch, as one.
 
+    Reference: PyTorch ``torch.nn.Flatten`` (which keeps the first axis, its batch).
+
     Parameters
     ----------
     x : Tensor or array_like of shape (..., batch)
@@ -75,13 +74,8 @@ def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     Tensor of shape (features, batch)
         A copy, as of `ag_reshape`.
 
-    References
-    ----------
-    PyTorch ``torch.nn.Flatten`` (which keeps the first axis, its batch).
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_flatten(ag.ag_tensor([[[1.0, 2.0], [3.0, 4.0]]])).shape
     (2, 2)
     """
@@ -112,7 +106,6 @@ def ag_transpose(run: Run, x: Buffer, *axes: int) -> Result[Shape]:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_transpose([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).shape
     (3, 2)
     """

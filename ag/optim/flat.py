@@ -62,7 +62,7 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
 
 
 def flat_layout(sizes: Mapping[str, int], align: int = 1) -> tuple[dict[str, int], int]:
-    """Where each of several arrays starts if they lie one after the other, and where the last one ends.
+    """Lay arrays out one after the other: where each starts, and where the last one ends.
 
     Each is padded to a multiple of `align`: sizes of 6 and 3 aligned to 4 start at 0 and 8, and end at 12.
     """
@@ -87,36 +87,19 @@ class Run(NamedTuple):
 
 
 class FlatGroup:
-    """Parameters of one device and element type in one flat buffer.
-
-    Attributes
-    ----------
-    params : dict of str to Tensor
-    continues : bool
-        Whether these are parameters that had no room in the flat buffer of the group before.
-    backend : Device
-    size : int
-        Elements of the flat buffer; parameters are padded to multiples of 16 bytes with zeros.
-    offsets : dict of str to int
-        First element of each parameter.
-    dtype : DType
-        Type of `values`, and of gradients.
-    values : Buffer
-        All parameters' values with all their digits.
-    stored : Buffer
-        The flat buffer that the parameters are views of: `values`, unless they are of a 16-bit type.
-    """
+    """Parameters of one device and element type in one flat buffer."""
 
     def __init__(self, params: Mapping[str, Tensor], continues: bool = False) -> None:
         self.params = dict(params)
-        self.continues = continues
+        self.continues = continues  # the group before, whose flat buffer had no room for these
         first = next(iter(self.params.values())).buffer
         self.backend: Device = first.backend
         self.stored_dtype: DType = first.dtype
-        self.dtype: DType = _updated_in(first.dtype)
+        self.dtype: DType = _updated_in(first.dtype)  # of `values` and of gradients
         self._align = ALIGN // self.stored_dtype.itemsize
         self.offsets, self.size = flat_layout({name: p.size for name, p in self.params.items()}, self._align)
-        self.values = self.zeros()
+        self.values = self.zeros()  # with all their digits
+        # The parameters are views of `stored`, which is `values` unless they are of a 16-bit type.
         self.stored = self.values if self.dtype is self.stored_dtype else self.zeros(self.stored_dtype)
         views = self.split(self.stored)
         self._adopted = [(name, p, views[name]) for name, p in self.params.items()]
@@ -148,11 +131,11 @@ class FlatGroup:
                 p.rebind(view)
 
     def is_where_its_parameters_are(self) -> bool:
-        """Whether no parameter was moved to another device."""
+        """Return True if no parameter was moved to another device."""
         return all(p.buffer.backend is self.backend for p in self.params.values())
 
     def changed_since(self, time: int) -> bool:
-        """Whether somebody has set a parameter after `time`, in its memory here or by giving it other memory."""
+        """Return True if a parameter was set after `time`, in its memory here or by other memory."""
         return self.stored.changed_since(time) or self.values.changed_since(time) or any(
             p.buffer is not view for _, p, view in self._adopted)
 
@@ -204,8 +187,7 @@ class FlatGroup:
 def flat_groups(params: Mapping[str, Tensor]) -> list[FlatGroup]:
     """Parameters grouped by device and element type, and by what fits into one buffer of the device.
 
-    With W of 6 elements, b of 3, V of 20 and c of 2, in float32, and a device whose buffers have at most 96 bytes,
-    which are 24 elements: W and b take 12 and V would end at 32, so V and c are a group that `continues` the first.
+    A buffer of at most 24 elements holds W of 6 and b of 3.  V of 20 and c of 2 are a group that `continues` the first.
     """
     by_place: dict[tuple[str, DType], dict[str, Tensor]] = {}
     for name, p in params.items():
@@ -235,20 +217,13 @@ def _updated_in(stored: DType) -> DType:
 
 
 class DeviceState:
-    """Device memory of one flat group.
+    """Device memory of one flat group: gradients, moments, settings, counts.
 
-    Attributes
-    ----------
-    group : FlatGroup
-    grads : Buffer
-        Flat gradients; `grad_views` are its parts by parameter name.
-    moments : dict of str to Buffer
-    state, settings : Buffer
-    flats, numbers : list of Buffer
-        What update rules are given: values and moments; state, settings and, if they count for each parameter, which
-        elements are whose.
-    zero, one : Buffer
-        Constants.
+        settings   the learning rate and others, which only the host writes
+        state      tickets | c1 c2 t | c1 c2 t | c1 c2 t      Adam's: the optimizer's counts, those of W, those of b
+        state      tickets | t                                SGD's, which counts for no parameter
+
+    The optimizer's counts move on with every step, those of a parameter when it has a gradient.
     """
 
     def __init__(self, group: FlatGroup, moments: tuple[str, ...], counts: int, each: bool,
@@ -262,7 +237,7 @@ class DeviceState:
         self.state = group.backend.zeros((1 + rows * counts,), group.dtype)
         self.settings = self._exact(len(settings))
         self.write_settings(settings)
-        self.flats = [group.values, *self.moments.values()]
+        self.flats = [group.values, *self.moments.values()]  # given to update rules, as are `numbers`
         self.numbers = [self.state, self.settings]
         if each:
             sizes = np.array([length for _, length in group.spans.values()])

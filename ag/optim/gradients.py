@@ -28,7 +28,7 @@ from ag.optim.settings import nearest, number_or_nan
 __all__ = ["clip_grad_norm"]
 
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:
-    """What was given as gradient of each parameter that has one, by the parameter's name."""
+    """Return the gradient of each parameter that was given one, by the parameter's name."""
     if grads is None:
         return {name: p.grad for name, p in params.items() if p.grad is not None}
     if isinstance(grads, Gradients):
@@ -93,6 +93,10 @@ LEAST_FACTOR = 1e-30  # smaller ones lose digits in float32
 def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, max_norm: float) -> float | Tensor:
     """Scale gradients so that their global norm is at most `max_norm`.
 
+    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.  Its norm is 0
+    where the square of no gradient is a normal number of its type.
+    ggmlR ``clip_grad_norm``; Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks".
+
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
@@ -119,15 +123,8 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
         If `max_norm` is not positive, or too small for squares on the device in a captured step, or a dict has a
         gradient of something that is none of the parameters.
 
-    Notes
-    -----
-    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.  Its norm is 0
-    where the square of no gradient is a normal number of its type.
-    ggmlR ``clip_grad_norm``; Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks".
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[3.0, 4.0]])
     >>> grads = {"W": ag.ag_tensor([[3.0, 4.0]])}
     >>> ag.clip_grad_norm({"W": W}, grads, 1.0)

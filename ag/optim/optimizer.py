@@ -74,7 +74,7 @@ class Optimizer(Settings):
                         f"them; write copy.deepcopy((model, optimizer)), which copies both.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What pickling and `copy.deepcopy` keep: the parameters and the state.
+        """Keep the parameters and the state, for pickling and `copy.deepcopy`.
 
         Together with a model, as in ``pickle.dumps((model, optimizer))``, the copy steps the copied model.
         """
@@ -110,7 +110,7 @@ class Optimizer(Settings):
 
     @property
     def loss_scale(self) -> float | None:
-        """What gradients stored in f16 are multiplied with, None without f16 parameters; waits for the device."""
+        """Factor of gradients stored in f16, None without f16 parameters; waits for the device."""
         return float(self._scale.read()[0]) if self._scale is not None else None
 
     @property
@@ -171,7 +171,7 @@ class Optimizer(Settings):
                     slots.count_as(took[0])
 
     def _unfit(self, work: list[tuple[DeviceState, list[Run]]]) -> dict[Device, Buffer]:
-        """How many gradients are not finite, on every device; the loss scale follows."""
+        """Count gradients that are not finite, for every device, and move the loss scale."""
         parts: dict[Device, list[Buffer]] = {}
         for slots, runs in work:
             parts.setdefault(slots.group.backend, []).extend(slots.grads.view((r.length,), r.start) for r in runs)
@@ -222,9 +222,9 @@ class Optimizer(Settings):
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name.
 
-        ``state`` is the learning rate and the counts, ``count.W`` those of a parameter that had no gradient in some
-        step, and ``settings`` the other settings.  ``claimed_later`` is how many optimizers of f16 parameters have
-        adopted each one since, if any has.
+        The key ``state`` has the learning rate and the counts, ``settings`` the other settings.  The key ``count.W``
+        has the counts of a parameter without a gradient in some step.  The key ``claimed_later`` says how many
+        optimizers have adopted each f16 parameter since.
         """
         state: dict[str, Array] = {}
         for name, parts in self._states.items():

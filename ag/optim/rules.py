@@ -19,6 +19,12 @@ __all__ = ["Adam", "AdamW", "SGD", "optimizer_adam", "optimizer_adamw", "optimiz
 class Adam(Optimizer):
     """Adam: adaptive moment estimation; `optimizer_adamw` has weight decay, too.
 
+    One launch per step over all parameters.  Settings, step counts and bias corrections are on the device, so a
+    captured step goes on counting, and follows a setting that is assigned.  Every parameter has a count of its own: a
+    gradient that comes late is corrected as a first one.  A finite gradient beyond 2^64 in float32, whose square is
+    none, counts as 2^64.
+    Reference: ggmlR ``optimizer_adam``; Kingma and Ba, "Adam: A Method for Stochastic Optimization", algorithm 1.
+
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
@@ -30,17 +36,8 @@ class Adam(Optimizer):
     eps : float, optional
         Added to the root of the second moment.
 
-    Notes
-    -----
-    One launch per step over all parameters.  Settings, step counts and bias corrections are on the device, so a
-    captured step goes on counting, and follows a setting that is assigned.  Every parameter has a count of its own: a
-    gradient that comes late is corrected as a first one.  A finite gradient beyond 2^64 in float32, whose square is
-    none, counts as 2^64.
-    ggmlR ``optimizer_adam``; Kingma and Ba, "Adam: A Method for Stochastic Optimization", algorithm 1.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[1.0]])
     >>> opt = ag.optimizer_adam({"W": W}, lr=0.1)
     >>> opt.step({"W": ag.ag_tensor([[2.0]])})
@@ -86,6 +83,8 @@ def _corrections(betas: Array, t: Array) -> Array:
 class AdamW(Adam):
     """Adam with decoupled weight decay.
 
+    Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", algorithm 2.
+
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
@@ -99,13 +98,8 @@ class AdamW(Adam):
     weight_decay : float, optional
         Every step multiplies the parameters by ``1 - lr * weight_decay``.
 
-    References
-    ----------
-    Loshchilov and Hutter, "Decoupled Weight Decay Regularization", algorithm 2.
-
     Examples
     --------
-    >>> import ag
     >>> opt = ag.optimizer_adamw([ag.ag_param([[1.0]])], lr=0.1)
     >>> opt.t
     0
@@ -129,6 +123,9 @@ optimizer_adamw = AdamW
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum if wanted.
 
+    ``b = momentum * b + g``; ``p -= lr * b``, or ``p -= lr * (g + momentum * b)`` with `nesterov`.
+    Reference: ggmlR ``optimizer_sgd``; Sutskever et al., "On the importance of initialization and momentum", 2013.
+
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
@@ -142,14 +139,8 @@ class SGD(Optimizer):
     nesterov : bool, optional
         Look ahead by one momentum step; needs ``momentum > 0``.
 
-    Notes
-    -----
-    ``b = momentum * b + g``; ``p -= lr * b``, or ``p -= lr * (g + momentum * b)`` with `nesterov`.
-    ggmlR ``optimizer_sgd``; Sutskever et al., "On the importance of initialization and momentum", 2013.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[1.0]])
     >>> opt = ag.optimizer_sgd({"W": W}, lr=0.5)
     >>> opt.step({"W": ag.ag_tensor([[1.0]])})

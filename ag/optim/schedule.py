@@ -104,6 +104,9 @@ class Schedule(Settings):
 class StepSchedule(Schedule):
     """Multiply the learning rate by `gamma` every `step_size` steps.
 
+    ``step()`` after an optimizer step sets and returns the next rate, ``get_lr()`` returns it.  After k steps it is
+    ``lr * gamma ** (k // step_size)``.
+
     Parameters
     ----------
     optimizer : Optimizer
@@ -113,14 +116,8 @@ class StepSchedule(Schedule):
     gamma : float, optional
         Factor, in [0, 1].
 
-    Notes
-    -----
-    ``step()`` after an optimizer step sets and returns the next rate, ``get_lr()`` returns it.  After k steps it is
-    ``lr * gamma ** (k // step_size)``.
-
     Examples
     --------
-    >>> import ag
     >>> schedule = ag.lr_scheduler_step(ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=1.0), step_size=2, gamma=0.5)
     >>> [schedule.step() for _ in range(4)]
     [1.0, 0.5, 0.5, 0.25]
@@ -143,6 +140,11 @@ class StepSchedule(Schedule):
 class CosineSchedule(Schedule):
     """Let the learning rate fall along half a cosine, from the optimizer's to `lr_min`.
 
+    After k steps, k at most `T_max`, the rate is ``lr_min + (lr - lr_min) * (1 + cos(pi * k / T_max)) / 2``: exactly
+    ``lr`` at 0 and exactly `lr_min` at `T_max`.  With `restart`, step ``T_max + 1`` is at ``lr`` again.
+    ggmlR ``lr_scheduler_cosine`` (which never reaches `lr_min`); Loshchilov and Hutter, "SGDR: Stochastic Gradient
+    Descent with Warm Restarts", equation 5.
+
     Parameters
     ----------
     optimizer : Optimizer
@@ -154,16 +156,8 @@ class CosineSchedule(Schedule):
     restart : bool, optional
         After `T_max` begin again at the highest rate, instead of staying at `lr_min`.
 
-    Notes
-    -----
-    After k steps, k at most `T_max`, the rate is ``lr_min + (lr - lr_min) * (1 + cos(pi * k / T_max)) / 2``: exactly
-    ``lr`` at 0 and exactly `lr_min` at `T_max`.  With `restart`, step ``T_max + 1`` is at ``lr`` again.
-    ggmlR ``lr_scheduler_cosine`` (which never reaches `lr_min`); Loshchilov and Hutter, "SGDR: Stochastic Gradient
-    Descent with Warm Restarts", equation 5.
-
     Examples
     --------
-    >>> import ag
     >>> schedule = ag.lr_scheduler_cosine(ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=1.0), T_max=2)
     >>> schedule.get_lr(), round(schedule.step(), 9), schedule.step()
     (1.0, 0.5, 0.0)
@@ -196,6 +190,9 @@ class CosineSchedule(Schedule):
 class WarmupSchedule(Schedule):
     """Let the learning rate rise in equal steps to the optimizer's, then follow another schedule.
 
+    Only this schedule is stepped; `after` counts along.
+    Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2.
+
     Parameters
     ----------
     optimizer : Optimizer
@@ -205,14 +202,8 @@ class WarmupSchedule(Schedule):
     after : schedule, optional
         What follows, made for the same optimizer; its step 0 is the step after the rise.  Default: stay at ``lr``.
 
-    Notes
-    -----
-    Only this schedule is stepped; `after` counts along.
-    Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2.
-
     Examples
     --------
-    >>> import ag
     >>> opt = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=1.0)
     >>> schedule = ag.lr_scheduler_warmup(opt, 2, after=ag.lr_scheduler_step(opt, 1, gamma=0.5))
     >>> schedule.get_lr(), [schedule.step() for _ in range(3)]
@@ -237,7 +228,7 @@ class WarmupSchedule(Schedule):
 
     @property
     def after(self) -> Schedule | None:
-        """What follows the rise."""
+        """The schedule that follows the rise."""
         return self._after
 
     def at(self, k: int) -> float:

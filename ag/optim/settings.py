@@ -78,7 +78,7 @@ def _shown(value: object) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Which of some names may have been meant, for the end of a message."""
+    """Name those that may have been meant, for the end of a message."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
     found = get_close_matches(str(name).lower(), list(names), 3, 0.5)

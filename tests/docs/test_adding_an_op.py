@@ -112,8 +112,8 @@ def test_no_file_changes_but_those_that_the_page_names(copy: Path) -> None:
 
 def test_the_trial_on_the_cpu(copy: Path) -> None:
     run(copy, "-W", "error", "-c", blocks()[""])
-    run(copy, "-W", "error", "-c", "import doctest, ag.ops.activation as module\n"
-        "found = doctest.testmod(module)\nassert found.attempted > 4 and not found.failed")
+    run(copy, "-W", "error", "-c", "import doctest, ag, ag.ops.activation as module\n"
+        "found = doctest.testmod(module, extraglobs={'ag': ag})\nassert found.attempted > 4 and not found.failed")
 
 
 def test_an_error_of_layers_names_the_activation(copy: Path) -> None:

@@ -64,7 +64,7 @@ import doctest, ag
 finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
 for name, x in list(vars(ag).items()):
     if not name.startswith("_") and getattr(x, "__doc__", None):
-        for test in finder.find(x, name, module=False, globs={}):
+        for test in finder.find(x, name, module=False, globs={"ag": ag}):
             runner.run(test)
 print(runner.summarize(verbose=False))
 raise SystemExit(1 if runner.failures or not runner.tries else 0)
