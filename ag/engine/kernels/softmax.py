@@ -1,7 +1,8 @@
-"""Softmax, its logarithm and softmax cross-entropy, with their gradients along one axis:
+"""Softmax, its logarithm and softmax cross-entropy, with their gradients along one axis.
+The maximum is subtracted first, so nothing overflows.
 
-    softmax:          y = exp(x - max x) / sum exp(x - max x)         gradient: y (g - sum y g).
-    log_softmax:      y = x - max x - log sum exp(x - max x)          gradient: g - exp(y) sum g.
+    softmax:          y = exp(x - max x) / sum exp(x - max x)         gradient: y (g - sum y g)
+    log_softmax:      y = x - max x - log sum exp(x - max x)          gradient: g - exp(y) sum g
     cross-entropy:    sum t (lse - x), where lse = log sum exp x      gradient: softmax(x) sum t - t
 """
 
