@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,13 @@ def run(code: str, *, folder: Path | None = None, environment: dict[str, str] | 
     return subprocess.CompletedProcess([sys.executable, "-c", code], int(status), *texts)
 
 
+def fork() -> int:
+    """Fork, though a library such as OpenBLAS has a thread, of which newer Pythons warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
 def serve(control: socket.socket) -> str:
     """Fork for every request, in the server; return the program, in a process that is to run it."""
     answering: set[int] = set()
@@ -75,7 +83,7 @@ def serve(control: socket.socket) -> str:
         answering -= {pid for pid in answering if os.waitpid(pid, os.WNOHANG)[0]}
         if not fds:
             os._exit(0)
-        if pid := os.fork():
+        if pid := fork():
             answering.add(pid)
             for fd in fds:
                 os.close(fd)
@@ -90,7 +98,7 @@ def answer(channel_fd: int, out: int, err: int) -> str | None:
     channel = socket.socket(fileno=channel_fd)
     with channel.makefile("rw") as lines:
         code, folder, environment = json.loads(lines.readline())
-        if pid := os.fork():
+        if pid := fork():
             print(pid, file=lines, flush=True)
             _, status, used = os.wait4(pid, 0)
             with suppress(BrokenPipeError):  # of a program that took too long
