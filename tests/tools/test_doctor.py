@@ -157,7 +157,7 @@ def test_a_machine_without_a_driver() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured is small."""
+    """Let the examination of a device measure little."""
     for name, value in (("_SIDES", (64,)), ("_COPIED", (1 << 12,)), ("_SENT", 1 << 16), ("_TIMES", 1)):
         monkeypatch.setattr(examination, name, value)
 
@@ -227,7 +227,7 @@ def test_a_problem_of_a_device_is_a_fault_and_a_note_is_none(verdict: str, healt
 
 
 def test_what_is_not_measured(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no memory for a measurement, or for a larger one."""
+    """There is no memory for a measurement, or for a larger one."""
     backend = backend_of(lavapipe)
     alloc = backend.alloc
 

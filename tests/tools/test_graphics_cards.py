@@ -1,4 +1,4 @@
-"""What `ag.doctor()` says of graphics cards that cannot be used, with faked nodes, groups and devices."""
+"""`ag.doctor()` and graphics cards that cannot be used, with faked nodes, groups and devices."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def a_device(kind: str) -> DeviceInfo:
 
 
 def report(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> list[str]:
-    """What is missing on a machine with accelerators of these kinds."""
+    """Return what is missing on a machine with accelerators of these kinds."""
     found = [a_device(kind) for kind in kinds]
     cpu = [info for info in DOCTOR.list_devices() if info.name == "cpu"]
     monkeypatch.setattr(DOCTOR, "list_devices", lambda accelerators_only=False: found if accelerators_only else cpu)

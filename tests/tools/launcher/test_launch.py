@@ -84,7 +84,7 @@ def test_options_after_the_script_are_its_own() -> None:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """What a launcher chooses where only some hosts answer, after a job on these."""
+    """Return a launcher's choice where only some hosts answer, after a job on these."""
     def choose(listed: str, last: str, there: str, ranks: int | None = None, least: int = 0) -> object:
         options = argparse.Namespace(script=HERE, arguments=[], ranks=ranks, min_ranks=least)
         given = hosts.parse_hosts(listed.split(), "listed")
@@ -273,7 +273,7 @@ def test_a_rank_is_told_to_leave_and_to_end(caller: Caller) -> None:
 
 
 def select_line(process: subprocess.Popen[str]) -> bool:
-    """Whether there is something to read."""
+    """Return whether there is something to read."""
     return bool(select.select([process.stdout], [], [], 0)[0])
 
 
@@ -359,7 +359,7 @@ def test_a_launcher_says_any_text(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_socket_takes_the_place_of_a_closed_stream() -> None:
-    """What is said on stderr would reach a rank, to which an l means to leave."""
+    """A rank at the other end would take an l of the text for the order to leave."""
     done = forked.run("import os, socket, sys\nfrom ag.tools.launcher import launch\nos.close(0), os.close(2)\n"
                       "launch._open_streams()\nprint(os.readlink('/proc/self/fd/0'), os.readlink('/proc/self/fd/2'),"
                       " socket.socket().fileno() > 2)")

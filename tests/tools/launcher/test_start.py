@@ -76,7 +76,7 @@ class Starts:
 
     @property
     def starts(self) -> list[int]:
-        """How often each rank was started, as far as its script began."""
+        """Count the starts of each rank whose script began."""
         return [len(path.read_text("utf-8")) if path.exists() else 0
                 for path in (self.folder / f"started{i}" for i in range(3))]
 

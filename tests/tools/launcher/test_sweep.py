@@ -1,4 +1,4 @@
-"""What killed launchers leave, and the next one sweeps, whatever TMPDIR they had; but nothing of a living job."""
+"""The next launcher sweeps what killed ones have left, whatever TMPDIR they had; but nothing of a living job."""
 
 from __future__ import annotations
 
