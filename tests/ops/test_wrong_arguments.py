@@ -33,7 +33,7 @@ def required(name: str, kind: tuple[str, ...] = ("TensorLike", "Tensor")) -> lis
     return [p.name for p in parameters if p.default is p.empty and p.annotation in kind]
 
 
-@pytest.mark.parametrize("bad", ["text", np.array([[1j]]), None], ids=["text", "complex", "None"])
+@pytest.mark.parametrize("bad", ["text", np.array([[1j]])], ids=["text", "complex"])
 @pytest.mark.parametrize("name", [name for name in OPS if required(name) and name not in IDS])
 def test_what_is_no_number_is_no_operand(name: str, bad: Any) -> None:
     for operand in required(name):
@@ -50,17 +50,15 @@ def test_missing_and_unknown_arguments_are_named(name: str) -> None:
         getattr(ag, name)(nonsense=1, **{n: np.ones((2, 2)) for n in required(name)}, **OTHERS.get(name, {}))
 
 
-@pytest.mark.parametrize("bad", ["text", np.array([1j]), [None]], ids=["text", "complex", "None"])
-def test_what_is_no_number_is_no_id(bad: Any) -> None:
+def test_what_is_no_number_is_no_id() -> None:
     with expect_error("word ids that are no numbers", ag.DtypeError, "ag_embedding_lookup: the ids are of type"):
-        ag.ag_embedding_lookup(np.ones((2, 3)), bad)
+        ag.ag_embedding_lookup(np.ones((2, 3)), "text")
     with expect_error("class numbers that are none", ag.DtypeError, "ag_softmax_cross_entropy_loss: the labels are of"):
-        ag.ag_softmax_cross_entropy_loss(np.ones((2, 1)), np.reshape(bad, 1))
-
-
-def test_class_numbers_in_rows_of_different_lengths() -> None:
-    with expect_error("ragged class numbers", ag.ShapeError, "ag_softmax_cross_entropy_loss: a list is no array"):
-        ag.ag_softmax_cross_entropy_loss(np.ones((3, 2)), [[0], [1, 2]])
+        ag.ag_softmax_cross_entropy_loss(np.ones((2, 1)), [None])
+    for call in (lambda: ag.ag_softmax_cross_entropy_loss(np.ones((3, 2)), [[0], [1, 2]]),
+                 lambda: ag.ag_embedding_lookup(np.ones((3, 2)), [[0], [1, 2]])):
+        with expect_error("ragged numbers", ag.ShapeError, "a list is no array", "every row must have the same length"):
+            call()
 
 
 @pytest.mark.parametrize(("function", "call"), [
@@ -71,7 +69,7 @@ def test_class_numbers_in_rows_of_different_lengths() -> None:
 ])
 @pytest.mark.parametrize("bad", [1.0, np.ones((2, 2)), None], ids=["a number", "an array", "None"])
 def test_a_tensor_is_required(function: str, call: Callable[[Any], Any], bad: Any) -> None:
-    with expect_error(f"{function} of what is no tensor", TypeError, f"{function}: a {type(bad).__name__} was given",
+    with expect_error(f"{function} of what is no tensor", TypeError, f"{function}: a ", f"{type(bad).__name__} was given",
                       "ag_tensor"):
         call(bad)
 
