@@ -69,8 +69,8 @@ def test_what_is_no_number_is_no_id() -> None:
 ])
 @pytest.mark.parametrize("bad", [1.0, np.ones((2, 2)), None], ids=["a number", "an array", "None"])
 def test_a_tensor_is_required(function: str, call: Callable[[Any], Any], bad: Any) -> None:
-    with expect_error(f"{function} of what is no tensor", TypeError, f"{function}: a ", f"{type(bad).__name__} was given",
-                      "ag_tensor"):
+    kind = type(bad).__name__
+    with expect_error("what is no tensor", TypeError, f"{function}: a ", f"{kind} was given", "ag_tensor"):
         call(bad)
 
 
