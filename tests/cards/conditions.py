@@ -1,10 +1,8 @@
-"""What a graphics card does and a software driver does not, brought about on one: its tiles, another order, old memory.
+"""Conditions of a graphics card, brought about on a software driver: its tiles, another order, old memory.
 
-A software driver computes launch after launch, takes small tiles for every product and hands out memory full of
-zeros.  So nothing would be seen of a barrier that is missing, of a mistake in the tiles that cards use, or of an
-element that nobody wrote.  Each condition here is a context manager over the Vulkan backend's classes; `plugin.py` has
-a whole run of pytest under them, and the tests in this folder use them one by one.  Knows the Vulkan backend, and no op
-or kernel.
+A software driver computes launch after launch, takes small tiles for every product, and hands out zeros as memory.  So
+it hides a missing barrier, a mistake in large tiles, and an element that is never written.  Each condition is a context
+manager over the Vulkan backend's classes; `plugin.py` puts a whole run of pytest under them.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ Decide = Callable[..., Any]
 
 
 def as_card(info: DeviceInfo, card: str) -> DeviceInfo:
-    """What a device would say of itself if it were a card."""
+    """Return the description of a device as if it were a card."""
     vendor, product, gib, units = CARDS[card]
     return info._replace(vendor=vendor, description=product, kind="discrete", memory_bytes=gib << 30, units=units)
 
@@ -86,7 +84,7 @@ class Barriers:
         self._answers = iter([i == 0 for size in sizes for i in range(size)])
 
     def launch(self, reads: object, writes: object) -> bool:
-        """Whether the next command is the first of a group."""
+        """Return whether the next command is the first of a group."""
         return next(self._answers)
 
 

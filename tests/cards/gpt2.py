@@ -1,15 +1,10 @@
 #!/usr/bin/env python3
-"""A step of GPT-2 on a device of which little is allowed: no submission may take long, no descriptor covers much.
+"""Train a step of GPT-2 where no submission may take long and no descriptor covers much; print the result as JSON.
 
-    python tests/cards/gpt2.py                          124 million parameters, 1024 tokens: minutes on lavapipe
-    python tests/cards/gpt2.py --blocks 1 --tokens 64   with all of its vocabulary, and less of the rest
+    python tests/cards/gpt2.py --blocks 1 --tokens 64   without options: 124 million parameters, minutes on lavapipe
 
-Its table of words has 154 MB and its logits 206, where lavapipe's descriptors cover 128 MiB.  A layer of Vulkan is the
-watchdog: it loses the device when a submission has taken longer than 100 ms of work on the slow card that costs are
-counted for, in lavapipe's time, which a product shows.  AG_SUBMIT_MS=25 is what the error of a lost device advises
-then: lavapipe takes up to three times as long for other kernels, by the same count, as it takes for products.  Prints
-what happened as JSON; a lost device ends it.  Knows nothing inside `ag` but how costs are counted.  `test_gpt2.py`
-calls it.
+A layer of Vulkan loses the device when a submission takes longer than 100 ms of a slow card's work, in lavapipe's time.
+AG_SUBMIT_MS=25 is set, as lavapipe takes up to three times as long for other kernels than products, by equal cost.
 """
 
 from __future__ import annotations
@@ -71,7 +66,7 @@ class GPT2(nn.Layer):
 
 
 def slowness(device: str) -> float:
-    """How many times longer a product takes than the card that costs are counted for would take."""
+    """Return how much slower a product is than on the card for which costs are counted."""
     a = ag.ag_tensor(np.ones((WIDTH, WIDTH), np.float32), device)
     b = ag.ag_tensor(np.ones((WIDTH, 256), np.float32), device)
     times = []

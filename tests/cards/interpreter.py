@@ -1,9 +1,8 @@
-"""Runs a workgroup of a compiled kernel in numpy, all invocations side by side, and notes each access to memory.
+"""Run a workgroup of a compiled kernel in numpy, all invocations side by side, and note each access to memory.
 
-What a kernel reads and writes, and which invocations do so at the same time, follows from its SPIR-V alone; so counts
-of it hold on every card.  Invocations are lanes of arrays.  Each has a block of the program that it is in, and the
-first of these blocks in the program's order runs next, for the lanes that are in it: so lanes that parted meet again,
-as they do on a card.  Knows the instructions that kernels here are made of, and says by number which it does not.
+Accesses follow from the SPIR-V alone, so their counts hold on every card.  Invocations are lanes of arrays.  Each lane
+has a current block; the first of these in the program's order runs next, for the lanes in it.  So lanes that parted
+meet again, as they do on a card.  Unknown instructions are named by number.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Access(NamedTuple):
 
 @dataclass
 class Pointer:
-    """Where something lies: a variable and the indices into it, a number per lane each."""
+    """A place in memory: a variable and the indices into it, a number per lane each."""
 
     variable: int
     storage: int
@@ -53,7 +52,7 @@ class Type:
 
 @dataclass
 class Module:
-    """What is declared in a module, and the blocks of its only function."""
+    """The declarations of a module, and the blocks of its only function."""
 
     types: dict[int, Type] = field(default_factory=dict)
     pointers: dict[int, tuple[int, int]] = field(default_factory=dict)  # storage class, what is there

@@ -1,9 +1,8 @@
 """A plugin of pytest: all tests of a run under conditions of a card, ``PYTHONPATH=tests pytest -p cards.plugin``.
 
-The environment says which: AG_CARD has devices choose tiles as that card of conditions.py does, AG_ORDER runs launches
-between two barriers ``reversed`` or in ``random`` order, with AG_POISON=1 new memory is full of NaN, with
-AG_ADDRESSED=1 no descriptor covers memory.  Devices must not be open yet.  `test_conditions.py` runs tests so; to look
-into a failure, do the same by hand.
+AG_CARD has devices choose tiles as that card of conditions.py does.  AG_ORDER runs launches between two barriers
+``reversed`` or in ``random`` order.  AG_POISON=1 fills new memory with NaN.  With AG_ADDRESSED=1 no descriptor covers
+memory.  Devices must not be open yet.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What AMD's chips would run: RADV compiles every kernel for chips that are not here, and tells what became of it.
+"""Compile every kernel by RADV for AMD's chips, which need not be here, and read what became of it.
 
-Mesa's driver takes the chip from RADV_FORCE_FAMILY and then needs no hardware.  `statistics.c`, built here, has it
-compile kernels and prints registers, spills, scratch memory and instructions (VK_KHR_pipeline_executable_properties).
-Which chips there are depends on Mesa: 22.3 of Debian 12 knows RDNA 3 as gfx1100 and none of RDNA 4, newer ones know
-navi31 and gfx1201.  `tools/setup.sh` unpacks a newer Mesa beside it.  Knows manifest and specialization constants of
-kernels; `test_radv.py` holds what follows.
+Mesa's driver takes the chip from RADV_FORCE_FAMILY and then needs no hardware.  `statistics.c` has it compile kernels,
+and prints registers, spills, scratch memory and instructions (VK_KHR_pipeline_executable_properties).  Mesa 22.3 of
+Debian 12 calls RDNA 3 gfx1100 and has no RDNA 4; newer ones, which tools/setup.sh unpacks, have navi31 and gfx1201.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class Compiled(NamedTuple):
 
     @property
     def waves(self) -> int:
-        """How many may be on a SIMD at once, as far as registers and shared memory go."""
+        """Return the waves that registers and shared memory allow on a SIMD at once."""
         return self.told["Subgroups per SIMD"]
 
     def __str__(self) -> str:
@@ -88,7 +86,7 @@ class Mesa(NamedTuple):
     libraries: str = ""
 
     def environment(self, driver: str) -> dict[str, str]:
-        """What to start a process with, for the loader to find one driver of this Mesa."""
+        """Return the environment in which the loader finds one driver of this Mesa."""
         file = str(self.description(driver))
         changed = {"VK_ICD_FILENAMES": file, "VK_DRIVER_FILES": file, "VK_LOADER_LAYERS_DISABLE": "*"}
         if self.libraries:
@@ -107,7 +105,7 @@ def newest(program: Path) -> Mesa | None:
 
 
 def is_new(program: Path) -> bool:
-    """Whether the installed Mesa is one of those that others are unpacked beside."""
+    """Return whether others are unpacked beside the installed Mesa."""
     found = next(filter(None, (chip_of(program, name) for name in CHIPS)), None)
     return found is not None and int(found.version.partition(".")[0]) >= NEW
 
@@ -203,9 +201,7 @@ def chosen_for(chip: Chip) -> list[str]:
 
 
 def is_used(found: Compiled, chip: Chip) -> bool:
-    """Whether a chip ever runs it: other tiles it may not, nor what holds rows in shared memory, and where the driver
-    finds few registers, no large heads.
-    """
+    """Return whether a chip runs it: in its tiles, without held rows, and no large heads where registers are few."""
     if (found.tile and found.tile not in chosen_for(chip)) or found.constants.get("held"):
         return False
     if "blocks" not in found.constants:
@@ -244,7 +240,7 @@ def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collect
 
 
 def on_matrix_units(program: Path, chip: Chip, kernel: str, chosen: dict[str, int]) -> dict[str, int]:
-    """What the driver tells of a kernel on matrix units, in a tile's constants."""
+    """Return the driver's statistics of a kernel on matrix units, in a tile's constants."""
     entry = json.loads((SPV / "manifest.json").read_text("utf-8"))["kernels"][kernel]
     words = [{"vector": 1, **chosen}.get(c["name"], c["default"]) for c in entry["spec"]]
     pushed = 4 * sum(member["count"] for member in entry["push"])
@@ -285,7 +281,7 @@ def fma_share(code: str) -> float:
 
 def _lines(program: Path, chip: Chip, kernels: Collection[str],
            tiles: Collection[str]) -> tuple[list[str], list[tuple[str, str, dict[str, int]]]]:
-    """What the program is asked, and what it is then about."""
+    """Return the lines of the program's input, and the subject of each."""
     lines, made = [], []
     for kernel in kernels:
         entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"

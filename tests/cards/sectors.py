@@ -1,9 +1,7 @@
-"""How much memory kernels touch for what they read and write: sectors of 32 bytes per 32 invocations side by side.
+"""Count the memory that kernels touch, in sectors of 32 bytes per 32 invocations side by side.
 
-A card fetches whole sectors for 32 lanes at a time.  The fewest that lanes can do with are those that their words fill;
-where neighbours read words that are far apart, it is one for each.  `interpreter.py` runs some workgroups of a kernel
-and notes every access; the launches here are large enough that edges do not count.  Knows primitives and kernels, no
-driver.  `test_sectors.py` and `table.py` ask.
+A card fetches whole sectors for 32 lanes at a time.  The fewest are those that their words fill, or one for each lane
+where words are far apart.  Launches are so large that edges do not count, and `interpreter.py` runs some workgroups.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Launch(NamedTuple):
 
 
 def planned(launch: Launch) -> plans.Plan:
-    """How a card would run a launch."""
+    """Plan a launch as a card would."""
     rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile, shared=SHARED, room=ROOM)
     return plans.planned(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
                            tuple(launch.params.items()), rule, True)
@@ -87,7 +85,7 @@ def counted(group: Workgroup) -> dict[int, Count]:
 
 
 def ratio(launch: Launch, most: int = 2) -> float:
-    """How many times the fewest sectors a launch touches, over all its operands."""
+    """Return the sectors that a launch touches, relative to the fewest, over all operands."""
     counts = counted(run(launch, most)[1]).values()
     return sum(c.touched for c in counts) / sum(c.fewest for c in counts)
 

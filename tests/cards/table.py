@@ -1,8 +1,7 @@
-"""Writes docs/kernels.md: sectors, multiply-adds and waves of kernels on chips, all counted without one.
+"""Write docs/kernels.md: sectors, multiply-adds and waves of kernels on chips, all counted without one.
 
-Run it as ``python tests/cards/table.py`` after a change of a kernel or of the table of tiles, on Debian 12 with the
-newer Mesa that ``make setup-test`` unpacks: the numbers are of its and of that one.  `test_table.py` compares the page
-with what is counted now.
+Run ``python tests/cards/table.py`` after a change of a kernel or of the table of tiles, on Debian 12 with the newer
+Mesa that ``make setup-test`` unpacks.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def chips(program: Path, mesa: Mesa) -> list[str]:
 
 
 def title(program: Path, mesa: Mesa) -> str:
-    """What stands above a table: the version whose compiler the numbers are of."""
+    """Return the line above a table: the version of the compiler."""
     version = next(iter(known(program, mesa).values())).version
     return f"Multiply-adds per operation, registers and waves per SIMD, by Mesa {version}:"
 
@@ -78,7 +77,7 @@ def mesas() -> list[Mesa]:
 
 
 def tables(program: Path) -> str:
-    """What stands between the marks of the page."""
+    """Return the text between the marks of the page."""
     of_chips = [line for mesa in mesas() for line in (*chips(program, mesa), "")]
     return "\n".join(["", "| launch | sectors |", "|---|---|", *sectors(), "", *of_chips])
 

@@ -1,7 +1,7 @@
 """Steps, ops and counters are right under the conditions of a card, which `conditions.py` brings about.
 
-The quick tests train small models.  The slow ones run the case table and the counters of a replayed step in processes
-of their own, under several conditions at once, as each of them costs a minute.
+The quick tests train small models.  The slow ones run the case table and the counters of a replayed step in processes,
+each under several conditions.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def apple(driver: str) -> DeviceInfo:
 
 
 def test_arrays_have_the_size_of_the_code() -> None:
-    """Where a pipeline chooses sizes, the same kernel with fixed ones is beside it, or the default is the largest."""
+    """A kernel whose sizes a pipeline chooses has a form with fixed ones, or the default is the largest."""
     chosen = {path.stem for path in FILES if sized_by_constants(path)}
     others = {name for name in chosen if f"{name}.fixed" in chosen or not (SPV / f"{name}.fixed.spv").is_file()}
     others -= {f"{name}.fixed" for name in others}

@@ -116,7 +116,7 @@ class Rig:
 
 
 def steps(values: np.ndarray, count: int) -> np.ndarray:
-    """What `count` launches of one round make of `values`."""
+    """Return `values` after `count` launches of one round."""
     for _ in range(count):
         values = np.roll(values, -1) * np.uint32(1664525) + np.uint32(1013904223)
     return values

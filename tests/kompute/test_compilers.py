@@ -1,6 +1,4 @@
-"""What is compiled for users of other systems, by their compilers, as far as this machine can show it: clang, as on
-macOS, and MinGW, with the headers of Windows and what Python says there of itself.
-"""
+"""Other systems' compilers take our C: clang, as on macOS, and MinGW, with the headers of Windows."""
 
 from __future__ import annotations
 

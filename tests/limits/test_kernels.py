@@ -147,8 +147,10 @@ said["error"] = error_of(products)
                          ids=["none", "sizes", "sizes and threads"])
 def test_kinds_of_tiles_that_come_out_wrong_are_not_used(limited: Limited, tmp_path: Path, lost: dict[str, int],
                                                          kinds: str) -> None:
-    """A driver that loses sizes, as MoltenVK did before 1.3: kind S has the default ones, by which V's workgroups make
-    too much, and there is a kernel of one size, for drivers that do not even get the size of a workgroup right.
+    """A driver loses sizes, as MoltenVK did before 1.3.
+
+    Kind S has the default ones, by which V's workgroups make too much.  A kernel of one size is for drivers that
+    mistake the size of a workgroup as well.
     """
     for _ in range(2):  # the second time by what was kept
         said = limited(SIZED, {"XDG_CACHE_HOME": str(tmp_path)}, TYPE=DISCRETE, **lost)
