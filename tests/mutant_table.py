@@ -538,7 +538,7 @@ mutant("checkpoint", "a job forgets how many random streams a stack takes", "ag/
 # ---------------------------------------------------------------------------------------------- parallel
 
 TRAINER, DP_TRAIN = "ag/parallel/trainer", "parallel/trainer/test_dp_train.py"
-SAME_BITS = f"{DP_TRAIN}::test_any_number_of_replicas_gives_the_same_bits[cpu-eager]"
+SAME_BITS = "parallel/trainer/test_placements.py::test_any_placement_gives_the_bits_of_one_replica[eager-3 replicas]"
 mutant("trainer", "a replica's rows lie on each other", f"{TRAINER}/replica.py",
        "self._weighed(stack, len(self._tree.nodes)", "self._weighed(stack, 0", SAME_BITS)
 mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py",
@@ -577,7 +577,7 @@ mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers
        "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
 mutant("trainer", "what spoils a step stays in the row", f"{TRAINER}/trainer.py", "replica.begin_anew()",
        "replica.buffers.begin()",
-       "parallel/trainer/test_equal_bits.py::test_weights_beyond_float32_spoil_no_later_step")
+       "parallel/trainer/test_kept.py::test_weights_beyond_float32_spoil_no_later_step")
 mutant("trainer", "the mean lies in a row that others need", f"{TRAINER}/trainer.py", "len(devices) == ranks.size == 1",
        "ranks.size == 1", "parallel/trainer/test_refused.py::test_a_nan_names_replica_step_and_parameter[cpu]")
 mutant("trainer", "what was sent follows what the host has", f"{TRAINER}/host_optimizer.py",

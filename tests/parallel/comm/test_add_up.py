@@ -162,12 +162,13 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @compiled
+@pytest.mark.parametrize("launches", [20, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_300_random_launches(threads: int) -> None:
+def test_random_launches(threads: int, launches: int) -> None:
     """By so many threads; nothing beside the sum is written, no row is."""
     rng, kernels = np.random.default_rng(threads), library()
     pool = 0 if kernels is None else kernels.pool_at
-    for _ in range(300):
+    for _ in range(launches):
         rows, steps, partial_sums, count = random_launch(rng)
         before, size = [row.copy() for row in rows], rows[0].size
         expected = by_numpy(rows, steps, partial_sums, count)

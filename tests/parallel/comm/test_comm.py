@@ -85,7 +85,7 @@ def test_sums_of_every_type_have_the_bits_of_the_tree(group: list[Comm], dtype: 
     assert all(everybody(group, work))
 
 
-@pytest.mark.parametrize("size", [1 << 15, 3 * (1 << 17) + 1])
+@pytest.mark.parametrize("size", [1 << 15, pytest.param(3 * (1 << 17) + 1, marks=pytest.mark.slow)])
 def test_large_sums(group: list[Comm], size: int) -> None:
     def work(comm: Comm) -> bool:
         x = of_rank(comm.rank, size)

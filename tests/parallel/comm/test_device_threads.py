@@ -159,6 +159,7 @@ print(weights, *sorted(seen, reverse=True))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")
 def test_each_replica_has_its_part_of_the_cores() -> None:
     """A launch is of four parts for each of its threads; whatever there is, the weights are the same."""

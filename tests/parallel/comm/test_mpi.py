@@ -137,6 +137,7 @@ def test_a_process_that_is_late_is_waited_for(tmp_path: Path) -> None:
     assert mpirun(2, path) == (0, "2\n2\n")
 
 
+@pytest.mark.slow
 def test_processes_that_another_mpi_has_started(tmp_path: Path) -> None:
     """Each would be a world of its own, and all would write the same files."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "PRTE_"))}
@@ -147,7 +148,8 @@ def test_processes_that_another_mpi_has_started(tmp_path: Path) -> None:
     assert "was started as one of 2, and its MPI finds no other" in found.stdout, found
 
 
-@pytest.mark.parametrize("when", ["MPI has started", pytest.param("the process is there", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["MPI has started", "the process is there"])
 def test_a_rank_is_lost_before_all_have_their_group(when: str, tmp_path: Path) -> None:
     """A named error, which says that the job can be started again: not that its script has failed."""
     path = tmp_path / "program.py"
@@ -451,6 +453,7 @@ def test_settings_are_in_one_place() -> None:
     assert started_by_launcher({"PMI_RANK": "0"}) and not started_by_launcher({"SLURM_PROCID": "0"})
 
 
+@pytest.mark.slow
 def test_without_mpi4py_the_error_says_what_to_install() -> None:
     code = ("import sys; sys.modules['mpi4py'] = None\nimport ag\n"
             "try: ag.DistributedWorld.init('mpi')\nexcept ImportError as error: print(error)")

@@ -125,6 +125,7 @@ def bytes_in(model: Any, steps: int, warmup: int) -> int:
     return 2 * sum(message_bytes(n, ratio, WIRES[model.wire]) for ratio in ratios for n in sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ratio", "wire"), [(0.01, "f16"), (0.1, "bf16")])  # f32: test_compression_converges
 def test_wires_reach_the_loss_within_2_percent_in_1_2_times_the_steps(ratio: float, wire: str) -> None:
     devices = ["cpu", "cpu:1"]

@@ -73,7 +73,7 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 
 @STAGES
-@pytest.mark.parametrize("count", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("count", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 @pytest.mark.parametrize(("make", "clip", "kwargs"), [
     (ag.optimizer_adam, True, {"lr": 0.02}), (ag.optimizer_adamw, False, {"lr": 0.02}),
     (ag.optimizer_sgd, True, {"lr": 0.1, "momentum": 0.9})])

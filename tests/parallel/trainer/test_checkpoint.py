@@ -58,10 +58,9 @@ def test_a_resumed_job_is_the_undisturbed_one(device: str, together: bool, tmp_p
     options: dict[str, Any] = {"n_iter": STEPS, "batch": 6, "sync_batch_norm": together,
                                "scheduler": SCHEDULES["with a state"]}
     whole = train(places(device, 1), with_average, **options)
-    for first, then in ((2, 1), (1, 3)):
-        path = tmp_path / f"{first}.safetensors"
-        train(places(device, first), with_average, **options | {"n_iter": 2, "checkpoint": path})
-        assert_same(train(places(device, then), with_average, **options, checkpoint=path, resume=True), whole)
+    path = tmp_path / "job.safetensors"
+    train(places(device, 2), with_average, **options | {"n_iter": 2, "checkpoint": path})
+    assert_same(train(places(device, 1), with_average, **options, checkpoint=path, resume=True), whole)
 
 
 @pytest.mark.parametrize("optimizer", [None, pytest.param(two, marks=pytest.mark.slow)], ids=["one", "two"])
@@ -69,10 +68,10 @@ def test_a_resumed_job_is_the_undisturbed_one(device: str, together: bool, tmp_p
 def test_with_every_kind_of_schedule(scheduler: Any, optimizer: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_iter": STEPS, "scheduler": scheduler, "optimizer": optimizer, "max_norm": 0.5}
     whole = train(["cpu"], **options)
-    for k in range(1, STEPS):
-        path = tmp_path / f"{k}.safetensors"
-        train(places("cpu", 2), **options | {"n_iter": k, "checkpoint": path})
-        assert_same(train(places("cpu", 3), **options, checkpoint=path, resume=True), whole)
+    path = tmp_path / "job.safetensors"
+    for k in (1, 3):
+        train(places("cpu", 2), **options | {"n_iter": k, "checkpoint": path}, resume=True)
+    assert_same(train(places("cpu", 3), **options, checkpoint=path, resume=True), whole)
     assert all(np.array_equal(p.numpy(), whole.params[n].numpy()) for n, p in whole.model.parameters().items())
 
 

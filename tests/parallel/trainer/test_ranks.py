@@ -23,9 +23,12 @@ from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.tree_reduction import TreeSum, add_up, tree_sum
 from ag.parallel.trainer.ranks import Ranks
 
+QUICK = ("accumulating", "more samples than there are", "a last step with other samples")
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize(("ranks", "replicas"), [(1, 3), (2, 1), (2, 2), (3, 1), (4, 2)])
+
+@pytest.mark.parametrize("options", [pytest.param(options, id=name, marks=() if name in QUICK else pytest.mark.slow)
+                                     for name, options in OPTIONS.items()])
+@pytest.mark.parametrize(("ranks", "replicas"), [(2, 1), pytest.param(3, 2, marks=pytest.mark.slow)])
 def test_ranks_train_as_one_process_does(ranks: int, replicas: int, options: dict[str, Any]) -> None:
     places = dealt(ranks, replicas)
     one = train([device for of_rank in places for device in of_rank], **options)

@@ -45,15 +45,6 @@ LAYERS: dict[str, tuple[Any, ...]] = {
 # ---------------------------------------------------------------------------------------------- equal bits
 
 
-@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
-@pytest.mark.parametrize(("stack", "batch"), [(2, 16), (4, 16), (3, 12), (5, 10)])
-def test_any_number_of_replicas_that_get_whole_stacks(device: str, layers: Any, stack: int, batch: int) -> None:
-    one = train(places(device, 1), *layers, stack=stack, batch=batch)
-    for n in (n for n in (1, 2, 4) if batch // stack % n == 0):
-        assert_equal(train(places(device, n), *layers, stack=stack, batch=batch, capture=n != 2), one)
-    assert len(set(one.loss_history)) == 5
-
-
 def test_whatever_the_shares_are(device: str) -> None:
     one = train(places(device, 1), stack=4)
     assert_equal(train(places(device, 3), stack=4, balance=[2, 0, 2]), one)
@@ -227,13 +218,6 @@ def test_batches_of_unequal_size_count_by_weight(devices: list[str]) -> None:
     for name, p in expected.params.items():
         np.testing.assert_allclose(found.params[name].numpy(), p.numpy(), rtol=1e-4, atol=1e-6)
     assert abs(train(devices, data=data, batch=2, **options).loss_history - expected.loss_history).max() > 1e-2
-
-
-def test_weights_give_equal_bits_for_any_number_of_replicas(device: str) -> None:
-    data = batches([1 + 7 * i % 5 for i in range(22)])
-    one = train(places(device, 1), data=data, weight_fn=columns)
-    for n in (2, 3, 4):
-        assert_equal(train(places(device, n), data=data, weight_fn=columns), one)
 
 
 def test_a_stack_counts_the_sum_of_its_samples_weights() -> None:

@@ -32,18 +32,6 @@ def train(devices: list[str], make: Any = make_model, **options: Any) -> ag.DPRe
                        devices=devices, sync_batch_norm=True, **{**settings, **options})
 
 
-def statistics(result: ag.DPResult) -> list[np.ndarray]:
-    return [x.numpy() for x in result.model.buffers().values()]
-
-
-def test_any_number_of_replicas_gives_the_same_bits(device: str) -> None:
-    one = train(places(device, 1))
-    for n in (2, 4):
-        found = train(places(device, n))
-        assert_equal(found, one)
-        assert all(np.array_equal(a, b) for a, b in zip(statistics(found), statistics(one), strict=True))
-
-
 def test_a_replica_without_samples(device: str) -> None:
     one, models = train(places(device, 1)), []
     found = train(places(device, 2), balance=[1, 0], callback=lambda step: models.append(step.models))
