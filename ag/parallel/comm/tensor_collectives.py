@@ -4,6 +4,7 @@ Each is an ordinary function of tensors, so none needs a gradient rule.  Other c
 
     all-reduce      broadcast(reduce(parts, device), devices)
     reduce-scatter  split(reduce(parts, device), sizes, devices)
+    all-gather      ag_concat(on_device(parts, device), dim), on every device
 """
 
 from __future__ import annotations

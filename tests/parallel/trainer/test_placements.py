@@ -1,7 +1,7 @@
 """dp_train gives the same bits wherever its samples are computed: scenarios times placements.
 
-Every placement is compared with the same scenario on one replica: losses, weights, buffers and states of optimizers.
-`golden/parallel.py` has the stored hashes of such jobs on the machines that it knows.
+Every placement is compared with one replica: losses, weights, buffers, optimizer states.  Stored hashes of such jobs,
+for known machines, are in golden/parallel.py.
 """
 
 from __future__ import annotations
