@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.numpy
 from helpers.errors import expect_error
@@ -34,6 +36,23 @@ def test_files_of_another_kind(path: Path) -> None:
         ag.ag_load_checkpoint(path, model)
 
 
+def assert_refused(path: Path, forge: Callable[[dict[str, str], dict[str, np.ndarray]], None], *fragments: str) -> None:
+    """Change a checkpoint's header and arrays, and see that loading it changes nothing."""
+    run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    arrays = safetensors.numpy.load_file(path)
+    forge(header, arrays)
+    path.write_bytes(safetensors.numpy.save(arrays, header))
+    run.train(2)
+    before = run.everything()
+    with expect_error("loading a forged checkpoint", ag.CheckpointError, *fragments):
+        ag.ag_load_checkpoint(path, **run.parts())
+    assert run.everything() == before
+
+
 @pytest.mark.parametrize(("name", "text"), [
     ("step", None), ("step", "1.5e"), ("step", '"x"'), ("step", "9" * 5000), ("extra", None), ("extra", "[" * 100_000),
     ("generator", None), ("generator", "3"), ("generator", '{"seed": -1, "host_streams": 0, "streams": {}}'),
@@ -46,56 +65,31 @@ def test_files_of_another_kind(path: Path) -> None:
     ("dataloader", '{"seed": "1", "epoch": 0, "next": 0, "samples": 12, "batch_size": 3}'),
 ])
 def test_a_forged_header(path: Path, name: str, text: str | None) -> None:
-    run = Run()
-    run.train(3)
-    ag.ag_save_checkpoint(path, **run.parts())
-    with safetensors.safe_open(path, framework="numpy") as file:
-        header = file.metadata()
-    arrays = safetensors.numpy.load_file(path)
-    header.pop(name)
-    path.write_bytes(safetensors.numpy.save(arrays, header if text is None else {**header, name: text}))
-    run.train(2)
-    before = run.everything()
-    with expect_error("loading a checkpoint with a forged header", ag.CheckpointError, "run.safetensors"):
-        ag.ag_load_checkpoint(path, **run.parts())
-    assert run.everything() == before
+    def forge(header: dict[str, str], arrays: dict[str, np.ndarray]) -> None:
+        header.pop(name)
+        header |= {} if text is None else {name: text}
+
+    assert_refused(path, forge, "run.safetensors")
 
 
 @pytest.mark.parametrize("names", [("lr", "scheduler"), ("lr", "dataloader"), ("scheduler", "dataloader")])
 def test_the_rate_keeps_its_digits_when_several_parts_are_not_there(path: Path, names: tuple[str, ...]) -> None:
     """The rate was put back from the optimizer's state, which has the digits of a float32."""
-    run = Run()
-    run.train(3)
-    ag.ag_save_checkpoint(path, **run.parts())
-    with safetensors.safe_open(path, framework="numpy") as file:
-        header = {name: text for name, text in file.metadata().items() if name not in names}
-    path.write_bytes(safetensors.numpy.save(safetensors.numpy.load_file(path), header))
-    run.train(2)
-    before = run.everything()
-    with expect_error("loading a checkpoint without several of its parts", ag.CheckpointError,
-                      *(f"{name}: the file holds no state of it" for name in names)):
-        ag.ag_load_checkpoint(path, **run.parts())
-    assert run.everything() == before
+    def forge(header: dict[str, str], arrays: dict[str, np.ndarray]) -> None:
+        for name in names:
+            del header[name]
+
+    assert_refused(path, forge, *(f"{name}: the file holds no state of it" for name in names))
 
 
 @pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("place", range(4))  # learning rate, bias corrections, steps
 def test_a_forged_optimizer_state(path: Path, place: int, number: float) -> None:
     """Some of these loaded, and the step after failed with a mathematical error."""
-    run = Run()
-    run.train(3)
-    ag.ag_save_checkpoint(path, **run.parts())
-    with safetensors.safe_open(path, framework="numpy") as file:
-        header = file.metadata()
-    arrays = safetensors.numpy.load_file(path)
-    arrays["optimizer.state"][place] = number
-    path.write_bytes(safetensors.numpy.save(arrays, header))
-    run.train(2)
-    before = run.everything()
-    with expect_error("loading a checkpoint with a forged optimizer state", ag.CheckpointError,
-                      "optimizer: state holds"):
-        ag.ag_load_checkpoint(path, **run.parts())
-    assert run.everything() == before
+    def forge(header: dict[str, str], arrays: dict[str, np.ndarray]) -> None:
+        arrays["optimizer.state"][place] = number
+
+    assert_refused(path, forge, "optimizer: state holds")
 
 
 # ---------------------------------------------------------------------------------------------- killed while saving
@@ -140,6 +134,7 @@ print(len(seen))
 """
 
 
+@pytest.mark.slow  # a hundred processes; test_replacing has the order of a save's steps
 def test_killed_while_saving_the_latest_file_loads(path: Path) -> None:
     # One process forks its victims: they need not import anything, so a kill takes milliseconds.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
