@@ -43,8 +43,8 @@ class DeviceThreads:
     """A thread per device, or per core, which makes the calls of its devices one after the other.
 
     Devices in `alone` share the CPU, so each has its part of the cores.  The calls of a thread have `timeout` seconds.
-    `direct`: the caller makes the calls of a single device, without a limit.  `wait`: calls wait for each other, so
-    each device needs a thread.
+    `direct` lets the caller make the calls of a single device, without a limit.  `wait` gives each device a thread, as
+    calls wait for each other.
     """
 
     def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False,

@@ -1,6 +1,6 @@
 """Moves of tensors between devices, with gradients through all of them.
 
-Each is an ordinary function of tensors, so none needs a gradient rule.  Other collectives are two of these in a row:
+Other collectives are two of these in a row:
 
     all-reduce      broadcast(reduce(parts, device), devices)
     reduce-scatter  split(reduce(parts, device), sizes, devices)

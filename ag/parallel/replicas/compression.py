@@ -44,7 +44,7 @@ _TYPES: dict[np.dtype[np.generic], DType] = {  # of arrays, and what is stored i
 
 
 class Message(NamedTuple):
-    """What goes over the wire: values in its type, and their places; None if all are sent, in order."""
+    """Values in the type of the wire, and their places; None if all are sent, in order."""
 
     values: Array
     places: Array | None
@@ -185,8 +185,8 @@ def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mappin
                    place: tuple[int, int] | None = None) -> int:
     """Load the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; return its steps.
 
-    Missing replicas leave their residuals to the others: of 3 replicas for 2, the first gets residuals 0 and 2, added
-    up.  `place`: the number of the first link among those of all ranks, and their number.
+    Missing replicas leave their residuals to the others: of 3 replicas for 2, the first gets residuals 0 and 2.
+    `place` is the number of the first link among those of all ranks, and their number.
     """
     first, every = place or (0, len(links))
     there = {int(key.partition(".")[0].removeprefix("residual")) for key in state if _RESIDUAL.match(key)}

@@ -1,7 +1,7 @@
 """Replicate: copies of a model on several devices, whose gradients come back to the one model.
 
-Inside `with_grad_tape` the copy of a parameter is a result computed from it, so `backward` adds the gradients of all
-copies to the parameter, in the order in which the copies were made.
+Inside `with_grad_tape` the copy of a parameter is a result computed from it.  So `backward` adds the gradients of all
+copies to the parameter, in the order of the copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""One model cut into parts that lie on several devices.
-
-Knows models and devices; no replica and no trainer.  Users call it; `ag.parallel.elastic` imports it.
-"""
+"""Models divided over devices: pipelines, layers on devices, tensor parallel layers."""

@@ -1,7 +1,7 @@
 """Pipeline schedules: which stage works on which micro-batch when, as tables, without any tensor.
 
-A schedule is each stage's order of work; `timetable` plays it through, as if every forward (F) and every backward (B)
-pass took one tick, and a stage works as soon as its input is there.  Two stages, three micro-batches:
+`timetable` plays a schedule through: every forward (F) and backward (B) pass takes one tick, and a stage works as soon
+as its input is there.  Two stages, three micro-batches:
 
     gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        all forward passes first: a stage holds the results of
              stage 1   . F0 F1 F2 B2 B1 B0  .        every micro-batch
@@ -59,7 +59,7 @@ SCHEDULES: dict[str, Callable[[int, int], Orders]] = {"gpipe": gpipe, "1f1b": on
 
 
 def timetable(orders: Orders) -> Table:
-    """What every stage does in each tick; no stage waits longer than it must.
+    """Return the timetable: one row per tick, one entry per stage; no stage waits longer than it must.
 
     A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.
 

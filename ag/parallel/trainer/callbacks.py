@@ -1,4 +1,4 @@
-"""What happens between two steps: a callback, Ctrl-C and SIGTERM; and what `dp_train` hands out.
+"""Events between two steps, a callback, Ctrl-C and SIGTERM, and the results of `dp_train`.
 
 Weights, buffers and settings that a callback sets on one model hold for all.  Weights are compared with those sent:
 
@@ -102,7 +102,7 @@ class Endings:
 
 
 class Observed:
-    """What a callback changes in the models of replicas; made before the call."""
+    """Changes that a callback makes in the models of replicas; created before the call."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -245,7 +245,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class DPStep:
-    """What a callback is given after every step.
+    """The argument of a callback after every step.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ class DPStep:
 
 @dataclass(frozen=True, repr=False)
 class DPResult:
-    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
+    """The result of `dp_train`; ``result["loss"]`` works like ``result.loss``.
 
     Attributes
     ----------

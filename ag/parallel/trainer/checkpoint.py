@@ -27,7 +27,7 @@ _LISTS = ("rates", "schedules")
 
 
 class Dealt(NamedTuple):
-    """How samples are dealt out to steps; the bits of a job depend on all of it."""
+    """The dealing of samples to steps; the bits of a job depend on all of it."""
 
     batch: int  # samples per step
     stack: int = 1  # samples that are passed at once

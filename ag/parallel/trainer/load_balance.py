@@ -71,8 +71,8 @@ class AutoBalance(Balance):
 class DeviceClock:
     """Estimates a replica's device time.
 
-    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed; other steps are charged the
-    time per sample of the last timed one.
+    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed.  Other steps are charged
+    the time per sample of the last timed one.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.nu
 
 
 class CapturePolicy:
-    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured."""
+    """A switch for captured steps; "auto" turns it off at the first step that cannot be captured."""
 
     def __init__(self, wanted: bool | str) -> None:
         self.on = bool(wanted)

@@ -115,8 +115,8 @@ class Replica:
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some stacks; an asynchronous device is not waited for.
 
-        `first` is the number of stacks in earlier steps and decides the random streams.  `draws` is the number of
-        streams that a stack takes; None for the first of the job, which tells it.
+        `first`, the number of stacks in earlier steps, decides the random streams.  A stack takes `draws` streams; None
+        for the first of the job.
         """
         self._tree = TreeSum(self._added)
         for stack in stacks:

@@ -83,8 +83,8 @@ class Replicas:
     def compute(self, k: int, shards: Sequence[list[Stack]], first: int, draws: int | None) -> list[list[Node]]:
         """Return the sums of every replica's samples in step `k`; they are valid until the next call.
 
-        Each device has a thread that launches its work and waits for it, so no device waits for another's launches.
-        `first` is the number of stacks in earlier steps, `draws` the random streams that a stack takes.
+        Each device has a thread that launches its work and waits for it.  There were `first` stacks in earlier steps,
+        and a stack takes `draws` random streams.
         """
         if self._failed is not None:
             failed, self._failed = self._failed, None

@@ -55,12 +55,12 @@ class Stack(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether its samples can be passed at once: there is one, or all are alike and count the same."""
+        """Return whether its samples can be passed at once: there is one, or all are alike and count the same."""
         return len(self.samples) == 1 or (_are_one({*self.weights}) and all_alike(self.samples))
 
     @property
     def together(self) -> Tree:
-        """What the model is passed: the only sample, or all of them stacked."""
+        """Return the only sample, or all of them stacked."""
         return self.samples[0] if len(self.samples) == 1 else stacked(self.samples)
 
     def streams(self, first: int, draws: int | None) -> tuple[int, int | None, int]:
