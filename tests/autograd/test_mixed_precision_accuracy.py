@@ -24,8 +24,8 @@ def accuracy(dtype: str) -> float:
     try:
         ag.ag_seed(1)
         model = ag.ag_sequential(ag.ag_linear(64, 64, activation="relu"), ag.ag_linear(64, 10))
-        optimizer = ag.optimizer_adam(model, lr=0.003)
-        for _ in range(400):
+        optimizer = ag.optimizer_adam(model, lr=0.01)
+        for _ in range(100):
             chosen = picked.integers(0, 1438, 64)
             with ag.with_grad_tape():
                 loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(images[:, chosen])), digits[chosen])
@@ -36,7 +36,7 @@ def accuracy(dtype: str) -> float:
     return 100 * float((told == digits).mean())
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_within_half_a_point_of_float32(dtype: str) -> None:
     found, wanted = accuracy(dtype), accuracy("f32")
     assert wanted > 95

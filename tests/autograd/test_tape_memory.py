@@ -10,7 +10,7 @@ import ag
 from ag.autograd.tensor import Node
 from ag.engine.device import backend_of
 
-DEEP = 20_000
+DEEP = 10_000
 
 
 def deep_sum(x: ag.Tensor) -> ag.Tensor:

@@ -275,12 +275,12 @@ class Small(NumpyBackend):
 
 def test_what_cannot_catch_up_has_no_values() -> None:
     backend = Small()
-    x = backend.zeros((MIB * 64,), F32)
+    x = backend.zeros((MIB * 20,), F32)
     with record(backend, waits=True) as recording:
         total = backend.launch(add, x, x)
         product = backend.launch(mul, total, total)
         backend.full = True
-        with expect_error("no memory to catch up", ag.ArenaError, "no 268435456 bytes left"):
+        with expect_error("no memory to catch up", ag.ArenaError, "no 83886080 bytes left"):
             recording.catch_up()
     backend.full = False
     for b in (total, product):
