@@ -21,8 +21,9 @@ _VALUES: tuple[Any, ...] = (
     "\x00", "\ud800", "../../etc/passwd", "/dev/zero", [], [[]], [0, -1], {}, {"a": 1})
 _TOKENS = (b"\x00", b"\xff" * 8, b"\x7f" * 4, b"\r\n", b"{", b"]", b'"', b"\\u0000", b"[" * 3000, b'{"a":' * 1500,
            b"%!PS", b"../", b"\xef\xbb\xbf", b"\xed\xa0\x80")
-_RAW = ("NaN", "Infinity", "1e999", "-0", "4.0", "9" * 5000, "nul", "[" * 5000, "[" * 1200 + "]" * 1200,
-        '{"a":' * 1200 + "1" + "}" * 1200, '{"layer": "Sequential", "layers": [' * 200 + "]}" * 200)  # in place of a value
+_RAW = (  # texts in place of a value
+    "NaN", "Infinity", "1e999", "-0", "4.0", "9" * 5000, "nul", "[" * 5000, "[" * 1200 + "]" * 1200,
+    '{"a":' * 1200 + "1" + "}" * 1200, '{"layer": "Sequential", "layers": [' * 200 + "]}" * 200)
 _MARK = re.compile(r'\\*"@raw(\d+)@\\*"')
 LONGEST = 1 << 16  # bytes that one change adds at most
 
