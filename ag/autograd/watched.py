@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from ag.autograd.captured.snapshots import MISSING
 from ag.engine.program import OPEN, recording_here
@@ -19,21 +19,9 @@ from ag.engine.program import OPEN, recording_here
 _LOG = 4096  # changes that are kept
 
 
-class Listener(Protocol):
-    """Hears the ops that a function calls in one context, to write the function down in another form."""
-
-    def op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
-           out: object) -> None:
-        """Hear an op: the public function, its name in messages, tensors, other arguments, the result."""
-
-    def same(self, x: object, other: object) -> None:
-        """Hear that the tensor `other` is a copy of `x`, perhaps on another device."""
-
-    def read(self, x: object) -> None:
-        """Hear that the values of a tensor are read on the host."""
-
-
-listening: ContextVar[Listener | None] = ContextVar("ag_listening", default=None)
+# A listener hears what a function calls in one context, to write the function down in another form, such as ONNX:
+# op(function, name, operands, params, out), same(x, copy) of a copied tensor, and read(x) of values read on the host.
+listening: ContextVar[Any] = ContextVar("ag_listening", default=None)
 
 
 class ChangeLog:
