@@ -66,9 +66,12 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
         if _outline(built) != _outline(tensors):
             raise CheckpointError(f"ag_save_model: model_fn builds {_outline(built)}, and the model has "
                                   f"{_outline(tensors)}; they must be the same.")
-    config = _description(model) if isinstance(model, Layer) and _known(model) else None
+    try:
+        config = json.dumps(_description(model) if isinstance(model, Layer) and _known(model) else None)
+    except RecursionError:  # nested too deep to be described: `ag_load_model` asks for model_fn
+        config = "null"
     write_file(path, {name: elements_of(x) for name, x in tensors.items()},
-               {"format": _FORMAT, "model": json.dumps(config), "tied": json.dumps(ties(tensors))})
+               {"format": _FORMAT, "model": config, "tied": json.dumps(ties(tensors))})
 
 
 def check_arguments(call: str, path: object, *models: object) -> None:

@@ -8,6 +8,7 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -134,6 +135,20 @@ def test_deep_models_are_walked_copied_and_pickled() -> None:
     for _ in range(1000):
         lists = [lists]
     assert len(Net(more=lists).parameters()) == 4
+
+
+def test_deep_models_are_saved_for_a_factory(tmp_path: Path) -> None:
+    def made() -> ag.Layer:
+        model: ag.Layer = ag.ag_linear(1, 1)
+        for _ in range(600):
+            model = ag.ag_sequential(model)
+        return model
+
+    ag.ag_save_model(model := made(), tmp_path / "m")
+    with expect_error("no description", ag.CheckpointError, "ag_load_model", "model_fn"):
+        ag.ag_load_model(tmp_path / "m")
+    again = ag.ag_load_model(tmp_path / "m", made).state_dict()
+    assert all(np.array_equal(x, again[name]) for name, x in model.state_dict().items())
 
 
 def test_copies_are_made_of_every_part() -> None:
