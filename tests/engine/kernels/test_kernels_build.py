@@ -109,6 +109,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @needs_tools
 @pytest.mark.parametrize(("old", "new", "message"), REFUSED)
 def test_a_broken_shader_fails_the_build(shaders: Path, out: Path, old: str, new: str, message: str) -> None:
@@ -118,6 +119,7 @@ def test_a_broken_shader_fails_the_build(shaders: Path, out: Path, old: str, new
     assert "twice.comp" in str(caught.value) and message in str(caught.value)
 
 
+@pytest.mark.slow
 @needs_tools
 @pytest.mark.parametrize("line", ["// work: n * 3 / 4 multiply-adds", "// work: n * 3 / 4 operations",
                                   "// work: n * 3 / 4", "// turns: n * 3 / 4 of an invocation's loops"])
@@ -132,6 +134,7 @@ def test_what_a_launch_costs(shaders: Path, out: Path, line: str) -> None:
         build(shaders, out)
 
 
+@pytest.mark.slow
 @needs_tools
 def test_an_operand_seen_as_quads_and_a_local_size_to_be_chosen(shaders: Path, out: Path) -> None:
     edit(shaders, "void main", "layout(set = 0, binding = 1) readonly buffer XQuads_ { vec4 x_quads[]; };\nvoid main")
@@ -172,6 +175,7 @@ def test_only_what_changed_is_built(shaders: Path, out: Path) -> None:
     assert sorted(contents(out)) == ["manifest.json", "twice.spv"]
 
 
+@pytest.mark.slow
 @needs_tools
 def test_another_compiler_builds_all(shaders: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(shaders, out)
@@ -179,6 +183,7 @@ def test_another_compiler_builds_all(shaders: Path, out: Path, monkeypatch: pyte
     assert build(shaders, out) == ["twice"]
 
 
+@pytest.mark.slow
 @needs_tools
 def test_the_same_source_gives_the_same_bytes(shaders: Path, out: Path, tmp_path: Path) -> None:
     build(shaders, out)
@@ -225,6 +230,7 @@ def test_cooperative_shaders_are_left_out_where_the_tools_are_old(
     assert kernels_build.main([*arguments, "--check"]) == 0
 
 
+@pytest.mark.slow
 @needs_tools
 def test_better_tools_add_what_was_left_out(mixed: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels_build, "knows_cooperative", lambda: False)
@@ -256,6 +262,7 @@ def test_what_newer_tools_have_made_is_of_the_same_text(shader: Path) -> None:
     assert built == entry  # with these tools or others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shader", COOPERATIVE, ids=lambda path: path.stem)
 def test_what_newer_tools_have_made_is_taken(shader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shaders = tmp_path / "shaders"
@@ -324,6 +331,7 @@ def table(shaders: Path) -> Path:
     return shaders
 
 
+@pytest.mark.slow
 @needs_tools
 def test_a_function_becomes_a_kernel_and_an_instruction(table: Path, out: Path) -> None:
     assert build(table, out) == ["chain", "half", "scaled_grad", "twice"]
@@ -545,6 +553,7 @@ def test_a_shader_is_short_and_begins_with_what_it_does(path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- shared memory
 
 
+@pytest.mark.slow
 @needs_tools
 def test_shared_memory_is_summed_up(shaders: Path, out: Path) -> None:
     edit(shaders, "void main", "const uint WIDE = 4, HIGH = (last == 0) ? WIDE * 2u : 3;\n"
@@ -595,6 +604,7 @@ def shared_bytes(spirv: bytes, values: dict[int, int]) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MANIFEST["kernels"]))
 def test_the_manifest_has_the_shared_memory_of_the_binaries(name: str) -> None:
     entry = MANIFEST["kernels"][name]
