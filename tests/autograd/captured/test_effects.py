@@ -183,9 +183,9 @@ def test_a_step_that_changes_what_it_reads_says_so(caplog: pytest.LogCaptureFixt
 
     captured = ag.ag_capture(step)
     with caplog.at_level(logging.WARNING, "ag"):
-        for k in range(80):
+        for k in range(70):
             captured(np.full((1, 1), float(k)))
-    assert config.n == 80 and not captured._programs
+    assert config.n == 70 and not captured._programs
     (record,) = caplog.records
     assert "n was 63 and is 64" in record.getMessage() and "uncaptured" in record.getMessage()
 

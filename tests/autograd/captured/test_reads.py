@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import queue
 import random
 import sys
@@ -533,22 +532,6 @@ def test_attributes_that_are_only_written_may_change() -> None:
         config.count = k
         captured(np.array([[float(k)]]))
     assert len(captured._programs) == 1
-
-
-def test_what_a_step_counts_itself(caplog: pytest.LogCaptureFixture) -> None:
-    """It is recorded for every call, as no replay would count; after many in vain it runs eagerly."""
-    counter = SimpleNamespace(k=0.0)
-
-    def step(x: ag.Tensor) -> ag.Tensor:
-        counter.k += 1.0
-        return x * counter.k
-
-    captured = ag.ag_capture(step)
-    with caplog.at_level(logging.WARNING, "ag"):
-        for k in range(66):
-            assert captured(ag.ag_tensor([[2.0]])).item() == 2.0 * (k + 1)
-    assert [r.getMessage() for r in caplog.records if "runs uncaptured" in r.getMessage()] != []
-    assert captured.program is None
 
 
 # ---------------------------------------------------------------------------------------------- guards of names
