@@ -514,7 +514,7 @@ def test_the_manifest_lists_the_primitives_and_their_variants(kernels: dict[str,
         name for name in SHADERS if "_coop" not in name}
 
 
-@pytest.mark.parametrize("kernel", [*PRIMITIVES, *VARIANTS])
+@pytest.mark.parametrize("kernel", [*PRIMITIVES, *sorted(VARIANTS)])
 def test_a_shader_fits_its_primitive(kernels: dict[str, Any], kernel: str) -> None:
     if "_coop" in kernel and kernel not in kernels:
         pytest.skip("the tools here do not know cooperative matrices")
