@@ -86,7 +86,8 @@ said["pipelines"] = [len(far) for _, far in kernels._pipelines]
     assert min(said["pipelines"]) >= 2 and len(said["pipelines"]) > 5
 
 
-@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("card", [pytest.param(card, marks=() if card == "Vega" else pytest.mark.slow)
+                                  for card in CARDS])
 def test_products_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((130, 75)).astype(np.float32), rng.standard_normal((75, 140)).astype(np.float32)
