@@ -650,7 +650,7 @@ mutant("trainer", "a step has the errors of the one before", "ag/parallel/comm/d
        "copy_context(), tasks[0], []", "copy_context(), tasks[0], self.failed",
        f"{DEVICE_THREADS}::test_an_error_of_one_step_is_not_that_of_the_next")
 mutant("trainer", "a replay that compiled code refuses is made", "ag/autograd/capture.py",
-       "(result := self._quick(args)) is not NotImplemented:", "(result := self._quick(args)) is not None:",
+       "(result := self._quick(args)) is not NotImplemented:", "(result := self._quick(args)) is not self:",
        "parallel/trainer/test_faults.py::test_a_replica_that_hangs_after_replays_is_named[0-cpu]")
 mutant("trainer", "Ctrl-C leaves a part of a large array", "ag/engine/cpu_threads.py",
        "    except BaseException:\n        out[...] = array\n        raise", "    except ValueError:\n        raise",

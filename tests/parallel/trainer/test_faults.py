@@ -147,14 +147,14 @@ def test_a_replica_that_hangs_after_replays_is_named(replica: int, device: str) 
             return self.linear(x)
 
     def callback(step: ag.DPStep) -> None:
-        if step.step == 4:
+        if step.step == 20:
             for model in step.models:
                 model.waits = True
 
     with expect_error("dp_train with a device that does not finish its part after replays", ag.CommError,
-                      f"replica {replica} ({device})", "step 5", "within 1 s"):
+                      f"replica {replica} ({device})", "step 21", "within 1 s"):
         ag.dp_train(Model, DATA, ag.ag_mse_loss, lambda m, s: m(ag.ag_tensor(s[0])), lambda s: s[1],
-                    devices=["cpu", "cpu:1"], n_iter=9, verbose=False, callback=callback, timeout=1.0)
+                    devices=["cpu", "cpu:1"], n_iter=30, verbose=False, callback=callback, timeout=1.0)
     go.set()
     no_thread_is_left()
 
