@@ -1,8 +1,6 @@
-"""Conditions of a graphics card, brought about on a software driver: its tiles, another order, old memory.
+"""Conditions of a card on a software driver: its tiles, another order of launches, and memory that is not zero.
 
-A software driver computes launch after launch, takes small tiles for every product, and hands out zeros as memory.  So
-it hides a missing barrier, a mistake in large tiles, and an element that is never written.  Each condition is a context
-manager over the Vulkan backend's classes; `plugin.py` puts a whole run of pytest under them.
+Each hides mistakes there: in large tiles, a missing barrier, an element that is never written.
 """
 
 from __future__ import annotations

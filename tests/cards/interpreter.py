@@ -1,8 +1,6 @@
 """Run a workgroup of a compiled kernel in numpy, all invocations side by side, and note each access to memory.
 
-Accesses follow from the SPIR-V alone, so their counts hold on every card.  Invocations are lanes of arrays.  Each lane
-has a current block; the first of these in the program's order runs next, for the lanes in it.  So lanes that parted
-meet again, as they do on a card.  Unknown instructions are named by number.
+The current block that is first in the program's order runs next, so that lanes that parted meet again, as on a card.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""A plugin of pytest: all tests of a run under conditions of a card, ``PYTHONPATH=tests pytest -p cards.plugin``.
+"""A plugin of pytest, ``-p cards.plugin``: all tests of a run under conditions of a card, which AG_CARD names.
 
-AG_CARD has devices choose tiles as that card of conditions.py does.  AG_ORDER runs launches between two barriers
-``reversed`` or in ``random`` order.  AG_POISON=1 fills new memory with NaN.  With AG_ADDRESSED=1 no descriptor covers
-memory.  Devices must not be open yet.
+AG_ORDER is ``reversed`` or ``random``; AG_POISON=1 fills new memory with NaN; AG_ADDRESSED=1 has no descriptors.
 """
 
 from __future__ import annotations

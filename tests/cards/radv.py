@@ -1,8 +1,6 @@
 """Compile every kernel by RADV for AMD's chips, which need not be here, and read what became of it.
 
-Mesa's driver takes the chip from RADV_FORCE_FAMILY and then needs no hardware.  `statistics.c` has it compile kernels,
-and prints registers, spills, scratch memory and instructions (VK_KHR_pipeline_executable_properties).  Mesa 22.3 of
-Debian 12 calls RDNA 3 gfx1100 and has no RDNA 4; newer ones, which tools/setup.sh unpacks, have navi31 and gfx1201.
+RADV_FORCE_FAMILY names the chip.  `statistics.c` has it compile kernels, and prints registers, spills and instructions.
 """
 
 from __future__ import annotations
@@ -185,9 +183,6 @@ def chip_of(program: Path, name: str, mesa: Mesa | None = None) -> Chip | None:
     return asked and next(filter(None, (_known(program, asked, family) for family in CHIPS[name])), None)
 
 
-# ---------------------------------------------------------------------------------------------- what is chosen
-
-
 def card(chip: Chip) -> DeviceInfo:
     """A card with this chip and this driver."""
     return DeviceInfo("vulkan:0", chip.product, "AMD", chip.version, "discrete", 16 << 30)
@@ -208,9 +203,6 @@ def is_used(found: Compiled, chip: Chip) -> bool:
         return True
     target = Target(few_registers=has_few_registers(card(chip)))
     return target.tiled_attention(32 * found.constants["blocks"], 1, found.constants["dropped"] != 0)
-
-
-# ---------------------------------------------------------------------------------------------- what is compiled
 
 
 def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str, dict[str, int]]]:

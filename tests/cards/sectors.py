@@ -1,7 +1,6 @@
-"""Count the memory that kernels touch, in sectors of 32 bytes per 32 invocations side by side.
+"""Count the memory that kernels touch, in sectors of 32 bytes per 32 invocations side by side, as a card fetches them.
 
-A card fetches whole sectors for 32 lanes at a time.  The fewest are those that their words fill, or one for each lane
-where words are far apart.  Launches are so large that edges do not count, and `interpreter.py` runs some workgroups.
+Launches are so large that edges do not count, and `interpreter.py` runs some workgroups.
 """
 
 from __future__ import annotations
@@ -89,8 +88,6 @@ def ratio(launch: Launch, most: int = 2) -> float:
     counts = counted(run(launch, most)[1]).values()
     return sum(c.touched for c in counts) / sum(c.fewest for c in counts)
 
-
-# ---------------------------------------------------------------------------------------------- launches
 
 _RNG = np.random.default_rng(0)
 

@@ -1,7 +1,6 @@
-"""Write docs/kernels.md: sectors, multiply-adds and waves of kernels on chips, all counted without one.
+"""Write docs/kernels.md: ``python tests/cards/table.py``, after a change of a kernel or of the table of tiles.
 
-Run ``python tests/cards/table.py`` after a change of a kernel or of the table of tiles, on Debian 12 with the newer
-Mesa that ``make setup-test`` unpacks.
+Run it on Debian 12 with the newer Mesa that ``make setup-test`` unpacks.
 """
 
 from __future__ import annotations

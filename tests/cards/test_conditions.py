@@ -1,8 +1,4 @@
-"""Steps, ops and counters are right under the conditions of a card, which `conditions.py` brings about.
-
-The quick tests train small models.  The slow ones run the case table and the counters of a replayed step in processes,
-each under several conditions.
-"""
+"""Steps, ops and counters are right under the conditions of a card, which `conditions.py` brings about."""
 
 from __future__ import annotations
 
@@ -115,7 +111,6 @@ def test_a_step_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_attention_with_samples_first(rate: float, lavapipe: str) -> None:
-    """The same kernels add up in the same order: the same bits, and dropout drops the same weights."""
     rng, backend = np.random.default_rng(5), backend_of(lavapipe)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((8, 130, 5), (8, 140, 5), (12, 140, 5))]
 
@@ -136,8 +131,6 @@ def test_attention_with_samples_first(rate: float, lavapipe: str) -> None:
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
-
-# ---------------------------------------------------------------------------------------------- whole files
 
 TABLE = [f"tests/table/test_cases_{what}.py" for what in ("forward", "gradient", "capture")]
 COUNTERS = "tests/engine/test_counters.py"

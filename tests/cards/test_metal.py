@@ -1,7 +1,6 @@
 """Kernels on Metal: SPIRV-Cross, which MoltenVK is made of, translates all of them, and no array has a wrong size.
 
-A function's constants cannot be the size of an array in Metal.  MoltenVK before 1.3 gives such an array the size that
-it has by default, in silence; from 1.3 on it compiles a library for every pipeline.
+MoltenVK before 1.3 gives an array that is sized by a specialization constant its default size, in silence.
 """
 
 from __future__ import annotations

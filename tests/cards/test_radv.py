@@ -1,7 +1,4 @@
-"""RADV compiles the kernels for real chips of AMD: registers suffice, and chains are compiled, not looked up.
-
-`radv.py` asks the driver, which needs no chip.  A chip that this Mesa does not know is skipped, by name.
-"""
+"""RADV compiles the kernels for real chips of AMD: registers suffice, and chains are compiled, not looked up."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ def test_chains_are_compiled(chip: Chip, program: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
-    """Operands are found without a division, and convolutions in tiles divide only to find their tile."""
     chip = chip_of(program, "RDNA 2")
     assert chip is not None
     for found, code in machine_code(program, chip, [(name, "", {}) for name in WITHOUT_DIVISION]):
@@ -88,7 +84,6 @@ def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
 
 
 def test_products_have_room(chip: Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A few of them, of what `test_nothing_spills` asks about all."""
     found = compiled(program, chip, ["matmul_chain", "conv2d"], chosen_for(chip))
     assert not [f"{x}: {x.told}" for x in found if x.spills or x.waves < LEAST_WAVES]
     with capsys.disabled():
@@ -98,7 +93,6 @@ def test_products_have_room(chip: Chip, program: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_nothing_spills(chip: Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of all kernels, in the tiles that the table has for the chip."""
     found = [x for x in compiled(program, chip, sorted(KERNELS), chosen_for(chip)) if is_used(x, chip)]
     assert {x.kernel for x in found} == KERNELS.keys()
     assert not [f"{x}: {x.told}" for x in found if x.spills]
@@ -167,7 +161,6 @@ def test_float16_on_matrix_units_has_room(program: Path, name: str, kernel: str)
 
 @pytest.mark.slow
 def test_spills_would_be_seen(program: Path) -> None:
-    """Of L on RDNA 3 with a Mesa that has too few registers for it."""
     chip = chip_of(program, "RDNA 3")
     if chip is None or int(chip.version.partition(".")[0]) >= 24:
         pytest.skip("this Mesa has registers enough for L on RDNA 3, or does not know it")

@@ -35,8 +35,6 @@ def test_whoever_reads_a_column_touches_a_sector_per_word() -> None:
     assert out.touched == out.fewest and of_x.touched == 8 * of_x.fewest
 
 
-# ---------------------------------------------------------------------------------------------- the interpreter
-
 WINDOW = Window((3, 2), (2, 1), (1, 1))
 CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
     "matmul": Launch("matmul", [normal(70, 37), normal(70, 21), normal(21, 37)], {"ta": False, "tb": False}, "S4"),

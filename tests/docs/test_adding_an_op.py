@@ -1,8 +1,4 @@
-"""docs/adding_an_op.md is true: its blocks, put where it says in a copy of the repository, change four files, and the
-tests that follow from them pass.
-
-Everything runs in processes of its own, so the op is unknown to the other tests.
-"""
+"""docs/adding_an_op.md is true: its blocks, in a copy of the repository, change four files, and its tests pass."""
 
 from __future__ import annotations
 

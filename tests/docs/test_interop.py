@@ -1,6 +1,6 @@
 """docs/interop.md is true: its blocks run, both libraries compute the same from the same file, and its table fits.
 
-Where PyTorch is not installed, what its blocks leave comes from tests/docs/interop, written by PyTorch (make.py there).
+Without PyTorch, what its blocks leave comes from tests/docs/interop.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def test_the_blocks_with_pytorch(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_blocks_of_the_resnets(folder: Path) -> None:
-    """With weights under torchvision's names, its logits come out."""
     found = np.load(ROOT / "tests" / "nn" / "resnet" / "torchvision.npz")
     names = json.loads(found["names18"].tobytes())
     theirs = {**weights.state(names["shapes"]), **{name: np.array(3) for name in names["counted"]}}
@@ -122,8 +121,6 @@ def test_the_blocks_of_the_resnets(folder: Path) -> None:
         logits = model(weights.images().transpose(1, 2, 3, 0).copy()).numpy().T[:, ::10]
         assert np.abs(logits - found["logits18"]).max() <= 1e-4 * np.abs(found["logits18"]).max()
 
-
-# ---------------------------------------------------------------------------------------------- table
 
 SIZES = {"i": 3, "o": 4, "h": 2, "w": 5, "c": 6, "v": 7, "d": 8, "n": 2}
 ROWS = re.findall(r"^\| `(ag_\w+\(.*?\))` \| (.*?) \| `(\w+\(.*?\))` \| (.*?) \|", PAGE, re.M)

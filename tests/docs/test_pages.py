@@ -1,7 +1,6 @@
 """Every Python block of README.md and docs/ runs: those of a page one after the other, as one program.
 
-A page that another test runs, as its blocks come in pairs or go into files, is named in `ELSEWHERE`.  Blocks that the
-tests cannot run begin with ``py hardware`` (a graphics card) or ``py elsewhere`` (another library); the page says so.
+Blocks that begin with ``py hardware`` or ``py elsewhere`` cannot run here.
 """
 
 from __future__ import annotations

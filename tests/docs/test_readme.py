@@ -1,7 +1,4 @@
-"""README.md and docs/ are true: commands, links and files exist, and the README begins as it promises.
-
-That their blocks run is tests/docs/test_pages.py's matter, and that the site can be built tests/docs/test_site.py's.
-"""
+"""README.md and docs/ are true: commands, links and files exist, and the README begins as it promises."""
 
 from __future__ import annotations
 

@@ -53,7 +53,6 @@ def test_the_reference_has_every_public_name_once() -> None:
 
 @pytest.mark.slow
 def test_the_table_has_every_name_of_every_public_module() -> None:
-    """Or, where `ag` has the object under the same name, that one."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed, so its estimators cannot be looked at")
     rows, public = table(), dict(public_names())
     for name, thing in public.items():

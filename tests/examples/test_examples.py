@@ -1,7 +1,4 @@
-"""The examples run as a user runs them, at reduced size, on the CPU and on the Vulkan devices, alone and together.
-
-Their own checks (accuracy, equal replicas, PASS lines) are what is tested; that these checks can fail is tested too.
-"""
+"""The examples run as a user runs them, at reduced size, on the CPU and on the Vulkan devices, alone and together."""
 
 from __future__ import annotations
 
@@ -236,8 +233,6 @@ def test_raw_parameters() -> None:
 def test_short_examples_are_short(script: str, lines: int) -> None:
     assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= lines
 
-
-# ---------------------------------------------------------------------------------------------- parallel_*.py
 
 NOT_CHECKED = ("parallel_common.py", "parallel_modes.py")  # the losses of what they train, by `check`
 PARALLEL = sorted(p.name for p in EXAMPLES.glob("parallel_*.py") if p.name not in NOT_CHECKED)

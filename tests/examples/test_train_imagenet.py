@@ -32,9 +32,6 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
                           timeout=600, check=False, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment})
 
 
-# ---------------------------------------------------------------------------------------------- trees
-
-
 def test_digits_become_a_tree(tmp_path: Path) -> None:
     done = run("make_image_tree.py", "digits", str(tmp_path / "digits"))
     assert done.returncode == 0, done.stderr
@@ -50,7 +47,6 @@ def test_digits_become_a_tree(tmp_path: Path) -> None:
 
 
 def test_photos_are_cut_from_other_tiles_for_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten pictures that say of each pixel where it is: red across, green down, both in tiles."""
     def picture(k: int) -> Image.Image:
         y, x = np.mgrid[: (191 if k == 0 else 400), :384]
         where = np.stack([x // make_image_tree.TILE, y // make_image_tree.TILE, np.full_like(x, k)], -1)
@@ -77,9 +73,6 @@ def test_without_a_package_index_it_says_so(tmp_path: Path) -> None:
                PIP_CONFIG_FILE=os.devnull)
     assert done.returncode == 1 and not (tmp_path / "photos").exists() and done.stderr.count("\n") == 1
     assert done.stderr.startswith("make_image_tree: pip could not download scikit-image")
-
-
-# ---------------------------------------------------------------------------------------------- settings
 
 
 def said(text: str | bytes, path: Path) -> str:
@@ -143,9 +136,6 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         done = run("train_imagenet.py", *arguments)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
         assert done.stderr.startswith("train_imagenet: ") and fault in done.stderr
-
-
-# ---------------------------------------------------------------------------------------------- logs
 
 
 @pytest.fixture
@@ -213,7 +203,6 @@ def test_the_rate_in_the_log_is_the_optimizers(tree: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("at", [1, 3, 4])
 def test_a_job_that_was_ended_goes_on_to_the_same_log(tree: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Ended before its first checkpoint, after that of the first epoch, and in the second."""
     whole = log(settings(tree, "whole"), ["cpu"])
     s = settings(tree, "ended")
     after = Job.after_step
@@ -255,9 +244,6 @@ def test_a_rank_that_is_lost_while_it_evaluates_changes_no_accuracy(tree: Path) 
     found = job.accuracies(ag.DPStep(0, 0.0, [model], losing))
     assert found == job.accuracies(ag.DPStep(0, 0.0, [model], alone))
     assert (losing.told, alone.told) == (2, 1)
-
-
-# ---------------------------------------------------------------------------------------------- accuracy
 
 
 def last_row(path: Path) -> list[float]:

@@ -1,7 +1,6 @@
 """Fixtures for the tests of the patched kp binding: the drivers, a shader, a subprocess.
 
-Every test runs once per Vulkan driver listed in AG_TEST_ICDS (ICD .json files joined by os.pathsep);
-without that variable, on lavapipe where it is installed.  Of ag it knows only where the extension is.
+Every test runs once per Vulkan driver listed in AG_TEST_ICDS, or on lavapipe where it is installed.
 """
 
 import glob

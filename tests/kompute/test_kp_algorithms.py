@@ -89,7 +89,6 @@ print(m.algorithms(asked, 2))
 
 
 def test_a_handler_that_raises(python, spirv_file, fault_layer):
-    """The pipelines in work end, and those that were not begun are not made."""
     out = python(SLOW.format(spirv=str(spirv_file)) + """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -117,7 +117,6 @@ print(s.is_running(), b.data().tolist())
 
 
 def test_what_is_refused_has_classes_of_its_own_and_leaves_no_ruins(python, fault_layer):
-    """None aborts the process; a submission that could not be waited for still runs."""
     lines = python("import numpy as np\n" + REFUSED, **fault_layer).splitlines()
     memory, other = "OutOfMemoryError False True ", "Error True False "
     device = [memory, memory, "DeviceLostError True False ", memory, other]
@@ -219,7 +218,6 @@ def test_constants_keep_their_type(rig, spirv_file, dtype):
 
 
 def test_storage_that_the_host_sees(rig, expected):
-    """All memory of a software driver: what the host writes there launches read, and what they write it reads."""
     assert rig.arena.is_init() and rig.manager.host_sees() and rig.manager.host_access(rig.arena) == (True, True)
     values = np.arange(1000, dtype=np.uint32)
     rig.arena.data()[:1000] = values

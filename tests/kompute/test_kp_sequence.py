@@ -146,7 +146,6 @@ def test_devices_are_listed_without_opening_one(rig):
 
 
 def test_a_launch_in_parts(rig, expected):
-    """Two parts, one of which begins at workgroup 7, and again after a replay."""
     rig.write(VALUES)
     sequence = rig.manager.sequence()
     push = np.array([0, 1024, 1000, 1], np.uint32).tobytes()
@@ -162,7 +161,6 @@ def test_a_launch_in_parts(rig, expected):
 
 
 def test_one_pipeline_for_several_tensors(rig, expected):
-    """The second outlives the Python object of the first; bindings are as many as before."""
     rig.write(VALUES)
     other, made = rig.manager.arena(4096), rig.manager.pipelines()
     bound = rig.manager.bound(rig.algorithm, [rig.arena, other])

@@ -102,9 +102,6 @@ def test_no_queue_that_computes(limited: Limited) -> None:
         raise getattr(ag, said["error"][0])(said["error"][1])
 
 
-# ---------------------------------------------------------------------------------------------- without a driver
-
-
 def card(number: int, description: str, kind: str, uuid: str = "", driver_id: int = 0) -> Listed:
     return Listed(number, DeviceInfo(f"vulkan:{number}", description, "", "", kind, 0, (), uuid), driver_id)
 
@@ -166,8 +163,6 @@ def test_names_of_devices(lavapipe: str, swiftshader: str) -> None:
         ag.ag_device("cpu:Intel")
 
 
-# ---------------------------------------------------------------------------------------------- versions of drivers
-
 NVIDIA, INTEL, AMD, OTHER = 0x10DE, 0x8086, 0x1002, 0x13B5
 
 
@@ -210,6 +205,5 @@ def test_the_version_of_a_driver(driver: int, vendor: int, told: str, word: int,
     (NVIDIA, OWN, False, "550.54.14"), (NVIDIA, OWN, True, "550.54.14"), (INTEL, WINDOWS, True, "101.5186"),
     (INTEL, USUAL, False, "24.0.2"), (AMD, USUAL, True, "24.0.2")])
 def test_the_version_of_a_driver_that_tells_nothing(vendor: int, word: int, windows: bool, version: str) -> None:
-    """One before Vulkan 1.2."""
     properties = cast(Properties, {"driver_id": 0, "vendor_id": vendor, "driver_info": "", "driver_version": word})
     assert driver_version(properties, windows) == version

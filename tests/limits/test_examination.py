@@ -51,7 +51,6 @@ def test_a_card_on_which_all_is_well(limited: Limited, cache: Path) -> None:
 
 
 def test_tiles_that_were_right_and_are_wrong_now(limited: Limited, tmp_path: Path) -> None:
-    """The kept verdict on them is not believed."""
     assert found_by(limited, tmp_path, TYPE=DISCRETE)["tiles"][0] == "ok"
     (kept,) = (tmp_path / "ag").glob("*.json")
     choices = json.loads(kept.read_text("utf-8"))["choices"]
@@ -94,6 +93,5 @@ def test_a_card_with_little(limited: Limited, cache: Path) -> None:
 
 
 def test_a_name_that_the_layer_gives_is_of_the_same_file(limited: Limited, cache: Path) -> None:
-    """The processes that are asked for the file of a device see it as this one does."""
     found = found_by(limited, cache, TYPE=DISCRETE, NAME="Voodoo")["driver file"]
     assert found[0] == "ok" and found[1].endswith("lvp_icd.x86_64.json")

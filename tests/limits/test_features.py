@@ -60,7 +60,6 @@ def needed() -> set[str]:
 
 
 def test_what_is_used_is_enabled_and_nothing_else(limited: Limited, tmp_path: Path, needed: set[str]) -> None:
-    """On a device that has all."""
     said = limited(OPENED, EVERY=1, FEATURES=tmp_path / "features")
     words = (tmp_path / "features").read_text("utf-8").split()
     assert set(said["enabled"]) == {PLACES.get(word, word) for word in words} - EXTENSIONS == needed

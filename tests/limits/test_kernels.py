@@ -147,11 +147,7 @@ said["error"] = error_of(products)
                          ids=["none", "sizes", "sizes and threads"])
 def test_kinds_of_tiles_that_come_out_wrong_are_not_used(limited: Limited, tmp_path: Path, lost: dict[str, int],
                                                          kinds: str) -> None:
-    """A driver loses sizes, as MoltenVK did before 1.3.
-
-    Kind S has the default ones, by which V's workgroups make too much.  A kernel of one size is for drivers that
-    mistake the size of a workgroup as well.
-    """
+    """A driver loses sizes, as MoltenVK did before 1.3."""
     for _ in range(2):  # the second time by what was kept
         said = limited(SIZED, {"XDG_CACHE_HOME": str(tmp_path)}, TYPE=DISCRETE, **lost)
         assert (said["error"], said["wrong"], said["kinds"]) == (None, 0, kinds)
@@ -166,8 +162,6 @@ def test_a_kind_that_is_forced_and_wrong(limited: Limited, tmp_path: Path) -> No
     with expect_error("tiles that come out wrong", ag.KernelError, "llvmpipe", "tiles of kind M", "AG_MATMUL_TILE"):
         raise getattr(ag, said["error"][0])(said["error"][1])
 
-
-# ---------------------------------------------------------------------------------------------- everything else
 
 WORKLOAD = """
 sys.path.insert(0, "tests")

@@ -51,10 +51,7 @@ def test_segments_and_pipelines_where_an_allocation_may_have_64_mib(limited: Lim
 
 
 def test_segments_where_an_allocation_may_have_2_gib(limited: Limited, tmp_path: Path) -> None:
-    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2.
-
-    They double from 16 MiB on, so that there are six below that size.
-    """
+    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2."""
     said = limited(MODEL, PIPELINES=tmp_path / "pipelines", ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
     assert said["right"] == sums()
     assert said["bound"] > said["kernels"] == (tmp_path / "pipelines").stat().st_size
@@ -62,7 +59,6 @@ def test_segments_where_an_allocation_may_have_2_gib(limited: Limited, tmp_path:
 
 
 def test_segments_keep_to_the_memory_budget(limited: Limited) -> None:
-    """They use what is left of it, and are small where nothing is: the driver may still give more."""
     said = limited(MODEL + 'said["sizes"] = [nbytes for nbytes, _ in device.arena.segments]', BUDGET=180 * MIB)
     assert said["right"] == sums()
     first, rest = said["sizes"][:3], said["sizes"][3:]
@@ -156,14 +152,10 @@ said["addresses"] = len(device._kernels._addresses)
 
 
 def test_tensors_larger_than_a_descriptor_covers(limited: Limited) -> None:
-    """They are found by their address, with the same bits; each has a segment to itself."""
     covered, by_address = limited(LARGE), limited(LARGE, RANGE=MIB // 8)
     assert covered.pop("addresses") == 0 and by_address.pop("addresses") >= 3
     assert by_address["largest block"] == covered["largest block"]
     assert by_address == covered
-
-
-# ---------------------------------------------------------------------------------------------- the numbers
 
 
 def properties(**limits: int) -> Properties:

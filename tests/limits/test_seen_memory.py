@@ -78,7 +78,6 @@ def test_words_go_the_quickest_way(limited: Limited, tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("name", ["resizable BAR", "shared and cached"])
 def test_segments_with_addresses(limited: Limited, name: str) -> None:
-    """Each large tensor has a segment to itself where a descriptor covers 1 MiB."""
     card = CARDS[name]
     said = limited(WAYS + 'said["addressed"] = bool(device._manager.address(device.arena.segments[-1][1]))',
                    TYPE=card.kind, MEMORY=card.memory, RANGE=1 << 20)
@@ -86,7 +85,6 @@ def test_segments_with_addresses(limited: Limited, name: str) -> None:
 
 
 def test_memory_that_the_host_sees_is_used_up(limited: Limited, tmp_path: Path) -> None:
-    """Segments are then made of what it does not see."""
     card = CARDS["resizable BAR"]
     said = limited(WAYS, TYPE=card.kind, MEMORY=card.memory, TYPES=tmp_path / "types", FULL=1)
     assert said["small"] == said["large"] == ["staged", "staged"]

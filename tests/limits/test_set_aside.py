@@ -1,7 +1,4 @@
-"""Chips that share the machine's memory, of which a driver sets a small part aside as theirs: they go on beside it.
-
-Cards have memory of their own, and end with that.
-"""
+"""Chips that share the machine's memory, of which a driver sets a small part aside as theirs: they go on beside it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,6 @@ def test_the_driver_says_it(limited: Limited, limits: dict[str, object], units: 
     ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:0:0", "AMD_ACTIVE": 0, "HEAP": 5 * GIB}, 20),
 ], ids=["none", "none, integrated", "not NVIDIA's", "not AMD's", "not ARM's", "zero"])
 def test_no_driver_says_it(limited: Limited, limits: dict[str, object], units: int) -> None:
-    """Structures of extensions that a device does not have are not asked."""
     said = limited(UNITS, **limits)
     assert said["told"] == [0, 0] and said["used"] == [units] * 2 and said["right"]
     assert said["doctor"] == [f"about {units}, an estimate by kind and memory, as the driver does not say"]

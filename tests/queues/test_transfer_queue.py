@@ -1,7 +1,4 @@
-"""Uploads beside launches, on a card with a queue for them: every value is what it would be with one queue.
-
-The two queues run in the order that is worst: copies as late as they may come, or as early.
-"""
+"""Uploads beside launches, on a card with a queue for them: every value is what it would be with one queue."""
 
 from __future__ import annotations
 
@@ -74,7 +71,6 @@ said["left"] = recorder.beside.busy
 
 
 def test_words_that_launches_read_are_not_overtaken(queued: Queued) -> None:
-    """An upload waits for the last launch that reads its place, and for an earlier one until that has ended."""
     said = queued(BEGIN + """
 from ag.engine.kernels.elementwise import add
 n = 1 << 19
@@ -92,7 +88,6 @@ said["seen"] = [np.unique(backend.download(y)).tolist() for y in seen]
 
 
 def test_an_upload_onto_an_upload(queued: Queued) -> None:
-    """Two of the same words come in their order, and what is small, too."""
     said = queued(BEGIN + """
 n = 2 << 20  # in two pieces, where four may be on their way
 x = backend.alloc((n,), F32)
@@ -108,7 +103,6 @@ BAR = {"AG_LIMITS_MEMORY": f"{80 * GIB}:1:7,{16 * GIB}:6:14"}  # of which the ho
 
 
 def test_memory_that_the_host_writes_and_an_upload_is_on_its_way_to(queued: Queued) -> None:
-    """An upload of more than 16 MiB goes beside the launches, and what is smaller the host writes, but not there."""
     said = queued(BEGIN + """
 x = backend.alloc((5 << 20,), F32)
 wrong = []
@@ -193,7 +187,6 @@ said["losses"] = kinds[0][0]
 
 @pytest.mark.slow
 def test_training_with_the_next_batch_on_its_way(queued: Queued) -> None:
-    """Captured or not, all steps have the bits that they have with one queue."""
     said = queued(BEGIN + TRAINING)
     alone = queued(BEGIN + TRAINING, AG_QUEUES_TIMELINE="0")
     assert said["same"] == [True] * 4 and said["losses"] == alone["losses"]
@@ -282,7 +275,6 @@ x, z = backend.alloc((n,), F32), backend.alloc((n,), F32)
 
 @pytest.mark.parametrize("every", [17, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_handler_in_the_middle_of_an_upload(queued: Queued, every: int) -> None:
-    """It uploads to the same place, and to another, and launches: nobody sees anything that is not his."""
     said = queued(BEGIN + HANDLER + """
 wrong, places = [], 0
 for at in range(1, 400, EVERY):
@@ -312,7 +304,6 @@ said["wrong"], said["places"] = wrong, places
 
 
 def test_an_interrupt_in_the_middle_of_an_upload(queued: Queued) -> None:
-    """The device is well afterwards, and the memory is anybody's."""
     said = queued(BEGIN + HANDLER + """
 def interrupt():
     raise KeyboardInterrupt

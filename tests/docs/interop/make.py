@@ -1,7 +1,4 @@
-"""Writes the files beside it anew: what PyTorch's blocks of docs/interop.md write, and their results.
-
-Needs PyTorch: `python tests/docs/interop/make.py`, in an environment where `ag` is importable and pytest installed.
-"""
+"""Write the files beside it anew, with PyTorch: ``python tests/docs/interop/make.py``."""
 
 from __future__ import annotations
 

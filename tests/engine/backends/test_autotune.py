@@ -1,7 +1,4 @@
-"""AG_TUNE=1: the quickest tiles are measured once per class of products, kept in a file, and used from then on.
-
-Most tests choose for a device that only counts; one measures on SwiftShader.
-"""
+"""AG_TUNE=1: the quickest tiles are measured once per class of products, kept in a file, and used from then on."""
 
 from __future__ import annotations
 
@@ -203,7 +200,6 @@ def test_kinds_that_do_not_fit_the_device(card: Counted) -> None:
 
 def test_a_device_measures_and_captures_what_it_chose(swiftshader: str, folder: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager and captured launches of a product are of one class; without AG_TUNE no file is read or written."""
     a, b = (normal(np.random.default_rng(3), *shape) for shape in ((40, 30), (30, 40)))
     for tuned in (False, True):
         monkeypatch.setenv("AG_TUNE", "1")
@@ -227,7 +223,6 @@ def test_a_device_measures_and_captures_what_it_chose(swiftshader: str, folder: 
 
 @pytest.mark.slow
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
-    """From the outside: the variable, the file, and a process that would fail if it measured."""
     program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan.products import autotune\n"
                "autotune._MOST_SECONDS = 0\n"
                "if sys.argv[2] == 'kept': autotune.seconds_of = None\n"

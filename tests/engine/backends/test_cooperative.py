@@ -1,9 +1,4 @@
-"""ag_matmul_precision: what it accepts, that devices without matrix units say so, and which kernels pass the test.
-
-No device of the usual tests has cooperative matrices.  There the test of a kernel is itself tested, with the float32
-kernels in the place of the others.  Where a device has them and the tools can compile the shader, it runs: with float16
-in the place of bfloat16 if the device knows no better.
-"""
+"""ag_matmul_precision: what it accepts, that devices without matrix units say so, and which kernels pass the test."""
 
 from __future__ import annotations
 
@@ -71,9 +66,6 @@ def grid(backend: Any) -> Any:
     return backend.command(matmul, buffers, {"ta": False, "tb": False}).grid
 
 
-# ---------------------------------------------------------------------------------------------- the setting
-
-
 def test_the_precision_before_is_returned_and_comes_back() -> None:
     assert ag.ag_matmul_precision("high") == "highest"
     with ag.ag_matmul_precision("medium") as before:
@@ -101,9 +93,6 @@ def test_the_cpu_stays_in_float32() -> None:
     expected = ag.ag_matmul(x, x).numpy()
     with ag.ag_matmul_precision("medium"):
         np.testing.assert_array_equal(ag.ag_matmul(x, x).numpy(), expected)
-
-
-# ---------------------------------------------------------------------------------------------- tiles and sizes
 
 
 def test_the_largest_matrices_of_bfloat16_are_taken() -> None:
@@ -145,9 +134,6 @@ def test_tiles_are_as_large_as_gives_all_units_work() -> None:
     assert rule.choose(512, 512, 16) == large and rule.choose(20, 20, 1) == small
 
 
-# ---------------------------------------------------------------------------------------------- devices without
-
-
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", [NAMED] if NAMED else ["lavapipe", "swiftshader"])
 def test_a_device_without_matrix_units_says_so_once(driver: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,9 +160,6 @@ def test_a_device_without_the_extension(
         product(opened(swiftshader))
     assert "SwiftShader" in caplog.text
     assert "has no cooperative matrices of bfloat16 or float16 that are of use" in caplog.text
-
-
-# ---------------------------------------------------------------------------------------------- the test at first use
 
 
 @pytest.fixture
@@ -290,9 +273,6 @@ def test_a_captured_step_is_the_eager_one(injected: Callable[..., Any], tmp_path
     assert verdicts(tmp_path) == {"matmul high in subgroups of 4": "used"}
 
 
-# ---------------------------------------------------------------------------------------------- devices with
-
-
 @pytest.fixture
 def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A backend whose kernels on cooperative matrices are compiled; with float16 if the device has no bfloat16."""
@@ -329,7 +309,6 @@ def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 def test_the_kernels_are_right(
     matrix_device: Any, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On every device that can run them; whether they are fast is another matter."""
     times = itertools.cycle([0.5, 1.0])
     monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
     monkeypatch.setattr(cooperative, "warm_up", lambda recorder, command: None)

@@ -1,8 +1,4 @@
-"""The process goes on when the machine fails: no memory, a lost device, no driver, no extension.
-
-Each case runs in a process of its own, because drivers and devices are opened once per process.  The faults of
-healthy devices come from the layer in third_party/kp/fault.
-"""
+"""The process goes on when the machine fails: no memory, a lost device, no driver, no extension."""
 
 from __future__ import annotations
 
@@ -36,8 +32,6 @@ def expect(situation: str, found: list[str] | None, error: type[BaseException], 
         if found is not None:
             raise getattr(ag, found[0])(found[1])
 
-
-# ---------------------------------------------------------------------------------------------- faults of a device
 
 OUT_OF_MEMORY = """
 with ag.ag_device(DEVICE):
@@ -151,7 +145,6 @@ said["closed"] = error_of(ag.ag_shutdown)
 @pytest.mark.parametrize("number", [0, 1])
 def test_device_lost_in_train_distributed(run: Run, layer: dict[str, str], number: int, swiftshader: str,
                                           tmp_path: Path) -> None:
-    """The job goes on without the device."""
     code = RESTART.replace("PATH", repr(str(tmp_path / "job.safetensors"))).replace("LOST", str(number))
     said = run(OPENED + code, **layer, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
     survivor = f"vulkan:{1 - number}"
@@ -161,8 +154,6 @@ def test_device_lost_in_train_distributed(run: Run, layer: dict[str, str], numbe
     assert f"vulkan:{number} failed in step" in line and f"on {survivor}." in line
     assert said["closed"] is None and said["err"] == ""
 
-
-# ---------------------------------------------------------------------------------------------- missing pieces
 
 LOOK = """
 said["count"] = ag.ag_vulkan_device_count()
@@ -215,7 +206,6 @@ plans._SPV = Path(PATH)
 @pytest.mark.vulkan
 @pytest.mark.parametrize("name", ["manifest.json", pytest.param("exp.spv", marks=pytest.mark.slow)])
 def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, name: str) -> None:
-    """Counts, "auto" and dp_train go on with the CPU, and each says so in one line."""
     spv = tmp_path / "spv"
     shutil.copytree(plans._SPV, spv)
     (spv / name).unlink()
@@ -257,8 +247,6 @@ def test_one_driver_of_two_missing(run: Run, lavapipe: str) -> None:
                VK_ICD_FILENAMES=os.pathsep.join([icd, "/nonexistent"]))
     assert len(said["names"]) == 1 and "llvmpipe" in said["names"][0]
 
-
-# ---------------------------------------------------------------------------------------------- processes
 
 FORK = """
 import os
@@ -308,7 +296,6 @@ said["status"] = os.waitpid(pid, 0)[1]
 @pytest.mark.parametrize("keep", [False, True], ids=["tensors are kept", "the driver is still in use"])
 def test_a_forked_child_after_the_device_was_closed(run: Run, driver: str, keep: bool,
                                                     request: pytest.FixtureRequest) -> None:
-    """It may open the device for itself, but not while something of the parent's is open."""
     said = run(AFTER_CLOSING.replace("DEVICE", repr(request.getfixturevalue(driver))).replace("KEEP", repr(keep)))
     assert said["status"] == 0 and ("this is a forked child" if keep else "CHILD 3.0") in said["out"], said
 

@@ -66,7 +66,6 @@ def depend(one: tuple[list[Range], list[Range]], other: tuple[list[Range], list[
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs(seed: int) -> None:
-    """Every dependent pair has a barrier between; every barrier separates a pair that depends."""
     rng = random.Random(seed)
 
     def some_range() -> Range:
@@ -89,9 +88,6 @@ def test_very_many_ranges_cost_one_barrier() -> None:
     tracker = HazardTracker()
     barriers = sum(tracker.launch([], [(i * 10, i * 10 + 5)]) for i in range(10_000))
     assert 10 < barriers < 100
-
-
-# ---------------------------------------------------------------------------------------------- on a device
 
 
 @pytest.fixture

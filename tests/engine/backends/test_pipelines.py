@@ -1,7 +1,4 @@
-"""Kernels are compiled once, several at a time, and kept in a file; whatever interrupts that.
-
-The layer of third_party/kp/fault makes a pipeline take a while, counts how many are made at once, and refuses them.
-"""
+"""Kernels are compiled once, several at a time, and kept in a file; whatever interrupts that."""
 
 from __future__ import annotations
 
@@ -113,7 +110,6 @@ def test_a_driver_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_pipeline_serves_all_segments(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operands in every combination of four segments, and two kernels."""
     monkeypatch.setattr(vulkan_backend, "_FIRST_BYTES", 1 << 16)
     shared = backend_of(lavapipe)
     assert isinstance(shared, VulkanBackend)
@@ -184,8 +180,6 @@ def test_a_process_that_finds_what_another_one_compiled_starts_soon(lavapipe: st
     assert all(said["loss"] == first["loss"] and said["made"] == first["made"] for said in others)
     assert 0 < min(said["spent"] for said in others) < first["spent"]
 
-
-# ---------------------------------------------------------------------------------------------- several at a time
 
 # Chains differ in their numbers of functions, so the program has COUNT pipelines of its own.
 STEP = """
@@ -333,7 +327,6 @@ def interrupted():
 
 @pytest.mark.slow
 def test_interrupted(run: Run) -> None:
-    """It is heard before all are made, those in work end, and what is called next is right."""
     said = run(f"{INTERRUPTED}\nsaid['seconds'] = interrupted()\nsaid['kept'] = differing()\n"
                "os.environ['KPFAULT_PIPELINE_MS'] = '0'\nsaid['right'] = right(captured())\n"
                "said['differ'] = differing()", KPFAULT_PIPELINE_MS="400")

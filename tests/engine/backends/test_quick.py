@@ -84,7 +84,6 @@ CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, object]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_commands(device: Device, case: str) -> None:
-    """Of the second launch, from the same memory, and of one whose operands are views that begin anywhere."""
     name, shapes, params = CASES[case]
     primitive, whole = PRIMITIVES[name], [device.of(1 + int(np.prod(shape))) for shape in shapes]
     for offset in (0, 1):
@@ -104,7 +103,6 @@ def test_the_same_commands(device: Device, case: str) -> None:
 
 
 def test_what_python_makes(device: Device) -> None:
-    """Python launches what is new, of another type or kind, empty, or of several results."""
     add, x, y = PRIMITIVES["add"], device.of(3, 5), device.of(3, 5)
     half, nothing = device.of(4, dtype=BF16), device.of(0, 3)
     ids = device.backend.alloc((2,), I32)
@@ -135,7 +133,6 @@ def test_zeros_of_both_signs(device: Device) -> None:
 
 
 def test_what_decides_is_looked_at(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another precision, other tiles, a profile, a recording: then Python makes launches."""
     matmul, x = PRIMITIVES["matmul"], device.of(4, 4)
     named: Any = {"ta": False, "tb": False, "into": device.of(4, 4)}
     device.launch(matmul, x, x, **named)

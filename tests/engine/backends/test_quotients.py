@@ -1,6 +1,4 @@
-"""Quotients by multiplication and shift are those of integers: by the proof's condition, in numpy, and on devices; and
-operands that are walked by them come where their strides say.
-"""
+"""Quotients by multiplication and shift are those of integers, and operands that are walked by them come in order."""
 
 from __future__ import annotations
 
@@ -78,7 +76,6 @@ def test_quotients_in_32_bits() -> None:
 
 
 def test_nothing_is_divided_by_zero() -> None:
-    """Sizes of empty tensors, of which no launch is made."""
     assert divisors((0, 3)) == [0, 0, *multiplier_and_shift(3)] and divisors(0) == [0, 0]
 
 
@@ -140,7 +137,6 @@ def test_operands_are_walked_by_their_strides(shape: Shape) -> None:
 
 
 def test_one_axis_takes_no_quotient() -> None:
-    """And a layout without axes has no steps."""
     layout = shapes.broadcast_layout((4, 5), (4, 5), ())
     assert steps(layout)["a_step"] == (1, *[0] * 7) and steps(layout)["b_step"] == (0,) * 8
     assert not any(steps(layout)["multipliers"]) and layout["ndim"] == 1
@@ -148,7 +144,6 @@ def test_one_axis_takes_no_quotient() -> None:
 
 
 def test_kernels_have_room_for_all_axes() -> None:
-    """As many steps as a layout has, and a quotient less; a word has four shifts."""
     for name, entry in manifest()["kernels"].items():
         counts = {member["name"]: member["count"] for member in entry["push"]}
         if "multipliers" in counts:

@@ -1,8 +1,4 @@
-"""A refusal of the driver is an error of ag that names the device, loses nothing, and ends when the driver relents.
-
-Each case runs in a process of its own, as devices are opened once per process.  The layer of third_party/kp/fault
-refuses calls of Vulkan by their names, for as long as the code wants.
-"""
+"""A refusal of the driver is an error of ag that names the device, loses nothing, and ends when the driver relents."""
 
 from __future__ import annotations
 
@@ -72,8 +68,6 @@ def expect(situation: str, found: list[str] | None, error: type[BaseException], 
         raise getattr(ag, found[0])(found[1])
 
 
-# ---------------------------------------------------------------------------------------------- opening
-
 OPEN = """
 said["named"] = error_of(lambda: ag.ag_device("vulkan:0"))
 said["gpu"] = error_of(lambda: ag.ag_device("gpu"))
@@ -95,7 +89,6 @@ FULL = "has no memory left to be opened", "close what else uses it", "'cpu'"
     pytest.param({"KPFAULT_ALLOC_LIMIT": str(20 << 20)}, id="20 MiB", marks=pytest.mark.slow),
     pytest.param({"KPFAULT_REFUSE": "vkCreateDevice"}, id="no device", marks=pytest.mark.slow)])
 def test_a_full_card_is_opened_by_nobody(run: Run, faults: dict[str, str]) -> None:
-    """Its name is an error that says so, "auto" goes on with the CPU, and later it is opened like any other."""
     said = run(OPEN, **faults, AG_SOFTWARE="1")
     expect("a device without memory", said["named"], ag.ArenaError, "vulkan:0: ", *FULL, "ErrorOutOfDeviceMemory")
     expect("ag_device('gpu') where all cards are full", said["gpu"], ag.DeviceError, "'gpu'", "vulkan:0: ", *FULL)
@@ -109,7 +102,6 @@ def test_a_full_card_is_opened_by_nobody(run: Run, faults: dict[str, str]) -> No
 
 
 def test_a_full_card_keeps_no_memory(run: Run) -> None:
-    """Although parts of what was made refer to each other, and no garbage is collected."""
     said = run("""
 import gc, weakref
 from ag.engine.backends.vulkan.loader import DRIVERS
@@ -166,8 +158,6 @@ def test_the_doctor_says_that_a_card_is_full(run: Run, lavapipe: str) -> None:
     assert said["fault"].startswith(f"{lavapipe}: ") and FULL[0] in said["fault"]
 
 
-# ---------------------------------------------------------------------------------------------- kernels
-
 KERNELS = """
 x, y = (ag.ag_tensor(np.full((2, 3), 0.25), device=name) for name in (DEVICE, "cpu"))
 for call in CALLS:
@@ -213,8 +203,6 @@ def test_a_captured_step(run: Run, lavapipe: str) -> None:
                SAID.get(call, call))
         assert right, call
 
-
-# ---------------------------------------------------------------------------------------------- commands
 
 COUNTED = """
 backend = backend_of(DEVICE)
@@ -278,8 +266,6 @@ def test_a_program_runs_as_often_as_it_was_started(run: Run, lavapipe: str) -> N
     expect("a program that cannot be started", read, ag.ArenaError, f"{lavapipe}: ", "vkQueueSubmit")
 
 
-# ---------------------------------------------------------------------------------------------- times
-
 TIMES = """
 x = ag.ag_tensor(np.ones((2, 3)), device=DEVICE)
 y = ag.ag_exp(x).numpy()
@@ -315,8 +301,6 @@ def test_a_profile(run: Run, lavapipe: str) -> None:
            "vkGetQueryPoolResults", "costliest launch is exp")
 
 
-# ---------------------------------------------------------------------------------------------- memory
-
 STAGED = """
 backend = backend_of(DEVICE)
 step = ag.ag_capture(lambda x: ag.ag_exp(x))
@@ -334,7 +318,6 @@ with ag.ag_device(DEVICE):
 
 @pytest.mark.slow
 def test_staging_memory(run: Run) -> None:
-    """Inputs go by other staging memory where there is no memory for their own."""
     said = run(STAGED, KPFAULT_MAP_LIMIT=str(8 << 20))  # of chunks, and no segment
     assert said["given"] is None and said["right"] == [True] * 4
     for name in ("more", "buffer"):
@@ -355,8 +338,6 @@ said["again"] = backend_of(DEVICE).examine()[-1].found
     assert said["speed"].startswith("not measured (vulkan:") and "vkCreateComputePipelines" in said["speed"]
     assert "GB/s" in said["again"]
 
-
-# ---------------------------------------------------------------------------------------------- signals
 
 HANDLER = """
 import signal
@@ -379,7 +360,6 @@ for kind in (RuntimeError, MemoryError):
 
 
 def test_what_a_handler_raises_is_its_own(run: Run) -> None:
-    """No error of the driver, although kp passes it on in the middle of a wait."""
     said = run(HANDLER)
     for name in ("RuntimeError", "MemoryError"):
         assert said[name] == [name, "mine"]

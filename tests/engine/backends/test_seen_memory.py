@@ -1,7 +1,4 @@
-"""Memory of the device that the host sees: it reads and writes there itself, if nothing on its way touches the place.
-
-Software drivers have no other memory.  What is compared is always what the same calls gave by way of staging memory.
-"""
+"""The host reads and writes memory of the device that it sees, if nothing on its way touches the place."""
 
 from __future__ import annotations
 
@@ -75,7 +72,6 @@ def test_nothing_is_copied_by_the_device(backend: Any, staged: list[int], count:
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("count", [8, 2 * LARGE])
 def test_what_is_on_its_way_comes_first(backend: Any, staged: list[int], count: int, started: bool) -> None:
-    """Reads and writes of the place that were recorded or run see what was there before, and are not overtaken."""
     old, new = ramp(count), ramp(count, 1)
     x, y = made(backend, old), made(backend, np.zeros(count, np.float32))
     assert staged == []
@@ -104,7 +100,6 @@ def test_other_places_are_written_meanwhile(backend: Any, staged: list[int]) -> 
 
 
 def test_memory_that_is_used_again(backend: Any) -> None:
-    """A block that was given back while commands still read it is written to after them."""
     for k in range(20):
         values = ramp(2 * LARGE, k)
         x = made(backend, values)
@@ -117,7 +112,6 @@ def test_memory_that_is_used_again(backend: Any) -> None:
 
 @pytest.mark.parametrize("size", [8, 40])
 def test_a_captured_step(backend: Any, size: int) -> None:
-    """Arguments, values that are assigned and results that are kept, between replays that nobody waits for."""
     def trained(straight: bool) -> list[bytes]:
         with pytest.MonkeyPatch.context() as patch, ag.ag_device(backend.name):
             if not straight:
@@ -151,11 +145,7 @@ def in_files(*modules: Any) -> Callable[[FrameType], bool]:
 
 @pytest.mark.parametrize("waits", ["for none", "for the first", "for both"])
 def test_a_handler_in_the_middle(backend: Any, waits: str) -> None:
-    """Wherever a handler launches what reads and writes the place, calls are in one order or the other.
-
-    If it waits for the first, that has read the old numbers, and the second is still to come.  New numbers, written
-    now, would be changed by it, on a device of any speed.
-    """
+    """Wherever a handler launches what reads and writes the place, calls are in one order or the other."""
     count, within = 2 * LARGE, in_files(transfers, recorder)
     old, new = ramp(count), ramp(count, 1)
     for at in range(1, 200, 3):
@@ -187,7 +177,6 @@ def test_a_handler_in_the_middle(backend: Any, waits: str) -> None:
 
 
 def test_interrupted_anywhere(backend: Any) -> None:
-    """An upload that was interrupted is there or is not, whole."""
     count, within = 2 * LARGE, in_files(transfers, recorder)
     old, new = ramp(count), ramp(count, 1)
     x = made(backend, old)
@@ -210,7 +199,6 @@ def test_interrupted_anywhere(backend: Any) -> None:
 
 
 def test_a_command_list_ends_with_a_barrier_for_the_host(backend: Any) -> None:
-    """The host may read and overwrite what the device has written as soon as it was waited for."""
     class Noting:
         def __init__(self) -> None:
             self.calls: list[str] = []
@@ -256,7 +244,6 @@ said["errors"] = [error_of(call) for call in (x.numpy, x.numpy, lambda: ag.ag_te
 
 
 def test_a_lost_device_tells_nothing(layer: dict[str, str], lavapipe: str) -> None:
-    """Its memory is still there, with anything in it."""
     said = run_code(f"DEVICE = {lavapipe!r}{LOST}", **layer)
     assert [found and found[0] for found in said["errors"]] == ["DeviceError"] * 3
 

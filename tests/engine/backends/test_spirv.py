@@ -1,8 +1,4 @@
-"""SPIR-V that is changed as it is loaded stays valid, computes what it did, and keeps NaN.
-
-Whether results are the same is seen where descriptors cover little (tests/limits/test_memory.py), or nothing
-(tests/cards/test_conditions.py).
-"""
+"""SPIR-V that is changed as it is loaded stays valid, computes what it did, and keeps NaN."""
 
 from __future__ import annotations
 
@@ -108,7 +104,6 @@ def test_every_kernel_stays_valid(files: set[str], tmp_path: Path) -> None:
 
 @pytest.mark.vulkan
 def test_each_set_of_operands_by_address_has_a_pipeline(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small and a large tensor in all combinations, where descriptors cover 256 KiB."""
     monkeypatch.setattr(vulkan_backend, "_FIRST_BYTES", 1 << 16)
     monkeypatch.setattr(vulkan_backend, "largest_segment", lambda _: (1 << 18, "a test"))
     backend: Any = VulkanBackend(int(lavapipe.split(":")[1]))
@@ -153,7 +148,6 @@ def test_kernels_that_compare_are_strict() -> None:
 
 @needs_kernels
 def test_kernels_that_only_compare_and_add_keep_small_numbers() -> None:
-    """Whatever else they say of their work."""
     kernels = read_manifest(SPV)["kernels"]
     multiply = {name for name, entry in kernels.items() if entry["multiplies"]}
     assert {"matmul", "conv2d_direct", "attention_grad"} <= multiply
@@ -178,7 +172,6 @@ def test_nan_is_not_lost(op: object, vulkan: str) -> None:
 
 @pytest.mark.vulkan
 def test_small_numbers_are_kept_where_the_driver_says_so(vulkan: str) -> None:
-    """Through a sum, a product of elements, and a chain; a device that promises nothing may make them zero."""
     manager: Any = getattr(backend_of(vulkan), "_manager", None)
     small = np.full((4, 4), 2.0**-130, np.float32)
     x = ag.ag_tensor(small, device=vulkan)

@@ -54,7 +54,6 @@ class Rule(Tiles):
 
 @pytest.mark.parametrize("driver", VULKAN)
 def test_a_pipeline_that_requires_one(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the leg with the validation layer, that sees it, too."""
     from ag.engine.backends.vulkan.backend import VulkanBackend
 
     backend = VulkanBackend(int(vulkan_device(driver).split(":")[1]), guard=256)

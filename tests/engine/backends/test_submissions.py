@@ -1,7 +1,4 @@
-"""Submissions cost at most what the budget allows, and their parts are the launch.
-
-A watchdog ends no step, and a device has the next step before it ends one.
-"""
+"""Submissions cost at most what the budget allows, and their parts are the launch."""
 
 from __future__ import annotations
 
@@ -55,14 +52,10 @@ def numbers_of(part: Command) -> Iterator[int]:
         yield from range((y_0 + y) * wide + x_0, (y_0 + y) * wide + x_0 + wide)
 
 
-# ---------------------------------------------------------------------------------------------- parts
-
-
 @pytest.mark.parametrize(("grid", "most"), [
     ((7, 1, 1), 0.6), ((7, 1, 1), 1e-9), ((3, 5, 2), 0.2), ((65535, 1, 1), 1 / 31), ((65535, 3, 1), 0.2),
     ((40, 40, 100), 1 / 31), ((1000, 1, 70), 1e-4), ((1000, 1, 70), 1e-9)])
 def test_the_parts_of_a_launch_are_the_launch(grid: tuple[int, int, int], most: float) -> None:
-    """Every workgroup once and in order, then at most some behind the end, as in any grid that is folded."""
     whole, groups = command(1.0, grid), int(np.prod(grid))
     parts = whole.parts(most)
     found = [number for part in parts for number in numbers_of(part)]
@@ -89,8 +82,6 @@ def test_copies_are_cut_at_pages() -> None:
         source, target = source + part.region[2], target + part.region[2]
     assert source == 512 + 1_000_003
 
-
-# ---------------------------------------------------------------------------------------------- plans
 
 Launches = list[tuple[Primitive, tuple[Shape, ...], Params]]
 
@@ -156,7 +147,6 @@ def test_no_submission_of_a_step_costs_more(name: str, most: float) -> None:
 
 
 def test_every_product_says_what_it_costs() -> None:
-    """Kernels in tiles, and those of attention, make more multiply-adds than they touch words."""
     shapes = (512, 512), (512, 512), (512, 512)
     assert next(_plans([(matmul, shapes, {"ta": False, "tb": False})]))[0].work == 512 ** 3
     plans = {x[0].kernel: x[0] for x in _plans([*gpt2(), *recorded("resnet8")])}
@@ -181,9 +171,6 @@ def test_windows_cost_what_they_look_at(mode: str, size: int, stride: int) -> No
     if (size, stride) == (31, 1):  # by its operands alone, a launch that is cut into parts would be of a millisecond
         assert of_plan(forward, shapes).cost > 3 * seconds_of(0, 4 * sum(int(np.prod(s)) for s in shapes))
         assert len(of_plan(back, shapes).parts(MOST)) > 1
-
-
-# ---------------------------------------------------------------------------------------------- budgets
 
 
 def test_a_slow_device_gets_less_and_a_busy_one_not_nothing() -> None:
@@ -214,8 +201,6 @@ def test_the_environment_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
         with expect_error("AG_SUBMIT_MS that is no positive number", ag.DeviceError, repr(text), "milliseconds"):
             Budget("cpu")
 
-
-# ---------------------------------------------------------------------------------------------- a watchdog
 
 WATCHDOG = """
 import json, os, sys, time
@@ -279,7 +264,6 @@ print("RESULT" + json.dumps(said))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4"])
 def test_a_watchdog_ends_no_step_that_is_cut(layer: dict[str, str], name: str) -> None:
-    """The watchdog allows half of what a step takes: cut, all steps survive it with the same bits; whole, none."""
     code = WATCHDOG.replace("TESTS", repr(str(Path(__file__).parents[2]))).replace("NAMES", repr([name]))
     done = subprocess.run([sys.executable, "-c", code], text=True, timeout=600, capture_output=True,
                           env={**os.environ, **layer})
@@ -290,8 +274,6 @@ def test_a_watchdog_ends_no_step_that_is_cut(layer: dict[str, str], name: str) -
                       "watchdog", "AG_SUBMIT_MS="):
         raise ag.DeviceError(said["error"])
 
-
-# ---------------------------------------------------------------------------------------------- steps that follow
 
 def test_a_program_has_two_sequences_only_if_steps_overlap(lavapipe: str) -> None:
     with ag.ag_device(lavapipe):
@@ -323,7 +305,6 @@ def test_a_replay_without_uploads_is_one_submission(lavapipe: str) -> None:
 
 
 def test_every_step_on_the_same_arguments_is_one_submission(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that are compared again, as nobody reads on the host what lies on the device."""
     record, compared, submits = RecordedCall.record, list[int](), list[int]()
 
     def recorded(call: RecordedCall) -> Any:
@@ -376,7 +357,6 @@ def test_a_device_of_vulkan_1_0_makes_launches_whole(lavapipe: str, monkeypatch:
 
 @pytest.mark.parametrize(("kind", "after"), [("discrete", [8, 24, 56, 120, 248, 504, 760]), ("cpu", [256, 512, 768])])
 def test_a_card_is_started_early(vulkan: str, monkeypatch: pytest.MonkeyPatch, kind: str, after: list[int]) -> None:
-    """After 8 commands, then twice as many each time; anew once it was waited for."""
     recorder: Any = getattr(backend_of(vulkan), "recorder", None)
     monkeypatch.setattr(recorder, "budget", Budget(kind))
     x = ag.ag_tensor(np.ones(4), device=vulkan)

@@ -44,7 +44,6 @@ def test_every_word_arrives(either: Any, words: int) -> None:
 
 
 def test_a_ring_of_chunks_is_used_in_turn(either: Any) -> None:
-    """Many uploads without a wait: no chunk is written again before the device has read it."""
     backend = either
     sizes = [CHUNK // 3, 2 * CHUNK, 5, CHUNK, 3 * CHUNK + 1, 7]
     made = []
@@ -58,7 +57,6 @@ def test_a_ring_of_chunks_is_used_in_turn(either: Any) -> None:
 
 @pytest.mark.parametrize("at", [1, 20, 90])
 def test_a_handler_that_downloads_changes_nothing(either: Any, at: int) -> None:
-    """At the `at`-th place in a download of several pieces, a handler reads and writes something else."""
     backend = either
     numbers = np.arange(5 * CHUNK // 2, dtype=np.float32)
     buffer, other = (backend.alloc(numbers.shape, F32) for _ in range(2))
@@ -96,7 +94,6 @@ def test_interrupted_transfers_leave_the_device_well(either: Any) -> None:
 
 @pytest.mark.parametrize("nbytes", [transfers._LAUNCHED - 4, transfers._LAUNCHED, 3 * transfers._LAUNCHED + 4])
 def test_a_card_copies_what_is_large_by_a_launch(vulkan: str, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    """All bits arrive, those of NaN, too, behind what wrote them and before what overwrites them."""
     backend: Any = backend_of(vulkan)
     launched: list[int] = []
 
@@ -120,7 +117,6 @@ def test_a_card_copies_what_is_large_by_a_launch(vulkan: str, monkeypatch: pytes
 
 
 def test_copies_of_arguments_are_recorded_once_for_each_place(vulkan: str) -> None:
-    """As long as the places are not too many, which only costs the host more."""
     backend: Any = backend_of(vulkan)
     inputs, recorder = transfers.Inputs(), backend.recorder
     argument = backend.alloc((3,), F32)

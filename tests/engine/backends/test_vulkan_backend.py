@@ -1,6 +1,4 @@
-"""The Vulkan backend: memory beyond the first segment, transfers beyond the staging ring, long command streams,
-threads, and kernels that are missing, stale or wrong.
-"""
+"""The Vulkan backend: segments, transfers, long command streams, threads, and kernels that are missing or wrong."""
 
 from __future__ import annotations
 
@@ -44,12 +42,8 @@ def backend(gpu: str) -> VulkanBackend:
     return found
 
 
-# ---------------------------------------------------------------------------------------------- memory
-
-
 @pytest.mark.slow_on("swiftshader")
 def test_a_tensor_larger_than_the_first_segment(backend: VulkanBackend) -> None:
-    """20 MiB: a segment of its own, and more than the staging ring of 16 MiB holds, in both directions."""
     values = np.arange(5 << 20, dtype=np.float32)
     small = ag.ag_tensor([[2.0]])
     big = ag.ag_tensor(values)
@@ -76,7 +70,6 @@ def test_freed_memory_is_used_again(backend: VulkanBackend) -> None:
 
 
 def test_memory_freed_while_the_device_works(backend: VulkanBackend) -> None:
-    """A block may have a new owner before the launches that read it have run; they run first."""
     results = []
     for k in range(40):
         t = ag.ag_tensor(np.full((1 << 14,), k))
@@ -84,9 +77,6 @@ def test_memory_freed_while_the_device_works(backend: VulkanBackend) -> None:
             t = t + 1.0  # every intermediate result dies at once
         results.append(ag.ag_sum(t))
     assert [r.item() for r in results] == [(k + 10.0) * (1 << 14) for k in range(40)]
-
-
-# ---------------------------------------------------------------------------------------------- transfers
 
 
 @pytest.mark.parametrize("dtype", [F32, I32, U32], ids=str)
@@ -116,7 +106,6 @@ def test_empty_and_scalar(gpu: str, shape: tuple[int, ...]) -> None:
 
 
 def test_uploads_and_launches_keep_their_order(backend: VulkanBackend) -> None:
-    """64 MiB of uploads in pieces through a ring of 16, each read by a launch before the next overwrites it."""
     target, sums = ag.ag_tensor(np.zeros((1 << 18, 1))), []
     for k in range(64):
         target.data = np.full((1 << 18, 1), k)
@@ -138,9 +127,6 @@ def test_an_operand_of_another_device(backend: VulkanBackend) -> None:
         backend.launch(copy, there.buffer)
     with expect_error("an op on tensors of two devices", ag.DeviceError, "ag_add", "cpu", backend.name, "ag_to_device"):
         here + there
-
-
-# ---------------------------------------------------------------------------------------------- long streams
 
 
 def test_very_many_launches_without_a_read(backend: VulkanBackend) -> None:
@@ -210,9 +196,6 @@ def test_two_threads_on_one_device(gpu: str) -> None:
         assert results[seed] == [2500.0 * (seed + 1) * k for k in range(40)]
 
 
-# ---------------------------------------------------------------------------------------------- kernels
-
-
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str) -> Iterator[Path]:
     """A copy of the compiled kernels that is used instead, and read anew."""
@@ -259,9 +242,6 @@ def test_a_chain_with_a_function_that_has_no_kernel(gpu: str) -> None:
     x = ag.ag_tensor([1.0]).buffer
     with pytest.raises(ag.KernelError, match=r"lonely has no kernel; .* lonely_of in shaders/functions\.glsl"):
         backend_of(gpu).launch(fused, x, x, x, x, chain=(("add", 0, 1, 0.0), ("lonely", 4, 4, 0.0)))
-
-
-# ---------------------------------------------------------------------------------------------- debugging
 
 
 def child(code: str, **environment: str) -> str:

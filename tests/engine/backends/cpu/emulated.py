@@ -1,9 +1,6 @@
-"""A plugin of pytest: the CPU device with kernels for another processor, ``PYTHONPATH=tests pytest -p …cpu.emulated``.
+"""A plugin of pytest, ``-p …cpu.emulated``: AG_EMULATOR runs the launches of CPU devices, for another processor.
 
-The environment says how: AG_EMULATED is a folder with ``kernels.so`` and its manifest for that processor, and the
-program ``emulated`` of emulated.c; AG_EMULATOR is the command that runs it.  Tests, references and guard words stay in
-this process; the memory of every CPU device is shared with the emulated one, which runs the launches.
-`test_aarch64.py` runs the tests of kernels so.
+AG_EMULATED is a folder with ``kernels.so``, its manifest, and ``emulated`` of emulated.c.  Memory is shared with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A plugin for pytest: the compiled helpers of a folder are those that `ag` imports.
-
-``PYTHONPATH=tests python -m pytest -p engine.backends.cpu.preloaded FILES`` with ``AG_TEST_HELPERS`` the folder.
-`test_sanitizers.py` calls it, whose helpers were compiled with a sanitizer.
-"""
+"""A plugin of pytest, ``-p engine.backends.cpu.preloaded``: `ag` imports the helpers of the folder AG_TEST_HELPERS."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive.
-
-`put_special_values` strews NaN, infinities, zeros of both signs, the smallest and the largest numbers over what they
-made.
-"""
+"""Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive."""
 
 from __future__ import annotations
 
@@ -41,9 +37,6 @@ def launch(name: str, *operands: Array, **params: Any) -> Launch:
     return Launch(PRIMITIVES[name], list(operands), params)
 
 
-# ---------------------------------------------------------------------------------------------- element by element
-
-
 def function(name: str, rng: Random) -> Launch:
     """A function of `functions.glsl`; operands called a and b broadcast."""
     primitive = PRIMITIVES[name]
@@ -74,9 +67,6 @@ def chain(name: str, rng: Random) -> Launch:
     return launch(name, x, *(shrunk(rng, x) for _ in range(3)), chain=STEPS[:steps], **params)
 
 
-# ---------------------------------------------------------------------------------------------- softmax
-
-
 def along_an_axis(name: str, inputs: int, rng: Random) -> Launch:
     sizes = shape(rng, int(rng.integers(1, 5)))
     x = normal(rng, *sizes)
@@ -93,9 +83,6 @@ def cross_entropy_ids(rng: Random) -> Launch:
     x = normal(rng, *shape(rng, 2, full=(0,)))
     ids = rng.integers(0, len(x), x.shape[1]).astype(np.int32)
     return launch("softmax_cross_entropy_ids", x, ids, factor=float(rng.normal()))
-
-
-# ---------------------------------------------------------------------------------------------- optimizers
 
 
 def gradients(rng: Random, n: int) -> tuple[Array, Array, Array]:
@@ -147,9 +134,6 @@ def scale_update(rng: Random) -> Launch:
                   np.float32(rng.choice([0, 0, 1, 300])), interval=3, largest=16.0)
 
 
-# ---------------------------------------------------------------------------------------------- reductions
-
-
 def reduction(name: str, rng: Random) -> Launch:
     ndim = int(rng.integers(1, 5))
     axis = int(rng.integers(ndim))
@@ -167,9 +151,6 @@ def expand(rng: Random) -> Launch:
 def equal(rng: Random) -> Launch:
     x, y = (rng.integers(0, 3, (2, *shape(rng, int(rng.integers(0, 5)))))).astype(np.float32)
     return launch("equal", shrunk(rng, x), shrunk(rng, y))
-
-
-# ---------------------------------------------------------------------------------------------- moves
 
 
 def words(rng: Random, *sizes: int) -> Array:
@@ -233,9 +214,6 @@ def scatter_columns(rng: Random) -> Launch:
     return launch("scatter_columns", g, ids, vocab=vocab, first=ends[0], last=ends[1])
 
 
-# ---------------------------------------------------------------------------------------------- limits, powers, dropout
-
-
 def limited(name: str, rng: Random) -> Launch:
     sizes = shape(rng, int(rng.integers(0, 4)))
     lo, hi = np.sort(rng.normal(size=2)).tolist()
@@ -268,8 +246,6 @@ def rng_draw(rng: Random) -> Launch:
     state[2] = rng.choice([0, 7, (1 << 32) - 1])
     return launch("rng_draw", state)
 
-
-# ---------------------------------------------------------------------------------------------- norms
 
 EPS = {"eps": 0.1}  # two features that are nearly alike would make much of the rounding of their difference
 

@@ -1,7 +1,4 @@
-"""Random sizes and shapes for launches of the CPU's kernels in C, of which some are 0.
-
-`random_launches.py` and `random_products.py` draw from a `Random`; knows no primitive.
-"""
+"""Random sizes and shapes for launches of the CPU's kernels in C, of which some are 0."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Runs every kernel of a folder at random shapes, each operand in memory of its own, so that a sanitizer sees its ends.
+"""Run every kernel of a folder at random shapes, each operand in memory of its own, so that a sanitizer sees its ends.
 
-The values are ordinary ones first, then NaN and infinities are among them, which no integer may be made of.
 `test_sanitizers.py` starts it in a process with the sanitizer's library: ``python sanitized.py FOLDER EXAMPLES``.
 """
 

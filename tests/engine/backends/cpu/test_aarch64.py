@@ -1,8 +1,4 @@
-"""The kernels in C compiled for aarch64: the tests of kernels again, in which qemu runs every launch.
-
-The processes, and what they share, are in emulated.py and emulated.c.  On such a processor there is nothing to do here:
-test_native.py and test_dense.py run what was built for it.
-"""
+"""The kernels in C compiled for aarch64: the tests of kernels again, in which qemu runs every launch."""
 
 from __future__ import annotations
 

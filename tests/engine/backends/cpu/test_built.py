@@ -45,7 +45,6 @@ def manifest() -> dict[str, object]:
 
 
 def test_a_level_that_the_compiler_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is left out, the others stay, and a newer compiler makes up for it."""
     compiler(tmp_path, monkeypatch)
     assert cpu_kernels.update() == "" and manifest()["left_out"] == {} and is_built()
     (cpu_kernels.OUT / "manifest.json").unlink()

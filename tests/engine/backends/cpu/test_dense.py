@@ -1,8 +1,4 @@
-"""Products, convolutions, attention and pooling in C, beyond what every kernel is compared with in test_native.py.
-
-Where a result element lies must not change its bits; what is hidden must not reach a result; windows may see padding
-alone; and a kernel that finds no memory to pack its operands into computes without.
-"""
+"""Products, convolutions, attention and pooling in C, beyond what every kernel is compared with in test_native.py."""
 
 from __future__ import annotations
 
@@ -38,7 +34,6 @@ def normal(*sizes: int) -> Array:
 @pytest.mark.parametrize("ta", [False, True])
 @pytest.mark.parametrize("tb", [False, True])
 def test_a_part_of_a_product_has_its_bits(ta: bool, tb: bool) -> None:
-    """Wherever in a tile an element lies, packed or not: a column more or less in the batch changes no other one."""
     a, b = normal(150, 1100), normal(1100, 100)
 
     def product(rows: int, cols: int) -> Array:
@@ -59,7 +54,6 @@ def test_a_batch_of_products_has_their_bits() -> None:
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad"])
 def test_a_sample_of_a_convolution_has_its_bits(name: str) -> None:
-    """As many samples as fill registers, or one."""
     w, x = normal(10, 7, 3, 3), normal(7 if name == "conv2d" else 10, 9, 9, 37)
     params: dict[str, Any] = {"window": Window((3, 3), (1, 1), (1, 1)), "groups": 1}
 
@@ -72,7 +66,6 @@ def test_a_sample_of_a_convolution_has_its_bits(name: str) -> None:
 
 
 def test_keys_in_the_future_do_not_reach_a_query() -> None:
-    """Whatever their scores are."""
     q, k, v = normal(6, 50, 3), normal(6, 50, 3), normal(8, 50, 3)
     params = {"heads": 2, "factor": 0.5, "causal": True, "rate": 0.0}
     want = made("attention", q, k, v, q, **params)
@@ -101,7 +94,6 @@ def test_special_values_in_attention(name: str) -> None:
 @pytest.mark.parametrize("batch", [1, 5, 16])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_pooling_is_exact(batch: int, stride: int) -> None:
-    """With windows that see padding alone, NaN, infinities and both zeros."""
     rng = np.random.default_rng(0)
     special = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 1.0, 2.0])
     for window in (Window((2, 3), (stride, stride), (3, 4)), Window((3, 2), (stride, 1), (1, 0), (2, 1))):
@@ -180,7 +172,6 @@ backend.check_guards()
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_without_memory_for_packing() -> None:
-    """Slower, and as right."""
     tests = Path(__file__).parents[3]
     found = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], cwd=tests, capture_output=True, text=True,
                            check=False, timeout=120, env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"})

@@ -85,7 +85,6 @@ def test_the_same_bits(device: Counting, case: str) -> None:
 
 
 def test_what_python_makes(device: Counting) -> None:
-    """What is large, written into something of another kind, of another type, or new."""
     add, x, y = PRIMITIVES["add"], device.of(3, 5), device.of(3, 5)
     large, wide = device.of(SHARED_FROM), device.of(3, dtype=F64)
     for operands in ((x, y), (large, large), (wide, wide)):
@@ -295,7 +294,6 @@ def test_nothing_is_leaked(device: Counting, path: str) -> None:
 
 
 def test_a_device_may_go(device: Counting) -> None:
-    """The device and its quick path hold each other."""
     gone = Counting()
     blocks = []
     for _ in range(3):
@@ -307,7 +305,6 @@ def test_a_device_may_go(device: Counting) -> None:
 
 
 def test_what_is_written_into_something_is_right_and_noted(device: Counting) -> None:
-    """Twice, as the second launch of a kind is looked up: what is new or an operand, and what a program has lent."""
     kernels = library()
     assert kernels is not None
     add, other = PRIMITIVES["add"], NativeBackend(kernels, index=9)

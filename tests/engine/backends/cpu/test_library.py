@@ -84,7 +84,6 @@ def test_no_library(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
-    """When a CPU device is first opened, and not when devices are listed."""
     program = without(tmp_path) + "import ag, sys; from ag.engine.registry import list_devices\nlist_devices()\n"
     opened = program + "print('listed', file=sys.stderr)\nfor d in 'cpu', 'cpu', 'cpu:1': ag.ag_tensor([1.0], device=d)"
     done = subprocess.run([sys.executable, "-c", opened], env={**os.environ, "AG_CPU": ""}, capture_output=True,
@@ -97,7 +96,6 @@ def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["devices", "doctor"])
 def test_reports_say_that_there_are_none(tmp_path: Path, command: str) -> None:
-    """Once, in the report."""
     program = without(tmp_path) + f"from ag.__main__ import main; main([{command!r}])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
                           env={**os.environ, "AG_CPU": "", "VK_ICD_FILENAMES": "/none", "VK_DRIVER_FILES": "/none"})
@@ -169,7 +167,6 @@ def test_the_next_best_library_is_used(tmp_path: Path, damage: str) -> None:
 
 @built
 def test_a_library_that_was_left_out(tmp_path: Path) -> None:
-    """By the build, as the compiler does not know such processors."""
     best, whole = level(), json.loads((BUILT / "manifest.json").read_text("utf-8"))["levels"]
     found = load(copy_of(tmp_path, levels=[x for x in whole if x != best], left_out={best: "bad -march"}))
     lower = {".v4": ".v3", ".v3": ""}[best]
@@ -207,7 +204,6 @@ class Counting(NativeBackend):
 
 @built
 def test_what_has_a_kernel() -> None:
-    """float32 has; float64 and functions that the library does not know have none, and run in numpy."""
     device = Counting()
     x, wide = device.of(np.ones((2, 3), np.float32)), device.of(np.ones((2, 3)))
     chain = (("relu", 0, 0, 0.0), ("exp", 4, 4, 0.0))
@@ -252,7 +248,6 @@ def test_zeros_of_both_signs_are_parameters() -> None:
 
 @built
 def test_operands_of_another_device_are_refused() -> None:
-    """Their addresses mean other memory here."""
     device, other = Counting(), Counting()
     with expect_error("an operand of another device", ag.DeviceError, "exp: an operand is on cpu", "ag_to_device"):
         device.launch(PRIMITIVES["exp"], other.of(np.ones(3, np.float32)))
@@ -305,7 +300,6 @@ def test_the_order_of_parameters_does_not_matter() -> None:
 
 @built
 def test_numpy_and_c_train_alike() -> None:
-    """A model of many ops, on both: the losses agree up to rounding."""
     from ag.engine import device as devices
 
     def losses(name: str) -> list[float]:
@@ -333,7 +327,6 @@ def test_numpy_and_c_train_alike() -> None:
 
 @built
 def test_a_launch_is_told_from_those_like_it() -> None:
-    """What was made ready for a launch is not taken for one of another type, or along another axis."""
     device, x = Counting(), np.ones((2, 3), np.float32)
     whole = device.alloc((2, 3), I32)
     device.upload(x, whole)

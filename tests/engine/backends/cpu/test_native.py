@@ -1,8 +1,4 @@
-"""Every kernel in C against its reference at random shapes, by any number of threads; and the pool of threads.
-
-What the case table launches is compared in engine/kernels/test_kernel_reference.py; here are random shapes, and shares
-of the work that small operands do not get by themselves.
-"""
+"""Every kernel in C against its reference at random shapes, by any number of threads; and the pool of threads."""
 
 from __future__ import annotations
 
@@ -98,7 +94,6 @@ def examples(name: str, count: int) -> list[Launch]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kernel_is_declared_as_its_primitive(name: str) -> None:
-    """Operands in the primitive's order, of which it writes outputs and what it updates; and no number that is none."""
     assert KERNELS is not None
     kernel, primitive = KERNELS.kernels[name], PRIMITIVES[name]
     written = [i < primitive.outputs or i in primitive.updates for i in range(len(primitive.operands))]
@@ -162,7 +157,6 @@ def same_by_any_threads(backend: Sharing, launch: Launch, one_nan: bool = False)
 
 @pytest.mark.parametrize("p", POWERS)
 def test_every_power(p: float) -> None:
-    """Of which some have loops of their own."""
     x, g = np.random.default_rng(0).uniform(0.5, 2, (2, 1027)).astype(np.float32)
     compare(device(), [Launch(PRIMITIVES["pow"], [x], {"p": float(p)}),
                        Launch(PRIMITIVES["pow_grad"], [x, g], {"p": float(p)})])
@@ -170,7 +164,6 @@ def test_every_power(p: float) -> None:
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - NEVER_EMPTY))
 def test_nothing(name: str) -> None:
-    """An axis of length 0, in some operand or result."""
     rng = Random(0, empty=0.12)
     drawn = (MAKERS[name](rng) for _ in range(300))
     compare(device(), list(islice((launch for launch in drawn if 0 in map(prod, shapes(launch))), 12)), 12)
@@ -209,7 +202,6 @@ def compare_special_values(backend: Sharing, name: str, count: int) -> None:
 
 @pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sigmoid", "tanh", "silu"])
 def test_from_the_smallest_to_the_largest(name: str) -> None:
-    """Numbers of every size, of which functions keep the digits: those that are left of the smallest, too."""
     sizes = np.concatenate([np.geomspace(1.4e-45, 3.4e38, 5000), np.linspace(0, 110, 2000)]).astype(np.float32)
     launch = Launch(PRIMITIVES[name], [sizes if name in ("log", "sqrt") else np.concatenate([sizes, -sizes])], {})
     got, exact = run(device(), launch)[0].astype(float), reference(launch, np.float64)[0]

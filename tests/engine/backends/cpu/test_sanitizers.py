@@ -1,7 +1,4 @@
-"""The C of this library under the compiler's sanitizers: memory outside of arrays, undefined behaviour, races.
-
-Kernels are compiled for every level that this processor has, as their vectors and tiles differ.
-"""
+"""The C of this library under the compiler's sanitizers: memory outside of arrays, undefined behaviour, races."""
 
 from __future__ import annotations
 
@@ -81,7 +78,6 @@ DEFECTS = [  # in the text of `clamp`
 @pytest.mark.parametrize(("kind", "text", "defect", "message"), DEFECTS, ids=[row[3] for row in DEFECTS])
 def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_path: Path,
                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """An element too much, an integer made of NaN, parts that all threads do."""
     sources = shutil.copytree(cpu_kernels.SOURCES, tmp_path / "kernels")
     whole = (sources / "pointwise.c").read_text("utf-8")
     assert text in whole
@@ -91,8 +87,6 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
     run = sanitized(kind, tmp_path / "built", 3)
     assert run.returncode != 0 and message in run.stderr and "pointwise.c" in run.stderr, run.stdout + run.stderr
 
-
-# ------------------------------------------------------------------------------------------ helpers of Python
 
 HELPERS = (Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "launch.c"),
            Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
@@ -123,7 +117,6 @@ def test_nothing_is_found_in_the_helpers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_defect_of_a_helper_is_found(tmp_path: Path) -> None:
-    """An array of C that has room for two operands."""
     for source in HELPERS:
         (tmp_path / source.parent).mkdir(parents=True, exist_ok=True)
         text = (TESTS.parent / source).read_text("utf-8")

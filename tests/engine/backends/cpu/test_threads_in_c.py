@@ -63,7 +63,6 @@ class Worker:
 
 
 def test_callers_at_once_get_the_same_bits() -> None:
-    """One of them has the pool, and who that is changes all the time."""
     want = Worker(1).run()
     results: list[bytes] = []
     workers = [Worker(threads) for threads in (1, 2, 3, 5)]
@@ -77,7 +76,6 @@ def test_callers_at_once_get_the_same_bits() -> None:
 
 
 def test_callers_who_share_the_cores_get_the_same_bits() -> None:
-    """Each finds a pool of its own, which another one with more or fewer threads has had before."""
     want = Worker(1).run()
     results: list[bytes] = []
 
@@ -118,7 +116,6 @@ print(most)
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="nothing here tells of threads of C")
 @pytest.mark.parametrize(("callers", "seconds", "helpers"), [(1, 1, 3), (2, 30, 6)])
 def test_each_of_several_callers_has_helpers(callers: int, seconds: float, helpers: int) -> None:
-    """Three each, of four threads; where nobody says that there is another, one of both has them."""
     done = subprocess.run([sys.executable, "-c", POOLS, str(callers), str(seconds)], capture_output=True, text=True,
                           timeout=DEADLINE_S, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert int(done.stdout) == helpers
@@ -136,7 +133,6 @@ def test_a_sleeping_pool_wakes() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_child_of_fork_computes(busy: bool) -> None:
-    """With threads of its own, also where another thread of the parent was in the middle of a launch."""
     worker, other = Worker(3), Worker(3)
     want = worker.run()
     stop = threading.Event()
@@ -164,5 +160,4 @@ def test_a_child_of_fork_computes(busy: bool) -> None:
 
 @pytest.mark.parametrize("threads", [0, 1, 63, 1000])
 def test_any_number_of_threads(threads: int) -> None:
-    """From none, which is the caller alone, to more than the pool ever has."""
     assert Worker(threads).run(3) == Worker(1).run()
