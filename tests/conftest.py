@@ -5,8 +5,8 @@ name.  A driver that `AG_TEST_ICDS` promises must be there; without that variabl
 the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`
 and `vulkan`.  Words go straight to lavapipe's memory, and by way of staging memory to SwiftShader's.
 
-The quick leg tries both drivers where kernels, ops and backends are tested; what is built on them does not know
-drivers, and runs on lavapipe there, on SwiftShader in the slow leg.
+The quick leg tries both drivers where ops and backends are tested. Everything else runs on lavapipe there, and on
+SwiftShader in the slow leg: the options of kernels, and what is built on ops and does not know drivers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ag.engine.backends.vulkan.transfers import Transfers
 TESTS = Path(__file__).parent
 if not (TESTS.parent / "ag" / "engine" / "backends" / "cpu" / "built" / "manifest.json").is_file():
     os.environ.setdefault("AG_CPU", "numpy")  # where no compiler is: a line in the log would say so in every process
-BOTH_DRIVERS = ("engine/backends", "engine/kernels", "ops", "table")  # folders whose tests are quick on either
+BOTH_DRIVERS = ("engine/backends", "ops", "table")  # folders whose tests are quick on either
 BEGIN = pytest.StashKey[float]()
 
 

@@ -101,6 +101,7 @@ def test_a_model_that_changes_a_tensor_is_refused_and_put_back(tmp_path: Path) -
     assert model.calls.item() == 0 and not [*tmp_path.iterdir()]
 
 
+@pytest.mark.usefixtures("little_to_collect")  # as a refusal does
 def test_a_captured_step_that_was_recorded_before_is_refused_too(tmp_path: Path) -> None:
     step = ag.ag_capture(lambda x: ag.ag_exp(x))
     for _ in range(3):
