@@ -45,7 +45,6 @@ class Block(nn.Layer):
         self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: ag.Tensor) -> ag.Tensor:
-        """From (features, tokens, texts) to the same."""
         x = x + self.attention(self.norm1(x), causal_mask=True)
         return x + self.narrow(ops.gelu(self.wide(self.norm2(x)), approximate="tanh"))
 
@@ -60,7 +59,6 @@ class GPT2(nn.Layer):
         self.blocks = nn.Sequential(*(Block() for _ in range(blocks)), nn.LayerNorm(WIDTH))
 
     def forward(self, ids: np.ndarray) -> ag.Tensor:
-        """The logits of what follows each token."""
         x = self.blocks(self.words(ids) + self.places)
         return ops.transpose(self.words.weight) @ x
 

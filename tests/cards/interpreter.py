@@ -108,17 +108,7 @@ def parsed(spirv: bytes, spec: Sequence[int]) -> Module:
 
 
 class Workgroup:
-    """The invocations of one workgroup, and its memory.
-
-    Parameters
-    ----------
-    module : Module
-    local_size : int
-        How many invocations there are, all along the first axis.
-    push : bytes
-    buffers : list of array of uint32
-        Operands by binding; they are written to.
-    """
+    """The `local_size` invocations of one workgroup, along the first axis, and its memory; buffers are written to."""
 
     def __init__(self, module: Module, local_size: int, push: bytes, buffers: list[Array]) -> None:
         self._m, self._n, self._push, self._buffers = module, local_size, push, buffers
@@ -126,7 +116,6 @@ class Workgroup:
         self.accesses: list[Access] = []
 
     def run(self, group: tuple[int, int, int], groups: tuple[int, int, int]) -> None:
-        """Run the workgroup of that number among so many."""
         m, n = self._m, self._n
         self._inputs = {"groups": np.array([groups], np.uint32), "group": np.array([group], np.uint32),
                         "lane": np.stack([self._lanes, 0 * self._lanes, 0 * self._lanes], 1).astype(np.uint32)}
@@ -282,7 +271,6 @@ class Workgroup:
 
 
 def _merged(mask: Array, new: Any, old: Any, lanes: int) -> Any:
-    """`new` where the mask is set."""
     if isinstance(new, tuple):
         return tuple(_merged(mask, a, b, lanes) for a, b in zip(new, old, strict=True))
     if isinstance(new, Pointer):
@@ -319,7 +307,6 @@ _PLAIN: dict[int, Any] = {
 
 
 def _computed(code: int, x: list[Any], kind: Type, literals: tuple[int, ...]) -> Any:
-    """The result of an instruction without memory or control."""
     if code in _PLAIN:
         found = _PLAIN[code](*(_as_words(i, code in _SIGNED) for i in x))
         return found.astype(kind.dtype) if found.dtype.kind in "iu" else found
@@ -365,7 +352,6 @@ _FUNCTIONS: dict[int, Any] = {
 
 
 def _function(code: int, x: list[Array]) -> Array:
-    """A function of GLSL.std.450."""
     if code not in _FUNCTIONS:
         raise NotImplementedError(f"function {code} of GLSL.std.450")
     found: Array = _FUNCTIONS[code](*x)

@@ -14,7 +14,6 @@ _active = ExitStack()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Bring the conditions about, until the run ends."""
     from cards.conditions import chosen_for, found_by_address, order_between_barriers, poisoned_memory
 
     if card := os.environ.get("AG_CARD"):
@@ -28,5 +27,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let go of them."""
     _active.close()

@@ -52,10 +52,7 @@ KERNELS: dict[str, Any] = {name: entry for name, entry in json.loads((SPV / "man
 
 
 class Compiled(NamedTuple):
-    """A kernel, the kind of its tiles or "", its other constants, and what the driver tells of it, by its words.
-
-    Tiles that are not square are compiled turned, too.
-    """
+    """A kernel, the kind of its tiles or "", its other constants, and what the driver tells of it, by its words."""
 
     kernel: str
     tile: str
@@ -69,7 +66,6 @@ class Compiled(NamedTuple):
 
     @property
     def waves(self) -> int:
-        """Return the waves that registers and shared memory allow on a SIMD at once."""
         return self.told["Subgroups per SIMD"]
 
     def __str__(self) -> str:
@@ -84,7 +80,6 @@ class Mesa(NamedTuple):
     libraries: str = ""
 
     def environment(self, driver: str) -> dict[str, str]:
-        """Return the environment in which the loader finds one driver of this Mesa."""
         file = str(self.description(driver))
         changed = {"VK_ICD_FILENAMES": file, "VK_DRIVER_FILES": file, "VK_LOADER_LAYERS_DISABLE": "*"}
         if self.libraries:
@@ -115,7 +110,6 @@ def installed() -> Mesa | None:
 
 
 def newer() -> Mesa | None:
-    """The Mesa that the set-up has unpacked beside the installed one."""
     found = Mesa(NEWER / "usr/share/vulkan/icd.d", os.pathsep.join(map(str, NEWER.glob("usr/lib/*-linux-*"))))
     return found if found.description("radeon") else None
 
@@ -141,7 +135,6 @@ def missing() -> str:
 
 
 def built(folder: Path) -> Path:
-    """The program that asks, built in a folder."""
     program = folder / "statistics"
     subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", str(SOURCE), "-lvulkan", "-o", str(program)],
                    check=True, capture_output=True, text=True)
@@ -154,9 +147,7 @@ def _asked(program: Path, mesa: Mesa, family: str, lines: str, *options: str) ->
 
 
 class Chip(NamedTuple):
-    """A chip as RADV has it: the name to force it by, what a device of it is called, Mesa's version, float modes of
-    kernels that multiply little, and much.
-    """
+    """A chip as RADV has it: the name to force it by, and float modes of kernels that multiply little, and much."""
 
     family: str
     product: str
@@ -184,12 +175,10 @@ def chip_of(program: Path, name: str, mesa: Mesa | None = None) -> Chip | None:
 
 
 def card(chip: Chip) -> DeviceInfo:
-    """A card with this chip and this driver."""
     return DeviceInfo("vulkan:0", chip.product, "AMD", chip.version, "discrete", 16 << 30)
 
 
 def chosen_for(chip: Chip) -> list[str]:
-    """The kinds of tiles that the table has for a chip."""
     tiles = tiles_of(card(chip))
     assert isinstance(tiles, Tiles)
     return [*(kind for kind, _ in tiles.rates), SKINNY]
@@ -232,7 +221,6 @@ def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collect
 
 
 def on_matrix_units(program: Path, chip: Chip, kernel: str, chosen: dict[str, int]) -> dict[str, int]:
-    """Return the driver's statistics of a kernel on matrix units, in a tile's constants."""
     entry = json.loads((SPV / "manifest.json").read_text("utf-8"))["kernels"][kernel]
     words = [{"vector": 1, **chosen}.get(c["name"], c["default"]) for c in entry["spec"]]
     pushed = 4 * sum(member["count"] for member in entry["push"])
@@ -244,9 +232,7 @@ def on_matrix_units(program: Path, chip: Chip, kernel: str, chosen: dict[str, in
 
 def machine_code(program: Path, chip: Chip,
                  kernels: Iterable[tuple[str, str, dict[str, int]]]) -> Iterator[tuple[Compiled, str]]:
-    """The first variant of each kernel, in tiles of a kind, with some constants, and its instructions as RADV writes
-    them.
-    """
+    """The first variant of each kernel, in tiles of a kind, with some constants, and its instructions."""
     asked = []
     for kernel, tile, wanted in kernels:
         variants_of = zip(*_lines(program, chip, [kernel], [tile or "S"]), strict=True)
@@ -260,11 +246,7 @@ def machine_code(program: Path, chip: Chip,
 
 
 def fma_share(code: str) -> float:
-    """Multiply-adds per operation in the loop that has most of them, or where it is unrolled, the piece of code.
-
-    An operation is what a mnemonic names: two share an instruction of RDNA 3 that issues both (``v_dual_``).  Code is
-    as LLVM writes it, or, for chips that its LLVM does not know, as Mesa's own compiler does, results first.
-    """
+    """Multiply-adds per operation in the loop that has most; two share an instruction of RDNA 3 (``v_dual_``)."""
     pieces = re.split(r"(?m)^BB\d+:?.*$", code)
     counts = [(len(_FMA.findall(piece)), len(_OPERATION.findall(piece))) for piece in pieces]
     fma, operations = max(counts)
@@ -273,7 +255,6 @@ def fma_share(code: str) -> float:
 
 def _lines(program: Path, chip: Chip, kernels: Collection[str],
            tiles: Collection[str]) -> tuple[list[str], list[tuple[str, str, dict[str, int]]]]:
-    """Return the lines of the program's input, and the subject of each."""
     lines, made = [], []
     for kernel in kernels:
         entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"

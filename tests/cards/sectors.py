@@ -27,8 +27,6 @@ SHARED, ROOM = 48 << 10, 164 << 10  # and how many bytes of shared memory a work
 
 
 class Count(NamedTuple):
-    """Sectors that are touched, and the fewest that would do."""
-
     touched: int
     fewest: int
 
@@ -43,7 +41,6 @@ class Launch(NamedTuple):
 
 
 def planned(launch: Launch) -> plans.Plan:
-    """Plan a launch as a card would."""
     rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile, shared=SHARED, room=ROOM)
     return plans.planned(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
                            tuple(launch.params.items()), rule, True)
@@ -93,23 +90,19 @@ _RNG = np.random.default_rng(0)
 
 
 def normal(*shape: int) -> Array:
-    """Normal numbers in float32."""
     return _RNG.standard_normal(shape).astype(np.float32)
 
 
 def key() -> Array:
-    """The words that random numbers begin with."""
     return np.arange(4, dtype=np.uint32)
 
 
 def product(ta: bool, tb: bool, tile: str = "L2") -> Launch:
-    """A product of matrices."""
     a, b = (32, 256) if ta else (256, 32), (256, 32) if tb else (32, 256)
     return Launch("matmul", [normal(256, 256), normal(*a), normal(*b)], {"ta": ta, "tb": tb}, tile)
 
 
 def batched(ta: bool, tb: bool, tile: str = "L2") -> Launch:
-    """Four such products."""
     a, b = (32, 256) if ta else (256, 32), (256, 32) if tb else (32, 256)
     return Launch("batched_matmul", [normal(1, 4, 256, 256), normal(4, *a), normal(4, *b)],
                   {"ta": ta, "tb": tb, "chunk": 32}, tile)
@@ -151,7 +144,6 @@ def cross_entropy(by_ids: bool) -> Launch:
 
 
 def adam() -> Launch:
-    """Adam's update of many elements, as the optimizer launches it."""
     n, one = 1 << 21, np.ones(1, np.float32)
     settings = np.array([1e-3, 0.1, 0.001, 1e-8, 0.0, 0.9, 0.999], np.float32)
     state = np.zeros(1 + 6, np.float32)
@@ -160,7 +152,6 @@ def adam() -> Launch:
 
 
 def sgd() -> Launch:
-    """SGD's update with momentum."""
     n, one = 1 << 21, np.ones(1, np.float32)
     settings = np.array([1e-3, 0.9, 0.0, 0.0], np.float32)
     return Launch("sgd_update", [normal(n), normal(n), np.zeros(2, np.float32), settings, normal(n), one, 0 * one],

@@ -36,12 +36,10 @@ CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and co
 
 
 def sectors() -> list[str]:
-    """The rows of the table of sectors."""
     return [f"| {name} | {ratio(make()):.2f} |" for name, make in LAUNCHES.items()]
 
 
 def known(program: Path, mesa: Mesa) -> dict[str, Chip]:
-    """The chips that a Mesa knows."""
     return {name: chip for name in CHIPS if (chip := radv.chip_of(program, name, mesa)) is not None}
 
 
@@ -57,7 +55,6 @@ def _cell(found: Compiled, code: str, chip: Chip) -> str:
 
 
 def chips(program: Path, mesa: Mesa) -> list[str]:
-    """A table of chips, with its heading."""
     columns = known(program, mesa)
     rows = zip(CODE, *(cells(program, chip) for chip in columns.values()), strict=True)
     return [title(program, mesa), "", f"| kernel | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}",
@@ -65,24 +62,20 @@ def chips(program: Path, mesa: Mesa) -> list[str]:
 
 
 def title(program: Path, mesa: Mesa) -> str:
-    """Return the line above a table: the version of the compiler."""
     version = next(iter(known(program, mesa).values())).version
     return f"Multiply-adds per operation, registers and waves per SIMD, by Mesa {version}:"
 
 
 def mesas() -> list[Mesa]:
-    """Those that are here."""
     return [mesa for mesa in (radv.installed(), radv.newer()) if mesa is not None]
 
 
 def tables(program: Path) -> str:
-    """Return the text between the marks of the page."""
     of_chips = [line for mesa in mesas() for line in (*chips(program, mesa), "")]
     return "\n".join(["", "| launch | sectors |", "|---|---|", *sectors(), "", *of_chips])
 
 
 def main() -> int:
-    """Write the page; status 1 where RADV cannot be asked."""
     why = radv.missing() or ("" if radv.newer() else "there is no newer Mesa in .drivers (make setup-test)")
     if why:
         print(f"table.py: {why}", file=sys.stderr)

@@ -33,7 +33,6 @@ SAME_BITS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 @cache
 def undisturbed(name: str, device: str) -> object:
-    """Return the result of a training or an op by itself."""
     return measured(name, device)
 
 

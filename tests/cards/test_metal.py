@@ -25,7 +25,6 @@ LARGEST_HEAD = 128  # features, up to which attention has kernels
 
 
 def sized_by_constants(path: Path) -> bool:
-    """Return whether a kernel has an array whose size a pipeline chooses."""
     chosen: set[int] = set()
     for code, x in instructions(path.read_bytes()):
         if code in SPECIALIZED:

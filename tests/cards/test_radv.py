@@ -40,7 +40,6 @@ WITHOUT_DIVISION = ("add", "equal", "expand", "permute", "fused", "fused_pair", 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that asks RADV."""
     if why := missing():
         pytest.skip(why)
     return built(tmp_path_factory.mktemp("radv"))
@@ -48,7 +47,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["installed", pytest.param("newer", marks=pytest.mark.slow)])
 def mesa(request: pytest.FixtureRequest, program: Path) -> Mesa:
-    """The system's Mesa, and a newer one."""
     found = installed() if request.param == "installed" else newer()
     if found is None:
         without_newer(program)
@@ -58,7 +56,6 @@ def mesa(request: pytest.FixtureRequest, program: Path) -> Mesa:
 
 @pytest.fixture(params=[pytest.param(name, marks=() if name == "RDNA 2" else pytest.mark.slow) for name in CHIPS])
 def chip(request: pytest.FixtureRequest, program: Path, mesa: Mesa) -> Chip:
-    """Each chip in turn that this Mesa knows."""
     found = chip_of(program, request.param, mesa)
     if found is None:
         version = next(chip.version for name in CHIPS if (chip := chip_of(program, name, mesa)) is not None)
@@ -168,27 +165,19 @@ def test_spills_would_be_seen(program: Path) -> None:
     assert "L" not in chosen_for(chip)
 
 
-@pytest.mark.parametrize(("product", "version", "kinds"), [
-    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "24.1.0", "L L2 M1 M S"),
-    ("AMD Radeon RX 7900 XTX (RADV GFX1100)", "22.3.6", "L8 M4 S"),
-    ("AMD Radeon RX 9070 XT (RADV GFX1201)", "25.0.7", "L L2 M1 M S"),
-    ("AMD Radeon RX 6800 (RADV NAVI21)", "22.3.6", "L L2 M1 M S"),
-    ("AMD Radeon Graphics (RADV VEGA10)", "25.0.7", "L8 M4 S"),
-    ("AMD Radeon RX 580 Series (RADV POLARIS10)", "25.0.7", "L8 M4 S"),
-    ("AMD Radeon RX 7900 XTX", "2.0.294", "L8 M4 S"),  # AMD's own driver, which nobody has asked
+@pytest.mark.parametrize(("product", "version", "kinds", "few"), [
+    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "24.1.0", "L L2 M1 M S", False),
+    ("AMD Radeon RX 7900 XTX (RADV GFX1100)", "22.3.6", "L8 M4 S", True),
+    ("AMD Radeon RX 9070 XT (RADV GFX1201)", "25.0.7", "L L2 M1 M S", False),
+    ("AMD Radeon RX 6800 (RADV NAVI21)", "22.3.6", "L L2 M1 M S", False),
+    ("AMD Radeon Graphics (RADV VEGA10)", "25.0.7", "L8 M4 S", False),
+    ("AMD Radeon RX 580 Series (RADV POLARIS10)", "25.0.7", "L8 M4 S", False),
+    ("AMD Radeon RX 7900 XTX", "2.0.294", "L8 M4 S", False),  # AMD's own driver, which nobody has asked
 ])
-def test_the_table_of_a_chip(product: str, version: str, kinds: str) -> None:
-    assert chosen_for(Chip("", product, version, (), Mesa(Path()))) == [*kinds.split(), SKINNY]
-    assert set(kinds.split()) <= TILES.keys()
-
-
-@pytest.mark.parametrize(("product", "version", "few"), [
-    ("AMD Radeon RX 7900 XTX (RADV GFX1100)", "22.3.6", True),
-    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "24.1.0", False), ("AMD Radeon RX 6800 (RADV NAVI21)", "22.3.6", False),
-    ("AMD Radeon Graphics (RADV VEGA10)", "22.3.6", False), ("AMD Radeon RX 7900 XTX", "2.0.294", False),
-])
-def test_large_heads_are_composed_where_there_are_few_registers(product: str, version: str, few: bool) -> None:
-    info = card(Chip("", product, version, (), Mesa(Path())))
-    tiled = Target(few_registers=has_few_registers(info)).tiled_attention
+def test_tiles_of_a_chip_and_large_heads_where_registers_are_few(product: str, version: str, kinds: str,
+                                                                 few: bool) -> None:
+    chip = Chip("", product, version, (), Mesa(Path()))
+    assert chosen_for(chip) == [*kinds.split(), SKINNY] and set(kinds.split()) <= TILES.keys()
+    tiled = Target(few_registers=has_few_registers(card(chip))).tiled_attention
     assert tiled(64, 1) and tiled(32, 1, True)
     assert tiled(65, 1) == tiled(128, 1, True) == tiled(33, 1, True) == (not few)

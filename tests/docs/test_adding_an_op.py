@@ -47,7 +47,6 @@ def run(folder: Path, *command: str, limit: int = 300, **environment: str) -> st
 
 
 def git(folder: Path, *arguments: str) -> list[str]:
-    """Lines that git prints."""
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -90,7 +89,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def promised_tests(copy: Path, *selection: str) -> int:
-    """Run the tests that the page promises; how many passed."""
     modules = ["tests/table", "tests/engine/kernels/test_kernel_reference.py",
                "tests/engine/compile/test_fuse_elementwise.py", "tests/test_api.py"]
     text = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "softplus or every_op_has_a_row",
@@ -129,7 +127,6 @@ def test_the_promised_tests_in_c(copy: Path) -> None:
 
 
 def compiled(copy: Path) -> None:
-    """Compile what has changed: the two kernels, and those with chains."""
     if shutil.which("glslangValidator") is None or shutil.which("spirv-opt") is None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")

@@ -18,7 +18,6 @@ TABLE: dict[str, Any] = run_path(str(ROOT / "tools" / "errors_table.py"))
 
 @cache
 def rows() -> list[Any]:
-    """Every error with a message in the sources."""
     return list(TABLE["rows"]())
 
 

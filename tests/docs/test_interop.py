@@ -31,12 +31,10 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def result_of(name: str) -> Path:
-    """Where the result of the block is kept that writes the file of that name."""
     return KEPT / name.replace("torch", "result")
 
 
 def written_by(code: str) -> list[str]:
-    """The files that a block writes."""
     return re.findall(r'save_file\(.*, "(.*?)"\)', code)
 
 

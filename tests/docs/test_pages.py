@@ -24,7 +24,6 @@ WITH_BLOCKS = {name: page for name, page in PAGES.items() if blocks(page) and na
 
 
 def in_folder(folder: Path, name: str, before: str = "") -> None:
-    """Run a page where the files lie that it tells its readers to download."""
     for path in (ROOT / "examples" / "data").iterdir():
         shutil.copy(path, folder)
     run("\n".join([before, *blocks(WITH_BLOCKS[name])]), folder=folder)

@@ -42,7 +42,6 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 def commands() -> list[str]:
-    """What the tables of docs/about/what_works.md say to run."""
     rows = re.findall(r"^\| .* \| (.*) \|$", PAGES["docs/about/what_works.md"], re.M)
     return [command for row in rows for command in re.findall(r"`([^`]+)`", row) if command != "--json"]
 

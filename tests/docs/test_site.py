@@ -23,7 +23,6 @@ NAMED = [name for page in REFERENCE.values() for name in NAME.findall(page)]
 
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """What `make docs` does, for the repository in a folder."""
     command = [sys.executable, "-m", "mkdocs", "build", "--config-file", "tools/mkdocs.yml", "--site-dir", str(site)]
     return subprocess.run(command, cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(root)},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False)

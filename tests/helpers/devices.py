@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import forked
+from helpers.errors import expect_error
 
 import ag
 
@@ -67,6 +68,13 @@ def error_of(action):
 _EPILOGUE = """
 print("RESULT" + json.dumps(said))
 """
+
+
+def expect_reported(situation: str, found: list[str] | None, error: type[BaseException], *fragments: str) -> None:
+    """`expect_error` for what `error_of` put into `said`."""
+    assert found is not None and found[0] == error.__name__, f"{situation}: {found}"
+    with expect_error(situation, error, *fragments):
+        raise getattr(ag, found[0])(found[1])
 
 
 def run_code(code: str, **environment: str) -> dict[str, Any]:

@@ -66,7 +66,6 @@ def icd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def spirv_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled shader."""
     folder = tmp_path_factory.mktemp("shader")
     source, output = folder / "step.comp", folder / "step.spv"
     source.write_text(SHADER)
@@ -86,16 +85,13 @@ class Rig:
         self.write(np.zeros(words, np.uint32))
 
     def host(self, values: np.ndarray) -> object:
-        """A tensor in host memory that holds `values`."""
         return self.manager.tensor_t(values.astype(np.uint32), self.kp.TensorTypes.host)
 
     def write(self, values: np.ndarray, at: int = 0) -> None:
-        """Copy `values` to the arena, from word `at`."""
         regions = [(0, 4 * at, 4 * len(values))]
         self.manager.sequence().eval(self.kp.OpCopy(self.host(values), self.arena, regions))
 
     def read(self, count: int, at: int = 0) -> np.ndarray:
-        """Copy `count` words from word `at` of the arena."""
         host = self.host(np.zeros(count))
         sequence = self.manager.sequence()
         sequence.record(self.kp.OpCopy(self.arena, host, [(4 * at, 0, 4 * count)]))
@@ -103,7 +99,6 @@ class Rig:
         return host.data().copy()
 
     def step(self, sequence: object, src: int, dst: int, n: int, rounds: int = 1, **options: bool) -> None:
-        """Record one launch of the shader."""
         push = np.array([src, dst, n, rounds], np.uint32).tobytes()
         sequence.dispatch(self.algorithm, push, (n + 63) // 64, **options)
 
@@ -123,7 +118,6 @@ def steps(values: np.ndarray, count: int) -> np.ndarray:
 
 @pytest.fixture
 def rig(kp: ModuleType, icd: str, spirv_file: Path):
-    """A Rig on this test's driver, destroyed afterwards."""
     rig = Rig(kp, spirv_file.read_bytes())
     yield rig
     rig.manager.destroy()
@@ -131,7 +125,6 @@ def rig(kp: ModuleType, icd: str, spirv_file: Path):
 
 @pytest.fixture
 def expected():
-    """The reference of the shader: see `steps`."""
     return steps
 
 
@@ -149,5 +142,4 @@ def python(kp: ModuleType, icd: str):
 
 @pytest.fixture
 def fault_layer(tmp_path: Path) -> dict[str, str]:
-    """Environment that loads the fault-injection layer, compiled here."""
     return built_layers(tmp_path, "VK_LAYER_KP_fault")

@@ -58,18 +58,15 @@ def test_git_headers_are_understood(apply):
     assert apply(GOOD.replace("--- a", header + "--- a")) == WANT
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        TEXT.replace("line 2\n", "line 2 \n"),  # a context line differs
-        TEXT.replace("line 3\n", "line 3.\n"),  # a removed line differs
-        TEXT.replace("line 19\n", "line 18\n"),  # the second hunk differs
-        "new\n" + TEXT,  # all is one line off
-        TEXT.replace("\n", "\r\n"),
-        "line 1\nline 2\n",  # too short
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    TEXT.replace("line 2\n", "line 2 \n"),  # a context line differs
+    TEXT.replace("line 3\n", "line 3.\n"),  # a removed line differs
+    TEXT.replace("line 19\n", "line 18\n"),  # the second hunk differs
+    "new\n" + TEXT,  # all is one line off
+    TEXT.replace("\n", "\r\n"),
+    "line 1\nline 2\n",  # too short
+    "",
+])
 def test_a_mismatch_is_refused_and_the_file_kept(apply, diff, tmp_path, text):
     with pytest.raises(diff.PatchError, match=r"test.patch: src/x.txt: line \d+ is "):
         apply(GOOD, text)
@@ -84,22 +81,19 @@ def test_one_bad_file_keeps_them_all(apply, diff, tmp_path):
     assert (tmp_path / "src/x.txt").read_text() == TEXT
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("-2,3 +2,4", "-2,4 +2,5", "ends early"),
-        ("-2,3 +2,4", "-2,3 +2,3", "more lines"),
-        ("-2,3 +2,4", "-2 +2,x", "not a hunk header"),
-        ("-19,2 +20,1", "-3,2 +4,1", "overlaps"),
-        ("+++ b/src/x.txt", "+++ b/src/y.txt", "expected '--- a/PATH'"),
-        ("src/x.txt", "../x.txt", "leaves the tree"),
-        ("src/x.txt", "src/z.txt", "there is no file src/z.txt"),
-        ("--- a/src/x.txt\n", "", "changes no file"),
-        (" line 4\n", "line 4\n", "ends early"),
-        ("line 20\n", "line 20\n\\ No newline at end of file\n", "expected '--- a/PATH'"),
-        ("-line 20\n", "-line 20\n" + GOOD.split("\n\n")[1].rstrip("\n") + "\n", "twice"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("-2,3 +2,4", "-2,4 +2,5", "ends early"),
+    ("-2,3 +2,4", "-2,3 +2,3", "more lines"),
+    ("-2,3 +2,4", "-2 +2,x", "not a hunk header"),
+    ("-19,2 +20,1", "-3,2 +4,1", "overlaps"),
+    ("+++ b/src/x.txt", "+++ b/src/y.txt", "expected '--- a/PATH'"),
+    ("src/x.txt", "../x.txt", "leaves the tree"),
+    ("src/x.txt", "src/z.txt", "there is no file src/z.txt"),
+    ("--- a/src/x.txt\n", "", "changes no file"),
+    (" line 4\n", "line 4\n", "ends early"),
+    ("line 20\n", "line 20\n\\ No newline at end of file\n", "expected '--- a/PATH'"),
+    ("-line 20\n", "-line 20\n" + GOOD.split("\n\n")[1].rstrip("\n") + "\n", "twice"),
+])
 def test_a_malformed_patch_is_refused(apply, diff, tmp_path, old, new, message):
     with pytest.raises(diff.PatchError, match=message):
         apply(GOOD.replace(old, new))

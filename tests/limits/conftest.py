@@ -17,14 +17,12 @@ QUICK = {  # of the tests with the layer, which make processes and compile kerne
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests with the layer slow, but for a representative of each file."""
     if {"limited", "limits_layer"} & set(getattr(item, "fixturenames", ())) and item.name not in QUICK:
         item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
 def limits_layer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment that loads the layer, compiled here."""
     return built_layers(tmp_path_factory.mktemp("limits"), "VK_LAYER_AG_limits")
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.errors import expect_error
+from helpers.devices import expect_reported
 from limits.conftest import Limited
 
 import ag
@@ -106,9 +106,8 @@ with ag.ag_device(DEVICE):
 def test_a_kernel_that_does_not_fit_is_refused_by_name(limited: Limited) -> None:
     """Four storage buffers are all that Vulkan guarantees; adam_update has nine operands."""
     said = limited(REFUSED, BINDINGS=4)
-    with expect_error("a kernel of more operands than a device can bind", ag.KernelError, "adam_update", "llvmpipe",
-                      "9 storage buffers", "has 4", "another device"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("a kernel of more operands than a device can bind", said["error"], ag.KernelError, "adam_update",
+                    "llvmpipe", "9 storage buffers", "has 4", "another device")
     assert said["right"] == 68.0 and said["captured"] == [136.0] * 3  # 4 * (0 + 1 + 2 + 3 + 4 + 5) + 8
 
 
@@ -120,9 +119,8 @@ with ag.ag_device(DEVICE):
 
 def test_a_kind_of_tiles_that_is_forced_and_does_not_fit(limited: Limited) -> None:
     said = limited(FORCED, {"AG_MATMUL_TILE": "L"}, SHARED=16384)
-    with expect_error("tiles that need more than the device has", ag.KernelError, "matmul", "16896 bytes of shared",
-                      "has 16384"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("tiles that need more than the device has", said["error"], ag.KernelError, "matmul",
+                    "16896 bytes of shared", "has 16384")
 
 
 SIZED = """
@@ -159,8 +157,8 @@ def test_kinds_of_tiles_that_come_out_wrong_are_not_used(limited: Limited, tmp_p
 def test_a_kind_that_is_forced_and_wrong(limited: Limited, tmp_path: Path) -> None:
     own = {"XDG_CACHE_HOME": str(tmp_path), "AG_MATMUL_TILE": "M"}
     said = limited(SIZED, own, TYPE=DISCRETE, SIZES=1)
-    with expect_error("tiles that come out wrong", ag.KernelError, "llvmpipe", "tiles of kind M", "AG_MATMUL_TILE"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("tiles that come out wrong", said["error"], ag.KernelError, "llvmpipe", "tiles of kind M",
+                    "AG_MATMUL_TILE")
 
 
 WORKLOAD = """
@@ -201,7 +199,6 @@ def test_a_training_step(limited: Limited, tmp_path: Path, workload: str, card: 
 
 
 def run_table(layer: dict[str, str], which: str, files: list[str], **limits: object) -> str:
-    """The tests of the case table on lavapipe under limits; their summary."""
     names = {f"AG_LIMITS_{name}": str(value) for name, value in limits.items()}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "vulkan", "-k", which, *files]
     env = {**os.environ, **layer, **names}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from helpers.errors import expect_error
+from helpers.devices import expect_reported
 from limits.conftest import Limited
 
 import ag
@@ -77,9 +77,8 @@ with ag.ag_device(DEVICE):
                                              ({"ALLOC": 25 * MIB}, "maxMemoryAllocationSize")])
 def test_a_tensor_above_a_limit_is_refused_by_its_name(limited: Limited, limit: dict[str, int], name: str) -> None:
     said = limited(TOO_LARGE, **limit)
-    with expect_error("a tensor larger than a device can bind", ag.ArenaError, str(32 * MIB), str(25 * MIB), name,
-                      "smaller batches"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("a tensor larger than a device can bind", said["error"], ag.ArenaError, str(32 * MIB),
+                    str(25 * MIB), name, "smaller batches")
     assert said["right"] == MIB
 
 
@@ -97,8 +96,8 @@ with ag.ag_device(DEVICE):
 
 def test_too_many_allocations_are_no_memory(limited: Limited) -> None:
     said = limited(TOO_MANY, ALLOCATIONS=12)  # staging buffers take some
-    with expect_error("a device that allows no further allocation", ag.ArenaError, "4194304 bytes", "in use"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("a device that allows no further allocation", said["error"], ag.ArenaError, "4194304 bytes",
+                    "in use")
     assert 3 < said["kept"] < 200 and said["right"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.errors import expect_error
+from helpers.devices import expect_reported
 from limits.conftest import Limited
 
 import ag
@@ -69,9 +69,8 @@ def test_an_integrated_chip_trains_beside_what_is_set_aside(limited: Limited, tm
 
 def test_a_card_never_goes_into_the_memory_of_the_host(limited: Limited, tmp_path: Path) -> None:
     said = limited(BEGUN + TRAINED + FOUND, TYPE=DISCRETE, MEMORY=APU, TYPES=tmp_path / "types")
-    with expect_error("a model larger than the memory of a card", ag.ArenaError, "the device may give", "are reserved",
-                      "in use", "smaller batches"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("a model larger than the memory of a card", said["error"], ag.ArenaError, "the device may give",
+                    "are reserved", "in use", "smaller batches")
     assert said["reserved"] <= 60 * MIB and said["bytes"] == 64 * MIB
     assert said["memory"].startswith("64 MiB of its own, ")
     assert set((tmp_path / "types").read_text("utf-8")) == {"0", "2"}  # the last to stage in
@@ -96,7 +95,6 @@ def test_all_heaps_are_used_and_none_counts_twice(limited: Limited, memory: str,
 
 def test_all_of_it_is_full(limited: Limited) -> None:
     said = limited(BEGUN + FILLED + FOUND, TYPE=INTEGRATED, MEMORY=f"{64 * MIB}:1,{128 * MIB}:6:14")
-    with expect_error("more than an integrated chip has", ag.ArenaError, "8388608 bytes", "are reserved", "in use",
-                      "smaller batches"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("more than an integrated chip has", said["error"], ag.ArenaError, "8388608 bytes", "are reserved",
+                    "in use", "smaller batches")
     assert said["reserved"] > 100 * MIB and said["right"]

@@ -23,32 +23,28 @@ said["right"] = bool(np.all(ag.ag_matmul(ag.ag_tensor(x, DEVICE), ag.ag_tensor(x
 """
 
 
-@pytest.mark.parametrize(("limits", "units"), [
-    ({"TYPE": DISCRETE, "VENDOR": NVIDIA, "NVIDIA": 132, "HEAP": 80 * GIB}, 132),
-    ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:2:8", "AMD_ACTIVE": 60, "HEAP": 16 * GIB}, 60),
-    ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:2:8", "HEAP": 16 * GIB}, 64),
-    ({"TYPE": INTEGRATED, "VENDOR": ARM, "ARM": "10:3ff"}, 10),
-    ({"TYPE": INTEGRATED, "VENDOR": ARM, "ARM": "0:700007f"}, 10),
-], ids=["H100", "AMD", "AMD, whole", "ARM", "ARM, mask"])
-def test_the_driver_says_it(limited: Limited, limits: dict[str, object], units: int) -> None:
-    said = limited(UNITS, **limits)
-    assert said["told"] == said["used"] == [units] * 2 and said["right"]
-    assert said["doctor"] == [f"{units}, as the driver says"]
-
-
-@pytest.mark.parametrize(("limits", "units"), [
-    ({"TYPE": DISCRETE, "VENDOR": INTEL, "HEAP": 7 * GIB}, 28),
-    ({"TYPE": INTEGRATED}, 12),
-    ({"TYPE": DISCRETE, "VENDOR": NVIDIA, "NVIDIA": 132, "WITHOUT": "VK_NV_shader_sm_builtins", "HEAP": 8 * GIB}, 32),
+@pytest.mark.parametrize(("limits", "told", "units"), [
+    ({"TYPE": DISCRETE, "VENDOR": NVIDIA, "NVIDIA": 132, "HEAP": 80 * GIB}, True, 132),
+    ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:2:8", "AMD_ACTIVE": 60, "HEAP": 16 * GIB}, True, 60),
+    ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:2:8", "HEAP": 16 * GIB}, True, 64),
+    ({"TYPE": INTEGRATED, "VENDOR": ARM, "ARM": "10:3ff"}, True, 10),
+    ({"TYPE": INTEGRATED, "VENDOR": ARM, "ARM": "0:700007f"}, True, 10),
+    ({"TYPE": DISCRETE, "VENDOR": INTEL, "HEAP": 7 * GIB}, False, 28),
+    ({"TYPE": INTEGRATED}, False, 12),
+    ({"TYPE": DISCRETE, "VENDOR": NVIDIA, "NVIDIA": 132, "WITHOUT": "VK_NV_shader_sm_builtins", "HEAP": 8 * GIB},
+     False, 32),
     ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD_ACTIVE": 60, "WITHOUT": "VK_AMD_shader_core_properties2",
-      "HEAP": 6 * GIB}, 24),
-    ({"TYPE": INTEGRATED, "ARM": "10:3ff", "WITHOUT": "VK_ARM_shader_core_builtins"}, 12),
-    ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:0:0", "AMD_ACTIVE": 0, "HEAP": 5 * GIB}, 20),
-], ids=["none", "none, integrated", "not NVIDIA's", "not AMD's", "not ARM's", "zero"])
-def test_no_driver_says_it(limited: Limited, limits: dict[str, object], units: int) -> None:
+      "HEAP": 6 * GIB}, False, 24),
+    ({"TYPE": INTEGRATED, "ARM": "10:3ff", "WITHOUT": "VK_ARM_shader_core_builtins"}, False, 12),
+    ({"TYPE": DISCRETE, "VENDOR": AMD, "AMD": "4:0:0", "AMD_ACTIVE": 0, "HEAP": 5 * GIB}, False, 20),
+], ids=["H100", "AMD", "AMD, whole", "ARM", "ARM, mask", "none", "none, integrated", "not NVIDIA's", "not AMD's",
+        "not ARM's", "zero"])
+def test_the_driver_says_it_or_kind_and_memory(limited: Limited, limits: dict[str, object], told: bool,
+                                               units: int) -> None:
     said = limited(UNITS, **limits)
-    assert said["told"] == [0, 0] and said["used"] == [units] * 2 and said["right"]
-    assert said["doctor"] == [f"about {units}, an estimate by kind and memory, as the driver does not say"]
+    assert said["told"] == [units * told] * 2 and said["used"] == [units] * 2 and said["right"]
+    assert said["doctor"] == [f"{units}, as the driver says" if told else
+                              f"about {units}, an estimate by kind and memory, as the driver does not say"]
 
 
 def test_a_processor_has_one(limited: Limited) -> None:

@@ -22,23 +22,18 @@ CARD = {"AG_LIMITS_TYPE": "2", "AG_LIMITS_MEMORY": f"{8 * GIB}:1,{16 * GIB}:6:14
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests on such a card slow, but for a few."""
     if {"queued", "layers"} & set(getattr(item, "fixturenames", ())) and item.name not in QUICK:
         item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
 def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment that loads the layer, and the one that makes a card of the driver, compiled here."""
     return built_layers(tmp_path_factory.mktemp("queues"), "VK_LAYER_AG_limits", "VK_LAYER_AG_queues")
 
 
 @pytest.fixture(params=["launches", "copies"])
 def queued(layers: dict[str, str], lavapipe: str, tmp_path: Path, request: pytest.FixtureRequest) -> Queued:
-    """Run code in a new process, in which DEVICE is a card with two queues, of which one is ahead where it may be.
-
-    In `said` are, too, a letter for every submission, in the order in which they started, and how buffers are shared.
-    """
+    """Run code in a new process, in which DEVICE is a card with two queues, of which one is ahead where it may be."""
 
     def run(code: str, **environment: str) -> dict[str, Any]:
         log, shared = tmp_path / "log", tmp_path / "shared"

@@ -10,5 +10,4 @@ from helpers.devices import built_layers
 
 @pytest.fixture
 def layer(tmp_path: Path, lavapipe: str) -> dict[str, str]:
-    """Environment that loads the layer, built here."""
     return built_layers(tmp_path, "VK_LAYER_KP_fault")

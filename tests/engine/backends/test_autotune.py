@@ -77,7 +77,6 @@ class Counted:
         return Tune(self, Tiles(1, (), fixed=True, direct_rows=9), LIMITS)  # type: ignore[arg-type]
 
     def chosen(self, rows: int = 13, inner: int = 30, cols: int = 16, by: Tune | None = None) -> str:
-        """The kind of tiles of a product, chosen in a new process unless `by` another."""
         rule = (by or self.tuned()).rule(matmul, ((rows, cols), (rows, inner), (inner, cols)), NN)
         return "fixed" if rule.fixed else rule.forced
 

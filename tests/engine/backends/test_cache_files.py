@@ -25,7 +25,6 @@ Damage = Callable[[Path], object]
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of a file in an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache_files._warn.cache_clear()
     return tmp_path / "ag" / FILE
@@ -123,7 +122,6 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytes
 
 
 def hostile(count: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read damaged contents of both kinds of files: each is valid, or refused and made anew."""
     found, given = choices(), list[bytes]()
     found.keep("a", "S", {"S"})
     keeps, name = kept(given)

@@ -51,7 +51,6 @@ def opened(device: str) -> Any:
 
 
 def product(backend: Any, size: int = 40) -> Any:
-    """A product of the backend, checked loosely."""
     rng = np.random.default_rng(1)
     a, b = normal(rng, size, 30), normal(rng, 30, size)
     out = backend.launch(matmul, on(backend, a), on(backend, b), into=blank(backend, (size, size)), ta=False, tb=False)
@@ -329,7 +328,6 @@ def test_the_kernels_are_right(
 
 
 def spread(rng: Any, exponents: int, *shape: int) -> Any:
-    """Normal numbers times powers of two, up and down."""
     return (rng.standard_normal(shape) * 2.0 ** rng.integers(-exponents, exponents + 1, shape)).astype(np.float32)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.devices import EXTENSION, WITHOUT_EXTENSION, run_code
+from helpers.devices import expect_reported as expect
 from helpers.errors import expect_error
 
 import ag
@@ -22,15 +23,7 @@ DRIVERS = ["lavapipe", pytest.param("swiftshader", marks=pytest.mark.slow)]
 
 @pytest.fixture
 def run() -> Run:
-    """`run_code`: a process of its own."""
     return run_code
-
-
-def expect(situation: str, found: list[str] | None, error: type[BaseException], *fragments: str) -> None:
-    """`expect_error` for an error that another process reported."""
-    with expect_error(situation, error, *fragments):
-        if found is not None:
-            raise getattr(ag, found[0])(found[1])
 
 
 OUT_OF_MEMORY = """
@@ -169,7 +162,6 @@ NO_DRIVER = {"VK_ICD_FILENAMES": "/nonexistent", "VK_DRIVER_FILES": "/nonexisten
 
 
 def assert_cpu_only(said: dict[str, Any], missing: str) -> None:
-    """There is no Vulkan device, everything else works on the CPU, and one line says what is missing."""
     assert said["count"] == 0 and said["list"] == [] and said["auto"] == "cpu" and said["devices"] == ["cpu"]
     assert said["loss"] > 0
     assert missing in said["out"]  # the status

@@ -142,8 +142,6 @@ def test_a_sequence_begins_with_a_barrier(recorder: Recorder, monkeypatch: pytes
 
 
 class Noting:
-    """A sequence that notes of each command whether a barrier is before it, and for what."""
-
     def __init__(self) -> None:
         self.barriers: list[str] = []
 

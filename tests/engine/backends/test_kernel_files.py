@@ -31,7 +31,6 @@ DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.fixture
 def spv(tmp_path: Path) -> Path:
-    """A folder of two kernels, as the build leaves it."""
     folder = tmp_path / "spv"
     folder.mkdir()
     (folder / MANIFEST).write_text(json.dumps(

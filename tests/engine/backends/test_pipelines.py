@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.devices import run_code
-from helpers.errors import expect_error
+from helpers.devices import expect_reported, run_code
 
 import ag
 from ag.engine.backends.vulkan import backend as vulkan_backend
@@ -30,8 +29,6 @@ Run = Callable[..., dict[str, Any]]
 
 
 class Driver:
-    """A manager whose driver notes what it is given."""
-
     def __init__(self, vendor: int = 1, device: int = 2, uuid: bytes = b"u" * 16) -> None:
         self.made_for, self.count, self.given = (vendor, device, uuid), 0, []
 
@@ -233,8 +230,6 @@ def differing():
 
 @pytest.fixture
 def run(layer: dict[str, str], lavapipe: str) -> Run:
-    """Run code after STEP in a process of its own, with these faults from the making of the program on."""
-
     def run(code: str, **faults: str) -> dict[str, Any]:
         return run_code(f"DEVICE, FAULTS = {lavapipe!r}, {faults!r}\n{STEP}{code}", **layer)
 
@@ -283,28 +278,22 @@ def test_a_program_asks_for_all_that_it_lacks(lavapipe: str, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_one_core(run: Run, tmp_path: Path) -> None:
-    said = run("THREADS = 1\nsaid['right'] = right(captured())\nsaid['made'] = manager.pipelines() - before",
+@pytest.mark.parametrize(("code", "count"), [
+    ("THREADS = 1\nassert all(right(captured()))", 5),
+    ("kernels._algorithms.clear(); kernels._pipelines.clear()\nbackend.launch(add, backend.launch(relu, x), x)", 2)],
+    ids=["one core", "eager launches"])
+def test_one_at_a_time(run: Run, tmp_path: Path, code: str, count: int) -> None:
+    said = run(f"{code}\nsaid['made'] = manager.pipelines() - before",
                KPFAULT_PIPELINE_MS="30", KPFAULT_PIPELINES=str(tmp_path / "made"))
-    assert said["made"] == 5 and said["right"] == [True] * 5 and at_once(tmp_path / "made") == [1] * 5
-
-
-@pytest.mark.slow
-def test_eager_launches_make_one_at_a_time(run: Run, tmp_path: Path) -> None:
-    said = run("kernels._algorithms.clear(); kernels._pipelines.clear()\n"
-               "backend.launch(add, backend.launch(relu, x), x)\n"
-               "said['made'] = manager.pipelines() - before",
-               KPFAULT_PIPELINE_MS="30", KPFAULT_PIPELINES=str(tmp_path / "made"))
-    assert said["made"] == 2 and at_once(tmp_path / "made") == [1, 1]
+    assert said["made"] == count and at_once(tmp_path / "made") == [1] * count
 
 
 def test_what_a_driver_does_not_compile_is_the_same_error(run: Run) -> None:
     said = run("said['error'] = error_of(captured)\nsaid['made'] = manager.pipelines() - before\n"
                "del os.environ['KPFAULT_NO_PIPELINES']\nsaid['right'] = right(captured())\n"
                "said['again'] = manager.pipelines() - before", KPFAULT_NO_PIPELINES="1")
-    with expect_error("a driver that does not compile", ag.KernelError, "does not compile kernel fused",
-                      "storage buffers", "update the driver"):
-        raise getattr(ag, said["error"][0])(said["error"][1])
+    expect_reported("a driver that does not compile", said["error"], ag.KernelError, "does not compile kernel fused",
+                    "storage buffers", "update the driver")
     assert said["made"] == 0 and said["again"] == 5 and said["right"] == [True] * 5
 
 

@@ -29,8 +29,6 @@ RNG = np.random.default_rng(4)
 
 
 class Device:
-    """A device with an empty table, whose commands are noted, and what is left to Python."""
-
     def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.backend: Any = backend_of(name)
         self.left: list[str] = []

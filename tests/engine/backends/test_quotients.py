@@ -44,7 +44,6 @@ def dividends(divisor: int) -> np.ndarray[Any, Any]:
 
 
 def computed(n: np.ndarray[Any, Any], divisor: int) -> np.ndarray[Any, Any]:
-    """As in shaders/quotient.glsl, in 32 bits."""
     multiplier, shift = multiplier_and_shift(divisor)
     high = (n.astype(np.uint64) * np.uint64(multiplier) >> np.uint64(32)).astype(np.uint32)
     found: np.ndarray[Any, Any] = (high + n.astype(np.uint32)) >> np.uint32(shift)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from helpers.devices import expect_reported as expect
 from helpers.devices import run_code
-from helpers.errors import expect_error
 
 import ag
 
@@ -53,19 +53,10 @@ def counted(backend):
 
 @pytest.fixture
 def run(layer: dict[str, str], lavapipe: str) -> Run:
-    """Run code after BEGIN in a process of its own, where DEVICE is lavapipe's."""
-
     def run(code: str, **environment: str) -> dict[str, Any]:
         return run_code(f"DEVICE = {lavapipe!r}\n{BEGIN}{code}", **layer, **environment)
 
     return run
-
-
-def expect(situation: str, found: list[str] | None, error: type[BaseException], *fragments: str) -> None:
-    """`expect_error` for an error that another process reported."""
-    assert found is not None and found[0] == error.__name__, f"{situation}: {found}"
-    with expect_error(situation, error, *fragments):
-        raise getattr(ag, found[0])(found[1])
 
 
 OPEN = """

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.devices import run_code
 from helpers.interrupts import at_place
+from helpers.programs import buffer as made
 
 import ag
 from ag.engine.backends.vulkan import transfers
@@ -17,7 +18,6 @@ from ag.engine.backends.vulkan.stream import recorder
 from ag.engine.backends.vulkan.stream.commands import Copy
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add
 
 pytestmark = pytest.mark.vulkan
@@ -35,7 +35,6 @@ def backend(vulkan: str, seen: Callable[..., Any], monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def staged(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Count the words that the device copies from and to staging memory."""
     counted: list[int] = []
     copy = backend.transfers._copy
 
@@ -45,12 +44,6 @@ def staged(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]
 
     monkeypatch.setattr(backend.transfers, "_copy", counting)
     yield counted
-
-
-def made(backend: Any, values: np.ndarray[Any, np.dtype[np.float32]]) -> Buffer:
-    buffer: Buffer = backend.alloc(values.shape, F32)
-    backend.upload(values, buffer)
-    return buffer
 
 
 def ramp(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:

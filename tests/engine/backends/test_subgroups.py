@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers.devices import VULKAN, vulkan_device
-from helpers.tiled import blank, normal, on
 
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import Needs, lacking, required_subgroup
 from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles
-from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles
+from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.matmul import matmul
 
 LIMITS: Any = {"max_work_group_invocations": 1024, "max_shared_memory": 32768, "max_storage_buffers": 16,
@@ -33,39 +30,6 @@ def test_more_subgroups_than_a_workgroup_may_have() -> None:
     assert not lacking(few, LIMITS) and not lacking(many, NOT_OFFERED)
     assert lacking(many, LIMITS) == "16 subgroups of 32 invocations where the device has 8"
     assert not lacking(many._replace(subgroup=0), LIMITS)
-
-
-class Planned(Tile):
-    """A tile that says that its kernel depends on the size of subgroups."""
-
-    size = 0
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(self.threads, self.shared_bytes, subgroup=self.size)
-
-
-class Rule(Tiles):
-    """Chooses that tile."""
-
-    def choose(self, rows: int, cols: int, count: int) -> Tile:
-        return Planned(32, 8, 64, 4, 4, 8)
-
-
-@pytest.mark.parametrize("driver", VULKAN)
-def test_a_pipeline_that_requires_one(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ag.engine.backends.vulkan.backend import VulkanBackend
-
-    backend = VulkanBackend(int(vulkan_device(driver).split(":")[1]), guard=256)
-    monkeypatch.setattr(Planned, "size", backend._manager.get_device_properties()["subgroup_size"])
-    rng = np.random.default_rng(0)
-    a, b = normal(rng, 40, 30), normal(rng, 30, 20)
-    out = blank(backend, (40, 20))
-    command = backend.command(matmul, (out, on(backend, a), on(backend, b)), {"ta": False, "tb": False}, Rule(1, ()))
-    assert command is not None
-    backend.recorder.record(command)
-    np.testing.assert_allclose(backend.download(out), a @ b, atol=1e-4)
-    backend.check_guards()
 
 
 @pytest.mark.vulkan

@@ -125,7 +125,6 @@ def test_copies_of_arguments_are_recorded_once_for_each_place(vulkan: str) -> No
         backend.upload(np.full(3, k, np.float32), batch)
 
     def given(k: int) -> Any:
-        """Play the copy of a batch; afterwards the argument is that batch."""
         filled = inputs.fill([(argument.address, argument.nbytes, batches[k].address)], backend.transfers, recorder)
         recorder.play(filled)
         assert backend.download(argument).tolist() == [k] * 3

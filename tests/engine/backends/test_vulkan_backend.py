@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ RNG = np.random.default_rng(6)
 
 @pytest.fixture
 def gpu(vulkan: str) -> Iterator[str]:
-    """Each Vulkan device in turn, as the default device."""
     with ag.ag_device(vulkan):
         yield vulkan
 
@@ -172,33 +170,8 @@ def test_synchronize_waits(backend: VulkanBackend) -> None:
     assert backend.recorder.in_flight == 0
 
 
-def test_two_threads_on_one_device(gpu: str) -> None:
-    results: dict[int, list[float]] = {}
-
-    def work(seed: int) -> None:
-        with ag.ag_device(gpu):
-            x = ag.ag_tensor(np.full((50, 50), seed + 1.0))
-            sums = []
-            for k in range(40):
-                y = x * float(k)
-                W = ag.ag_param(np.full((50, 50), 0.5))
-                with ag.with_grad_tape():
-                    loss = ag.ag_sum(W * y)
-                sums.append(float(ag.backward(loss)[W].numpy().sum()))
-            results[seed] = sums
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    for seed in range(4):
-        assert results[seed] == [2500.0 * (seed + 1) * k for k in range(40)]
-
-
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str) -> Iterator[Path]:
-    """A copy of the compiled kernels that is used instead, and read anew."""
     backend: Any = backend_of(gpu)
     for kinds, _ in backend._quick._table.values():  # of launches that would not ask for kernels any more
         kinds.clear()
@@ -292,15 +265,3 @@ def test_trace_prints_launches(gpu: str) -> None:
     out = child(f"import ag\nx = ag.ag_tensor([[1.0, 2.0]], device={gpu!r})\n(x * x).numpy()\n", AG_TRACE="1")
     (line,) = [line for line in out.splitlines() if "mul" in line]
     assert line.startswith(f"ag: {gpu} mul") and "(1, 2)" in line and "grid" in line
-
-
-@pytest.mark.slow_on("swiftshader")
-def test_shutdown_and_open_again(gpu: str) -> None:
-    out = child(f"""
-import ag
-for _ in range(2):
-    ag.ag_device({gpu!r})
-    print(ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item(), len(ag.ag_vulkan_devices()) > 0)
-    ag.ag_shutdown()
-""")
-    assert out.splitlines() == ["3.0 True"] * 2

@@ -81,11 +81,9 @@ class Emulated(Library):
             self.asked += 1
 
     def launch_briefly(self, words: bytes) -> None:
-        """Make one launch."""
         self._ask(words, 1, 1)
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate(timeout=60)
 
 
@@ -93,7 +91,6 @@ MODULE = import_module("ag.engine.backends.cpu.library")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the CPU's devices use these kernels and this memory."""
     Emulated.memory = Memory()
     import_module("ag.engine.backends.cpu.backend")._memory = Emulated.memory.take
     MODULE.found.cache_clear()

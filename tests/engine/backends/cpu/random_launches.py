@@ -16,8 +16,6 @@ from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 
-__all__ = ["MAKERS", "POWERS", "put_special_values"]
-
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.2e-38], np.float32)
 LARGE = np.array([3e38, -3e38, 1e30, -1e20], np.float32)
 # Of what they add up or multiply, a part may be infinite before the whole is, and it is not said which part.
@@ -51,7 +49,6 @@ def function(name: str, rng: Random) -> Launch:
 
 
 def shrunk(rng: Random, x: Array) -> Array:
-    """`x` with some axes made short, so that it is repeated along them."""
     kept = tuple(slice(None) if rng.random() < 0.7 else slice(1) for _ in x.shape)
     return np.ascontiguousarray(x[kept]).reshape(x[kept].shape)
 
@@ -86,7 +83,6 @@ def cross_entropy_ids(rng: Random) -> Launch:
 
 
 def gradients(rng: Random, n: int) -> tuple[Array, Array, Array]:
-    """Gradients, their factor, and how many of them are bad."""
     return normal(rng, n), np.float32([rng.choice([1.0, 0.3])]), np.float32([rng.choice([0, 0, 0, 2])])
 
 
@@ -154,7 +150,6 @@ def equal(rng: Random) -> Launch:
 
 
 def words(rng: Random, *sizes: int) -> Array:
-    """Elements of any type that fills a word."""
     return rng.integers(-9, 9, sizes).astype(rng.choice([np.float32, np.int32]))
 
 
@@ -255,7 +250,6 @@ def column(rng: Random, x: Array) -> Array:
 
 
 def statistics(rng: Random, *sizes: int) -> tuple[Array, Array]:
-    """Means and variances."""
     return normal(rng, *sizes), np.exp(normal(rng, *sizes))
 
 

@@ -18,8 +18,6 @@ from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window, places
 from ag.errors import ShapeError
 
-__all__ = ["PRODUCTS"]
-
 BATCHES = (1, 1, 2, 3, 8, 16, 17, 32, 65)  # whole registers, less than one, and some more than one
 
 
@@ -71,7 +69,6 @@ def convolution(name: str, rng: Random) -> Launch:
 
 
 def heads_of(rng: Random) -> tuple[int, dict[str, int]]:
-    """Heads, and the sizes of their operands."""
     q, v, queries, keys = (int(np.exp(rng.uniform(0, np.log(most)))) for most in (40, 40, 100, 100))
     sizes = {"q": q, "v": v, "queries": queries, "keys": keys, "batch": int(rng.choice(BATCHES[:-1]))}
     for name in sizes.keys() - {"keys"}:

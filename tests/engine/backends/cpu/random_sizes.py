@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["MOST", "Random", "shape", "size"]
-
 MOST = 30_000  # elements of an operand
 
 
@@ -17,7 +15,6 @@ class Random(np.random.Generator):
         self.empty = empty
 
     def is_empty(self) -> bool:
-        """Whether what is drawn next shall have no elements."""
         return bool(self.random() < self.empty)
 
 

@@ -41,7 +41,6 @@ def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]
 
 
 def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
-    """A launch by one thread and by three."""
     words, arrays = words_of(backend, launch)
     for threads in (1, 3):
         library.run_by(threads, words, 1)

@@ -22,7 +22,6 @@ DEADLINE_S = 600
 
 
 def lacking() -> str:
-    """What is missing for it, and the package that has it; "" if nothing is."""
     if platform.machine() == "aarch64":
         return "this is such a processor"
     for there, package in ((shutil.which(COMPILER), "gcc-aarch64-linux-gnu"),

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="the compilers of the
 
 @pytest.fixture(autouse=True)
 def _levels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of x86-64 on every machine, in a folder of the test's own."""
     monkeypatch.setitem(cpu_kernels.LEVELS, cpu_kernels.platform.machine(), LEVELS)
     monkeypatch.setattr(cpu_kernels, "OUT", tmp_path / "built")
 

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no kernels in C: not 
 
 
 def made(name: str, *operands: Array, **params: Any) -> Array:
-    """The first output."""
     return run(guarded("cpu"), Launch(PRIMITIVES[name], list(operands), params))[0]
 
 

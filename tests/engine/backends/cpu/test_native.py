@@ -79,7 +79,6 @@ LOWER = LEVELS[: LEVELS.index(KERNELS.level)] if KERNELS else []
 
 @cache
 def device_of_level(level: str) -> Sharing:
-    """With the kernels of a level that this processor has, and does not choose."""
     manifest = json.loads((BUILT / "manifest.json").read_text("utf-8")) | {"levels": [""]}
     with TemporaryDirectory() as folder:
         Path(folder, "kernels.so").symlink_to(BUILT / f"kernels{level}.so")
@@ -87,7 +86,6 @@ def device_of_level(level: str) -> Sharing:
 
 
 def examples(name: str, count: int) -> list[Launch]:
-    """Launches of random shapes, the same ones every time."""
     rng = Random(zlib.crc32(name.encode()))
     return [MAKERS[name](rng) for _ in range(count)]
 
@@ -105,21 +103,15 @@ def test_a_kernel_is_declared_as_its_primitive(name: str) -> None:
 
 
 def shapes(launch: Launch) -> list[tuple[int, ...]]:
-    """Of all operands, outputs first."""
     given = [x.shape for x in launch.operands]
     made: Any = launch.primitive.shape(*given, **launch.params) if launch.primitive.outputs else ()
     return [*(made if launch.primitive.outputs != 1 else [made]), *given]
 
 
+@pytest.mark.parametrize("count", [10, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_random_shapes(name: str) -> None:
-    compare(device(), examples(name, 10))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_many_random_shapes(name: str) -> None:
-    compare(device(), examples(name, 150))
+def test_random_shapes(name: str, count: int) -> None:
+    compare(device(), examples(name, count))
 
 
 @pytest.mark.slow
@@ -142,10 +134,7 @@ def compare(backend: Sharing, launches: list[Launch], least: int = 1) -> None:
 
 
 def same_by_any_threads(backend: Sharing, launch: Launch, one_nan: bool = False) -> list[Array]:
-    """All operands after the launch, which 1, 2 and 5 threads make to the bit.
-
-    With `one_nan` all NaN count as one: of two that are added, either may go on, with its sign.
-    """
+    """All operands after the launch, to the bit for 1, 2 and 5 threads; with `one_nan`, all NaN count as one."""
     results = []
     for backend.threads in (1, 2, 5):
         results.append(run(backend, launch))
@@ -169,15 +158,10 @@ def test_nothing(name: str) -> None:
     compare(device(), list(islice((launch for launch in drawn if 0 in map(prod, shapes(launch))), 12)), 12)
 
 
+@pytest.mark.parametrize("count", [8, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_special_values(name: str) -> None:
-    compare_special_values(device(), name, 8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_many_special_values(name: str) -> None:
-    compare_special_values(device(), name, 150)
+def test_special_values(name: str, count: int) -> None:
+    compare_special_values(device(), name, count)
 
 
 def compare_special_values(backend: Sharing, name: str, count: int) -> None:

@@ -22,7 +22,6 @@ LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 
 def flags_of(kind: str) -> list[str]:
-    """What the compiler is told."""
     return [f"-fsanitize={KINDS[kind]}", "-fno-sanitize-recover=all", "-O1", "-g"]
 
 
@@ -39,7 +38,6 @@ def compiler_with(kind: str) -> tuple[list[str], str]:
 
 
 def run_with(library: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What Python says, started with the library of a sanitizer."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     environment = {**os.environ, "LD_PRELOAD": library, "PYTHONPATH": path, "ASAN_OPTIONS": "detect_leaks=0",
                    "TSAN_OPTIONS": "halt_on_error=1", **variables}
@@ -51,7 +49,6 @@ LEVELS = cpu_kernels.LEVELS.get(platform.machine(), {"": []})
 
 
 def sanitized(kind: str, folder: Path, shapes: int, level: str = "") -> subprocess.CompletedProcess[str]:
-    """What a run of every kernel says that was compiled with this sanitizer, for a level."""
     command, path = compiler_with(kind)
     cpu_kernels.build(command, folder, {"": LEVELS[level]}, flags_of(kind))
     return run_with(path, str(Path(__file__).with_name("sanitized.py")), str(folder), str(shapes))
@@ -98,7 +95,6 @@ TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/te
 
 
 def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
-    """What the tests of the compiled helpers say, these compiled with a sanitizer."""
     command, library = compiler_with("address")
     for source in HELPERS:
         name = ".".join((*source.parent.parts, f"_{source.stem}"))

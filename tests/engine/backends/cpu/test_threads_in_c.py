@@ -24,8 +24,6 @@ DEADLINE_S = 60
 
 
 class Worker:
-    """A device of its own with a row of shared launches, and what they make."""
-
     def __init__(self, threads: int, length: int = 20_000) -> None:
         assert KERNELS is not None
         self.backend, self.threads = NativeBackend(KERNELS), threads
