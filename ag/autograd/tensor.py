@@ -444,11 +444,11 @@ class Tensor(metaclass=Named):
 
     # -------------------------------------------------------------------------------------- numpy's functions
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> object:
         return HOST_OPERATORS["ufunc"](ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: tuple[object, ...],
-                           options: dict[str, object]) -> Any:
+                           options: dict[str, object]) -> object:
         return HOST_OPERATORS["function"](function, types, args, options)
 
     # -------------------------------------------------------------------------------------- ops as methods

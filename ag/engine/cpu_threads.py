@@ -15,11 +15,11 @@ from itertools import accumulate, count, pairwise
 from math import ceil, inf, prod
 from threading import Lock, Thread, get_ident, local
 from time import sleep
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ag.engine.primitive import Call
+from ag.engine.primitive import Array, Call
 from ag.errors import DeviceError
 
 T = TypeVar("T")
@@ -271,7 +271,7 @@ def makes(pieces: Sequence[slice]) -> Callable[[Sequence[Call]], None]:
     return together if len(pieces) > 1 and pieces[0].stop > BLOCK else one_by_one
 
 
-def overwrite(out: Any, array: Any) -> None:
+def overwrite(out: Array, array: Array) -> None:
     """``out[...] = array``, of one type, with a thread per core where that is large and in one piece of memory each.
 
     Ctrl-C comes before or after it.
@@ -292,9 +292,9 @@ class _Scratch(local):
     """Memory for intermediate results, one for each thread: fresh memory would cost more than what is put there."""
 
     def __init__(self) -> None:
-        self._memory: dict[object, Any] = {}
+        self._memory: dict[object, Array] = {}
 
-    def __call__(self, dtype: object, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    def __call__(self, dtype: object, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
         """Uninitialised arrays, until the thread's next call."""
         ends = list(accumulate(map(prod, shapes)))
         memory = self._memory.get(dtype)
@@ -310,7 +310,7 @@ def in_blocks(function: Callable[..., None]) -> Callable[..., Call]:
     """For ``@primitive(bound=True)``: bind `function`, whose operands have one shape, to each piece of its operands."""
 
     @wraps(function)
-    def bind(*arrays: Any, **params: object) -> Call:
+    def bind(*arrays: Array, **params: object) -> Call:
         if arrays[0].size <= WIDE:
             return partial(function, *arrays, **params)
         pieces, flat = cut(arrays[0].size), [x.reshape(-1) for x in arrays]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -28,8 +28,6 @@ from ag.names.elsewhere import OPTIMIZER
 from ag.optim.flat import DeviceState, FlatGroup, Run, flat_groups, named_parameters
 from ag.optim.gradients import as_gradient, gradients_given, refuse_untrained
 from ag.optim.settings import NOT_NEGATIVE, Check, Settings
-
-__all__ = ["Optimizer"]
 
 _REFUSAL = "load_state_dict: the state does not fit this optimizer"
 _MOST = 1 << 24  # steps that a device counts in float32
@@ -83,15 +81,15 @@ class Optimizer(Settings):
     def _state_of(self, group: FlatGroup) -> DeviceState:
         return DeviceState(group, self._moments, len(self._counts), self._for_each, self._words(vars(self)))
 
-    def _words(self, values: Mapping[str, Any]) -> list[float]:
+    def _words(self, values: Mapping[str, float]) -> list[float]:
         """The settings as the update rule reads them, the learning rate first."""
         raise NotImplementedError(f"{type(self).__name__} does not define _words(values)")
 
-    def _use(self, values: Mapping[str, Any]) -> None:
+    def _use(self, values: Mapping[str, float]) -> None:
         for slots in self._slots:
             slots.write_settings(self._words(values))
 
-    def _changeable(self) -> dict[str, Any]:
+    def _changeable(self) -> dict[str, float]:
         """All settings but the learning rate, which is in every state dict."""
         return {name: getattr(self, name) for name in self._names() if name != "lr"}
 
@@ -304,11 +302,11 @@ class Optimizer(Settings):
             raise CheckpointError(f"{_REFUSAL}: {error}") from error
         return arrays
 
-    def _settings_in(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    def _settings_in(self, arrays: Mapping[str, Array]) -> dict[str, float]:
         """The settings that a state has, checked."""
         lr = arrays["state"][0]
-        found: dict[str, Any] = dict(zip(self._changeable(), arrays.get("settings", np.zeros(0)).tolist(), strict=True))
-        found = {name: self._checks[name](self._function, name, value) for name, value in found.items()}
+        others = zip(self._changeable(), arrays.get("settings", np.zeros(0)).tolist(), strict=True)
+        found = {name: self._checks[name](self._function, name, value) for name, value in others}
         # the same rate keeps the digits it was given with
         return {**found, "lr": self.lr if np.asarray(self.lr, lr.dtype) == lr else float(lr)}
 
@@ -337,7 +335,7 @@ def _steps(counts: Array) -> float:
     return float(counts[-1])
 
 
-def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_with: dict[str, Any],
+def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_with: dict[str, float],
            state: dict[str, Array]) -> Optimizer:
     """The optimizer that `Optimizer.__reduce__` described."""
     optimizer = kind(params, lr=lr, **made_with)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -62,11 +62,11 @@ class Adam(Optimizer):
                  eps: float = 1e-8) -> None:
         super().__init__(params, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
 
-    def _words(self, values: Mapping[str, Any]) -> list[float]:
+    def _words(self, values: Mapping[str, float]) -> list[float]:
         beta1, beta2 = values["beta1"], values["beta2"]
         return [values["lr"], 1 - beta1, 1 - beta2, values["eps"], values.get("weight_decay", 0.0), beta1, beta2]
 
-    def _use(self, values: Mapping[str, Any]) -> None:
+    def _use(self, values: Mapping[str, float]) -> None:
         super()._use(values)
         betas = np.array([values["beta1"], values["beta2"]])
         if self._slots and betas.tolist() != [self.beta1, self.beta2]:
@@ -163,11 +163,11 @@ class SGD(Optimizer):
                  weight_decay: float = 0.0, nesterov: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
-    def _agree(self, values: Mapping[str, Any]) -> None:
+    def _agree(self, values: Mapping[str, float]) -> None:
         if values["nesterov"] and not values["momentum"]:
             raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
 
-    def _words(self, values: Mapping[str, Any]) -> list[float]:
+    def _words(self, values: Mapping[str, float]) -> list[float]:
         return [float(values[name]) for name in self.settings]
 
 

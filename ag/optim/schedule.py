@@ -93,7 +93,7 @@ class Schedule(Settings):
             raise CheckpointError(f"load_state_dict: the schedule's state has lr {lr!r} and steps {steps!r}; a rate "
                                   f"and a whole number, both at least 0, are required.")
 
-    def _restart(self, state: Mapping[str, Any]) -> None:
+    def _restart(self, state: Mapping[str, object]) -> None:
         self._set(lr=state["lr"], steps=state["steps"])
 
     def __repr__(self) -> str:
@@ -174,7 +174,7 @@ class CosineSchedule(Schedule):
     def __init__(self, optimizer: Optimizer, T_max: int, lr_min: float = 0.0, restart: bool = False) -> None:
         super().__init__(optimizer, T_max=T_max, lr_min=lr_min, restart=restart)
 
-    def _agree(self, values: Mapping[str, Any]) -> None:
+    def _agree(self, values: Mapping[str, float]) -> None:
         if values["lr_min"] > values["lr"]:
             raise ValueError(f"lr_scheduler_cosine: lr_min is {values['lr_min']}; it must be a number between 0 and "
                              f"the optimizer's lr, {values['lr']}.")

@@ -16,10 +16,7 @@ import numpy as np
 from ag.autograd.watched import Watched
 from ag.names import Making
 
-__all__ = ["FRACTION", "NOT_NEGATIVE", "PART", "Check", "Settings", "flag", "nearest", "number_or_nan",
-           "steps_taken", "whole"]
-
-Check = Callable[[str, str, object], Any]  # (function, name, value) -> the value to keep, or ValueError
+Check = Callable[[str, str, object], float]  # (function, name, value) -> the value to keep, or ValueError
 
 _LARGEST = float(np.finfo(np.float32).max)  # devices hold settings in float32
 
@@ -99,7 +96,7 @@ class Settings(Watched):
     _function: str  # the name users know it by
     _checks: ClassVar[Mapping[str, Check]] = {}
 
-    def _set(self, **values: object) -> None:
+    def _set(self, **values: Any) -> None:
         """Check and set some settings: all of them, or none."""
         checked = {name: self._checks[name](self._function, name, value) if name in self._checks else value
                    for name, value in values.items()}
@@ -113,10 +110,10 @@ class Settings(Watched):
     def _names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.settings, *self._checks)))
 
-    def _agree(self, values: Mapping[str, Any]) -> None:
+    def _agree(self, values: Mapping[str, float]) -> None:
         """Refuse settings that do not go together."""
 
-    def _use(self, values: Mapping[str, Any]) -> None:
+    def _use(self, values: Mapping[str, float]) -> None:
         """Let the settings take effect."""
 
     def __setattr__(self, name: str, value: object) -> None:

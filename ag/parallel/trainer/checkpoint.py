@@ -130,7 +130,7 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
                    optimizers=optimizers, callback={**told, **part(_CALLBACK)})
 
 
-def _check(step: int, seed: int, draws: int, dealt: Dealt, seen: int, rates: list[Any], losses: Array,
+def _check(step: int, seed: int, draws: int, dealt: Dealt, seen: int, rates: list[object], losses: Array,
            **_: object) -> None:
     """Raise a ValueError for numbers that no training has."""
     if not (0 <= step < 1 << 62 and 0 <= seed < 1 << 64 and 0 <= draws < 1 << 62 and 0 <= step - seen <= 1):

@@ -658,7 +658,7 @@ def _check_path(path: str | os.PathLike[str], resume: bool) -> Path:
     return Path(path).absolute()  # now: the user's functions may change the directory
 
 
-def _check_functions(given: Mapping[str, Any]) -> None:
+def _check_functions(given: Mapping[str, object]) -> None:
     make_model = given["make_model"]
     is_model = callable(getattr(make_model, "parameters", None)) and not isinstance(make_model, type)
     if is_model or not callable(make_model):
@@ -672,7 +672,7 @@ def _check_functions(given: Mapping[str, Any]) -> None:
                                "ag.optimizer_sgd(params, lr=0.1)`." if name == "optimizer" else ""))
 
 
-def _check_devices(devices: Any, n_gpu: int | None) -> None:
+def _check_devices(devices: object, n_gpu: int | None) -> None:
     if devices is None:
         return
     if isinstance(devices, str) or not isinstance(devices, Sequence) or not all(isinstance(d, str) for d in devices):
@@ -683,7 +683,7 @@ def _check_devices(devices: Any, n_gpu: int | None) -> None:
         raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
 
 
-def _check_checkpoint(given: Mapping[str, Any]) -> None:
+def _check_checkpoint(given: Mapping[str, object]) -> None:
     path = given["checkpoint"]
     if path is None:
         if given["resume"] or given["checkpoint_every"] is not None:

@@ -8,7 +8,7 @@ Stacks follow from the step and their size alone; each is one leaf of the reduct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -135,7 +135,7 @@ def all_alike(samples: Iterable[Tree]) -> bool:
     return isinstance(first, (bool, int, float, np.generic))
 
 
-def _are_one(found: set[Any]) -> bool:
+def _are_one(found: Sized) -> bool:
     return len(found) == 1
 
 
