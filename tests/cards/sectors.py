@@ -97,15 +97,12 @@ def key() -> Array:
     return np.arange(4, dtype=np.uint32)
 
 
-def product(ta: bool, tb: bool, tile: str = "L2") -> Launch:
+def product(ta: bool, tb: bool, tile: str = "L2", batched: bool = False) -> Launch:
     a, b = (32, 256) if ta else (256, 32), (256, 32) if tb else (32, 256)
+    if batched:
+        return Launch("batched_matmul", [normal(1, 4, 256, 256), normal(4, *a), normal(4, *b)],
+                      {"ta": ta, "tb": tb, "chunk": 32}, tile)
     return Launch("matmul", [normal(256, 256), normal(*a), normal(*b)], {"ta": ta, "tb": tb}, tile)
-
-
-def batched(ta: bool, tb: bool, tile: str = "L2") -> Launch:
-    a, b = (32, 256) if ta else (256, 32), (256, 32) if tb else (32, 256)
-    return Launch("batched_matmul", [normal(1, 4, 256, 256), normal(4, *a), normal(4, *b)],
-                  {"ta": ta, "tb": tb, "chunk": 32}, tile)
 
 
 def attention(samples: int, first: bool, gradient: bool) -> Launch:
@@ -169,7 +166,7 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
        for name in ("attention", "attention_grad") for first in (True, False)},
     "permute, to 16 samples first": lambda: Launch(
         "permute", [normal(16, 64, 128), normal(64, 128, 16)], {"axes": (2, 0, 1)}, "S"),
-    **{f"batched_matmul {'nt'[ta]}{'nt'[tb]}": lambda ta=ta, tb=tb: batched(bool(ta), bool(tb))
+    **{f"batched_matmul {'nt'[ta]}{'nt'[tb]}": lambda ta=ta, tb=tb: product(bool(ta), bool(tb), batched=True)
        for ta in (0, 1) for tb in (0, 1)},
     **{f"{which} {size[0]} x {size[1]}": lambda which=which, size=size: convolution(which, WINDOWS[size])
        for size in ((3, 3), (1, 1)) for which in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},

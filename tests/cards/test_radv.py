@@ -5,27 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cards.radv import (
-    CHIPS,
-    KERNELS,
-    SKINNY,
-    Chip,
-    Mesa,
-    built,
-    card,
-    chip_of,
-    chosen_for,
-    compiled,
-    fma_share,
-    installed,
-    is_used,
-    machine_code,
-    missing,
-    newer,
-    newest,
-    on_matrix_units,
-    without_newer,
-)
+from cards import radv
 
 from ag.engine.backends.vulkan.products.cooperative import CooperativeTile
 from ag.engine.backends.vulkan.products.tiles import TILES, has_few_registers
@@ -40,72 +20,73 @@ WITHOUT_DIVISION = ("add", "equal", "expand", "permute", "fused", "fused_pair", 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if why := missing():
+    if why := radv.missing():
         pytest.skip(why)
-    return built(tmp_path_factory.mktemp("radv"))
+    return radv.built(tmp_path_factory.mktemp("radv"))
 
 
 @pytest.fixture(params=["installed", pytest.param("newer", marks=pytest.mark.slow)])
-def mesa(request: pytest.FixtureRequest, program: Path) -> Mesa:
-    found = installed() if request.param == "installed" else newer()
+def mesa(request: pytest.FixtureRequest, program: Path) -> radv.Mesa:
+    found = radv.installed() if request.param == "installed" else radv.newer()
     if found is None:
-        without_newer(program)
+        radv.without_newer(program)
     assert found is not None
     return found
 
 
-@pytest.fixture(params=[pytest.param(name, marks=() if name == "RDNA 2" else pytest.mark.slow) for name in CHIPS])
-def chip(request: pytest.FixtureRequest, program: Path, mesa: Mesa) -> Chip:
-    found = chip_of(program, request.param, mesa)
+@pytest.fixture(params=[pytest.param(name, marks=() if name == "RDNA 2" else pytest.mark.slow) for name in radv.CHIPS])
+def chip(request: pytest.FixtureRequest, program: Path, mesa: radv.Mesa) -> radv.Chip:
+    found = radv.chip_of(program, request.param, mesa)
     if found is None:
-        version = next(chip.version for name in CHIPS if (chip := chip_of(program, name, mesa)) is not None)
-        pytest.skip(f"Mesa {version} does not know {request.param} ({' or '.join(CHIPS[request.param])})")
+        version = next(chip.version for name in radv.CHIPS if (chip := radv.chip_of(program, name, mesa)) is not None)
+        pytest.skip(f"Mesa {version} does not know {request.param} ({' or '.join(radv.CHIPS[request.param])})")
     return found
 
 
 @pytest.mark.slow
-def test_chains_are_compiled(chip: Chip, program: Path) -> None:
-    for found in compiled(program, chip, ["fused", "fused_pair"]):
+def test_chains_are_compiled(chip: radv.Chip, program: Path) -> None:
+    for found in radv.compiled(program, chip, ["fused", "fused_pair"]):
         assert found.told["Instructions"] < MOST_OF_A_CHAIN, f"{found}: {found.told}"
 
 
 @pytest.mark.slow
 def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
-    chip = chip_of(program, "RDNA 2")
+    chip = radv.chip_of(program, "RDNA 2")
     assert chip is not None
-    for found, code in machine_code(program, chip, [(name, "", {}) for name in WITHOUT_DIVISION]):
+    for found, code in radv.machine_code(program, chip, [(name, "", {}) for name in WITHOUT_DIVISION]):
         assert "v_rcp" not in code, found
     tiles = [(name, "L2", {}) for name in ("matmul", "conv2d", "conv2d_input_grad")]
-    product, *convolutions = [code.count("v_rcp") for _, code in machine_code(program, chip, tiles)]
+    product, *convolutions = [code.count("v_rcp") for _, code in radv.machine_code(program, chip, tiles)]
     assert 0 < product == convolutions[0] == convolutions[1]
 
 
-def test_products_have_room(chip: Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = compiled(program, chip, ["matmul_chain", "conv2d"], chosen_for(chip))
+def test_products_have_room(chip: radv.Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = radv.compiled(program, chip, ["matmul_chain", "conv2d"], radv.chosen_for(chip))
     assert not [f"{x}: {x.told}" for x in found if x.spills or x.waves < LEAST_WAVES]
     with capsys.disabled():
-        waves = {kind: min(x.waves for x in found if x.tile == kind) for kind in chosen_for(chip)}
+        waves = {kind: min(x.waves for x in found if x.tile == kind) for kind in radv.chosen_for(chip)}
         print(f"\n{chip.product}, Mesa {chip.version}: fewest waves per SIMD of products, by tiles: {waves}")
 
 
 @pytest.mark.slow
-def test_nothing_spills(chip: Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = [x for x in compiled(program, chip, sorted(KERNELS), chosen_for(chip)) if is_used(x, chip)]
-    assert {x.kernel for x in found} == KERNELS.keys()
+def test_nothing_spills(chip: radv.Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    every = radv.compiled(program, chip, sorted(radv.KERNELS), radv.chosen_for(chip))
+    found = [x for x in every if radv.is_used(x, chip)]
+    assert {x.kernel for x in found} == radv.KERNELS.keys()
     assert not [f"{x}: {x.told}" for x in found if x.spills]
     kernel, names = ALONE
-    alone = {kernel} if any(chip.family in CHIPS[name] for name in names) else set()
+    alone = {kernel} if any(chip.family in radv.CHIPS[name] for name in names) else set()
     assert {x.kernel for x in found if x.waves < LEAST_WAVES} <= alone
     with capsys.disabled():
-        waves = {name: min(x.waves for x in found if x.kernel == name) for name in KERNELS}
+        waves = {name: min(x.waves for x in found if x.kernel == name) for name in radv.KERNELS}
         print(f"\n{chip.product}, Mesa {chip.version}: fewest waves per SIMD: {waves}")
 
 
 @pytest.mark.slow
-def test_multiply_adds_are_part_of_what_is_computed(chip: Chip, program: Path) -> None:
-    for found, code in machine_code(program, chip, [("matmul", "L2", {}), ("attention", "", {}), ("sum", "", {})]):
+def test_multiply_adds_are_part_of_what_is_computed(chip: radv.Chip, program: Path) -> None:
+    for found, code in radv.machine_code(program, chip, [("matmul", "L2", {}), ("attention", "", {}), ("sum", "", {})]):
         least, most = (0.0, 0.05) if found.kernel == "sum" else (0.7, 0.97)
-        assert least <= fma_share(code) <= most, found
+        assert least <= radv.fma_share(code) <= most, found
 
 
 LLVM = """
@@ -136,33 +117,33 @@ BB1
 
 @pytest.mark.parametrize(("code", "share"), [(LLVM, 2 / 5), (ACO, 1 / 4)], ids=["LLVM", "Mesa"])
 def test_multiply_adds_in_code_of_either_form(code: str, share: float) -> None:
-    assert fma_share(code) == share
+    assert radv.fma_share(code) == share
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["matmul_coop_f16", "batched_matmul_coop_f16"])
 @pytest.mark.parametrize("name", ["RDNA 3", "RDNA 4"])
 def test_float16_on_matrix_units_has_room(program: Path, name: str, kernel: str) -> None:
-    mesa = newest(program)
+    mesa = radv.newest(program)
     if mesa is None:
-        without_newer(program)
+        radv.without_newer(program)
     assert mesa is not None
-    chip = chip_of(program, name, mesa)
+    chip = radv.chip_of(program, name, mesa)
     if chip is None:
         pytest.skip(f"this Mesa does not know {name}")
     for side, down in ((128, 64), (64, 32)):
         tile = CooperativeTile(side, side, 32, down, 32, 64, 1, (16, 16, 16))
-        told = on_matrix_units(program, chip, kernel, tile.constants())
+        told = radv.on_matrix_units(program, chip, kernel, tile.constants())
         assert told["Spilled VGPRs"] + told["Scratch size"] == 0 and told["Subgroups per SIMD"] >= LEAST_WAVES, told
 
 
 @pytest.mark.slow
 def test_spills_would_be_seen(program: Path) -> None:
-    chip = chip_of(program, "RDNA 3")
+    chip = radv.chip_of(program, "RDNA 3")
     if chip is None or int(chip.version.partition(".")[0]) >= 24:
         pytest.skip("this Mesa has registers enough for L on RDNA 3, or does not know it")
-    assert compiled(program, chip, ["batched_matmul"], ["L"])[0].spills
-    assert "L" not in chosen_for(chip)
+    assert radv.compiled(program, chip, ["batched_matmul"], ["L"])[0].spills
+    assert "L" not in radv.chosen_for(chip)
 
 
 @pytest.mark.parametrize(("product", "version", "kinds", "few"), [
@@ -176,8 +157,8 @@ def test_spills_would_be_seen(program: Path) -> None:
 ])
 def test_tiles_of_a_chip_and_large_heads_where_registers_are_few(product: str, version: str, kinds: str,
                                                                  few: bool) -> None:
-    chip = Chip("", product, version, (), Mesa(Path()))
-    assert chosen_for(chip) == [*kinds.split(), SKINNY] and set(kinds.split()) <= TILES.keys()
-    tiled = Target(few_registers=has_few_registers(card(chip))).tiled_attention
+    chip = radv.Chip("", product, version, (), radv.Mesa(Path()))
+    assert radv.chosen_for(chip) == [*kinds.split(), radv.SKINNY] and set(kinds.split()) <= TILES.keys()
+    tiled = Target(few_registers=has_few_registers(radv.card(chip))).tiled_attention
     assert tiled(64, 1) and tiled(32, 1, True)
     assert tiled(65, 1) == tiled(128, 1, True) == tiled(33, 1, True) == (not few)

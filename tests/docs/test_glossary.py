@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from helpers.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")]
         for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines()
         if line.startswith("|") and not line.startswith(("| term |", "|---"))]

@@ -138,14 +138,12 @@ def test_no_loader(python, tmp_path):
     for name in ("libvulkan.so.1", "libvulkan.so"):
         (tmp_path / name).write_text("not a library, but found first")
     out = python(NO_MANAGER, LD_LIBRARY_PATH=str(tmp_path)).splitlines()
-    assert len(out) == 3
-    assert all(line.startswith("No Vulkan loader on this machine") for line in out)
+    assert len(out) == 3 and all(line.startswith("No Vulkan loader on this machine") for line in out)
 
 
 def test_no_driver(python):
     out = python(NO_MANAGER, VK_ICD_FILENAMES="/nonexistent.json").splitlines()
-    assert len(out) == 3
-    assert all(line.startswith("No usable Vulkan driver") for line in out)
+    assert len(out) == 3 and all(line.startswith("No usable Vulkan driver") for line in out)
 
 
 def test_no_such_device_or_queue(kp, icd):

@@ -1,6 +1,5 @@
 """The patch applier refuses whatever does not match exactly; the sdist is checked by its hash."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,12 @@ GOOD = """A description.
 WANT = TEXT.replace("line 3\n", "line three\nline three and a half\n").replace("line 20\n", "")
 
 
-@pytest.fixture(scope="module")
-def diff():
-    """The recipe's modules, which live outside any package."""
-    sys.path.insert(0, str(RECIPE))
-    try:
-        import unified_diff
-    finally:
-        sys.path.remove(str(RECIPE))
+@pytest.fixture
+def diff(monkeypatch):
+    """The recipe's module, which lives outside any package."""
+    monkeypatch.syspath_prepend(RECIPE)
+    import unified_diff
+
     return unified_diff
 
 
@@ -108,11 +105,8 @@ def test_our_patches_are_well_formed(diff):
 
 
 def test_our_patches_fit_and_a_wrong_sdist_is_refused(diff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    sys.path.insert(0, str(RECIPE))
-    try:
-        import recipe
-    finally:
-        sys.path.remove(str(RECIPE))
+    import recipe
+
     source = recipe.prepare(tmp_path)
     assert "PYBIND11_MODULE(_kp, m)" in (source / "python/src/main.cpp").read_text()
     (tmp_path / recipe.SDIST.name).write_bytes(b"something else")

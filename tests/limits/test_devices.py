@@ -177,33 +177,30 @@ def packed(*parts: tuple[int, int]) -> int:
 OWN = packed((550, 10), (54, 8), (14, 8), (1, 6))  # as NVIDIA packs it
 USUAL = packed((24, 10), (0, 10), (2, 12))  # as Vulkan does
 WINDOWS = packed((101, 18), (5186, 14))  # as Intel does on Windows
+EITHER, ELSEWHERE, ON_WINDOWS = (False, True), (False,), (True,)
 
 
-@pytest.mark.parametrize(("driver", "vendor", "told", "word", "version"), [
-    (4, NVIDIA, "550.54.14", OWN, "550.54.14"),
-    (4, NVIDIA, "", OWN, "550.54.14"),
-    (23, NVIDIA, "Mesa 24.0.2-devel (git-1f5e02a)", USUAL, "24.0.2-devel"),
-    (23, NVIDIA, "", USUAL, "24.0.2"),  # of Mesa, which packs as Vulkan does
-    (3, AMD, "Mesa 22.3.6 (LLVM 15.0.6)", USUAL, "22.3.6"),
-    (1, AMD, "23.11.1 (AMD proprietary shader compiler)", USUAL, "23.11.1"),
-    (2, AMD, "2023.Q3.3 (LLPC)", USUAL, "2023.Q3.3"),
-    (5, INTEL, "Intel driver", WINDOWS, "101.5186"),
-    (5, INTEL, "101.5186", WINDOWS, "101.5186"),
-    (6, INTEL, "Mesa 23.0.4-0ubuntu1~22.04.1", USUAL, "23.0.4-0ubuntu1"),
-    (14, 0x106B, "", 10205, "1.2.5"),
-    (9, OTHER, "v1.r32p1-01eac0.ee87", USUAL, "24.0.2"),
-    (8, 0x5143, "Compiler Version: EV031.36.08.16", USUAL, "24.0.2"),
+@pytest.mark.parametrize(("driver", "vendor", "told", "word", "systems", "version"), [
+    (4, NVIDIA, "550.54.14", OWN, EITHER, "550.54.14"),
+    (4, NVIDIA, "", OWN, EITHER, "550.54.14"),
+    (23, NVIDIA, "Mesa 24.0.2-devel (git-1f5e02a)", USUAL, EITHER, "24.0.2-devel"),
+    (23, NVIDIA, "", USUAL, EITHER, "24.0.2"),  # of Mesa, which packs as Vulkan does
+    (3, AMD, "Mesa 22.3.6 (LLVM 15.0.6)", USUAL, EITHER, "22.3.6"),
+    (1, AMD, "23.11.1 (AMD proprietary shader compiler)", USUAL, EITHER, "23.11.1"),
+    (2, AMD, "2023.Q3.3 (LLPC)", USUAL, EITHER, "2023.Q3.3"),
+    (5, INTEL, "Intel driver", WINDOWS, EITHER, "101.5186"),
+    (5, INTEL, "101.5186", WINDOWS, EITHER, "101.5186"),
+    (6, INTEL, "Mesa 23.0.4-0ubuntu1~22.04.1", USUAL, EITHER, "23.0.4-0ubuntu1"),
+    (14, 0x106B, "", 10205, EITHER, "1.2.5"),
+    (9, OTHER, "v1.r32p1-01eac0.ee87", USUAL, EITHER, "24.0.2"),
+    (8, 0x5143, "Compiler Version: EV031.36.08.16", USUAL, EITHER, "24.0.2"),
+    (0, NVIDIA, "", OWN, EITHER, "550.54.14"),  # one before Vulkan 1.2 tells nothing
+    (0, INTEL, "", WINDOWS, ON_WINDOWS, "101.5186"),
+    (0, INTEL, "", USUAL, ELSEWHERE, "24.0.2"),
+    (0, AMD, "", USUAL, ON_WINDOWS, "24.0.2"),
 ])
-@pytest.mark.parametrize("windows", [False, True])
-def test_the_version_of_a_driver(driver: int, vendor: int, told: str, word: int, version: str, windows: bool) -> None:
+def test_the_version_of_a_driver(driver: int, vendor: int, told: str, word: int, systems: tuple[bool, ...],
+                                 version: str) -> None:
     properties = cast(Properties, {"driver_id": driver, "vendor_id": vendor, "driver_info": told,
                                    "driver_version": word})
-    assert driver_version(properties, windows) == version
-
-
-@pytest.mark.parametrize(("vendor", "word", "windows", "version"), [
-    (NVIDIA, OWN, False, "550.54.14"), (NVIDIA, OWN, True, "550.54.14"), (INTEL, WINDOWS, True, "101.5186"),
-    (INTEL, USUAL, False, "24.0.2"), (AMD, USUAL, True, "24.0.2")])
-def test_the_version_of_a_driver_that_tells_nothing(vendor: int, word: int, windows: bool, version: str) -> None:
-    properties = cast(Properties, {"driver_id": 0, "vendor_id": vendor, "driver_info": "", "driver_version": word})
-    assert driver_version(properties, windows) == version
+    assert [driver_version(properties, windows) for windows in systems] == [version] * len(systems)

@@ -12,6 +12,7 @@ from queues.conftest import GIB, Queued
 BEGIN = """
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
+from ag.engine.kernels.elementwise import add
 backend = backend_of(DEVICE)
 recorder = backend.recorder
 rng = np.random.default_rng(0)
@@ -21,7 +22,6 @@ def busy():
     global kept
     kept = backend.alloc((1 << 18,), F32)
     backend.upload(np.ones(1 << 18, np.float32), kept)
-    from ag.engine.kernels.elementwise import add
     kept = backend.launch(add, kept, kept)
     backend.submit()
     assert not recorder.idle
@@ -55,7 +55,6 @@ values = rng.standard_normal((MIB << 18) + 5).astype(np.float32)
 busy()
 x = backend.alloc(values.shape, F32)
 backend.upload(values, x)
-from ag.engine.kernels.elementwise import add
 twice = backend.launch(add, x, x)
 said["twice"] = bool(np.array_equal(backend.download(twice), 2 * values))
 said["same"] = bool(np.array_equal(backend.download(x), values))
@@ -72,7 +71,6 @@ said["left"] = recorder.beside.busy
 
 def test_words_that_launches_read_are_not_overtaken(queued: Queued) -> None:
     said = queued(BEGIN + """
-from ag.engine.kernels.elementwise import add
 n = 1 << 19
 x = backend.alloc((n,), F32)
 seen = []
@@ -120,7 +118,6 @@ said["wrong"] = wrong
 def test_memory_of_which_the_upload_was_given_up(queued: Queued) -> None:
     """It is given to others, whose launches come after the upload."""
     said = queued(BEGIN + """
-from ag.engine.kernels.elementwise import add
 n = 5 << 20
 one = backend.alloc((n,), F32)
 backend.upload(np.ones(n, np.float32), one)
@@ -195,7 +192,6 @@ def test_training_with_the_next_batch_on_its_way(queued: Queued) -> None:
 
 
 RANDOM = """
-from ag.engine.kernels.elementwise import add, mul
 wrong = 0
 for seed in range(SEEDS):
     rng = np.random.default_rng(seed)
@@ -265,7 +261,6 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from helpers.interrupts import at_place
 from ag.engine.backends.vulkan import transfers
 from ag.engine.backends.vulkan.stream import recorder as recorder_file, transfer_queue
-from ag.engine.kernels.elementwise import add
 FILES = {{module.__file__ for module in (recorder_file, transfer_queue, transfers)}}
 n = (1 << 20) + 3
 first, second, third, other = (np.arange(n, dtype=np.float32) * k for k in (1, -1, 2, 3))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import forked
 from helpers.tiled import normal, on
 
 import ag
@@ -132,9 +130,8 @@ def test_what_was_chosen_is_used_if_this_device_can(card: Counted, folder: Path)
     ({"kernels": "another"}, "was made for another kernels"),
     ({"choices": {"a": 1}}, "holds a choice that is no word"),
 ])
-def test_a_broken_or_foreign_file_is_named_once_and_replaced(
-    folder: Path, caplog: pytest.LogCaptureFixture, change: str | dict[str, object], message: str
-) -> None:
+def test_a_broken_or_foreign_file_is_named_once_and_replaced(folder: Path, caplog: pytest.LogCaptureFixture,
+                                                             change: str | dict[str, object], message: str) -> None:
     assert choices_of("a device", "1", "hash").keep("a", "S", {"S"}) == "S"
     file = folder / "a-device.json"
     before = file.read_text()
@@ -222,14 +219,12 @@ def test_a_device_measures_and_captures_what_it_chose(swiftshader: str, folder: 
 
 @pytest.mark.slow
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
-    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan.products import autotune\n"
+    program = ("import ag, numpy as np\nfrom ag.engine.backends.vulkan.products import autotune\n"
                "autotune._MOST_SECONDS = 0\n"
-               "if sys.argv[2] == 'kept': autotune.seconds_of = None\n"
-               "ag.ag_device(sys.argv[1])\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
+               "if WORD == 'kept': autotune.seconds_of = None\n"
+               f"ag.ag_device({lavapipe!r})\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
                "print(ag.ag_matmul(x, x).numpy().sum())")
-    environment = {**os.environ, "AG_TUNE": "1"}
     for word in ("new", "kept"):
-        done = subprocess.run([sys.executable, "-c", program, lavapipe, word], env=environment, text=True,
-                              capture_output=True, timeout=60, check=True)
+        done = forked.run(f"WORD = {word!r}\n{program}", environment={"AG_TUNE": "1"})
         assert done.stdout == "64.0\n" and done.stderr == ""
     assert list(kept(folder)) == ["4x4 4x4 nn 1"]

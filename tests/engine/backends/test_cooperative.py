@@ -151,9 +151,8 @@ def test_a_device_without_matrix_units_says_so_once(driver: str, caplog: pytest.
 
 
 @pytest.mark.vulkan
-def test_a_device_without_the_extension(
-    swiftshader: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_device_without_the_extension(swiftshader: str, monkeypatch: pytest.MonkeyPatch,
+                                        caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(cooperative, "kernel_state", lambda name: "compiled")
     with ag.ag_matmul_precision("medium"):
         product(opened(swiftshader))
@@ -218,10 +217,9 @@ def test_a_right_and_fast_kernel_is_used_and_not_tested_again(injected: Callable
 @pytest.mark.vulkan
 @pytest.mark.parametrize(("right", "seconds", "verdict"), [
     (False, 0.5, "wrong"), pytest.param(True, 2.0, "slow", marks=pytest.mark.slow)])
-def test_a_wrong_or_slow_kernel_is_not_used(
-    injected: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, right: bool, seconds: float,
-    verdict: str
-) -> None:
+def test_a_wrong_or_slow_kernel_is_not_used(injected: Callable[..., Any], tmp_path: Path,
+                                            caplog: pytest.LogCaptureFixture, right: bool, seconds: float,
+                                            verdict: str) -> None:
     backend = injected(right, seconds)
     with ag.ag_matmul_precision("medium"):
         assert grid(backend) == (2, 2, 1)
@@ -305,9 +303,8 @@ def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_the_kernels_are_right(
-    matrix_device: Any, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_kernels_are_right(matrix_device: Any, precision: str, monkeypatch: pytest.MonkeyPatch,
+                               caplog: pytest.LogCaptureFixture) -> None:
     times = itertools.cycle([0.5, 1.0])
     monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
     monkeypatch.setattr(cooperative, "warm_up", lambda recorder, command: None)

@@ -161,31 +161,21 @@ train()
 NO_DRIVER = {"VK_ICD_FILENAMES": "/nonexistent", "VK_DRIVER_FILES": "/nonexistent"}
 
 
-def assert_cpu_only(said: dict[str, Any], missing: str) -> None:
+@pytest.mark.parametrize(("before", "environment", "missing"), [
+    ("", NO_DRIVER, ["vulkan:0", "mesa-vulkan-drivers"]),
+    (WITHOUT_EXTENSION + "\n", {}, ["this installation of ag has no Vulkan extension", "pip install ag-autograd"])],
+    ids=["driver", "extension"])
+def test_nothing_but_the_cpu(run: Run, before: str, environment: dict[str, str], missing: list[str]) -> None:
+    if environment:
+        pytest.importorskip(EXTENSION, reason="it was not built, and then the driver is not what is missing")
+    said = run(before + TRAIN.replace("STEPS", "2") + LOOK, **environment)
+    expect("ag_device('gpu') without Vulkan", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
+    expect("ag_device('vulkan:0') without Vulkan", said["named"], ag.DeviceError, *missing)
     assert said["count"] == 0 and said["list"] == [] and said["auto"] == "cpu" and said["devices"] == ["cpu"]
     assert said["loss"] > 0
-    assert missing in said["out"]  # the status
+    assert missing[1] in said["out"]  # the status
     (line,) = said["err"].splitlines()  # dp_train
     assert "no Vulkan device was found" in line and "CPU" in line
-
-
-def test_no_driver(run: Run) -> None:
-    pytest.importorskip(EXTENSION, reason="it was not built, and then the driver is not what is missing")
-    said = run(TRAIN.replace("STEPS", "2") + LOOK, **NO_DRIVER)
-    expect("ag_device('gpu') without a Vulkan driver", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
-    expect("ag_device('vulkan:0') without a Vulkan driver", said["named"], ag.DeviceError, "vulkan:0",
-           "mesa-vulkan-drivers")
-    assert_cpu_only(said, "mesa-vulkan-drivers")
-
-
-NO_EXTENSION = ("this installation of ag has no Vulkan extension", "pip install ag-autograd")
-
-
-def test_no_extension(run: Run) -> None:
-    said = run(WITHOUT_EXTENSION + "\n" + TRAIN.replace("STEPS", "2") + LOOK)
-    expect("ag_device('gpu') without the extension", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
-    expect("ag_device('vulkan:0') without the extension", said["named"], ag.DeviceError, *NO_EXTENSION)
-    assert_cpu_only(said, NO_EXTENSION[1])
 
 
 NO_KERNELS = """

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 from curves.models import numbers, training
 from curves.workloads import BATCH
+from helpers import forked
 from helpers.errors import expect_error
 
 import ag
@@ -202,28 +200,15 @@ import json, os, sys, time
 sys.path[:0] = [TESTS]
 import numpy as np
 import ag
+import engine.test_counters as counters
 from ag.engine.device import backend_of
 from curves.models import numbers, training
 
-def mlp(sizes, batch):
-    layers = [ag.ag_linear(a, b, activation="relu") for a, b in zip(sizes, sizes[1:])]
-    model = ag.ag_sequential(*layers)
-    optimizer = ag.optimizer_adam(model)
-
-    def step(x, y):
-        with ag.with_grad_tape():
-            loss = ag.ag_softmax_cross_entropy_loss(model(x), y)
-        optimizer.step(ag.backward(loss))
-        return loss
-
-    rng = np.random.default_rng(0)
-    return step, [(ag.ag_tensor(rng.standard_normal((sizes[0], batch))), rng.integers(0, sizes[-1], batch))]
-
 def curve(name, batch):
     weights, batches = numbers(name, batch)
-    return training(name, weights), batches[:1]
+    return training(name, weights), *batches[0]
 
-MAKE = {"W1": lambda: mlp((4, 32, 3), 1 << 14), "W2": lambda: mlp((784, 512, 256, 10), 128),
+MAKE = {"W1": lambda: counters.mlp((4, 32, 3), 1 << 14), "W2": lambda: counters.mlp((784, 512, 256, 10), 128),
         "W3": lambda: curve("gpt", 2), "W4": lambda: curve("resnet8", 4)}
 said = {}
 with ag.ag_device("vulkan:0"):
@@ -232,12 +217,13 @@ with ag.ag_device("vulkan:0"):
         def run(most):
             ag.ag_seed(1)
             backend.recorder.budget.seconds = most
-            step, batches = MAKE[name]()
+            counters.RNG = np.random.default_rng(0)
+            step, *batch = MAKE[name]()
             captured = ag.ag_capture(step)
             losses, times = [], []
             for _ in range(3):
                 begin = time.perf_counter()
-                losses.append(captured(*batches[0]).numpy().tobytes().hex())
+                losses.append(captured(*batch).numpy().tobytes().hex())
                 times.append(time.perf_counter() - begin)
             return losses, min(times), sum(r.cost for r in captured.program._built[None, most][0][1])
 
@@ -260,8 +246,7 @@ print("RESULT" + json.dumps(said))
 @pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4"])
 def test_a_watchdog_ends_no_step_that_is_cut(layer: dict[str, str], name: str) -> None:
     code = WATCHDOG.replace("TESTS", repr(str(Path(__file__).parents[2]))).replace("NAMES", repr([name]))
-    done = subprocess.run([sys.executable, "-c", code], text=True, timeout=600, capture_output=True,
-                          env={**os.environ, **layer})
+    done = forked.run(code, environment=layer, limit_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout.rpartition("RESULT")[2])
     assert said[name]["equal"] and said[name]["submits"] > 60, said

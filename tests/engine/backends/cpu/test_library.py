@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import forked
 from helpers.errors import expect_error
 from helpers.interrupts import in_threads
 
@@ -36,8 +35,7 @@ def test_what_was_built_is_used() -> None:
 
 
 def answer(program: str, **env: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **env}, capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = forked.run(program, environment=env)
     return done.stdout + done.stderr.splitlines()[-1] if done.stderr else done.stdout
 
 
@@ -87,9 +85,7 @@ def test_no_library(tmp_path: Path) -> None:
 def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
     program = without(tmp_path) + "import ag, sys; from ag.engine.registry import list_devices\nlist_devices()\n"
     opened = program + "print('listed', file=sys.stderr)\nfor d in 'cpu', 'cpu', 'cpu:1': ag.ag_tensor([1.0], device=d)"
-    done = subprocess.run([sys.executable, "-c", opened], env={**os.environ, "AG_CPU": ""}, capture_output=True,
-                          text=True, timeout=60, check=True)
-    first, line = done.stderr.splitlines()
+    first, line = forked.run(opened, environment={"AG_CPU": ""}).stderr.splitlines()
     assert first == "listed" and line.startswith(f"cpu: {WHY}")
     assert answer(opened, AG_CPU="numpy") == "listed"
 
@@ -98,9 +94,8 @@ def test_a_line_says_that_there_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["devices", "doctor"])
 def test_reports_say_that_there_are_none(tmp_path: Path, command: str) -> None:
     program = without(tmp_path) + f"from ag.__main__ import main; main([{command!r}])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
-                          env={**os.environ, "AG_CPU": "", "VK_ICD_FILENAMES": "/none", "VK_DRIVER_FILES": "/none"})
-    assert done.stdout.count(WHY) == 1 and done.stderr == ""
+    done = forked.run(program, environment={"AG_CPU": "", "VK_ICD_FILENAMES": "/none", "VK_DRIVER_FILES": "/none"})
+    assert done.stdout.count(WHY) == 1 and done.stderr == "" and done.returncode == 0
     assert "no kernels in C" not in answer(program, AG_CPU="numpy")
 
 
