@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.interrupts import in_threads
+from engine.backends import quick_launches
 
 import ag
-from ag.engine.arena import now
 from ag.engine.backends.vulkan import quick
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.stream.commands import Command
-from ag.engine.buffer import Buffer, fix, leased
+from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F32, I32
@@ -64,20 +62,8 @@ def device(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     made.backend.synchronize()
 
 
-CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, object]]] = {
-    "an operand": ("exp", ((3, 5),), {}),
-    "two": ("add", ((3, 5), (3, 5)), {}),
-    "broadcast": ("mul", ((3, 5), (3, 1)), {}),
-    "no axes": ("add", ((), ()), {}),
-    "five": ("normalize", ((6, 4), (6, 1), (6, 1), (6, 1), (6, 1)), {"eps": 1e-5}),
-    "a number": ("scale", ((7,),), {"factor": -2.5}),
-    "parameters": ("sum", ((3, 5),), {"axis": 0, "chunk": 3, "scale": 0.5}),
-    "flags": ("matmul", ((3, 4), (3, 5)), {"ta": True, "tb": False}),
-    "words of four": ("matmul", ((64, 64), (64, 64)), {"ta": True, "tb": False}),
-    "a shape": ("expand", ((3, 1),), {"shape": (3, 5), "factor": 2.0}),
-    "long": ("exp", ((1 << 20,),), {}),
-}
-"""Name of a primitive, shapes of its operands, and its parameters."""
+CASES = {**quick_launches.CASES, "words of four": ("matmul", ((64, 64), (64, 64)), {"ta": True, "tb": False}),
+         "long": ("exp", ((1 << 20,),), {})}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -156,21 +142,9 @@ def test_what_decides_is_looked_at(device: Device, monkeypatch: pytest.MonkeyPat
     assert not left()
 
 
-def test_what_is_written_into_something_is_noted(device: Device) -> None:
-    add = PRIMITIVES["add"]
-    for _ in range(2):
-        x, y, out = device.of(3, 5), device.of(3, 5), device.of(3, 5)
-        wanted = device.download(device.launch(add, x, y))
-        before = now()
-        assert device.launch(add, x, y, into=out) is out and out.changed_since(before) and not x.changed_since(before)
-        assert device.download(out).tobytes() == wanted.tobytes()
-        tenant = leased(x, threading.get_ident())
-        kept = device.download(tenant)
-        device.launch(add, out, out, into=x)
-        assert np.array_equal(device.download(tenant), kept)
-        fix(y)
-        with pytest.raises(ag.ArenaError, match="is a constant"):
-            device.launch(add, x, x, into=y)
+def test_writes_and_threads(device: Device) -> None:
+    quick_launches.check_writes(device)
+    quick_launches.check_threads(device.launch, device.backend, 60)
 
 
 def test_an_operand_of_another_device(device: Device) -> None:
@@ -193,24 +167,6 @@ def test_an_interrupt_while_a_command_is_recorded(device: Device, monkeypatch: p
         with pytest.raises(KeyboardInterrupt):
             device.launch(add, x, x)
     np.testing.assert_allclose(device.download(device.launch(add, x, x)), 2 * device.download(x))
-
-
-def test_many_threads(device: Device) -> None:
-    wrong: list[object] = []
-    add = PRIMITIVES["add"]
-
-    def work(number: int) -> None:
-        rng = np.random.default_rng(number)
-        for _ in range(60):
-            n = int(rng.integers(1, 20))
-            x = device.backend.alloc((n,), F32)
-            device.backend.upload(np.full(n, number, np.float32), x)
-            y = device.launch(add, device.launch(add, x, x), x)
-            if not (device.download(y) == 3 * number).all():
-                wrong.append(number)
-
-    in_threads(work, range(1, 5))
-    assert not wrong
 
 
 @pytest.mark.parametrize("path", ["fresh", "into", "an error"])

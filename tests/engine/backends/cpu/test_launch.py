@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine.backends import quick_launches
 from helpers.errors import expect_error
-from helpers.interrupts import in_threads
 
 import ag
-from ag.engine.arena import Arena, now
+from ag.engine.arena import Arena
 from ag.engine.backends.cpu.backend import _memory
 from ag.engine.backends.cpu.library import SHARED_FROM, library
 from ag.engine.backends.cpu.native import NativeBackend, _code
-from ag.engine.buffer import Buffer, fix, leased
+from ag.engine.buffer import Buffer, leased
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import F32, F64, DType
 from ag.engine.primitive import PRIMITIVES
@@ -53,19 +53,7 @@ def device() -> Iterator[Counting]:
     yield Counting()
 
 
-CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, object]]] = {
-    "an operand": ("exp", ((3, 5),), {}),
-    "two": ("add", ((3, 5), (3, 5)), {}),
-    "broadcast": ("mul", ((3, 5), (3, 1)), {}),
-    "no axes": ("add", ((), ()), {}),
-    "nothing": ("add", ((0, 3), (0, 3)), {}),
-    "five": ("normalize", ((6, 4), (6, 1), (6, 1), (6, 1), (6, 1)), {"eps": 1e-5}),
-    "a number": ("scale", ((7,),), {"factor": -2.5}),
-    "parameters": ("sum", ((3, 5),), {"axis": 0, "chunk": 3, "scale": 0.5}),
-    "flags": ("matmul", ((3, 4), (3, 5)), {"ta": True, "tb": False}),
-    "a shape": ("expand", ((3, 1),), {"shape": (3, 5), "factor": 2.0}),
-}
-"""Name of a primitive, shapes of its operands, and its parameters."""
+CASES = {**quick_launches.CASES, "nothing": ("add", ((0, 3), (0, 3)), {})}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -136,11 +124,18 @@ def test_what_is_no_buffer(device: Counting) -> None:
         device.launch()
 
 
+def test_writes_and_threads(device: Counting) -> None:
+    quick_launches.check_writes(device)
+    quick_launches.check_threads(device.launch, device, 300)
+
+
 def test_an_operand_of_another_device(device: Counting) -> None:
     add, x, other = PRIMITIVES["add"], device.of(2), Counting().of(2)
     for _ in range(2):
         with expect_error("an operand of another device", ag.DeviceError, "an operand is on cpu:8", "ag_to_device"):
             device.launch(add, x, other)
+        with pytest.raises(ag.DeviceError, match="is on cpu:8"):
+            device.launch(add, x, x, into=other)
         device.launch(add, x, x)
 
 
@@ -227,24 +222,6 @@ def test_a_method_of_ones_own_is_called() -> None:
     assert Own(kernels).launch(PRIMITIVES["exp"]) == "mine"
 
 
-def test_many_threads(device: Counting) -> None:
-    wrong: list[object] = []
-    add = PRIMITIVES["add"]
-
-    def work(number: int) -> None:
-        rng = np.random.default_rng(number)
-        for _ in range(300):
-            n = int(rng.integers(1, 50))
-            x = device.alloc((n,), F32)
-            device.upload(np.full(n, number, np.float32), x)
-            y = device.launch(add, device.launch(add, x, x), x)
-            if not (device.download(y) == 3 * number).all():
-                wrong.append(number)
-
-    in_threads(work, range(1, 6))
-    assert not wrong
-
-
 @pytest.mark.parametrize("path", ["quick", "left to Python", "into", "an error"])
 def test_nothing_is_leaked(device: Counting, path: str) -> None:
     add, x = PRIMITIVES["add"], device.of(4)
@@ -278,26 +255,3 @@ def test_a_device_may_go(device: Counting) -> None:
         gc.collect()
         blocks.append(sum(type(x) is Counting for x in gc.get_objects()))
     assert blocks[1] == blocks[2]
-
-
-def test_what_is_written_into_something_is_right_and_noted(device: Counting) -> None:
-    kernels = library()
-    assert kernels is not None
-    add, other = PRIMITIVES["add"], NativeBackend(kernels, index=9)
-    for _ in range(2):
-        x, y = device.of(3, 5), device.of(3, 5)
-        out, wanted = device.of(3, 5), device.download(device.launch(add, x, y))
-        before = now()
-        assert device.launch(add, x, y, into=out) is out and out.changed_since(before)
-        assert device.download(out).tobytes() == wanted.tobytes() and not x.changed_since(before)
-        assert device.launch(add, x, y, into=y) is y and y.changed_since(before)
-        assert device.download(y).tobytes() == wanted.tobytes()
-        tenant = leased(x, threading.get_ident())
-        kept = device.download(tenant)
-        device.launch(add, out, out, into=x)
-        assert np.array_equal(device.download(tenant), kept)
-        fix(y)
-        with pytest.raises(ag.ArenaError, match="is a constant"):
-            device.launch(add, x, x, into=y)
-        with pytest.raises(ag.DeviceError, match="cpu:9"):
-            device.launch(add, x, x, into=other.alloc((3, 5), F32))
