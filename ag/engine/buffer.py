@@ -47,7 +47,6 @@ class Device(Protocol):
     asynchronous: bool
     noted_views: list[ReferenceType[Buffer]] | None
 
-
     @property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
     @property
@@ -273,8 +272,7 @@ def note_written(*buffers: Buffer) -> None:
 
 
 class Writes:
-    """`note_written` of the same buffers again and again, for a program's every run: quicker, as nothing is looked up.
-    """
+    """`note_written` of the same buffers for every run of a program: quicker, as nothing is looked up."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         note_written(*buffers)

@@ -40,8 +40,7 @@ def cores() -> int:
 
 def quota(root: str | os.PathLike[str] = "/sys/fs/cgroup",
           groups: str | os.PathLike[str] = "/proc/self/cgroup") -> float:
-    """Read how many cores' time the limits of a container allow; infinite without one.
-    """
+    """Read how many cores' time the limits of a container allow; infinite without one."""
     try:
         with open(groups, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()

@@ -194,6 +194,12 @@ def default_dtype() -> DType:
 def ag_device(name: str) -> PreviousSetting:
     """Set the default device.
 
+    The default belongs to the running context: a new thread starts with ``"cpu"``.  An error leaves it unchanged.
+    `dp_train`, `DataParallel` and others use the device that is named here if they are given none.  After ``"auto"`` or
+    ``"gpu"``, and without any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those
+    are and in what order, such as ``0,2`` or ``NVIDIA,Arc``.
+    Reference: ggmlR ``ag_device``.
+
     Parameters
     ----------
     name : str
@@ -208,27 +214,8 @@ def ag_device(name: str) -> PreviousSetting:
     str
         The previous default.  Used as ``with ag_device(name):`` the previous default comes back on exit.
 
-    Raises
-    ------
-    ArenaError
-        If the device has no memory to be opened; the default is unchanged, as it is with the others.
-    DeviceError
-        If the name is unknown or the device is not there.
-
-    Notes
-    -----
-    The default belongs to the running context: a new thread starts with ``"cpu"``.  A device that is named here is what
-    `dp_train`, `DataParallel` and others use, too, if they are given none; after ``"auto"`` or ``"gpu"``, and without
-    any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those are and in what order,
-    such as ``0,2`` or ``NVIDIA,Arc``.
-
-    References
-    ----------
-    ggmlR ``ag_device``.
-
     Examples
     --------
-    >>> import ag
     >>> with ag.ag_device("cpu:1"):
     ...     print(ag.ag_tensor([1.0]).device)
     cpu:1
@@ -248,18 +235,15 @@ def ag_device(name: str) -> PreviousSetting:
 def ag_default_device() -> str:
     """Name of the current default device.
 
+    Reference: ggmlR ``ag_default_device``.
+
     Returns
     -------
     str
         Such as ``"cpu"`` or ``"vulkan:0"``.
 
-    References
-    ----------
-    ggmlR ``ag_default_device``.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_default_device()
     'cpu'
     """
@@ -268,6 +252,10 @@ def ag_default_device() -> str:
 
 def ag_dtype(name: str) -> PreviousSetting:
     """Set the default element type of new tensors.
+
+    f16 and bf16 are stored in 16 bits on every device and computed with in float32; results are rounded to the
+    nearest.  Losses, and all results without axes, are float32.  See docs/mixed_precision.md.
+    Reference: ggmlR ``ag_dtype``.
 
     Parameters
     ----------
@@ -279,23 +267,8 @@ def ag_dtype(name: str) -> PreviousSetting:
     str
         The previous default.  Used as ``with ag_dtype(name):`` the previous default comes back on exit.
 
-    Raises
-    ------
-    DtypeError
-        If the type is unknown or an integer type; the default is unchanged.
-
-    Notes
-    -----
-    f16 and bf16 are stored in 16 bits on every device and computed with in float32; results are rounded to the
-    nearest.  Losses, and all results without axes, are float32.  See docs/mixed_precision.md.
-
-    References
-    ----------
-    ggmlR ``ag_dtype``.
-
     Examples
     --------
-    >>> import ag
     >>> with ag.ag_dtype("f64"):
     ...     print(ag.ag_tensor([1.0]).dtype)
     f64
@@ -312,18 +285,15 @@ def ag_dtype(name: str) -> PreviousSetting:
 def ag_default_dtype() -> str:
     """Name of the current default element type.
 
+    Reference: ggmlR ``ag_default_dtype``.
+
     Returns
     -------
     str
         Such as ``"f32"``.
 
-    References
-    ----------
-    ggmlR ``ag_default_dtype``.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_default_dtype()
     'f32'
     """
@@ -338,14 +308,8 @@ def ag_synchronize(device: str | None = None) -> None:
     device : str, optional
         Default: every device in use.
 
-    Raises
-    ------
-    DeviceError
-        If the device was lost.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_synchronize()
     """
     for backend in [backend_of(device)] if device is not None else open_backends():
@@ -355,15 +319,12 @@ def ag_synchronize(device: str | None = None) -> None:
 def ag_shutdown() -> None:
     """Close every device; tensors on them cannot be used any more.
 
-    Notes
-    -----
     Called at interpreter exit, so that no driver is torn down in the middle of work.  The next use of a device
     opens it anew, also of one that was lost or does not answer rightly.  Whatever was made before (tensors, models,
     optimizers, captured steps) raises a `DeviceError` when it is used.
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_shutdown()
     """
     with _lock:
@@ -414,6 +375,15 @@ _NAMES = ("highest", "high", "medium")
 def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     """Set how exactly products of matrices in float32 are made, for all devices.
 
+    A lower precision is allowed, not promised.  It changes `ag_matmul` and what is made of it, forward and backward, on
+    Vulkan devices with cooperative matrices of these types.  Their kernels must have been right and faster in a test at
+    first use; the log says once where they are not used.  Convolutions, the weight gradients of linear layers,
+    attention and the CPU stay in float32, and so do all sums.  Infinities in operands may become NaN.
+
+    A captured step keeps the precision with which it was captured, and is not fused into its products below
+    ``"highest"``.  While a step is captured the precision cannot be changed.
+    Reference: PyTorch ``torch.set_float32_matmul_precision``.
+
     Parameters
     ----------
     name : str, optional
@@ -426,30 +396,8 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     str
         The precision before.  Used as ``with ag_matmul_precision(name):`` it comes back on exit.
 
-    Raises
-    ------
-    DtypeError
-        If there is no such precision.
-    CaptureError
-        Inside a step that is being captured.
-
-    Notes
-    -----
-    The lower precisions are allowed, not promised: they change `ag_matmul` and what is made of it, forward and
-    backward, on Vulkan devices with cooperative matrices of these types, for which the kernels were compiled, and
-    on which these were right and faster in a test at first use; the log says once where they are not used.
-    Convolutions, the weight gradients of linear layers, attention and the CPU stay in float32.  Sums are in float32
-    always.  A captured step keeps the precision with which it was captured, and is not fused into its products
-    below ``"highest"``.
-    Infinities in operands may become NaN.
-
-    References
-    ----------
-    PyTorch ``torch.set_float32_matmul_precision``.
-
     Examples
     --------
-    >>> import ag
     >>> with ag.ag_matmul_precision("high"):
     ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
     high 11.0

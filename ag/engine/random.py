@@ -256,34 +256,21 @@ def current_seed() -> int:
 def ag_seed(seed: int) -> None:
     """Seed the random generator, on the host and on every device.
 
+    Initial weights and dropout masks after `ag_seed` are the same on every device and in every run.
+
+    The process has one generator, which `ag_seed` in the main thread seeds.  All threads draw from it that have not
+    called `ag_seed`, each other numbers, and which depends on their timing.  Any other thread that calls `ag_seed` has
+    its own generator from then on, and draws what it would draw alone in a process with that seed.  A captured step
+    draws from the generator it was captured with, and follows its seed; a thread with another generator refuses it.
+    Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+
     Parameters
     ----------
     seed : int
         Any integer; its low 64 bits count.
 
-    Raises
-    ------
-    TypeError
-        If it is no whole number.
-
-    Notes
-    -----
-    Initial weights and dropout masks after `ag_seed` are the same on every device and in every run.
-
-    There is one generator for the process.  `ag_seed` in the main thread seeds that one, and every thread draws from it
-    that has not called `ag_seed`, whenever it was started: no two threads get the same numbers, and which of them gets
-    which depends on their timing.  A thread other than the main one that calls `ag_seed` has a generator of its own
-    from then on, which no other thread touches: it draws what it would draw alone in a process with that seed.  A step
-    that was captured draws from the generator it was captured with, and follows its seed; it is refused in a thread
-    with another.
-
-    References
-    ----------
-    Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_seed(42)
     """
     try:

@@ -23,8 +23,6 @@ from ag.names import Making
 from ag.nn.layer import Layer
 from ag.ops.indexing import ag_concat
 
-__all__ = ["Continued", "KeyValueCache"]
-
 _AGAIN = "Call cache.clear() and begin with the whole sequence."
 
 
@@ -112,16 +110,8 @@ class KeyValueCache:
 class Continued:
     """One call of a layer with a cache: refused, before anything is computed, unless it goes on where the last ended.
 
-    Parameters
-    ----------
-    cache : KeyValueCache
-    layer : Layer
-        What is kept belongs to it, and to all tensors that it has now.
-    x : Tensor of shape (d_model, time) or (d_model, time, batch)
-        The new positions.
-    causal_mask : bool
-    others : bool
-        Whether keys or values of something else than `x` were given.
+    What is kept belongs to the `layer` and to all tensors that it has now; `x`, of shape (d_model, time) or (d_model,
+    time, batch), has the new positions.  `others`: whether keys or values of something else than `x` were given.
     """
 
     def __init__(self, cache: KeyValueCache, layer: Layer, x: Tensor, causal_mask: bool, others: bool) -> None:

@@ -21,7 +21,16 @@ _eps = number("ag_batch_norm: eps", lambda x: x > 0, "a positive number")
 _momentum = number("ag_batch_norm: momentum", lambda x: 0 <= x <= 1, "in [0, 1]")
 
 
-class BatchNorm(Layer):
+class _Norm(Layer):
+    """Base of the norms, whose tensors are columns."""
+
+    @classmethod
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
+        """The shape of each tensor."""
+        return args["num_features"], 1
+
+
+class BatchNorm(_Norm):
     """Batch norm: each feature gets mean 0 and variance 1 over the batch, then a factor and an offset.
 
     As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.  They
@@ -72,11 +81,6 @@ class BatchNorm(Layer):
         self.running_mean = ag_tensor(np.zeros(column, np.float32), dtype=exact)
         self.running_var = ag_tensor(np.ones(column, np.float32), dtype=exact)
 
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of each of the four."""
-        return args["num_features"], 1
-
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
         if self.training:
@@ -92,7 +96,7 @@ _layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive 
                   for function in ("ag_layer_norm", "ag_rms_norm"))
 
 
-class LayerNorm(Layer):
+class LayerNorm(_Norm):
     """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization".
@@ -126,17 +130,12 @@ class LayerNorm(Layer):
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
 
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of both."""
-        return args["num_features"], 1
-
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch, ...)."""
         return ag_layer_norm_op(x, self.gamma, self.beta, self.eps)
 
 
-class RMSNorm(Layer):
+class RMSNorm(_Norm):
     """RMS norm: each sample's features divided by the root of their mean square, then times a factor.
 
     Reference: Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
@@ -169,11 +168,6 @@ class RMSNorm(Layer):
         self.num_features = features("ag_rms_norm", num_features)
         self.eps = _rms_eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
-
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of its only one."""
-        return args["num_features"], 1
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch, ...)."""

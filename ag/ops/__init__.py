@@ -2,8 +2,9 @@
 """The differentiable operations, one file per family; each has an ordinary name, too: ``ag.ops.softmax``.
 
 An op names the primitives of its result and of its gradients (`ag.autograd.op`).  How to add one: docs/adding_an_op.md.
-All raise a `ShapeError` for shapes that do not fit and a `DeviceError` for operands on several devices.  What is no
-number is a `DtypeError`, and a wrong parameter a `ValueError` or `TypeError`.
+Axes broadcast from the last, both ways: sizes must be equal or 1.  All raise a `ShapeError` for shapes that do not fit
+and a `DeviceError` for operands on several devices.  What is no number is a `DtypeError`, and a wrong parameter a
+`ValueError` or `TypeError`.
 """
 
 import typing as _typing

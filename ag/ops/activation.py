@@ -207,6 +207,9 @@ def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) ->
 def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     """Sigmoid linear unit (swish), ``x / (1 + exp(-x))``.
 
+    Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement
+    learning", Neural Networks 107 (2018).
+
     Parameters
     ----------
     x : Tensor, array_like or float, of any shape
@@ -214,11 +217,6 @@ def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     Returns
     -------
     Tensor of the same shape
-
-    References
-    ----------
-    Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement
-    learning", Neural Networks 107 (2018).
 
     Examples
     --------

@@ -21,7 +21,6 @@ def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Parameters
     ----------
     A, B : Tensor, array_like or float, of shapes that broadcast
-        Operands; axes are matched from the last, sizes must be equal or 1.
 
     Returns
     -------
@@ -47,7 +46,6 @@ def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Parameters
     ----------
     A, B : Tensor, array_like or float, of shapes that broadcast
-        Operands; axes are matched from the last, sizes must be equal or 1.
 
     Returns
     -------
@@ -73,7 +71,6 @@ def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Parameters
     ----------
     A, B : Tensor, array_like or float, of shapes that broadcast
-        Operands; axes are matched from the last, sizes must be equal or 1.
 
     Returns
     -------
@@ -103,7 +100,6 @@ def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Parameters
     ----------
     A, B : Tensor, array_like or float, of shapes that broadcast
-        Dividend and divisor.
 
     Returns
     -------

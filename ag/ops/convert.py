@@ -82,11 +82,6 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     Tensor of the same shape
         `t` itself if it has that type already.
 
-    Raises
-    ------
-    DtypeError
-        If either type is another one.
-
     Examples
     --------
     >>> ag.ag_cast(ag.ag_tensor([[1.0001]]), "f16").item()

@@ -126,6 +126,8 @@ def _avg_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Window, Shape], need: Need
 def ag_global_avg_pool(x: TensorLike) -> Tensor:
     """Mean of every image: one number per channel and sample.
 
+    Lin, Chen, Yan, "Network In Network", ICLR 2014; PyTorch ``adaptive_avg_pool2d(x, 1)``, which keeps the axes.
+
     Parameters
     ----------
     x : Tensor or array_like of shape (channels, height, width, batch)
@@ -134,10 +136,6 @@ def ag_global_avg_pool(x: TensorLike) -> Tensor:
     -------
     Tensor of shape (channels, batch)
         Ready for a linear layer.
-
-    References
-    ----------
-    Lin, Chen, Yan, "Network In Network", ICLR 2014; PyTorch ``adaptive_avg_pool2d(x, 1)``, which keeps the axes.
 
     Examples
     --------

@@ -93,8 +93,10 @@ LEAST_FACTOR = 1e-30  # smaller ones lose digits in float32
 def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, max_norm: float) -> float | Tensor:
     """Scale gradients so that their global norm is at most `max_norm`.
 
-    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.  Its norm is 0
-    where the square of no gradient is a normal number of its type.
+    A norm that is not finite is a FloatingPointError that names the parameter, and no gradient is changed.  With f16
+    parameters it is returned instead, as the optimizer will skip the step.  A captured step cannot raise: there, a norm
+    that is not finite leaves the gradients as they are.  Its norm is 0 where the square of no gradient is a normal
+    number of its type.
     ggmlR ``clip_grad_norm``; Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks".
 
     Parameters
@@ -111,17 +113,6 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
     float
         The norm before clipping, over all gradients together; waits for the device.  In a captured step, a tensor of
         shape () instead, to be read after the step.
-
-    Raises
-    ------
-    FloatingPointError
-        If the norm is not finite, naming the parameter; no gradient is changed.  With f16 parameters the norm is
-        returned instead, as the optimizer will skip the step.
-    TypeError
-        If a gradient cannot be scaled in place, such as a list.
-    ValueError
-        If `max_norm` is not positive, or too small for squares on the device in a captured step, or a dict has a
-        gradient of something that is none of the parameters.
 
     Examples
     --------

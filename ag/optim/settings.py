@@ -46,20 +46,17 @@ PART = _number(lambda x: 0 <= x < 1, "a number in [0, 1)")
 FRACTION = _number(lambda x: 0 <= x <= 1, "a number in [0, 1]")
 
 
-def whole(function: str, name: str, value: object) -> int:
-    """A whole number of at least 1."""
+def whole(function: str, name: str, value: object, least: int = 1) -> int:
+    """A whole number of at least `least`."""
     number = number_or_nan(value)
-    if not (number.is_integer() and number >= 1):
-        raise ValueError(f"{function}: {name} is {_shown(value)}; a whole number of at least 1 is required.")
+    if not (number.is_integer() and number >= least):
+        raise ValueError(f"{function}: {name} is {_shown(value)}; a whole number of at least {least} is required.")
     return int(number)
 
 
 def steps_taken(function: str, name: str, value: object) -> int:
     """A whole number of at least 0."""
-    number = number_or_nan(value)
-    if not (number.is_integer() and number >= 0):
-        raise ValueError(f"{function}: {name} is {_shown(value)}; a whole number of at least 0 is required.")
-    return int(number)
+    return whole(function, name, value, 0)
 
 
 def flag(function: str, name: str, value: object) -> bool:

@@ -22,21 +22,3 @@ from ag.engine.kernels import (
     reduce,
     softmax,
 )
-
-__all__ = [
-    "activation",
-    "attention",
-    "conv",
-    "convert",
-    "elementwise",
-    "epilogue",
-    "fused",
-    "indexing",
-    "matmul",
-    "norm",
-    "optimizer",
-    "pool",
-    "random",
-    "reduce",
-    "softmax",
-]
