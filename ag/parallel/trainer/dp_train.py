@@ -278,9 +278,10 @@ def dp_train(
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
-        path = None
-        if checkpoint is not None:
-            path = _check_path(checkpoint, resume) if ranks.rank == 0 else Path(checkpoint)
+        if checkpoint is not None and ranks.rank == 0:
+            _check_path(checkpoint, resume)
+        # Absolute on each rank: the user's functions may change the directory, and any rank may become rank 0.
+        path = None if checkpoint is None else Path(checkpoint).absolute()
         if n_gpu is None and devices is None:
             devices = getattr(world, "devices", None)
         names = _replica_devices(n_gpu, devices)
@@ -646,8 +647,8 @@ class UnwritableError(CheckpointError, OSError):
     """Raised for a checkpoint's path to which nothing can be written."""
 
 
-def _check_path(path: str | os.PathLike[str], resume: bool) -> Path:
-    """Try whether a checkpoint can be written there, log if it will replace another, and return the absolute path."""
+def _check_path(path: str | os.PathLike[str], resume: bool) -> None:
+    """Try whether a checkpoint can be written there, and log if it will replace another."""
     try:
         check_writable(path, "dp_train")
     except CheckpointError as error:
@@ -655,7 +656,6 @@ def _check_path(path: str | os.PathLike[str], resume: bool) -> Path:
     if not resume and os.path.exists(path):
         log.warning("dp_train: %s is there and will be replaced, as resume is False; resume=True goes on from it.",
                     os.fspath(path))
-    return Path(path).absolute()  # now: the user's functions may change the directory
 
 
 def _check_functions(given: Mapping[str, object]) -> None:

@@ -191,7 +191,7 @@ class Replicas:
 
 def digest(array: Array) -> str:
     """Return the first digits of the SHA-256 of an array, for messages."""
-    return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
+    return f"{sha256(array.tobytes()).hexdigest()[:16]}..."
 
 
 def _task(replica: Replica, call: Callable[[], None]) -> Task:

@@ -166,6 +166,24 @@ def test_rank_0_alone_prints_and_saves(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(said) == 2 and [path.exists() for path in paths] == [True, False]
 
 
+def test_the_next_rank_0_saves_to_the_path_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 is lost after the job has changed its directory."""
+    for name in ("at the start", "later"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "at the start")
+
+    def lose(step: ag.DPStep, comm: Any) -> None:
+        if step.step == 1 and comm.rank == 0:
+            os.chdir(tmp_path / "later")
+            comm.abort = lambda reason: None  # of a rank that is gone the others hear nothing
+            comm.lose()
+
+    lost, *others = outcomes(3, lambda comm: train([f"cpu:{comm.rank}"], comm, n_iter=3, checkpoint="job",
+                                                   callback=lambda step: lose(step, comm)))
+    assert isinstance(lost, ag.CommError) and all(len(result.loss_history) == 3 for result in others)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")] == ["at the start/job"]
+
+
 @pytest.mark.parametrize(("before", "after"), [((2, 1), (2, 1)), ((2, 2), (4, 1)), ((1, 4), (2, 2))])
 def test_all_ranks_go_on_from_the_file_that_rank_0_sees(before: tuple[int, int], after: tuple[int, int],
                                                         tmp_path: Path) -> None:
