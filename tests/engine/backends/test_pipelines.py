@@ -75,8 +75,7 @@ def test_what_is_kept_comes_back_and_nothing_else(tmp_path: Path, monkeypatch: p
 def test_a_driver_takes_what_it_wrote(lavapipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                       caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    backend = backend_of(lavapipe)
-    assert isinstance(backend, VulkanBackend)
+    backend: Any = backend_of(lavapipe)
     keeps = KeptPipelines(backend._manager)
     keeps._compiled = -1
     keeps.save()
@@ -108,8 +107,7 @@ def test_a_driver_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_pipeline_serves_all_segments(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vulkan_backend, "_FIRST_BYTES", 1 << 16)
-    shared = backend_of(lavapipe)
-    assert isinstance(shared, VulkanBackend)
+    shared: Any = backend_of(lavapipe)
     backend = VulkanBackend(shared._index)
     before = backend._manager.pipelines()
     values = [RNG.standard_normal(20_000).astype(np.float32) for _ in range(4)]
@@ -126,8 +124,7 @@ def test_a_pipeline_serves_all_segments(lavapipe: str, monkeypatch: pytest.Monke
 
 
 def test_a_captured_step_makes_no_pipeline_twice(lavapipe: str) -> None:
-    backend = backend_of(lavapipe)
-    assert isinstance(backend, VulkanBackend)
+    backend: Any = backend_of(lavapipe)
     with ag.ag_device(lavapipe):
         before, known = backend._manager.pipelines(), len(backend._kernels._algorithms)
         for size in (30, 40):
@@ -251,8 +248,7 @@ def test_each_once_by_several_threads(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_program_asks_for_all_that_it_lacks(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = backend_of(lavapipe)
-    assert isinstance(shared, VulkanBackend)
+    shared: Any = backend_of(lavapipe)
     start = shared._manager.pipelines()  # of the one manager of this device
     backend = VulkanBackend(shared._index)
     x = backend.alloc((4,), F32)

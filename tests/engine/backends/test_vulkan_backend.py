@@ -33,8 +33,7 @@ def gpu(vulkan: str) -> Iterator[str]:
 
 @pytest.fixture
 def backend(gpu: str) -> VulkanBackend:
-    found = backend_of(gpu)
-    assert isinstance(found, VulkanBackend)
+    found: Any = backend_of(gpu)
     return found
 
 
