@@ -91,7 +91,7 @@ def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool
     return out, (q, k, v, key, params, [weights])
 
 
-def _backward(run: Run, g: Buffer, saved: Attended, need: Need) -> Cotangents:
+def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object) -> Cotangents:
     q, k, v, key, params, results = saved
     if not _is_tiled(q, k, v, params["heads"], params["rate"]):
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
@@ -203,11 +203,7 @@ def ag_attention(
     return _forward(run, q, k, v, int(heads), causal, dropout)
 
 
-@ag_attention.vjp
-def _attention_vjp(
-    run: Run, g: Buffer, saved: Attended, need: Need, causal: bool, dropout: float, heads: int
-) -> Cotangents:
-    return _backward(run, g, saved, need)
+ag_attention.vjp(_backward)
 
 
 @part_of("ag_multihead_attention")
@@ -219,8 +215,4 @@ def attention_of_heads(
     return _forward(run, q, k, v, heads, causal, rate)
 
 
-@attention_of_heads.vjp
-def _heads_vjp(
-    run: Run, g: Buffer, saved: Attended, need: Need, heads: int, causal: bool, rate: float
-) -> Cotangents:
-    return _backward(run, g, saved, need)
+attention_of_heads.vjp(_backward)

@@ -237,9 +237,7 @@ def _by_batch(run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> R
     return _by_own_statistics(run, "ag_batch_norm_op", x, gamma, beta, eps)
 
 
-@_by_batch.vjp
-def _by_batch_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
-    return _by_own_statistics_vjp(run, g, saved, need, eps)
+_by_batch.vjp(_by_own_statistics_vjp)
 
 
 @part_of("ag_batch_norm", mixed=True)

@@ -38,11 +38,6 @@ def _shapes(shape: Shape, axes: Shape) -> tuple[Shape, Shape, int]:
             tuple([n for a, n in enumerate(shape) if a not in axes]), prod([shape[a] for a in axes]))
 
 
-def _reduce_vjp(run: Run, g: Buffer, saved: Reduced) -> Cotangents:
-    shape, of_sum, factor = saved
-    return (run(expand, g.view(of_sum), shape=shape, factor=factor),)
-
-
 @along_axes
 @op
 def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
@@ -71,11 +66,6 @@ def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     return _reduce(run, x, dim, keepdim, False, "ag_sum")
 
 
-@ag_sum.vjp
-def _sum_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
-    return _reduce_vjp(run, g, saved)
-
-
 @along_axes
 @op
 def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
@@ -101,9 +91,11 @@ def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resu
     return _reduce(run, x, dim, keepdim, True, "ag_mean")
 
 
+@ag_sum.vjp
 @ag_mean.vjp
-def _mean_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
-    return _reduce_vjp(run, g, saved)
+def _reduce_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
+    shape, of_sum, factor = saved
+    return (run(expand, g.view(of_sum), shape=shape, factor=factor),)
 
 
 @along_axes

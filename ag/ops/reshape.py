@@ -54,11 +54,6 @@ def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     return x.view(reshaped(x.shape, sizes, "ag_reshape")), x.shape
 
 
-@ag_reshape.vjp
-def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *shape: int) -> Cotangents:
-    return (g.view(saved),)
-
-
 @moving_op
 def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     """All axes but the last, the batch, as one.
@@ -84,8 +79,9 @@ def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     return x.view((prod(x.shape[:-1]), x.shape[-1])), x.shape
 
 
+@ag_reshape.vjp
 @ag_flatten.vjp
-def _flatten_vjp(run: Run, g: Buffer, saved: Shape, need: Need) -> Cotangents:
+def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *_shape: object) -> Cotangents:
     return (g.view(saved),)
 
 
