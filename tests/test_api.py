@@ -1,9 +1,5 @@
-"""The public API, name by name: every signature as it was designed, and what is different.
-
-`SIGNATURES` was written from the design of the API, not from the package; a change of a name, an order or a default
-fails here.  `DIFFERS` gives the reason for every signature that was changed on purpose.  Names that the design does not
-have are held to their docstrings, so nothing is listed here for a new op.
-"""
+"""The public API, name by name: `SIGNATURES` was written from the design of the API, not from the package.
+`DIFFERS` gives the reason for every signature that was changed on purpose."""
 
 from __future__ import annotations
 
@@ -109,9 +105,6 @@ ERRORS = {"AgError": Exception, "ShapeError": ValueError, "DtypeError": TypeErro
           "KernelError": RuntimeError, "CommError": RuntimeError, "CheckpointError": ValueError}
 
 
-# ---------------------------------------------------------------------------------------------- signatures
-
-
 def found(name: str) -> Any:
     thing: Any = ag
     for part in name.split("."):
@@ -176,9 +169,6 @@ def test_ggmlr_names_are_the_same_functions() -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_error(name: str) -> None:
     assert issubclass(getattr(ag, name), ag.AgError) and issubclass(getattr(ag, name), ERRORS[name])
-
-
-# ---------------------------------------------------------------------------------------------- methods
 
 
 def optimizer() -> Any:

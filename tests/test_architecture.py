@@ -1,7 +1,4 @@
-"""Check the imports of every file against the table of tools/rooms.py; test_import.py checks what is loaded.
-
-Each rule is also broken on purpose, to see that it is enforced.
-"""
+"""Check the imports of every file against the table of tools/rooms.py, and that each broken rule is noticed."""
 
 from __future__ import annotations
 
@@ -20,9 +17,6 @@ MODULES = sources()
 def inside(module: str, package: str) -> bool:
     """Whether a module is a package or lies in it."""
     return module == package or module.startswith(package + ".")
-
-
-# ---------------------------------------------------------------------------------------------- imports
 
 
 def test_every_import_is_allowed() -> None:
@@ -82,9 +76,6 @@ def test_the_picture_shows_every_room() -> None:
     drawn = picture(MODULES)
     assert drawn.count("<rect") == len(ROOMS) + 1
     assert (ROOT / "docs" / "rooms.svg").read_text("utf-8") == drawn, "run `python tools/rooms.py docs/rooms.svg`"
-
-
-# ---------------------------------------------------------------------------------------------- names and sizes
 
 
 def test_backends_have_no_names_above_the_device_registry() -> None:

@@ -1,8 +1,4 @@
-"""Habits: ordinary lines of PyTorch and numpy code, each of which works here or is answered with what to write instead.
-
-`WORKS` has what a line gives, `ANSWERED` a part of the message.  What would read a tensor in a captured step is refused
-there as ``.item()`` is, and what is an op is recorded.
-"""
+"""Habits: ordinary lines of PyTorch and numpy code, each works here or is answered with what to write instead."""
 
 from __future__ import annotations
 
@@ -209,9 +205,6 @@ def test_it_is_answered(line: str) -> None:
     assert ANSWERED[line] in message and message.endswith((".", "?")) and len(message) < 400 and "\n" not in message
 
 
-# ---------------------------------------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS,
                                    FIT_ARGUMENTS, LAYER_ARGUMENTS, LOADER_ARGUMENTS],
                          ids=["ag", "tensor", "layer", "batch", "optimizer", "optimizer's arguments",
@@ -223,7 +216,6 @@ def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
 
 
 def test_what_answers_advise_for_tensors_works() -> None:
-    """Where it is one expression of `t`."""
     names = world() | {"u": ag.ag_tensor(np.eye(3)), "ids": [0, 1], "loss": None, "devices": ["cpu"], "model": None}
     for text in TENSOR.values():
         advice = re.fullmatch(r"write (t\.astype\(.*\)|ag\.ag_tensor\(t.*\)|t\.numpy\(\)\.[^,;]*)[,;]?.*", text)
@@ -253,8 +245,6 @@ def test_asking_whether_there_is_a_name_works() -> None:
     assert not hasattr(t, "cuda") and not hasattr(t, "__array_interface__") and getattr(ag, "nothing", 1) == 1
     assert not hasattr(ag.nn, "ReLU") and not hasattr(ag.nn.Linear(1, 1), "fit") and not hasattr(ag.Tensor, "cuda")
 
-
-# ---------------------------------------------------------------------------------------------- the tape and capture
 
 PICKLED = pickle.dumps(ag.ag_tensor(A))
 READS: dict[str, Callable[[ag.Tensor], object]] = {
@@ -370,9 +360,6 @@ def test_ids_in_a_captured_step_say_what_to_pass() -> None:
         ag.ag_capture(lambda x: ag.ops.softmax_cross_entropy_loss(x, ids))(ag.ag_tensor(np.ones((3, 3))))
 
 
-# ---------------------------------------------------------------------------------------------- files, processes, types
-
-
 def test_weights_come_out_of_every_checkpoint(tmp_path: Path) -> None:
     def make() -> ag.nn.Sequential:
         return ag.nn.Sequential(ag.nn.Linear(2, 2), ag.nn.BatchNorm(2))
@@ -430,9 +417,6 @@ def test_joblib_carries_models(tmp_path: Path) -> None:
     again = joblib.load(tmp_path / "model.joblib")
     np.testing.assert_array_equal(again(A).numpy(), model(A).numpy())
     assert joblib.hash(again) == joblib.hash(model)
-
-
-# ---------------------------------------------------------------------------------------------- functions
 
 
 def test_no_grad_decorates_functions() -> None:

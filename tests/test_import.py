@@ -1,8 +1,4 @@
-"""What `import ag` loads, counted, and what is loaded when it is first used: from anywhere, by anybody, once.
-
-How long it takes is measured by benchmarks/bench_import.py; here are the exact limits, which hold on every machine.
-Each test runs in an interpreter of its own, in which nothing was used yet.
-"""
+"""What `import ag` loads, counted, and what is loaded when first used; each test has an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -64,9 +60,6 @@ def test_a_training_loads_no_driver_and_no_package_but_numpy() -> None:
     assert not {name for name in loaded if any(inside(name, later) for later in LATER[-3:])}
 
 
-# ---------------------------------------------------------------------------------------------- the table
-
-
 def for_type_checkers() -> dict[str, str]:
     """Return the names of ag/_later.py, with the files that they are imported from."""
     found = {}
@@ -119,8 +112,6 @@ def test_a_wrong_name_is_answered_from_what_nobody_has_used() -> None:
         "ag: there is no 'EarlyStoping'; did you mean ag.training.EarlyStopping?"]
 
 
-# ---------------------------------------------------------------------------------------------- at once, and meanwhile
-
 AT_ONCE = """
 import ag, sys, threading, time
 from importlib.machinery import PathFinder
@@ -170,7 +161,6 @@ def test_two_threads_at_once(first: str, folder: str, second: str) -> None:
 
 @pytest.mark.slow
 def test_in_a_captured_step() -> None:
-    """The first use of names while a step is recorded: the results of the eager step, by one program."""
     run("import ag, sys\n"
         "from ag import nn, ops\n"
         "def made():\n"
@@ -200,7 +190,6 @@ def test_in_a_captured_step() -> None:
 
 @pytest.mark.slow
 def test_in_a_step_of_dp_train() -> None:
-    """Replicas are threads, and each may be the first."""
     code = ("import ag\n"
             "if {used}: ag.ag_checkpoint, ag.data, ag.ag_gradcheck\n"
             "def loss(pred, target):\n"

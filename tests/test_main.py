@@ -48,9 +48,7 @@ def test_a_device_that_computes_nonsense_is_named(
     assert "cpu does not work: a matrix product is [[0.0]], not [[20.0, " in capsys.readouterr().out
 
 
-def test_a_device_without_kernels_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_without_kernels_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(a: ag.Tensor, b: ag.Tensor) -> ag.Tensor:
         raise ag.KernelError("Vulkan: no compiled kernels were found in spv/; run `python kernels_build.py`.")
 
@@ -90,9 +88,6 @@ def test_table_fits_120_columns_with_long_names_and_all_features() -> None:
     assert len(line) <= 120
     assert "NVIDIA GeForce RTX 4090 L..." in line
     assert line.endswith("141.0 GiB  f16 f64 i8 i16 i64 atomic matrix")
-
-
-# ---------------------------------------------------------------------------------------------- where the output goes
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "utf-8"])

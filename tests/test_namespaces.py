@@ -64,8 +64,6 @@ def test_a_class_behind_a_public_name_has_its_own_name_too(namespace: str) -> No
             assert getattr(folder, thing.__name__) is thing, name
 
 
-# ---------------------------------------------------------------------------------------------- ordinary names
-
 # Names of ggmlR's whose ordinary name is not the rest of theirs.
 ORDINARY = {
     "ag_batch_norm_op": ("ops", "batch_norm"), "ag_layer_norm_op": ("ops", "layer_norm"),  # `nn` has the layers
@@ -118,8 +116,6 @@ def test_the_message_of_a_wrong_name_is_made_when_it_is_read(monkeypatch: pytest
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is AttributeError and str(again) == str(caught.value)
 
-
-# ---------------------------------------------------------------------------------------------- what help() shows
 
 SHOWN = [getattr(space, name) for space in (ag, *(getattr(ag, name) for name in NAMESPACES)) for name in dir(space)]
 CLASSES = sorted({thing for thing in SHOWN if inspect.isclass(thing) and home(thing) != "errors"},

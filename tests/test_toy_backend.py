@@ -93,7 +93,6 @@ def step_of(name: str) -> tuple[list[float], list[bytes]]:
 
 
 def test_it_computes_what_numpy_computes() -> None:
-    """As far as numpy and kernels in C agree."""
     losses, weights = step_of("toy:0")
     expected, values = step_of("cpu")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

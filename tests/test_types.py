@@ -1,7 +1,5 @@
-"""Types: what callers and rules of ops are told is true, and little of the package is untyped.
-
-`make lint` runs mypy over this file too; a call that it must refuse carries the error it must be refused with.
-"""
+"""Types: what callers and rules of ops are told is true.  `make lint` runs mypy over this file too;
+a call that it must refuse carries the error it must be refused with."""
 
 from __future__ import annotations
 

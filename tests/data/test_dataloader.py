@@ -77,9 +77,6 @@ def test_x_and_y_stay_together() -> None:
         assert np.array_equal(batch.x.numpy()[0] * 7, batch.y)
 
 
-# ---------------------------------------------------------------------------------------------- order
-
-
 def test_every_epoch_has_its_own_order_of_all_samples() -> None:
     loader = ag.ag_dataloader(X, batch_size=3, seed=5)
     epochs = [firsts(loader) for _ in range(4)]
@@ -122,9 +119,6 @@ def test_one_by_one() -> None:
         loader.next_batch()
     loader.reset()
     assert loader.has_next()
-
-
-# ---------------------------------------------------------------------------------------------- resuming
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -185,9 +179,6 @@ def test_one_by_one_goes_on_in_the_middle() -> None:
         assert resumed.order.tolist() == other.order.tolist()
         if k < 4:
             assert loader.next_batch().x.numpy()[0].tolist() == whole[k]
-
-
-# ---------------------------------------------------------------------------------------------- loops
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
@@ -349,9 +340,6 @@ def test_prefetching_changes_nothing(device: str, prefetch: int) -> None:
     assert plain.state_dict() == ahead.state_dict()
 
 
-# ---------------------------------------------------------------------------------------------- refused
-
-
 @pytest.mark.parametrize(("args", "error", "fragments"), [
     ({"x": X, "y": IDS[:9]}, ag.ShapeError, ["10 samples", "y 9"]),
     ({"x": X, "batch_size": 0}, ValueError, ["batch_size is 0"]),
@@ -393,9 +381,6 @@ def test_a_setting_stays_as_it_is(name: str) -> None:
     assert firsts(loader) == firsts(ag.ag_dataloader(X, batch_size=3, seed=5))
 
 
-# ---------------------------------------------------------------------------------------------- whose memory
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_batch_is_a_copy(device: str, prefetch: int) -> None:
     x, y = X.copy(), np.arange(10)
@@ -419,7 +404,6 @@ def test_arrays_are_looked_at_when_a_batch_is_due() -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_threads_share_a_loop(prefetch: int) -> None:
-    """Each batch comes to one of them; it was 'generator already executing'."""
     batches = iter(ag.ag_dataloader(list(np.arange(60.0).reshape(60, 1)), batch_size=1, prefetch=prefetch))
     with ThreadPoolExecutor(3) as pool:
         parts = list(pool.map(lambda _: [b.x.item() for b in batches], range(3)))

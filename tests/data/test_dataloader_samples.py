@@ -75,9 +75,6 @@ def assert_equal(a: ag.Batch, b: ag.Batch) -> None:
     np.testing.assert_array_equal(np.asarray(a.y), np.asarray(b.y), strict=True)
 
 
-# ---------------------------------------------------------------------------------------------- as from an array
-
-
 @settings(max_examples=75, derandomize=True, deadline=None)
 @given(shape=st.lists(st.integers(1, 3), max_size=3), of_y=st.sampled_from([None, (), (3,), (2, 2)]),
        floats=st.booleans(), n=st.integers(1, 12), batch_size=st.integers(1, 13), form=st.sampled_from(
@@ -154,9 +151,6 @@ def test_pairs() -> None:
     assert first(Made(lambda i: (i, i)), IDS).x.shape == (2, 4)  # with y, a tuple is a sample of two numbers
 
 
-# ---------------------------------------------------------------------------------------------- when
-
-
 def test_a_sample_is_made_when_asked_for_and_once() -> None:
     samples = columns()
     loader = ag.ag_dataloader(samples, IDS, batch_size=3, seed=1)
@@ -203,9 +197,6 @@ def test_samples_that_are_made_in_the_same_memory(prefetch: int) -> None:
     for kind in ("array", "list", "tensor"):
         samples = Made(lambda i, kind=kind: fill(i, kind))
         assert np.array_equal(first(samples, prefetch=prefetch).x.numpy(), X[:, :4])
-
-
-# ---------------------------------------------------------------------------------------------- the background thread
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
@@ -434,9 +425,6 @@ def test_a_state_moves_the_loop_that_runs_or_the_next_one(prefetch: int) -> None
     loader.load_state_dict(middle)
     assert firsts(loader) == [6, 7, 8, 9]
     assert [int(batch.x.numpy()[0, 0]) for batch in loop] == [6, 8]  # another loop went on there
-
-
-# ---------------------------------------------------------------------------------------------- refused
 
 
 def of_length(i: int) -> Any:

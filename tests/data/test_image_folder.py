@@ -275,9 +275,6 @@ def test_only_images_in_folders_count(folder: Path) -> None:
     assert deep / "9.JPG" in loader.files
 
 
-# ---------------------------------------------------------------------------------------------- order
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_the_seed_decides_the_order_and_prefetching_changes_nothing(folder: Path, prefetch: int) -> None:
     plain = ag.ag_image_folder(folder, size=2, batch_size=5, seed=1, prefetch=0)
@@ -336,9 +333,6 @@ def test_images_are_decoded_off_the_training_thread(folder: Path, monkeypatch: p
     assert threads and threading.main_thread() not in threads
 
 
-# ---------------------------------------------------------------------------------------------- refused
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("kind", ["text", "empty", "truncated", "half a png"])
 def test_a_broken_image_is_named(folder: Path, prefetch: int, kind: str) -> None:
@@ -389,9 +383,6 @@ def test_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with expect_error("ag_image_folder: Pillow is not installed", ImportError, "pip install 'ag-autograd[images]'"):
         ag.ag_image_folder(folder, size=2)
-
-
-# ---------------------------------------------------------------------------------------------- a user's transform
 
 
 def photo(tmp_path: Path, mode: str = "RGB") -> np.ndarray:

@@ -141,9 +141,6 @@ def test_any_file_is_read_or_its_line_named(tree: Path, lines: list[str], header
         assert len(found.files) == len(found.ids) > 0 and found.ids.max() < len(found.classes)
 
 
-# ---------------------------------------------------------------------------------------------- batches
-
-
 def test_a_minibatch_draws_each_image_once(tree: Path) -> None:
     images = train_solutions(tree)
     batch = minibatch(images, 3, 4, seed=1, normalize=None)
@@ -159,9 +156,6 @@ def test_a_minibatch_draws_each_image_once(tree: Path) -> None:
     for n in (0, 5, 1.5):
         with expect_error(f"minibatch of {n}", ValueError, f"nsamples is {n}", "4 images"):
             minibatch(images, n, 4)
-
-
-# ---------------------------------------------------------------------------------------------- accuracy
 
 
 def slowly(out: np.ndarray, ids: np.ndarray, k: int) -> float:
@@ -187,7 +181,6 @@ def test_top_1_is_argmax_and_a_dead_model_is_not_right() -> None:
 
 @pytest.mark.parametrize("sizes", [[7], [1, 6], [0, 7, 3], [5, 5, 5, 1, 0]])
 def test_it_is_exact_over_ranks(sizes: list[int]) -> None:
-    """A mean of the ranks' accuracies would not be."""
     rng = np.random.default_rng(0)
     out, ids = rng.normal(size=(6, sum(sizes))), rng.integers(0, 6, sum(sizes))
     ends = np.cumsum(sizes)
@@ -220,7 +213,6 @@ def test_what_topk_refuses(out: Any, ids: Any, k: Any, error: type[BaseException
 
 @pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_damaged_index_files(tmp_path: Path, count: int) -> None:
-    """A list of images with known classes, or a ValueError."""
     mapping, index = tmp_path / "LOC_synset_mapping.txt", tmp_path / "LOC_val_solution.csv"
     texts = {mapping: b"n01 tench, Tinca tinca\nn02 goldfish\n",
              index: b"ImageId,PredictionString\nval_7,n02 1 2 30 40 n02 3 4 5 6\nval_3,n01 0 0 1.5 2\n"}

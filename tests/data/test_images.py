@@ -141,9 +141,6 @@ def test_an_image_that_would_be_too_large_is_named(tmp_path: Path) -> None:
         ag.ag_image_folder(tmp_path, 224, shorter_side=256).next_batch()
 
 
-# ---------------------------------------------------------------------------------------------- refused
-
-
 @pytest.mark.parametrize(("options", "fragments"), [
     ({"shorter_side": 9}, ["shorter_side is 9", "(10, 10)", "at least 10"]),
     ({"shorter_side": 12.5}, ["shorter_side is 12.5"]), ({"shorter_side": True}, ["shorter_side is True"]),
@@ -171,9 +168,6 @@ def test_a_broken_image_is_named_when_it_is_cut_too(folder: Path, monkeypatch: p
         ag.ag_image_folder(folder, 10, shuffle=False, shorter_side=12).next_batch()
 
 
-# ---------------------------------------------------------------------------------------------- damaged files
-
-
 def encoded(form: str) -> bytes:
     file = BytesIO()
     Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3)).save(file, form)
@@ -184,7 +178,6 @@ def encoded(form: str) -> bytes:
 @pytest.mark.parametrize("form", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"])
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged tags
 def test_damaged_images(tmp_path: Path, form: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image of the size that is wanted, of numbers from 0 to 1, or a ValueError with the name of the file."""
     path, chosen = tmp_path / "1.png", np.array([0])
     images = ImageFiles([path], Fit(4, 5))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1 << 20)

@@ -54,7 +54,6 @@ def test_the_parts_of_all_ranks_are_the_batches(ranks: int, batch: int, prefetch
 
 
 def test_a_job_goes_on_with_other_ranks() -> None:
-    """Three ranks, of which one is lost in the second epoch, and then one process."""
     wanted = made()
     epochs = [ids(wanted) for _ in range(3)]
     parts = [made().share(i, 3) for i in range(3)]

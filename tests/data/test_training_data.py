@@ -22,8 +22,6 @@ from ag.parallel.comm.comm import Comm
 
 RNG = np.random.default_rng(11)
 
-# ---------------------------------------------------------------------------------------------- things made ahead
-
 
 def test_things_come_in_order_and_each_is_made_once() -> None:
     made: list[int] = []
@@ -36,7 +34,6 @@ def test_things_come_in_order_and_each_is_made_once() -> None:
 
 
 def test_what_does_not_come_any_more_is_not_made() -> None:
-    """As when ranks share the samples of a step out anew."""
     made: list[int] = []
     go = threading.Event()
 
@@ -80,9 +77,6 @@ def test_threads_end() -> None:
     for thread in mine:
         thread.join(60)
     assert not any(thread.is_alive() for thread in mine)
-
-
-# ---------------------------------------------------------------------------------------------- image folders
 
 
 @pytest.fixture
@@ -168,9 +162,6 @@ def test_a_broken_image_is_named_on_all_ranks(folder: Path) -> None:
         assert type(error) is ag.CommError and f"rank {mine} failed" in str(error) and str(broken) in str(error)
 
 
-# ---------------------------------------------------------------------------------------------- waiting
-
-
 class Asleep:
     """Samples that take a while to make, in which nothing is computed."""
 
@@ -220,7 +211,6 @@ def test_waiting_for_samples_is_reported() -> None:
 
 
 def test_made_ahead_samples_are_those_of_the_calling_thread() -> None:
-    """In their order, so that a generator of the data's own goes on alike."""
     def losses(prefetch: int) -> np.ndarray:
         rng = np.random.default_rng(0)
 
@@ -236,7 +226,6 @@ def test_made_ahead_samples_are_those_of_the_calling_thread() -> None:
 
 
 def test_what_samples_draw_follows_from_pass_and_sample() -> None:
-    """Dropout masks in samples, whoever makes them and when."""
     def samples(replicas: int, prefetch: int) -> set[bytes]:
         class Masked(Asleep):
             def __getitem__(self, i: int) -> Any:
@@ -258,9 +247,6 @@ def test_an_array_in_memory_needs_no_thread() -> None:
     ag.dp_train(lambda: ag.ag_linear(3, 1), loader, ag.ag_mse_loss, devices=["cpu"], n_iter=2, verbose=False,
                 callback=lambda step: seen.update(makers()))
     assert seen <= before
-
-
-# ---------------------------------------------------------------------------------------------- start
 
 
 def on_ranks(ranks: int, replicas: int, **options: Any) -> list[Any]:

@@ -22,9 +22,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.safetensors"
 
 
-# ---------------------------------------------------------------------------------------------- resuming
-
-
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 def test_a_resumed_run_is_the_uninterrupted_one(device: str, captured: bool, path: Path) -> None:
     run = Run(captured)
@@ -128,9 +125,6 @@ def test_what_json_cannot_hold_is_refused(path: Path) -> None:
     with expect_error("saving a checkpoint with extra that is no JSON", TypeError, "extra", "JSON"):
         ag.ag_save_checkpoint(path, ag.ag_linear(1, 1), extra={"a": np.ones(3)})
     assert not path.exists()
-
-
-# ---------------------------------------------------------------------------------------------- all or nothing
 
 
 def test_everything_that_does_not_fit_is_listed_and_nothing_changes(path: Path) -> None:

@@ -24,9 +24,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.safetensors"
 
 
-# ---------------------------------------------------------------------------------------------- broken files
-
-
 def test_files_of_another_kind(path: Path) -> None:
     model = ag.ag_linear(2, 2)
     with expect_error("loading a checkpoint that is not there", ag.CheckpointError, "cannot be read"):
@@ -91,8 +88,6 @@ def test_a_forged_optimizer_state(path: Path, place: int, number: float) -> None
 
     assert_refused(path, forge, "optimizer: state holds")
 
-
-# ---------------------------------------------------------------------------------------------- killed while saving
 
 SAVING = """
 import os, random, signal, sys, time

@@ -86,9 +86,6 @@ def read_all(path: Path, content: bytes, count: int, read: Callable[[bytes], Non
     return seen
 
 
-# ---------------------------------------------------------------------------------------------- models
-
-
 def model_reader(path: Path) -> Callable[[bytes], None]:
     """Return a reader of model files that compares the model with what the file says."""
     def read(content: bytes) -> None:
@@ -139,7 +136,6 @@ def test_broken_model_files(path: Path, name: str, count: int) -> None:
 
 @COUNTS
 def test_weights_of_broken_files(path: Path, count: int) -> None:
-    """A file that is refused changes nothing."""
     model = ag.ag_sequential(ag.ag_linear(4, 3), ag.ag_linear(3, 2))
     names = {"first.weight": "layer1_W", "first.bias": "layer1_b",
              "second.weight": "layer2_W", "second.bias": "layer2_b"}
@@ -155,9 +151,6 @@ def test_weights_of_broken_files(path: Path, count: int) -> None:
             raise
 
     read_all(path, content, count, read)
-
-
-# ---------------------------------------------------------------------------------------------- checkpoints
 
 
 def checkpoint_reader(path: Path, run: Run) -> Callable[[bytes], None]:
@@ -189,8 +182,6 @@ def test_broken_checkpoints(path: Path, count: int) -> None:
     path.write_bytes(content)
     assert ag.ag_load_checkpoint(path, **run.parts()).step == 3
 
-
-# ---------------------------------------------------------------------------------------------- nothing is run
 
 WATCHED = """
 import sys

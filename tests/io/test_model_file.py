@@ -52,9 +52,6 @@ def saved(path: Path) -> Path:
     return path
 
 
-# ---------------------------------------------------------------------------------------------- there and back
-
-
 def test_round_trip(device: str, path: Path) -> None:
     model = make_model()
     ag.ag_save_model(model, path)
@@ -166,9 +163,6 @@ def test_names_that_do_not_fit_are_listed_together(saved: Path) -> None:
         ag.ag_load_model(saved, model_fn=other)
 
 
-# ---------------------------------------------------------------------------------------------- broken files
-
-
 def test_a_missing_file(path: Path) -> None:
     with expect_error("loading a model file that is not there", ag.CheckpointError, "cannot be read"):
         ag.ag_load_model(path)
@@ -245,9 +239,6 @@ def test_a_truncated_file_at_every_length(saved: Path) -> None:
             ag.ag_load_model(saved)
 
 
-# ---------------------------------------------------------------------------------------------- malicious headers
-
-
 def write(path: Path, config: Any, arrays: dict[str, np.ndarray] | None = None) -> None:
     header = {"format": "ag-model-1", "model": config if isinstance(config, str) else json.dumps(config)}
     path.write_bytes(safetensors.numpy.save(arrays or {"W": np.ones((1, 1), np.float32)}, header))
@@ -299,9 +290,6 @@ def test_elements_of_a_type_that_there_is_not(path: Path, element: str) -> None:
     with expect_error("loading elements of a type that there is not", ag.CheckpointError, "model.safetensors",
                       element.lower()):
         ag.ag_load_model(path)
-
-
-# ---------------------------------------------------------------------------------------------- writing
 
 
 @pytest.mark.parametrize("failing", ["os.fsync", "os.replace"])

@@ -35,9 +35,6 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# ---------------------------------------------------------------------------------------------- what stays
-
-
 @pytest.mark.parametrize("permissions", [0o600, 0o640, 0o666, 0o660])
 def test_a_saved_file_keeps_its_permissions(tmp_path: Path, permissions: int, umask: None) -> None:
     for k, save in enumerate((ag.ag_save_model, lambda model, path: ag.ag_save_checkpoint(path, model))):
@@ -51,7 +48,6 @@ def test_a_saved_file_keeps_its_permissions(tmp_path: Path, permissions: int, um
 
 @pytest.mark.parametrize("name", ["a" * 255, "ü" * 127], ids=["ascii", "two bytes each"])
 def test_a_name_as_long_as_there_may_be(tmp_path: Path, name: str) -> None:
-    """Temporary files have shorter ones; an abandoned one is removed."""
     check_writable(tmp_path / name, "test")
     ag.ag_save_model(MODEL, tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -153,9 +149,6 @@ def test_two_savers_at_once(tmp_path: Path) -> None:
     while any(saver.is_alive() for saver in savers):
         assert ag.ag_load_model(path).W.numpy().tobytes() in known
     assert os.listdir(tmp_path) == ["m"]
-
-
-# ---------------------------------------------------------------------------------------------- what is refused
 
 
 def wrong_places(folder: Path) -> dict[str, tuple[Any, int]]:

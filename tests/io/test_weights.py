@@ -145,9 +145,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             ag.load_weights(model, tmp_path / name)
 
 
-# ---------------------------------------------------------------------------------------------- ONNX
-
-
 def test_weights_of_an_exported_model(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the package onnx is not installed")
     other, model, path = Words(), Words(), tmp_path / "words.onnx"
@@ -211,7 +208,6 @@ def initializer(path: Path, location: str = "", op: str = "Identity", *more: tup
 
 
 def test_external_data_of_an_onnx_file(tmp_path: Path) -> None:
-    """They lie in the file's folder, wherever the process is, and nowhere else."""
     pytest.importorskip("onnx", reason="the package onnx is not installed")
     path, model = tmp_path / "deep" / "model.onnx", ag.ag_linear(2, 1, bias=False)
     (path.parent / "weights").mkdir(parents=True)
@@ -243,7 +239,6 @@ def test_external_data_of_an_onnx_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("location", ["", "W.bin"])
 def test_damaged_onnx_files(tmp_path: Path, location: str, count: int) -> None:
-    """Other numbers, or a CheckpointError that leaves the model as it was."""
     pytest.importorskip("onnx", reason="the package onnx is not installed")
     path, model, loaded = tmp_path / "model.onnx", ag.ag_linear(2, 1, bias=False), 0
     (tmp_path / "W.bin").write_bytes(np.float32([7, 5, 6, 7]).tobytes())

@@ -44,9 +44,6 @@ def test_average_pooling_counts_padding(device: str) -> None:
     assert ag.ag_avg_pool2d(np.full((1, 1, 1, 1), 8.0), 2, padding=1).numpy().ravel().tolist() == [2.0]
 
 
-# ---------------------------------------------------------------------------------------------- layers
-
-
 def make_model() -> ag.Layer:
     down = ag.ag_conv2d_layer(4, 6, (1, 1), stride=2, bias=False)
     body = ag.ag_sequential(ag.ag_conv2d_layer(4, 6, 3, 2, 1, "relu"), ag.ag_dropout(0.5))

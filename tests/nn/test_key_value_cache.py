@@ -72,9 +72,6 @@ def go_on(layer: nn.MultiheadAttention, cache: nn.KeyValueCache) -> ag.Tensor:
     return layer(X[:, cache.positions : cache.positions + 1], causal_mask=True, cache=cache)
 
 
-# ---------------------------------------------------------------------------------------------- equal
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("first", [1, 5, TIMES])
 def test_logits_are_those_of_the_whole_sequence(device: str, batch: int, first: int) -> None:
@@ -158,9 +155,6 @@ def test_a_position_costs_as_many_launches_and_projections_as_the_one_before(mon
         launches.append(len(seen.events))
     assert set(times) == {1} and len(times) == 4 * 120
     assert len(set(launches[1:])) == 1
-
-
-# ---------------------------------------------------------------------------------------------- refused
 
 
 def written(layer: nn.MultiheadAttention) -> None:
@@ -295,9 +289,6 @@ def test_in_an_export() -> None:
 def test_it_cannot_be_pickled() -> None:
     with expect_error("pickle", TypeError, "KeyValueCache: it cannot be pickled"):
         pickle.dumps(begun(nn.MultiheadAttention(4, 2)))
-
-
-# ---------------------------------------------------------------------------------------------- layers out of step
 
 
 def test_a_forward_pass_that_ended_midway() -> None:

@@ -47,9 +47,6 @@ class Plain:
         return {"W": self.W}
 
 
-# ---------------------------------------------------------------------------------------------- linear
-
-
 @pytest.mark.parametrize(("activation", "function"), [
     (None, lambda z: z), ("relu", lambda z: np.maximum(z, 0)), ("tanh", np.tanh),
     ("sigmoid", lambda z: 1 / (1 + np.exp(-z))), ("softmax", lambda z: np.exp(z) / np.exp(z).sum(0)),
@@ -105,9 +102,6 @@ def test_linear_refuses_other_features() -> None:
                 ag.ag_tensor(np.ones((4, 1))).reshape(4))
 
 
-# ---------------------------------------------------------------------------------------------- dropout
-
-
 def test_dropout(device: str) -> None:
     layer, x = ag.ag_dropout(0.25), ag.ag_tensor(np.ones((200, 50)))
     y = layer(x).numpy()
@@ -141,9 +135,6 @@ def test_dropouts_gradient_uses_the_same_mask(device: str) -> None:
 def test_dropout_refuses(rate: float) -> None:
     with expect_error(f"ag_dropout({rate})", ValueError, f"rate is {rate}", "[0, 1)"):
         ag.ag_dropout(rate)
-
-
-# ---------------------------------------------------------------------------------------------- containers
 
 
 def test_sequential() -> None:
@@ -193,9 +184,6 @@ def test_training_an_own_layer_reaches_every_parameter(device: str) -> None:
     assert changed == set(model.parameters()) - {"heads_b2"}
 
 
-# ---------------------------------------------------------------------------------------------- modes
-
-
 def modes(model: Any, seen: set[int] | None = None) -> set[bool]:
     """The modes of every layer that can be reached from a model, found independently."""
     seen = set() if seen is None else seen
@@ -240,9 +228,6 @@ def test_modes_reach_every_layer(make: Any) -> None:
     if isinstance(model, ag.Layer):
         assert model.eval() is model and modes(model) == {False}
         assert model.train() is model and modes(model) == {True}
-
-
-# ---------------------------------------------------------------------------------------------- state and devices
 
 
 def test_state_dict_round_trip(device: str) -> None:

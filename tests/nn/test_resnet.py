@@ -139,9 +139,6 @@ def test_images_of_another_shape_are_named() -> None:
         ag.ag_resnet(18, 2, width=4)(np.ones((1, 8, 8, 2)))
 
 
-# ---------------------------------------------------------------------------------------------- files
-
-
 def test_a_file_describes_it(tmp_path: Path) -> None:
     model = ag.ag_sequential(ag.ag_resnet(18, 5, width=4, small_input=True), ag.ag_linear(5, 2))
     x = np.random.default_rng(0).normal(size=(3, 8, 8, 4)).astype(np.float32)
@@ -157,16 +154,12 @@ def test_a_file_describes_it(tmp_path: Path) -> None:
     lambda m: setattr(m.layer1["0"].bn1, "eps", 0.1),
     ag.SyncBatchNorm.convert], ids=["another layer", "a setting", "synchronous"])
 def test_a_changed_one_is_a_model_of_its_own(tmp_path: Path, change: Any) -> None:
-    """A file that said less would load as another model."""
     model = ag.ag_resnet(18, 5, width=4)
     change(model)
     ag.ag_save_model(model, tmp_path / "m")
     with expect_error("a ResNet that was changed", ag.CheckpointError, "a model of your own"):
         ag.ag_load_model(tmp_path / "m")
     ag.ag_load_model(tmp_path / "m", lambda: change(again := ag.ag_resnet(18, 5, width=4)) or again)
-
-
-# ---------------------------------------------------------------------------------------------- stacks
 
 
 def train(devices: list[str], world: Comm | None = None, n_iter: int = 3) -> ag.DPResult:
@@ -187,7 +180,6 @@ def test_a_stack_gives_the_same_bits_on_two_replicas() -> None:
 
 @pytest.mark.slow
 def test_stacks_give_the_same_bits_on_any_replicas_and_ranks() -> None:
-    """Running statistics, too, as they are in the model's state."""
     alone = bits(train(["cpu"]))
     assert bits(train(["cpu", "cpu:1"])) == alone
     assert bits(train([f"cpu:{i}" for i in range(4)])) == alone

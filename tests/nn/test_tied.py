@@ -133,9 +133,6 @@ def test_dp_train_trains_tied_weights() -> None:
     assert results[0].model[0].W is results[0].model[1].W
 
 
-# ---------------------------------------------------------------------------------------------- looking changes nothing
-
-
 def test_looking_renames_nothing() -> None:
     model = ag.ag_sequential(ag.ag_linear(2, 2), ag.ag_residual(ag.ag_linear(2, 2)), ag.ag_linear(2, 1))
     model.parameters()
@@ -165,9 +162,6 @@ def test_a_layer_keeps_the_name_of_the_larger_model() -> None:
     assert grads["layer1_W"] is grads[inner[0].W] and "W" in grads
     with pytest.raises(KeyError):
         grads["W"]
-
-
-# ---------------------------------------------------------------------------------------------- loading
 
 
 BROKEN: list[tuple[str, Any, str]] = [
@@ -206,9 +200,6 @@ def test_an_interrupted_load_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert all(np.array_equal(x, model.state_dict()[name]) for name, x in before.items())
 
 
-# ---------------------------------------------------------------------------------------------- settings of layers
-
-
 def test_settings_of_layers_are_checked_or_fixed(device: str) -> None:
     dropout, norm = ag.ag_dropout(0.5), ag.ag_batch_norm(2)
     dropout.rate = 0.0
@@ -232,7 +223,6 @@ def test_settings_of_layers_are_checked_or_fixed(device: str) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.6, 1.0])
 def test_running_statistics(device: str, momentum: float) -> None:
-    """PyTorch's: (1 - momentum) running + momentum value, with the unbiased variance."""
     layer = ag.ag_batch_norm(2, momentum=momentum)
     mean, variance = np.zeros((2, 1)), np.ones((2, 1))
     for scale in (1e6, 1e-4, 1.0):

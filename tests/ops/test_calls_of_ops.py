@@ -1,8 +1,5 @@
 """How many Python functions an op of small tensors calls: the same on any machine, unlike the time that they take.
-
-MOST is what there are today on the CPU with kernels in C and launches in compiled code; fewer are an improvement, and
-then MOST is to be lowered.  `python tests/ops/test_calls_of_ops.py` prints them.
-"""
+`python tests/ops/test_calls_of_ops.py` prints them; MOST is lowered when there are fewer."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ def test_equal_maxima_share_the_gradient(device: str) -> None:
 
 
 def test_activations_at_far_ends(device: str) -> None:
-    """Neither value nor gradient overflows, where numbers are as large as float32 allows."""
     far = [[-3e38, -100.0, 100.0, 3e38]]
     for f in (ag.ag_silu, ag.ag_gelu, lambda x: ag.ag_gelu(x, "tanh")):
         x = ag.ag_param(far)
@@ -70,7 +69,6 @@ def relative_error(got: Array, want: list[float]) -> float:
 @pytest.mark.parametrize("name", TAILS)
 @pytest.mark.parametrize("fused", [False, True], ids=["alone", "in a chain"])
 def test_tails_keep_their_digits(device: str, name: str, fused: bool) -> None:
-    """Errors are relative to the result, however small it is: log(sigmoid(-80)) is -80."""
     function, value, slope = TAILS[name]
     x = np.concatenate([np.linspace(-100, -3, 700), np.linspace(-14, -3, 700), np.linspace(-0.5, 40, 200)])
     p = ag.ag_param(x[None])

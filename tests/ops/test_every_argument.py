@@ -1,8 +1,4 @@
-"""Every public name of ops, layers and optimizers, given one wrong argument after the other: a result or a named error.
-
-A named error is one of ag's, or a `TypeError`, `ValueError` or `IndexError`; its message begins with a name and a
-colon.
-"""
+"""Every public name of ops, layers and optimizers, given one wrong argument each: a result or a named error."""
 
 from __future__ import annotations
 

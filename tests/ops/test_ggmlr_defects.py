@@ -1,8 +1,4 @@
-"""What ggmlR gets wrong, and `ag` must not: one test for each defect, named after it.
-
-Other files test the same functions in breadth, and the words of their errors.  Here every test is small, needs no
-reference implementation, and fails if the old behaviour comes back; where the device matters it runs on every one.
-"""
+"""What ggmlR gets wrong, and `ag` must not: one small test for each defect, named after it."""
 
 from __future__ import annotations
 
@@ -31,9 +27,6 @@ def gradients(loss_of: Any, *arrays: Any) -> tuple[list[np.ndarray], float]:
     return [grads[p].numpy() for p in params], loss.item()
 
 
-# ---------------------------------------------------------------------------------------------- tape
-
-
 def test_grad_of_a_shared_tensor_is_not_doubled(device: str) -> None:
     w = ag.ag_param([[3.0]])
     with ag.with_grad_tape():
@@ -60,15 +53,11 @@ def test_a_loss_of_several_elements_is_refused(device: str) -> None:
         ag.backward(loss)
 
 
-# ---------------------------------------------------------------------------------------------- ops
-
-
 @pytest.mark.parametrize("make", [
     pytest.param(lambda x: ag.ag_batch_norm(3)(x), id="layer"),
     pytest.param(lambda x: ag.ag_batch_norm_op(x, np.ones((3, 1)), np.zeros((3, 1))), id="op"),
 ])
 def test_batch_norm_has_a_gradient_through_mean_and_variance(device: str, make: Any) -> None:
-    """The output stays the same if `x` is shifted or stretched, so the gradient has no part in these directions."""
     x, weight = RNG.standard_normal((2, 3, 8)).astype(np.float32)
     (g,), _ = gradients(lambda p: ag.ag_sum(make(p) * weight), x)
     centred = x - x.mean(1, keepdims=True)
@@ -84,7 +73,6 @@ def test_softmax_cross_entropy_has_no_cap(device: str) -> None:
 
 
 def test_softmax_cross_entropy_takes_soft_labels(device: str) -> None:
-    """Also such that do not sum to 1, where softmax minus target is not the gradient."""
     logits = RNG.standard_normal((3, 4))
     target = RNG.random((3, 4)) + 0.1
     p = np.exp(logits) / np.exp(logits).sum(0)
@@ -138,9 +126,6 @@ def test_an_embedding_id_of_minus_one_is_an_error(device: str) -> None:
     for lookup in (lambda ids: ag.ag_embedding_lookup(ag.ag_param(np.ones((2, 5))), ids), ag.ag_embedding(5, 2)):
         with pytest.raises(IndexError, match="-1"):
             lookup(np.array([0, -1, 3]))
-
-
-# ---------------------------------------------------------------------------------------------- layers, training
 
 
 class Nested(ag.Layer):
@@ -237,9 +222,6 @@ def test_the_last_smaller_batch_is_kept() -> None:
     assert [b.x.shape[1] for b in ag.ag_dataloader(np.ones((1, 10)), batch_size=4, drop_last=True)] == [4, 4]
 
 
-# ---------------------------------------------------------------------------------------------- dp_train
-
-
 def places(device: str) -> list[str]:
     return ["cpu", "cpu:1"] if device == "cpu" else [device] * 2
 
@@ -275,7 +257,6 @@ def test_replicas_on_the_cpu_work_at_the_same_time() -> None:
 @pytest.mark.vulkan
 def test_replicas_on_vulkan_work_at_the_same_time(lavapipe: str, swiftshader: str,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both devices are given their work at the same time: each waits until the other is, too."""
     start, meeting, met = Replica.start, threading.Barrier(2), []
 
     def together(self: Replica, *args: Any) -> None:
@@ -286,9 +267,6 @@ def test_replicas_on_vulkan_work_at_the_same_time(lavapipe: str, swiftshader: st
     monkeypatch.setattr(Replica, "start", together)
     train([np.ones((2, 1), np.float32)] * 4, [lavapipe, swiftshader], n_iter=3)
     assert sorted(met) == sorted([lavapipe, swiftshader] * 3)
-
-
-# ---------------------------------------------------------------------------------------------- fallbacks, files, exit
 
 
 def test_gpu_never_means_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +337,6 @@ sys.exit(int(sys.argv[1]))
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_program_that_trained_on_all_devices_ends_well(code: int) -> None:
-    """With the code that it asked for: no crash while drivers and interpreter are torn down."""
     done = subprocess.run([sys.executable, "-W", "error", "-c", AT_EXIT, str(code)], capture_output=True, text=True,
                           timeout=300, check=False)
     assert (done.returncode, done.stderr) == (code, "")

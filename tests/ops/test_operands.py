@@ -1,8 +1,4 @@
-"""What ops make of their operands and numbers: vectors, integers, and tensors where numbers are meant.
-
-Never an outer product, a cut number or a lost gradient without a word.  Wrong kinds of operands that all ops refuse in
-the same words are in `test_wrong_arguments.py`.
-"""
+"""What ops make of their operands and numbers: vectors, integers, and tensors where numbers are meant."""
 
 from __future__ import annotations
 
@@ -22,8 +18,6 @@ import ag
 Array = np.ndarray[Any, Any]
 V = np.array([1.0, 2.0, 4.0], np.float32)
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv]
-
-# ---------------------------------------------------------------------------------------------- vectors
 
 HOST = {"an array": V, "a list": V.tolist(), "a tuple": tuple(V.tolist()), "integers": V.astype(int)}
 BESIDE: dict[str, tuple[Callable[[], ag.Tensor], Array]] = {  # a tensor; what the vector is beside it
@@ -71,7 +65,6 @@ def test_one_axis_and_a_column_make_no_matrix(op: Callable[[Any, Any], Any]) -> 
 
 
 def test_a_vector_is_a_column_in_every_op(device: str) -> None:
-    """As if ag_tensor had been called."""
     column = ag.ag_tensor(V)
     for f in (ag.ag_exp, ag.ag_relu, ag.ag_softmax, ag.ag_transpose, ag.ag_flatten, lambda x: ag.ag_scale(x, 2.0),
               lambda x: ag.ag_slice(x, 0), lambda x: ag.ag_sum(x, 0), lambda x: ag.ag_concat([x, x]),
@@ -109,8 +102,6 @@ def test_a_tensor_keeps_its_axes() -> None:
     flat = ag.ag_tensor(np.ones((2, 3)))[0]
     assert ag.ag_tensor(flat).shape == ag.ag_tensor(flat, dtype="f64").shape == ag.ag_param(flat).shape == (3,)
 
-
-# ---------------------------------------------------------------------------------------------- integers
 
 I32 = np.array([[3, -5], [7, 2]], np.int32)
 COMPUTING: dict[str, Callable[[Any], Any]] = {
@@ -202,8 +193,6 @@ def test_integers_are_no_default() -> None:
     assert ag.ag_default_dtype() == "f32"
 
 
-# ---------------------------------------------------------------------------------------------- numbers
-
 IMAGES = np.ones((2, 4, 4, 2), np.float32)
 FOUR = ("ag_conv2d", "ag_max_pool2d", "ag_avg_pool2d", "ag_max_pool", "ag_avg_pool")
 OPERANDS = ("TensorLike", "Sequence[TensorLike]", "Tensor", "ArrayLike", "TensorLike | None")
@@ -292,9 +281,6 @@ def test_an_axis_is_a_whole_number(bad: Any) -> None:
     assert ag.ag_reshape(np.ones(4), (2, np.int64(2))).shape == ag.ag_reshape(np.ones(4), [2, 2]).shape == (2, 2)
     with pytest.raises(TypeError, match=r"^ag_reshape: a size is .*; a whole number is required\.$"):
         ag.ag_reshape(np.ones(4), (2.0, 2))
-
-
-# ---------------------------------------------------------------------------------------------- devices
 
 
 def test_tensors_of_a_device_that_was_shut_down() -> None:

@@ -110,7 +110,6 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", CALLS)
 def test_ops_do_the_same_without_it(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results to the bit, and errors to the letter."""
     def outcome() -> tuple[object, ...]:
         try:
             result = CALLS[case]()

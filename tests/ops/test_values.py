@@ -28,9 +28,6 @@ def values(t: Tensor) -> list[float]:
     return t.numpy().ravel().tolist()
 
 
-# ---------------------------------------------------------------------------------------------- kinks
-
-
 def test_relu_has_slope_0_at_0(device: str) -> None:
     assert gradient(ag.ag_relu, [[-1.0, -0.0, 0.0, 1.0]]) == [0, 0, 0, 1]
 
@@ -42,9 +39,6 @@ def test_clamp_has_slope_1_at_its_ends(device: str) -> None:
 def test_clamp_without_ends_changes_nothing(device: str) -> None:
     x = ag.ag_tensor([[-3e38, -INF, 0.0, INF]])
     assert values(ag.ag_clamp(x)) == values(x)
-
-
-# ---------------------------------------------------------------------------------------------- powers
 
 
 @pytest.mark.parametrize(("p", "want", "slope"), [
@@ -64,9 +58,6 @@ def test_an_exponent_is_a_finite_number(p: float) -> None:
 
 def test_negative_numbers_have_no_broken_powers(device: str) -> None:
     assert np.isnan(ag.ag_pow([[-2.0]], 0.5).item())
-
-
-# ---------------------------------------------------------------------------------------------- large numbers
 
 
 def test_sigmoid_and_tanh_reach_their_limits(device: str) -> None:
@@ -114,9 +105,6 @@ def test_infinities_and_nan_are_values_without_warnings(device: str) -> None:
         assert np.isnan(captured(ag.ag_tensor([[0.0, -1.0]])).numpy()).any()
 
 
-# ---------------------------------------------------------------------------------------------- targets
-
-
 def losses(logits: Array, *targets: object) -> set[float]:
     return {ag.ag_softmax_cross_entropy_loss(logits, t).item() for t in targets}
 
@@ -143,7 +131,6 @@ def test_wrong_labels_in_a_tensor(device: str, label: int) -> None:
 
 @pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "f4"])
 def test_no_class_is_negative(device: str, kind: str) -> None:
-    """Not even where there are more classes than a narrow type has numbers, eagerly and in a replay."""
     many = {"i1": 300, "i2": 40_000}.get(kind, 3)
     good, bad = np.array([1, 2], kind), np.array([1, -1], kind)
     weight = ag.ag_tensor(np.zeros((1, many), np.float32))
@@ -160,7 +147,6 @@ def test_no_class_is_negative(device: str, kind: str) -> None:
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_no_setting_of_numpy_changes_a_result(device: str, captured: bool) -> None:
-    """Infinities, NaN and what vanishes are values, also for users who let numpy raise errors of them."""
     ones, zeros = ag.ag_tensor([[1.0]] * 4), ag.ag_tensor([[0.0]] * 4)
 
     def step(x: ag.Tensor) -> list[ag.Tensor]:
@@ -184,7 +170,6 @@ def test_no_setting_of_numpy_changes_a_result(device: str, captured: bool) -> No
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_nothing_of_what_cannot_be(device: str, captured: bool) -> None:
-    """Targets of 0 beside probabilities of 0, and beside logits of -inf, have no loss and no gradient."""
     pred, logits = ag.ag_param([[1.0, 0.5], [0.0, 0.5]]), ag.ag_param([[0.0, 1.0], [-np.inf, 1.0]])
     target = np.float32([[1, 0.5], [0, 0.5]])
 
@@ -232,9 +217,6 @@ def test_gradients_flow_to_targets(device: str) -> None:
     grads = ag.backward(loss)
     assert grads[pred].numpy().ravel().tolist() == [-1, 2]
     assert grads[target].numpy().ravel().tolist() == [1, -2]
-
-
-# ---------------------------------------------------------------------------------------------- sums and shapes
 
 
 def test_long_sums_keep_their_digits(device: str) -> None:

@@ -1,7 +1,5 @@
 """Random images and windows: convolution and pooling are the oracles', and gradients their exact adjoints.
-
-Numbers are small integers (and sizes of average windows powers of two), so every sum is exact in any order.
-"""
+Numbers are small integers (and sizes of average windows powers of two), so every sum is exact in any order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What public functions do with arguments of the wrong kind: an error that names the function, and no guess.
-
-Bad shapes and numbers of every op are in the case table (`test_cases_errors.py`); here is what all of them share, and
-the functions that have no row.
-"""
+"""What public functions do with arguments of the wrong kind: an error that names the function, and no guess."""
 
 from __future__ import annotations
 
@@ -121,11 +117,7 @@ def test_only_numbers_are_assigned(device: str, bad: Any) -> None:
     assert t.item() == 1.0
 
 
-# ---------------------------------------------------------------------------------------------- what hid here
-
-
 def test_zero_has_a_sign(device: str) -> None:
-    """Numbers in ops are kept on the device; -0.0 equals 0.0 and is not the same."""
     x = ag.ag_tensor([[1.0]])
     assert [np.signbit((x * zero).item()) for zero in (0.0, -0.0, 0.0)] == [False, True, False]
 

@@ -51,7 +51,6 @@ def test_clip_grad_norm_refuses_what_is_not_finite(device: str, bad: float) -> N
 
 
 def test_clip_grad_norm_of_large_finite_gradients(device: str) -> None:
-    """Squares beyond float32's range must not make a finite norm infinite."""
     params = parameters()
     grads = gradients(0, params)
     grads["W"].data = np.full(SHAPES["W"], 3e25)
@@ -108,7 +107,6 @@ def test_clip_grad_norm_needs_a_positive_bound(max_norm: float) -> None:
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e9, float("inf")])
 def test_clip_grad_norm_in_a_captured_step(device: str, max_norm: float) -> None:
-    """The same bits as in the eager step, and the norm as a tensor."""
     ends = []
     for wrap in (lambda step: step, ag.ag_capture):
         ag.ag_seed(2)
@@ -157,7 +155,6 @@ def test_a_captured_clip_leaves_what_is_not_finite(device: str) -> None:
 
 @pytest.mark.parametrize("make", [ag.optimizer_adamw, lambda p, lr: ag.optimizer_sgd(p, lr=lr, momentum=0.9)])
 def test_a_captured_clip_through_overflows(device: str, f16: None, make: Callable[..., Any]) -> None:
-    """Clipped, skipped and other steps have the bits of eager ones: parameters and state."""
     ends = []
     for wrap in (lambda step: step, ag.ag_capture):
         W, V = ag.ag_param(np.linspace(-1, 1, 9).reshape(1, 9)), ag.ag_param([[1.0]], dtype="f32")
@@ -182,7 +179,6 @@ def test_a_captured_clip_through_overflows(device: str, f16: None, make: Callabl
 
 
 def test_a_captured_clip_of_some_parameters(device: str) -> None:
-    """Parameters without a gradient, and a norm of others only: the bits of eager steps, too."""
     ends = []
     for wrap in (lambda step: step, ag.ag_capture):
         params = {name: ag.ag_param(np.full((1, n), n / 4)) for name, n in zip("abcde", (3, 9, 2, 5, 1), strict=True)}

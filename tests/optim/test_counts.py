@@ -39,7 +39,6 @@ def test_every_parameter_is_trained_as_if_alone(device: str) -> None:
 
 
 def test_captured_steps_with_other_parameters_take_turns(device: str) -> None:
-    """Two programs and eager steps share the counts on the device."""
     (params, captured), (others, eager) = made(), made()
     steps = {some: ag.ag_capture(lambda *g, some=some: captured.step(dict(zip(some, g, strict=True))))
              for some in ("abc", "ef")}
@@ -79,7 +78,6 @@ def test_a_state_of_an_earlier_version_has_one_count() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.4])
 def test_small_betas_keep_digits(device: str, beta: float) -> None:
-    """A small gradient after a large one was lost: v += 1 * (g * g - v) is 0 where v is large."""
     W = ag.ag_param([[0.0]], dtype="f32")
     optimizer = ag.optimizer_adam({"W": W}, lr=0.01, beta1=beta, beta2=beta)
     grads = [1e3, 1e-2, 1e3, 1e-2, -1e-2]

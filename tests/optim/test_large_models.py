@@ -26,8 +26,7 @@ def small(device: str, nbytes: int = ROOM) -> Iterator[None]:
     """The device addresses no larger buffers."""
     arena, whole = backend_of(device).arena, Arena.largest_block
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arena, "largest_block", property(
-            lambda self: nbytes if self is arena else whole.__get__(self)))
+        patch.setattr(Arena, "largest_block", property(lambda self: nbytes if self is arena else whole.__get__(self)))
         yield
 
 
@@ -72,7 +71,6 @@ def test_groups_fit(device: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
 def test_they_train_as_one(device: str, row: Optimizer, dtype: str, captured: bool) -> None:
-    """With gradients that come late, and steps in which whole groups have none."""
     (params, one), (others, several) = made(row, dtype, device), cut(row, dtype, device)
     assert (len(one.groups), len(several.groups)) == (1, 3)
     steps = {names: ag.ag_capture(lambda *g, names=names: several.step(dict(zip(names, g, strict=True))))
@@ -90,7 +88,6 @@ def test_they_train_as_one(device: str, row: Optimizer, dtype: str, captured: bo
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
 def test_states_fit_both_ways(device: str, row: Optimizer, dtype: str) -> None:
-    """What was trained in one buffer goes on in several, and back."""
     whole, parts = made(row, dtype, device), cut(row, dtype, device)
     for k in range(4):
         whole[1].step(grads(k, *whole))

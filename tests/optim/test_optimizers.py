@@ -22,12 +22,8 @@ from ag.engine.device import backend_of
 ATOL = {"f32": 3e-5, "f64": 1e-12}
 
 
-# ---------------------------------------------------------------------------------------------- formulas in float64
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_formula(device: str, rule: str) -> None:
-    """With lr halved after half of the steps."""
     row, settings = RULES[rule]
     for dtype in ("f32", "f64") if device == "cpu" else ("f32",):
         params = parameters(dtype)
@@ -42,9 +38,6 @@ def test_formula(device: str, rule: str) -> None:
             assert np.abs(p.numpy() - expected).max() < ATOL[dtype], f"{name} in {dtype}"
         assert optimizer.t == len(GRADS)
         assert optimizer.lr == settings["lr"] / 2
-
-
-# ---------------------------------------------------------------------------------------------- launches
 
 
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
@@ -69,9 +62,6 @@ def test_parameters_are_views_of_one_buffer(device: str) -> None:
     assert len({p.buffer.block.address for p in params.values()}) == 1
     assert all(p.buffer.address % 16 == 0 for p in params.values())
     assert all(np.array_equal(p.numpy(), before[name]) for name, p in params.items())
-
-
-# ---------------------------------------------------------------------------------------------- which gradients
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -172,11 +162,7 @@ def test_a_gradient_on_another_device() -> None:
             give(ag.ag_tensor([[1.0]], device="cpu"))
 
 
-# ---------------------------------------------------------------------------------------------- several optimizers
-
-
 def test_two_optimizers_take_turns(device: str) -> None:
-    """Whoever steps adopts the parameters; the values go with them."""
     params = parameters()
     first, second = ag.optimizer_sgd(params, lr=0.5), ag.optimizer_sgd(params, lr=0.25)
     expected = {name: x.astype(np.float32) for name, x in START.items()}
@@ -199,9 +185,6 @@ def test_a_model_that_moved_is_refused(lavapipe: str) -> None:
     with expect_error("an optimizer stepped after its model was moved", ag.DeviceError, "cpu", lavapipe, "optimizer"):
         optimizer.step(grads)
     assert model.W.device == lavapipe
-
-
-# ---------------------------------------------------------------------------------------------- state
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -237,9 +220,6 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
                       "m.W is (2, 2) instead of (5, 3)"):
         optimizer.load_state_dict(wrong)
     assert all(np.array_equal(before[k], v) for k, v in optimizer.state_dict().items())
-
-
-# ---------------------------------------------------------------------------------------------- bad arguments
 
 
 @pytest.mark.parametrize(("row", "settings", "fragments"), [(row, *bad) for row in OPTIMIZERS for bad in row.bad],
@@ -283,7 +263,6 @@ def test_an_optimizer_is_not_copied_without_its_parameters() -> None:
                          ids=["deepcopy", "pickle"])
 def test_a_model_and_its_optimizer_go_on_alike_when_copied(device: str, row: Optimizer, dtype: str,
                                                            copied: Callable[[Any], Any]) -> None:
-    """The copy steps the copied model, with the original's state, to the bit; the original stays as it is."""
     with ag.ag_dtype(dtype):
         model = ag.ag_sequential(ag.ag_linear(3, 4, activation="tanh"), ag.ag_linear(4, 2))
     optimizer = row.make(model)

@@ -28,9 +28,6 @@ def rates(schedule: Any, count: int) -> list[float]:
     return found
 
 
-# ---------------------------------------------------------------------------------------------- closed forms
-
-
 def test_step() -> None:
     found = rates(ag.lr_scheduler_step(optimizer(), 3), 10)
     assert found == [0.3 * 0.1 ** (k // 3) for k in range(11)]
@@ -77,9 +74,6 @@ def test_repr() -> None:
     schedule = ag.lr_scheduler_step(optimizer(), 2)
     schedule.step()
     assert repr(schedule) == "StepSchedule(step_size=2, gamma=0.1, lr=0.3, steps=1)"
-
-
-# ---------------------------------------------------------------------------------------------- in training
 
 
 def test_a_captured_step_follows_the_schedule(device: str) -> None:
@@ -131,9 +125,6 @@ def test_dp_train_steps_the_schedule() -> None:
                 verbose=False, scheduler=lambda opt: schedules.append(scheduler(opt)) or schedules[0],
                 callback=lambda step: used.append(schedules[0].get_lr()))
     assert used == rates(scheduler(optimizer(0.4)), 6)[1:]
-
-
-# ---------------------------------------------------------------------------------------------- resuming
 
 
 MADE: dict[str, Callable[[Any], Any]] = {

@@ -1,11 +1,5 @@
 """The case table: one row per public op.  To test a new op, add a row; the tests are made of it.
-
-Arithmetic, sums, products, common activations and losses are here; `cases_pointwise`, `cases_images` and
-`cases_sequences` have the others.
-
-Shapes have one element, odd sizes, more elements than a workgroup (64 to 256 invocations), ranks 0 to 4, and no
-element where that means something.  Oracles are written from the mathematics, one element at a time where possible.
-"""
+Shapes have one element, odd sizes, more elements than a workgroup (64 to 256 invocations), and ranks 0 to 4."""
 
 from __future__ import annotations
 
@@ -44,9 +38,6 @@ BROADCAST = [
 PAIRS = SAME + BROADCAST
 
 
-# ---------------------------------------------------------------------------------------------- elementwise
-
-
 def mismatch(op: str) -> Bad:
     return Bad("two tensors whose shapes do not broadcast", [(2, 3), (4, 5)], getattr(ag, op), ag.ShapeError,
                [f"{op}: ", "(2, 3)", "(4, 5)", "do not broadcast", "must be equal or 1"])
@@ -79,8 +70,6 @@ ELEMENTWISE = [
         ]),
 ]
 
-# ---------------------------------------------------------------------------------------------- activations
-
 AXES = [
     *every([[(1,)], [(7,)], [(1031,)], [(3, 5)], [(33, 65)], [(2, 3, 5)], [(2, 3, 4, 5)], [(3, 0)], [(0, 3)]]),
     *every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 1}, {"dim": -1}),
@@ -96,8 +85,6 @@ ACTIVATION = [
             ["ag_softmax: dim 2 of a tensor with 2 axes", "-2..1"]),
     ]),
 ]
-
-# ---------------------------------------------------------------------------------------------- sums and products
 
 SUMS = every([[()], [(1,)], [(7,)], [(3, 5)], [(2, 3, 4, 5)], [(33, 65)], [(1031,)], [(70_001,)]]) + every(
     [[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1}, {"dim": 1, "keepdim": True}) + [
@@ -169,8 +156,6 @@ LINEAR_ALGEBRA = [
         ]),
 ]
 
-# ---------------------------------------------------------------------------------------------- losses
-
 MATRICES = [[(1, 1)] * 2, [(3, 5)] * 2, [(7,)] * 2, [(33, 65)] * 2, [(3, 4, 5)] * 2, [(300, 3)] * 2]
 IDS = [[(1, 1), (1,)], [(3, 5), (5,)], [(3, 5), (5, 1)], [(33, 65), (65,)], [(3, 4, 5), (4, 5)], [(3,), ()],
        [(300, 3), (3,)]]
@@ -224,9 +209,6 @@ LOSSES = [
       for label, draw, shapes in [("unnormalised", positive, MATRICES), ("one_hot", one_hot, MATRICES),
                                   ("ids", class_ids, IDS)]),
 ]
-
-# ---------------------------------------------------------------------------------------------- layers
-
 
 new_linear = copies(ag.ag_linear)
 

@@ -12,8 +12,6 @@ from table.rows import Array, Bad, Case, Row, Shape, case, copies, every
 import ag
 from ag.autograd.tensor import Tensor
 
-# ---------------------------------------------------------------------------------------------- oracles
-
 
 def both(value: Any) -> Any:
     return value if isinstance(value, tuple) else (value, value)
@@ -53,8 +51,6 @@ def avg_pool2d(x: Array, size: Any, stride: Any = None, padding: Any = 0) -> Arr
     seen = windows(x, both(size), size if stride is None else stride, padding)
     return planes({place: pixels.mean((1, 2)) for place, pixels in seen})
 
-
-# ---------------------------------------------------------------------------------------------- convolution
 
 ONE_PIXEL = [(1, 1, 1, 1), (1, 1, 1, 1), (1, 1)]
 SMALL = [(2, 5, 6, 3), (4, 2, 3, 2), (4, 1)]
@@ -100,8 +96,6 @@ CONVOLUTION_ERRORS = [
         ["ag_conv2d: b is (7, 1)", "(8, 1) is required"]),
 ]
 
-# ---------------------------------------------------------------------------------------------- pooling
-
 
 def distinct(rng: np.random.Generator, shape: Shape, _before: Sequence[Array]) -> Array:
     """Numbers at least 1/64 apart, so that a small step leaves every maximum where it is."""
@@ -140,9 +134,6 @@ GLOBAL_ERRORS = [
     Bad("global pooling of images without pixels", [(3, 0, 5, 2)], ag.ag_global_avg_pool, ag.ShapeError,
         ["ag_global_avg_pool: x is (3, 0, 5, 2)", "at least one pixel"]),
 ]
-
-# ---------------------------------------------------------------------------------------------- layers
-
 
 new_conv = copies(ag.ag_conv2d_layer)
 

@@ -16,8 +16,6 @@ FUNCTIONS = [
     Row("ag_abs", oracles.each(abs), every(ONE), [away_from(0)]),
 ]
 
-# ---------------------------------------------------------------------------------------------- activations
-
 
 def gelu(x: float, approximate: str = "none") -> float:
     if approximate == "tanh":
@@ -52,8 +50,6 @@ LOG_SOFTMAX = [
         ]),
 ]
 
-# ---------------------------------------------------------------------------------------------- maximum
-
 
 def far_apart(rng: np.random.Generator, shape: Shape, _before: Any) -> np.ndarray[Any, Any]:
     """Numbers that differ by at least 1/64: which one is largest does not change near them."""
@@ -73,8 +69,6 @@ MAX = [
                 ["ag_max: x is (3, 0) and dim is 1", "at least one element"]),
         ]),
 ]
-
-# ---------------------------------------------------------------------------------------------- pieces
 
 
 def joined(*xs: Any, dim: int = 0) -> np.ndarray[Any, Any]:

@@ -14,8 +14,6 @@ import ag
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 
-# ---------------------------------------------------------------------------------------------- normalisation
-
 
 def normed(*x: int) -> list[Shape]:
     """Shapes of x, gamma and beta."""
@@ -172,8 +170,6 @@ NORM = [
         ]),
 ]
 
-# ---------------------------------------------------------------------------------------------- embedding
-
 
 def word_ids(rng: np.random.Generator, shape: Shape, before: Sequence[Array]) -> Array:
     """Integers that count along the last axis of the first operand."""
@@ -214,8 +210,6 @@ EMBEDDING = [
                 ["ag_embedding: vocab_size is 0"]),
         ]),
 ]
-
-# ---------------------------------------------------------------------------------------------- attention
 
 SEQUENCES = [[(1, 1), (1, 1), (1, 1)], [(4, 3), (4, 3), (4, 3)], [(4, 3), (4, 5), (2, 5)], [(4, 5), (4, 3), (2, 3)],
              [(4, 3, 2), (4, 3, 2), (4, 3, 2)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)], [(2, 3, 1), (2, 4, 1), (3, 4, 1)]]

@@ -1,8 +1,4 @@
-"""The table of optimizers: a row says what one is, and the tests follow from it.
-
-They train with every setting and compare with the rule, one launch per step, state that continues bit for bit; compare
-the kernel with its reference on operands of these trainings; expect the refusals; and let the name be public.
-"""
+"""The table of optimizers: a row says what one is, and the tests follow from it."""
 
 from __future__ import annotations
 
@@ -87,9 +83,7 @@ OPTIMIZERS = [
     Optimizer("optimizer_adamw", adamw, {
         "adamw": {"lr": 0.05, "weight_decay": 0.1},
         "adamw, its default decay": {"lr": 0.05},
-    }, bad=[
-        ({"weight_decay": -1.0}, ["weight_decay is -1.0"]),
-    ]),
+    }, bad=[({"weight_decay": -1.0}, ["weight_decay is -1.0"])]),
     Optimizer("optimizer_sgd", sgd, {
         "sgd": {"lr": 0.05},
         "sgd, weight decay": {"lr": 0.05, "weight_decay": 0.1},

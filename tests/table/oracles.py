@@ -1,7 +1,4 @@
-"""Oracles of the case table: the mathematics in plain numpy or plain Python, in float64.
-
-They are written without a look at the primitives, and import nothing of `ag`.
-"""
+"""Oracles of the case table: the mathematics in plain numpy or plain Python, in float64, without any of `ag`."""
 
 from __future__ import annotations
 
@@ -69,8 +66,6 @@ def linear(x: Array, W: Array, b: Array, activation: str | None = None) -> Array
 def dropout(x: Array, rate: float, train: bool = True) -> Array:
     return np.where(uniform(x.size).reshape(x.shape) >= np.float32(rate), x / (1 - rate), 0.0) if train else x
 
-
-# ---------------------------------------------------------------------------------------------- random numbers
 
 SEED = 20_140_801  # one word of the key; the other is 0
 

@@ -1,8 +1,4 @@
-"""What a row of the case table is: operands, an oracle, tolerances; and how a case is run.
-
-A `Row` describes one public op, `Row.cases` its shapes and parameters; `cases.py` holds the rows and every
-`test_cases_*.py` makes one kind of test of them.  Nothing here knows an op by name.
-"""
+"""What a row of the case table is: operands, an oracle, tolerances; and how a case is run."""
 
 from __future__ import annotations
 
@@ -38,8 +34,6 @@ ONE: list[list[Shape]] = [
     [()], [(1,)], [(7,)], [(3, 5)], [(2, 3, 5)], [(2, 3, 4, 5)], [(33, 65)], [(1031,)], [(0,)], [(3, 0)],
 ]
 
-
-# ---------------------------------------------------------------------------------------------- operands
 
 Draw = Callable[[np.random.Generator, Shape, Sequence[Array]], Array]  # the last: operands drawn before this one
 
@@ -86,9 +80,6 @@ def one_hot(rng: np.random.Generator, shape: Shape, _before: Sequence[Array]) ->
 def class_ids(rng: np.random.Generator, shape: Shape, before: Sequence[Array]) -> Array:
     """Integers that count along the first axis of the first operand."""
     return np.asarray(rng.integers(0, before[0].shape[0], shape))
-
-
-# ---------------------------------------------------------------------------------------------- rows
 
 
 @dataclass(frozen=True)
@@ -223,9 +214,6 @@ def on_devices(cases: Sequence[Case], more: Any = ()) -> Any:
     pairs += [pytest.param(name, case, id=f"{name}-{case}", marks=pytest.mark.vulkan)
               for name in ([NAMED] if NAMED else DRIVERS) for case in few]
     return pytest.mark.parametrize(("device", "case"), pairs, indirect=["device"])
-
-
-# ---------------------------------------------------------------------------------------------- running
 
 
 def tensor(array: Array, backend: Backend, dtype: str = "f32", param: bool = False) -> Tensor:

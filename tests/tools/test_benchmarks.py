@@ -71,7 +71,6 @@ def test_steps_beside_jax(tmp_path: Path) -> None:
 
 
 def test_a_python_without_jax_is_refused(tmp_path: Path) -> None:
-    """It was named, so leaving JAX out would be a surprise."""
     without = tmp_path / "python"
     without.write_text("#!/bin/sh\necho no module >&2\nexit 1\n")
     without.chmod(0o755)
@@ -197,7 +196,6 @@ def test_the_import(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_checkout(tmp_path: Path) -> None:
-    """Of this checkout against itself."""
     other = tmp_path / "other"
     other.symlink_to(ROOT)
     rows = run("against.py", tmp_path, str(other), "--workloads", "W1")["results"]
@@ -269,8 +267,7 @@ def test_a_call_that_was_ended_meets_no_goal(tmp_path: Path) -> None:
     lines = {line[0]: line[1:] for line in verdict_on(
         tmp_path, kernels=[{"tests": 3}, {"test": "a", "outcome": "passed"}, {"test": "b", "outcome": "skipped"}],
         ops=[roofs, conv])}
-    assert lines["tests of kernels and ops"] == [
-        "all pass", "1 passed, 0 failed, 1 skipped of 3", "not all measured"]
+    assert lines["tests of kernels and ops"] == ["all pass", "1 passed, 0 failed, 1 skipped of 3", "not all measured"]
     assert lines["convolution"][2] == "not all measured"
 
 

@@ -21,8 +21,6 @@ from ag import version
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 
-# ---------------------------------------------------------------------------------------------- names and metadata
-
 
 def test_the_name_is_that_of_pyproject() -> None:
     assert re.findall(r'^name = "(.*?)"', PROJECT, re.M) == [version.DISTRIBUTION]
@@ -57,8 +55,6 @@ def test_the_files_that_others_read_are_yaml(name: str) -> None:
         pytest.skip("a source archive has no workflows")
     assert isinstance(yaml.safe_load((ROOT / name).read_text("utf-8")), dict)
 
-
-# ---------------------------------------------------------------------------------------------- the checker of wheels
 
 INFO = "ag_autograd-0.1.0.dist-info"
 SPV = check_wheel.KERNELS
@@ -152,9 +148,6 @@ def test_a_wheel_for_the_cpu_must_say_why(files: Files, tmp_path: Path) -> None:
     assert faults({**bare, f"{check_wheel.BACKEND}not_built.txt": "extension: no"}, tmp_path, cpu_only=True) == []
 
 
-# ---------------------------------------------------------------------------------------------- the build's notes
-
-
 @pytest.fixture(scope="module")
 def native_build() -> ModuleType:
     """The build's steps, which live beside the package."""
@@ -185,7 +178,6 @@ def test_notes_are_one_line_for_each_step(native_build: ModuleType, tmp_path: Pa
 def test_kernels_that_were_compiled_elsewhere_do(
     native_build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a source archive; but not if they are of other shaders, or not all there."""
     monkeypatch.setattr(kernels_build, "missing_tools", lambda: "glslangValidator not found")
     monkeypatch.setattr(kernels_build, "OUT", tmp_path)
     assert native_build.compile_shaders() == "glslangValidator not found"

@@ -125,7 +125,6 @@ def test_a_machine_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_machine_with_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says that ranks may be lost, and which setting of the environment is in the way."""
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     monkeypatch.setenv("OMPI_MCA_mpi_ft_detector", "0")
     monkeypatch.setenv("OMPI_MCA_mpi_ft_detector_timeout", "3")
@@ -150,9 +149,6 @@ def test_a_machine_without_a_driver() -> None:
     pytest.importorskip(EXTENSION, reason="without it that is what is reported; see the test above")
     text = doctor_in_a_process("", VK_ICD_FILENAMES="/nonexistent.json", VK_DRIVER_FILES="/nonexistent.json")
     assert "mesa-vulkan-drivers" in text and text.endswith("Healthy: every device works.\n")
-
-
-# ---------------------------------------------------------------------------------------------- drivers
 
 
 @pytest.fixture
@@ -227,7 +223,6 @@ def test_a_problem_of_a_device_is_a_fault_and_a_note_is_none(verdict: str, healt
 
 
 def test_what_is_not_measured(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no memory for a measurement, or for a larger one."""
     backend = backend_of(lavapipe)
     alloc = backend.alloc
 

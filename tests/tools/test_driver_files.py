@@ -57,7 +57,6 @@ def test_drivers_that_work(lavapipe: str, swiftshader: str) -> None:
 
 
 def test_one_that_cannot_be_loaded_beside_one_that_can(lavapipe: str, tmp_path: Path) -> None:
-    """The loader passes over it without a word."""
     (tmp_path / "broken.json").write_text(NONE)
     devices, found = found_with(tmp_path / "broken.json", *ICDS.split(os.pathsep))
     assert devices and [name for name, (verdict, *_) in found.items() if verdict != "ok"] == ["broken.json"]
@@ -67,7 +66,6 @@ def test_one_that_cannot_be_loaded_beside_one_that_can(lavapipe: str, tmp_path: 
 
 
 def test_one_that_keeps_all_from_being_loaded(lavapipe: str, tmp_path: Path) -> None:
-    """The drivers that would work are told from the one that is in their way."""
     (tmp_path / "half.json").write_text('{"ICD": ')
     (tmp_path / "none.json").write_text(NONE)
     _, found = found_with(tmp_path / "half.json", *ICDS.split(os.pathsep), tmp_path / "gone.json")
@@ -83,7 +81,6 @@ def test_what_the_environment_chooses(lavapipe: str) -> None:
 
 
 def test_a_driver_that_finds_no_card(lavapipe: str) -> None:
-    """As those of Mesa for cards that are not here."""
     others = list(Path("/usr/share/vulkan/icd.d").glob("radeon_icd*.json"))
     if not others or list(Path("/dev").glob("dri/renderD*")):
         pytest.skip("there is no driver of other cards, or there may be a card")

@@ -1,9 +1,5 @@
 """The kit for a bare machine with a graphics card: unpacked on one that is emulated, all three calls of its check pass.
-
-The emulated machine has a dozen commands, another home, no network (where this may take it away) and lavapipe, which a
-layer makes a discrete card.  Its Python is of another version than this where one is found here for which extensions
-can be compiled; else it is this one, without what is installed for it.
-"""
+The emulated machine has a dozen commands, another home, no network, and lavapipe as a discrete card."""
 
 from __future__ import annotations
 

@@ -77,9 +77,6 @@ def test_the_nodes_of_nvidia(dev: Path) -> None:
     assert names == ["renderD128", "nvidia0", "nvidia1"]
 
 
-# ---------------------------------------------------------------------------------------------- the doctor
-
-
 def a_device(kind: str) -> DeviceInfo:
     return DeviceInfo("toy:0", "a device", "nobody", "1", kind, 1 << 30, ())
 

@@ -47,7 +47,6 @@ def test_eager_launches(device: str) -> None:
 
 
 def test_long_streams(device: str) -> None:
-    """More launches than a sequence holds, and uploads and downloads between them."""
     x = ag.ag_tensor(np.zeros((8, 1)))
     with ag.profile() as seen:
         for k in range(700):

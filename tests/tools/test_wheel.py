@@ -1,6 +1,5 @@
-"""What pip makes of the repository, as a stranger gets it: the source archive, wheels for two Pythons, and an editable
-installation.  Needs PyPI for what builds need, and a C++ compiler for the wheels with Vulkan.
-"""
+"""What pip makes of the repository: the source archive, wheels for two Pythons, and an editable installation.
+Needs PyPI for what builds need, and a C++ compiler for the wheels with Vulkan."""
 
 from __future__ import annotations
 
@@ -106,7 +105,6 @@ def wheel_of(archive: Path, folder: Path, python: Path, **settings: str) -> Path
 def test_a_wheel_trains_without_clone_and_compiler(
     archive: Path, version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """On the CPU, and on lavapipe where it is installed."""
     user = environment(tmp_path / "user", python_of(version))
     wheel = wheel_of(archive, tmp_path, user)  # built in an environment of pip's own
     print(run(sys.executable, ROOT / "tools" / "check_wheel.py", wheel, cwd=tmp_path))

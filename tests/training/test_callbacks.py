@@ -43,9 +43,6 @@ def model_weight(out: Any) -> Any:
     return ag.ag_mean(out)
 
 
-# ---------------------------------------------------------------------------------------------- early stopping
-
-
 STOPS = {  # patience, min_delta, values, after how many epochs
     "two in a row": (2, 0.0, [5, 3, 4, 3, 1, 1, 1, 1], 4),
     "one": (1, 0.0, [5, 4, 3, 3, 1, 1, 1, 1], 4),
@@ -116,9 +113,6 @@ def test_a_column_that_is_not_there(kind: Any) -> None:
         train([], kind(monitor="val_acc"), name="odd")
     with expect_error("no direction", ValueError, "monitor is 'val_odd'", "mode='max'"):
         train([], kind(monitor="val_odd"), name="odd")
-
-
-# ---------------------------------------------------------------------------------------------- best weights
 
 
 @pytest.mark.parametrize(("values", "best"), [([5, 3, 4, 3], 2), ([1, 2, 3, 4], 1), ([4, 3, 2, 1], 4),
@@ -220,11 +214,7 @@ def test_buffers_go_with_them_on_several_devices() -> None:
     assert not np.array_equal(averages[1], averages[3])
 
 
-# ---------------------------------------------------------------------------------------------- order, logs
-
-
 def test_what_it_sets_on_the_model_holds_on_all_devices() -> None:
-    """A callback of `fit` sees one model."""
     class Freezes(Callback):
         def on_epoch_end(self, run: Any) -> None:
             run.model.layers[0].W.requires_grad = False

@@ -51,11 +51,7 @@ def assert_same(a: ag.Layer, b: ag.Layer) -> None:
         assert x.tobytes() == theirs[name].tobytes(), name
 
 
-# ---------------------------------------------------------------------------------------------- what is computed
-
-
 def test_it_is_the_loop_of_ones_own() -> None:
-    """To the bit, with a last batch that is smaller; the loss of an epoch is the mean over its samples."""
     mine, theirs = plain(), plain()
     history = train(theirs, shuffle=False)
     optimizer, epochs = ag.optimizer_adam(mine, lr=0.05), []
@@ -76,7 +72,6 @@ def test_it_is_the_loop_of_ones_own() -> None:
 
 
 def test_any_number_of_devices_computes_the_same_bits() -> None:
-    """With batch norm, dropout, and a last batch of which some devices have nothing."""
     one, several = net(), [net(), net()]
     history = train(one, leaf=4)
     for model, count in zip(several, (2, 3), strict=True):
@@ -86,7 +81,6 @@ def test_any_number_of_devices_computes_the_same_bits() -> None:
 
 
 def test_a_leaf_that_is_left_over_counts_nothing() -> None:
-    """A batch of 2 samples that has room for 4 leaves is the batch of 2."""
     apart, whole = plain(), plain()
     for model, leaf in ((apart, 1), (whole, 4)):
         train(model, train=(X[:6], Y[:6]), batch_size=4, leaf=leaf, shuffle=False)
@@ -184,7 +178,6 @@ def test_targets_that_are_numbers_are_fitted_by_mean_squares() -> None:
 
 
 def test_one_hot_targets_are_classes() -> None:
-    """Of any type of whole numbers; other whole numbers are not taken for distributions."""
     ids, hot = plain(), plain()
     wanted = train(ids, valid=None)
     found = train(hot, train=(X, np.eye(3, dtype=np.int64)[Y]), valid=None, capture=True)
@@ -202,7 +195,6 @@ def test_one_hot_targets_are_classes() -> None:
 
 
 def test_ids_for_every_place_of_a_sample() -> None:
-    """Targets in two dimensions need not have the shape of the outputs."""
     class Places(ag.Layer):
         def __init__(self) -> None:
             self.W = ag.ag_param(np.eye(3, 4))
@@ -216,9 +208,6 @@ def test_ids_for_every_place_of_a_sample() -> None:
 def test_a_schedule_and_its_rate() -> None:
     history = train(plain(), scheduler=lambda o: ag.lr_scheduler_step(o, 3, gamma=0.5))
     assert history["lr"] == [0.025, 0.0125, 0.00625]
-
-
-# ---------------------------------------------------------------------------------------------- what it takes
 
 
 class Dataset:
@@ -359,7 +348,6 @@ def test_a_step_that_is_left_out_is_not_in_the_mean() -> None:
 
 
 def test_a_loss_that_is_not_finite() -> None:
-    """The weights are those before the step, and callbacks are told of the end."""
     ended: list[int] = []
 
     class Ends(ag.training.Callback):
@@ -373,9 +361,6 @@ def test_a_loss_that_is_not_finite() -> None:
     train(before, train=(X[:16], Y[:16]), shuffle=False, epochs=1)
     assert_same(model, before)
     assert ended == [0] and model.training
-
-
-# ---------------------------------------------------------------------------------------------- interrupted, resumed
 
 
 class Stops(ag.training.Callback):
@@ -408,7 +393,6 @@ class Told(ag.training.Callback):
 @pytest.mark.parametrize(("where", "number", "epochs"), [("step", 5, 1), ("step", 6, 1), ("epoch", 2, 2),
                                                          ("metric", 2, 1)])
 def test_an_interrupted_training_goes_on(where: str, number: int, epochs: int, tmp_path: Path) -> None:
-    """In the middle of an epoch, in its validation, and between two callbacks: as if nothing had been."""
     whole, model = net(), net()
     left = [number if where == "metric" else 0]
 

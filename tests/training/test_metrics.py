@@ -68,7 +68,6 @@ def test_targets_must_fit() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32, 33, 100])
 def test_means_are_over_samples(batch_size: int) -> None:
-    """Also where the last batch has fewer: 33 = 4 * 7 + 5 = 32 + 1."""
     model = ag.ag_linear(5, 5)
     x = LOGITS.T
     found = evaluate(model, (x, IDS), metrics=[*METRICS][:1] + [top_k_accuracy(2)], batch_size=batch_size)
@@ -110,7 +109,6 @@ def test_outputs_that_are_not_of_the_samples(of: Any, error: type[Exception], sa
 
 
 def test_a_model_without_parameters() -> None:
-    """It is measured on the default device; there is nothing to train."""
     class Negative(ag.Layer):
         def forward(self, x: Any) -> Any:
             return -ag.ag_tensor(x)
@@ -132,9 +130,6 @@ def test_evaluating_leaves_modes_and_the_generator() -> None:
     assert np.array_equal(predict(model, LOGITS.T), predict(model, LOGITS.T))
     assert [x.training for x in (model, *model.layers)] == [True, False, True]
     assert np.array_equal(np.asarray(ag.ag_linear(2, 2).W), first)
-
-
-# ---------------------------------------------------------------------------------------------- history
 
 
 def history() -> Any:
@@ -171,9 +166,6 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     for draw in (ag.training.History().plot, ag.training.LRCurve(np.ones(1), np.ones(1), 1.0).plot):
         with expect_error("no matplotlib", ImportError, "matplotlib is not installed"):
             draw()
-
-
-# ---------------------------------------------------------------------------------------------- learning rates
 
 
 def curve(**options: Any) -> Any:

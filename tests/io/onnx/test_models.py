@@ -88,9 +88,6 @@ def test_rms_norms_are_written_out(same_in_onnx: Check) -> None:
     assert found["ReduceMean"] == found["Sqrt"] == found["Div"] == 2 and not found["Transpose"]
 
 
-# ---------------------------------------------------------------------------------------------- the batch in odd places
-
-
 def test_reshape_transpose_and_slice_along_the_batch(same_in_onnx: Check) -> None:
     def model(x: Any) -> Any:
         samples = x.shape[-1]

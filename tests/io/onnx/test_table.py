@@ -85,7 +85,6 @@ def test_every_op_has_a_writer_or_a_reason() -> None:
 
 
 def test_targets_of_zero_have_no_loss(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
-    """Beside probabilities of 0 and logits of -inf, as in `ag`."""
     target, logits = np.float32([[1, 0.5], [0, 0.5]]), np.float32([[2, 1], [-np.inf, 1]])
     for op, given in ((ag.ag_cross_entropy_loss, target), (ag.ag_softmax_cross_entropy_loss, logits)):
         ag.export_onnx(lambda x, t, op=op: op(x, t), tmp_path / "op.onnx", (given, target), dynamic=False)

@@ -1,8 +1,5 @@
-"""Weights, images and labels that are the same wherever numpy is: 46 MB that need not be in a file.
-
-They are made of the raw words of numpy's Philox, whose streams never change.  `make.py` gives them to torchvision's
-models, the tests to `ag`'s.  Knows torchvision's names of parameters and their shapes; neither library.
-"""
+"""Weights, images and labels made of the raw words of numpy's Philox, whose streams never change.
+`make.py` gives them to torchvision's models, the tests to `ag`'s."""
 
 from __future__ import annotations
 

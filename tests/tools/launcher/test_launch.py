@@ -27,8 +27,6 @@ from ag.tools.launcher.contact import Contacts, Outcome, verdict
 DONE, LEFT, LOST, FAILED = (Outcome(kind) for kind in ("done", "left", "lost", "failed"))
 HERE = __file__
 
-# ---------------------------------------------------------------------------------------------- arguments and hosts
-
 WRONG = {
     "no ranks": ("-n 0 {}", "-n is 0; a whole number of at least 1 is required"),
     "no number": ("{}", "neither -n nor --hosts nor --discover is given"),
@@ -114,15 +112,11 @@ def test_this_host_answers_and_another_does_not(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_host_answers_by_running_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also one that prints something first, as shells do on login."""
     agent = tmp_path / "agent"
     agent.write_text('#!/bin/sh\necho Welcome to $1\nshift\nexec sh -c "$*"\n', "utf-8")
     agent.chmod(0o700)
     monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(agent))
     assert hosts.answering([("nowhere.invalid", 1)]) == ([("nowhere.invalid", 1)], [])
-
-
-# ---------------------------------------------------------------------------------------------- outcomes
 
 
 def test_the_verdict() -> None:
@@ -132,9 +126,6 @@ def test_the_verdict() -> None:
     assert verdict([LEFT, LEFT, DONE]).kind == "left"
     assert verdict([LEFT, None, LEFT]).kind == "lost"  # mpiexec tells ranks to leave when a host has crashed
     assert verdict([None, LOST]).kind == "lost" and verdict([None, None]).kind == "lost"
-
-
-# ---------------------------------------------------------------------------------------------- a rank
 
 
 class Caller:

@@ -1,7 +1,4 @@
-"""`python -m ag launch` where a rank is lost as the job starts; a program of ours starts ranks in place of mpiexec.
-
-Real processes and a real launcher, but no MPI: a script says by itself that it is joining the others, or has joined.
-"""
+"""`python -m ag launch` where a rank is lost as the job starts; a program of ours starts ranks in place of mpiexec."""
 
 from __future__ import annotations
 
@@ -104,8 +101,6 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     return Starts(tmp_path, capfd)
 
 
-# ---------------------------------------------------------------------------------------------- a rank is lost
-
 LOST = {
     "as it joins": "join() if rank != 1 or not first else die()",
     "before the others begin to join": """
@@ -149,7 +144,6 @@ def test_a_job_that_loses_a_rank_as_it_starts_is_started_again(how: str, starts:
 
 
 def test_a_rank_is_lost_before_it_has_called(starts: Starts) -> None:
-    """It has no process, and the others have; it never says who it is."""
     (starts.folder / "stillborn").touch()
     assert starts.run("join()") == 0, starts.text
     assert starts.starts == [2, 1, 2] and not starts.left()
@@ -179,12 +173,8 @@ def test_a_slow_rank_is_waited_for(starts: Starts) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_is_lost_later_is_none_of_the_launchers_business(starts: Starts) -> None:
-    """They go on without it by themselves, however long that takes."""
     assert starts.run("join(); time.sleep(0.6); there('joined'); time.sleep(1.0) if rank != 1 else die()") == 0
     assert starts.starts == [1, 1, 1] and f"done; without rank 1 ({HERE}" in starts.text, starts.text
-
-
-# ---------------------------------------------------------------------------------------------- other ends
 
 
 @pytest.mark.slow
@@ -294,9 +284,6 @@ def test_sigterm_as_a_process_is_started_leaves_none(option: str, starts: Starts
     assert [process.returncode for process in asked] == [-signal.SIGKILL]
 
 
-# ---------------------------------------------------------------------------------------------- Python of a rank
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(find_mpiexec() is None, reason="needs mpiexec")
 def test_stdin_of_ranks_has_ended(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,9 +297,6 @@ def test_ranks_skip_assertions_if_the_launcher_does(starts: Starts, monkeypatch:
     flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if name[0] != "_"}  # imports read others
     monkeypatch.setattr(job.sys, "flags", SimpleNamespace(**flags | {"optimize": 2}))
     assert starts.run("join(); sys.exit(sys.flags.optimize != 2)") == 0, starts.text
-
-
-# ---------------------------------------------------------------------------------------------- what a rank says
 
 
 @pytest.fixture

@@ -66,7 +66,6 @@ def idle() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 def test_a_killed_launchers_job_is_swept(places: Places, idle: Callable[..., subprocess.Popen[bytes]]) -> None:
-    """A stopped process of it, too; not a job whose launcher is there."""
     file, other = sweep.lock(JOB), sweep.lock(OTHER)
     process = idle()
     assert sweep.sweep_older() == []
@@ -95,7 +94,6 @@ def test_a_job_of_another_tmpdir_is_swept(places: Places) -> None:
 
 
 def test_a_job_is_swept_after_its_host_has_started_again(places: Places) -> None:
-    """Shared memory is empty then."""
     sweep.lock(JOB).close()
     shutil.rmtree(places.memory)
     places.memory.mkdir()
@@ -137,7 +135,6 @@ def test_a_lock_is_held_before_anybody_can_see_it(places: Places, monkeypatch: p
 
 @pytest.mark.parametrize("name", ["", "a", "0123456789abcdeg", "0123456789abcdef0", "PATH"])
 def test_what_is_no_name_of_a_job_ends_nobody(name: str, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process with the name in its environment would be killed."""
     swept = []
     monkeypatch.setattr(sweep, "sweep", lambda *what: swept.append(what))
     folder = places.memory / f"ag-launch-{name}"
@@ -191,9 +188,6 @@ def test_the_other_hosts_of_a_killed_launcher_are_swept(monkeypatch: pytest.Monk
     options = argparse.Namespace(script=__file__, arguments=[], discover=None)
     assert launch._Launcher(options, "mpiexec", [], launch._Signals()).run() == 0
     assert asked[0] == ([("b", 1), ("c", 1)], JOB, ["/scratch/x"])
-
-
-# ---------------------------------------------------------------------------------------------- processes
 
 
 def test_ranks_with_a_process(idle: Callable[..., subprocess.Popen[bytes]]) -> None:
