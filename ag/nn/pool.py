@@ -39,11 +39,9 @@ class MaxPool(_Pool):
     Parameters
     ----------
     size : int or (int, int)
-        Of the window; a pair is (height, width), here and below.
     stride : int or (int, int), optional
-        Pixels from one place of the window to the next; default: `size`.
     padding : int or (int, int), optional
-        Pixels around the image that are smaller than any other; at most half of `size`.
+        These three as of `ag_max_pool2d`.
 
     Examples
     --------
@@ -62,11 +60,9 @@ class AvgPool(_Pool):
     Parameters
     ----------
     size : int or (int, int)
-        Of the window; a pair is (height, width), here and below.
     stride : int or (int, int), optional
-        Pixels from one place of the window to the next; default: `size`.
     padding : int or (int, int), optional
-        Zeros around the image, which count; at most half of `size`.
+        These three as of `ag_avg_pool2d`.
 
     Examples
     --------

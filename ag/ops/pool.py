@@ -88,22 +88,18 @@ def ag_avg_pool2d(
     """Mean of every window.
 
     Padding counts: every sum is divided by the size of the window, as PyTorch does by default.
-    Reference: PyTorch ``avg_pool2d``, whose layout is (batch, channels, height, width).
 
     Parameters
     ----------
     x : Tensor or array_like of shape (channels, height, width, batch)
     size : int or (int, int)
-        Of the window; a pair is (height, width), here and below.
     stride : int or (int, int), optional
-        Pixels from one place of the window to the next; default: `size`.
     padding : int or (int, int), optional
-        Zeros around the image, on each side; at most half of `size`.
+        Zeros around the image; all three as of `ag_max_pool2d`.
 
     Returns
     -------
     Tensor of shape (channels, places down, places across, batch)
-        ``places = (pixels + 2 * padding - size) // stride + 1``.
 
     Examples
     --------

@@ -75,9 +75,8 @@ def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resu
     ----------
     x : Tensor, array_like or float, of any shape
     dim : int or tuple of int, optional
-        Axes that are averaged over, as numpy's ``axis``; default: all.
     keepdim : bool, optional
-        Keep averaged axes with size 1.
+        Both as of `ag_sum`.
 
     Returns
     -------
@@ -109,9 +108,8 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     ----------
     x : Tensor, array_like or float, of any shape
     dim : int or tuple of int, optional
-        Axes that are reduced, as numpy's ``axis``; default: all.
     keepdim : bool, optional
-        Keep reduced axes with size 1.
+        Both as of `ag_sum`.
 
     Returns
     -------

@@ -88,13 +88,8 @@ class AdamW(Adam):
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
-        Parameters to train; they become views of one flat buffer per device.
-    lr : float, optional
-        Learning rate, at least 0.
-    beta1, beta2 : float, optional
-        Decay of the first and second moment, in [0, 1).
-    eps : float, optional
-        Added to the root of the second moment.
+    lr, beta1, beta2, eps : float, optional
+        As of `optimizer_adam`.
     weight_decay : float, optional
         Every step multiplies the parameters by ``1 - lr * weight_decay``.
 
@@ -129,7 +124,7 @@ class SGD(Optimizer):
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
-        Parameters to train; they become views of one flat buffer per device.
+        As of `optimizer_adam`.
     lr : float, optional
         Learning rate, at least 0.
     momentum : float, optional
