@@ -360,13 +360,6 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         ag.ag_save_model(ag.ag_linear(3, 3), tmp_path / "nowhere" / "model.safetensors")
 
 
-def test_a_new_file_has_the_usual_permissions(saved: Path) -> None:
-    """A temporary file is private; the model must be readable for whoever the umask lets read."""
-    umask = os.umask(0o022)
-    os.umask(umask)
-    assert saved.stat().st_mode & 0o777 == 0o666 & ~umask
-
-
 def test_what_killed_saves_left_is_removed_by_the_next(saved: Path) -> None:
     old = time.time() - 3600
     stays = [saved.name, f".{saved.name}.0123abc", f".{saved.name}.0123abcg", f".{saved.name}.0123abcd.txt",
