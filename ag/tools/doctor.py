@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import sys
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ag.errors import AgError
 from ag.parallel.comm.device_threads import blas_threads
 from ag.tools.device_table import device_table
 from ag.tools.graphics_cards import card_nodes
-from ag.tools.mpi_probe import mpi_report
+from ag.tools.mpi_probe import mpi_report, version_of
 from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
 from ag.version import install_line
@@ -130,7 +129,7 @@ def doctor() -> Diagnosis:
     'cpu'
     """
     devices = [_checked(info) for info in list_devices()]
-    packages = {name: _version_of(name) for name in _OPTIONAL}
+    packages = {name: version_of(name) for name in _OPTIONAL}
     missing = missing_devices() + _without_a_card()
     missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
@@ -163,13 +162,6 @@ def _without_a_card() -> list[str]:
                 f"slowly than the device cpu does, and are used only by name, or with AG_SOFTWARE=1. No graphics card "
                 f"was found.")
     return [*([software] if found else []), *card_nodes()]
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def _said(device: Checked) -> str:

@@ -20,9 +20,8 @@ _TIMES = ("period", "timeout")  # settings with these at the end may have other 
 
 def mpi_report() -> tuple[str, list[str]]:
     """Return a line about the MPI, "" if there is none, and sentences about what is missing or set wrongly."""
-    try:
-        binding = version("mpi4py")
-    except PackageNotFoundError:
+    binding = version_of("mpi4py")
+    if binding is None:
         return "", [f"mpi4py is not installed, so processes cannot train together; to get it: {install_line('mpi')}"]
     library = _output(sys.executable, "-c", _LIBRARY).partition(",")[0].partition("\n")[0].strip()
     if not library:
@@ -46,6 +45,14 @@ def mpi_report() -> tuple[str, list[str]]:
             missing.append(f"{name} is {given!r} in the environment, and without {value!r} ranks that are lost can "
                            f"stop the others; unset it")
     return ", ".join(parts), missing
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed package; None if it is missing."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def _open_mpi(launcher: str | None) -> str:

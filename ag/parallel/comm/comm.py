@@ -97,7 +97,7 @@ class Comm(ABC):
     def all_reduce(self, array: Array) -> None:
         """Replace `array`, contiguous and of one shape and type on all ranks, by the sum over the ranks."""
         flat = numbers("all_reduce", array, True).reshape(-1)
-        self._alike("all_reduce", f"{array.shape} {array.dtype}", "shapes and types")
+        self._alike("all_reduce", array)
         part = self._part_of_sum("all_reduce", flat)
         cuts = self.shares_of(flat.size)
         self._spread("all_reduce", part, [flat[cut] for cut in cuts])
@@ -105,7 +105,7 @@ class Comm(ABC):
     def reduce_scatter(self, array: Array) -> Array:
         """Return this rank's part, by `shares_of`, of the sum over the ranks of a flat array."""
         flat = numbers("reduce_scatter", array).reshape(-1)
-        self._alike("reduce_scatter", f"{array.shape} {array.dtype}", "shapes and types")
+        self._alike("reduce_scatter", array)
         part = self._part_of_sum("reduce_scatter", flat)
         return part.copy() if self.size == 1 else part
 
@@ -185,8 +185,8 @@ class Comm(ABC):
         np.copyto(places[self.rank], part)
         self._move(operation, {i: [part] for i in self._others()}, {i: [places[i]] for i in self._others()})
 
-    def _alike(self, operation: str, mine: str, what: str) -> None:
-        self._equal(operation, self._gate(operation, mine), what)
+    def _alike(self, operation: str, array: Array) -> None:
+        self._equal(operation, self._gate(operation, f"{array.shape} {array.dtype}"), "shapes and types")
 
     def _equal(self, operation: str, values: Sequence[str], what: str) -> None:
         for rank, value in enumerate(values):

@@ -165,8 +165,6 @@ class _DeviceThread:
 
 
 _idle: deque[_DeviceThread] = deque()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a child has none of the threads
 
 
 def _idle_thread(callers: int) -> _DeviceThread:
@@ -197,9 +195,10 @@ _before: dict[str, int] = {}  # threads of each library while they are limited, 
 
 
 def _forked() -> None:
-    """Replace the lock in a forked child, in which its owner may be missing."""
+    """Forget the threads in a forked child, which has none of them; replace the lock, whose owner may be missing."""
     global _lock
     _lock = RLock()
+    _idle.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -105,10 +105,6 @@ def _by_name(i: int, grads: Gradients | Mapping[str, TensorLike]) -> dict[str, T
     return named
 
 
-def _array(g: TensorLike) -> Array:
-    return g.numpy() if isinstance(g, Tensor) else np.asarray(g)
-
-
 def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and type of every gradient of any set."""
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
@@ -139,6 +135,6 @@ def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[s
 def _flat(grads: dict[str, TensorLike], weight: float, starts: Mapping[str, int], row: Array) -> Array:
     """Write a set's gradients times its weight to a row of zeros."""
     for name, g in grads.items() if weight else ():
-        values = _array(g).reshape(-1)
+        values = (g.numpy() if isinstance(g, Tensor) else np.asarray(g)).reshape(-1)
         np.multiply(values, row.dtype.type(weight), out=row[starts[name] : starts[name] + values.size])
     return row

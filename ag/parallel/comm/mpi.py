@@ -270,8 +270,7 @@ class MpiComm(MpiMember):
         try:
             self._process.inside("send", post)
         except Lost as lost:
-            error = self._loss("send")
-            raise error from lost
+            raise self._loss("send") from lost
 
     def recv(self, source: int) -> Array:
         check_rank("recv", source, self.size)
@@ -291,8 +290,7 @@ class MpiComm(MpiMember):
         with suppress(Lost):
             part = self._process.inside("split", lambda: self._part(ranks))
         if not self.commit(part is not None) or part is None:
-            error = self._loss("split")
-            raise error
+            raise self._loss("split")
         return MpiComm(self._process, part, f"{self._name}.{self._stages}.{color}", 0, range(part.size),
                        [self.hosts[i] for i in ranks], self.timeout)
 
@@ -388,7 +386,6 @@ def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
     if not process.hosts:
         hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
         if not comm.commit(True):  # from here on every remaining rank has the group
-            error = comm._loss("mpi_comm")
-            raise error
+            raise comm._loss("mpi_comm")
         process.hosts = comm.hosts = tuple(hosts)
     return comm

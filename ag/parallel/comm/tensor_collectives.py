@@ -24,6 +24,7 @@ from ag.parallel.comm.tree_reduction import shard_sizes, tree_sum
 
 __all__ = ["gather", "scatter"]
 
+
 def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | None = None) -> list[Tree]:
     """Deal a tensor out to devices, in nearly equal parts.
 
@@ -76,7 +77,7 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | 
     sizes = [n for n in shard_sizes(size, [1.0] * len(devices)) if n > 0] or [0]
     parts, start = [], 0
     for device, n in zip(devices, sizes, strict=False):
-        parts.append(_part(tensor, device, dim, slice(start, start + n)))
+        parts.append(moved(cut(tensor, dim, slice(start, start + n)), device))
         start += n
     return parts
 
@@ -91,11 +92,6 @@ def sizes_along(value: Tree, dim: int) -> set[int]:
                                  f"it must be in {-x.ndim}..{x.ndim - 1}.")
             sizes.add(x.shape[dim])
     return sizes
-
-
-def _part(value: Tree, device: str, dim: int, places: slice) -> Tree:
-    """Return the places of `value` on a device."""
-    return moved(cut(value, dim, places), device)
 
 
 def cut(value: Tree, dim: int, places: slice) -> Tree:
@@ -186,7 +182,7 @@ def _joined(values: list[Tree], device: str, dim: int, shares: list[float]) -> T
 
 
 def _one(tensors: list[Tensor], device: str, dim: int, shares: list[float]) -> Tensor:
-    here = [ag_to_device(t, device) for t in tensors]
+    here = on_device(tensors, device)
     if any(t.ndim != here[0].ndim for t in here):
         raise ShapeError(f"gather: the replicas returned tensors of shape {' and '.join(str(t.shape) for t in here)}; "
                          f"they must have as many axes.")

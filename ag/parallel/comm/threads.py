@@ -151,21 +151,21 @@ class ThreadComm(Comm):
                     group.changed.notify_all()
                 except CommError as error:
                     group.end(str(error))
-            self._wait_for(meeting, range(self.size))
+            self._wait_for(meeting, operation, lambda: meeting.done)
             meeting.left += 1
             if meeting.left == self.size:
                 del group.meetings[number]
             return meeting.result
 
-    def _wait_for(self, meeting: _Meeting, ranks: range, agreement: bool = False) -> None:
+    def _wait_for(self, meeting: _Meeting, operation: str, ready: Callable[[], bool], agreement: bool = False) -> None:
+        group = self._group
+
         def missing() -> list[int]:
-            return [i for i in ranks if i not in meeting.brought]
+            return [i for i in range(self.size) if i not in meeting.brought and i not in group.lost]
 
-        def late() -> str:
-            return (f"{meeting.operation}: rank {', '.join(map(str, missing()))} did not come within "
-                    f"{self._group.timeout:g} s.")
-
-        self._group.wait(self.rank, meeting.operation, lambda: meeting.done, missing, late, agreement)
+        group.wait(self.rank, operation, ready, missing,
+                   lambda: f"{operation}: rank {', '.join(map(str, missing()))} did not come within "
+                           f"{group.timeout:g} s.", agreement)
 
     def _gate(self, operation: str, text: str) -> list[str]:
         texts: list[str] = self._meet(operation, text, list)
@@ -251,12 +251,7 @@ class ThreadComm(Comm):
                     group.changed.notify_all()
                 return meeting.done
 
-            def missing() -> list[int]:
-                return [i for i in range(self.size) if i not in meeting.brought and i not in group.lost]
-
-            group.wait(self.rank, operation, ready, missing,
-                       lambda: f"{operation}: rank {', '.join(map(str, missing()))} did not come within "
-                               f"{group.timeout:g} s.", agreement=True)
+            self._wait_for(meeting, operation, ready, agreement=True)
             return meeting.result
 
     def commit(self, ok: bool) -> bool:

@@ -169,6 +169,9 @@ class _Reader:
     def wrong(self, node: Node, text: str) -> None:
         self.faults.append(f"line {node.start_mark.line + 1}: {text}")
 
+    def must(self, key: str, node: Node, required: str) -> None:
+        self.wrong(node, f"{key} is {_shown(node)}; it must be {required}")
+
     def mapping(self, node: Node, name: str, known: tuple[str, ...]) -> dict[str, Node]:
         """Return the values of a mapping by key."""
         if node is None:
@@ -200,31 +203,29 @@ class _Reader:
 
     def path(self, key: str, node: Node) -> str:
         if node.id != "scalar" or not node.value or node.tag != _TEXT or not node.value.isprintable():
-            self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file, in quotes if it looks like "
-                             f"something else")
+            self.must(key, node, "the name of a file, in quotes if it looks like something else")
         return str(node.value)
 
     def whole(self, key: str, node: Node, least: int) -> int:
         if node.id == "scalar" and _WHOLE.fullmatch(node.value) and int(node.value) >= least:
             return int(node.value)
-        self.wrong(node, f"{key} is {_shown(node)}; it must be a whole number of at least {least}")
+        self.must(key, node, f"a whole number of at least {least}")
         return least
 
     def seconds(self, key: str, node: Node) -> float:
         if node.id == "scalar" and _NUMBER.fullmatch(node.value) and float(node.value) > 0:
             return float(node.value)
-        self.wrong(node, f"{key} is {_shown(node)}; it must be a number of seconds above 0")
+        self.must(key, node, "a number of seconds above 0")
         return 1.0
 
     def choice(self, key: str, node: Node) -> str:
         if node.id != "scalar" or node.value not in _CHOICES[key]:
-            self.wrong(node, f"{key} is {_shown(node)}; it must be {' or '.join(_CHOICES[key])}"
-                             f"{_instead(node)}")
+            self.must(key, node, f"{' or '.join(_CHOICES[key])}{_instead(node)}")
         return str(node.value)
 
     def devices(self, node: Node) -> tuple[str, ...]:
         if node.id != "sequence" or not node.value:
-            self.wrong(node, f"devices is {_shown(node)}; it must be a list of at least one device")
+            self.must("devices", node, "a list of at least one device")
             return ()
         for item in node.value:
             try:

@@ -102,7 +102,7 @@ def answering(hosts: Sequence[Host], job: str = "", folders: Sequence[str] = ())
     What the job of a name has left on them is swept, in `folders` or where this launcher's jobs have theirs.
     """
     told = {"job": job, "folders": [*folders] or sweeping.folders_of(job)}
-    with _ask([name for name, _ in hosts if not is_here(name)], told) as answers:
+    with _ask(hosts, told) as answers:
         if job:
             sweeping.sweep(job, folders)
         said = dict(answers)
@@ -113,7 +113,7 @@ def answering(hosts: Sequence[Host], job: str = "", folders: Sequence[str] = ())
 def ranks_with_processes(hosts: Sequence[Host], job: str) -> set[int] | None:
     """Return the ranks of a job that have a process; None if a host does not answer."""
     found = sweeping.ranks_of(job)
-    with _ask([name for name, _ in hosts if not is_here(name)], {"job": job, "look": True}) as answers:
+    with _ask(hosts, {"job": job, "look": True}) as answers:
         for _, said in answers:
             ranks = re.search(r"^\[([0-9, ]*)\]\n" + _HERE, said, re.MULTILINE)
             found = found | {int(rank) for rank in ranks[1].split(",") if rank} if found is not None and ranks else None
@@ -121,12 +121,13 @@ def ranks_with_processes(hosts: Sequence[Host], job: str) -> set[int] | None:
 
 
 @contextmanager
-def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str]]]:
-    """Run `sweep.py` on other hosts, all at the same time; yield an iterator over their answers, or what is wrong."""
+def _ask(hosts: Sequence[Host], told: object) -> Iterator[Iterator[tuple[str, str]]]:
+    """Run `sweep.py` on those that are other hosts, all at once; yield an iterator over answers, or what is wrong."""
     agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
     command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
+    commands = {name: [*agent, name, command] for name, _ in hosts if not is_here(name)}
     end = monotonic() + _ANSWER
-    with _begun({name: [*agent, name, command] for name in names}, json.dumps(told)) as begun:
+    with _begun(commands, json.dumps(told)) as begun:
         def answers() -> Iterator[tuple[str, str]]:
             for name, process in begun.items():
                 said = f"{agent[0]} cannot be run"
