@@ -216,11 +216,7 @@ ROWS = [
 
 
 def another_window(case: Case) -> bool:
-    """Whether a case of convolution or pooling is one of several of the same shapes, and not the last of those with
-    most parameters.
-
-    A driver compiles kernels for each window, those of convolutions in tiles and in chains for 0.1 to 0.2 s.
-    """
+    """Whether a case of a window has the shapes of others: a driver compiles kernels for each, for 0.1 to 0.2 s."""
     if case.row.oracle not in (conv2d, max_pool2d, avg_pool2d):
         return False
     same = [params for shapes, params in reversed(case.row.cases) if shapes == case.shapes]

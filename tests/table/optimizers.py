@@ -15,25 +15,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer.
-
-    Attributes
-    ----------
-    name : str
-        Its public name.
-    rule : callable
-        ``rule(p, grads, lr, **settings)``: a parameter in float64 after a step with each of the gradients; ``lr(t)`` is
-        the rate of step t, from 1 on.
-    settings : dict of str to dict
-        What to make it with, by the name of the case; each has an ``lr``.
-    bad : list of (dict, list of str)
-        Settings it refuses, and what the ValueError says besides the optimizer's name.
-    """
-
     name: str
-    rule: Callable[..., Array]
-    settings: dict[str, dict[str, Any]]
-    bad: list[tuple[dict[str, Any], list[str]]] = field(default_factory=list)
+    rule: Callable[..., Array]  # rule(p, grads, lr, **settings): p in float64 after a step each; lr(t): from t = 1 on
+    settings: dict[str, dict[str, Any]]  # by the name of the case; each has an lr
+    bad: list[tuple[dict[str, Any], list[str]]] = field(default_factory=list)  # refused, and what the error says
 
     def make(self, params: Any, **settings: Any) -> Any:
         """One for these parameters."""

@@ -172,11 +172,7 @@ class Case:
         return bound(self.row.ulps, self.terms(operands), self.size(operands), dtype)
 
     def gradient_tolerance(self, i: int, operands: Sequence[Array], g: Array, dtype: str) -> Array:
-        """Allowed absolute error of each element of operand i's gradient, given its exact value.
-
-        The forward pass makes `terms` terms per element of the result, and each sends one term to each operand: that
-        is the length of the sums.  A term may be as large as the largest gradient.
-        """
+        # the forward pass makes `terms` terms per element of the result, and each sends one term to each operand
         out = self.want(*operands)
         terms = -(-out.size * self.terms(operands) // max(1, operands[i].size))
         largest = np.abs(g).max(initial=0.0)
@@ -184,11 +180,7 @@ class Case:
 
 
 def bound(ulps: float, terms: int, size: Array, dtype: str) -> Array:
-    """Allowed absolute error: every tolerance of the case table comes from here.
-
-    A sum of n terms, in any order, is off by at most ``n eps`` times the sum of the terms' magnitudes (Higham,
-    "Accuracy and Stability of Numerical Algorithms", 2nd ed., eq. 4.4), and each term by a few eps of its own.
-    """
+    """Allowed absolute error: n eps times the sum of n terms' magnitudes (Higham, 2nd ed., eq. 4.4) and ulps each."""
     return np.asarray((ulps + terms) * EPS[dtype] * size + TINY)
 
 
@@ -205,10 +197,7 @@ def representatives(cases: Sequence[Case]) -> list[Case]:
 
 
 def on_devices(cases: Sequence[Case], more: Any = ()) -> Any:
-    """Parametrize by device and case: one case of each row everywhere, the others on the CPU, with `more` marks.
-
-    One rule in front of every op is what is tried, and drivers compile kernels for each case.
-    """
+    """Parametrize by device and case: one case of each row everywhere, the others on the CPU, with `more` marks."""
     few = representatives(cases)
     pairs = [pytest.param("cpu", case, id=f"cpu-{case}", marks=() if case in few else more) for case in cases]
     pairs += [pytest.param(name, case, id=f"{name}-{case}", marks=pytest.mark.vulkan)
@@ -238,9 +227,6 @@ def loss_of(out: Tensor, weights: Tensor) -> Tensor:
 
 
 def copies(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes layers, of which each call gets a copy with the same tensors, to put others there.
-
-    Parameters cannot be made inside a captured step, and a layer that is there before it may not keep what it computes.
-    """
+    """A maker of layers for captured steps, which make no parameters: each call gets a copy with the same tensors."""
     made = cache(make)
     return lambda *args, **params: copy(made(*args, **params))
