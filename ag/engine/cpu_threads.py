@@ -15,12 +15,15 @@ from itertools import accumulate, count, pairwise
 from math import ceil, inf, prod
 from threading import Lock, Thread, get_ident, local
 from time import sleep
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ag.engine.primitive import Array, Call
 from ag.errors import DeviceError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 T = TypeVar("T")
 
@@ -293,7 +296,7 @@ class _Scratch(local):
     def __init__(self) -> None:
         self._memory: dict[object, Array] = {}
 
-    def __call__(self, dtype: object, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    def __call__(self, dtype: DTypeLike, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
         """Uninitialised arrays, until the thread's next call."""
         ends = list(accumulate(map(prod, shapes)))
         memory = self._memory.get(dtype)

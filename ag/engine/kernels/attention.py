@@ -88,8 +88,8 @@ def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: floa
     q, k = given[:2]
     matrices = scratch(q.dtype, [_shape(x, heads) for x in (*given, *results)])
     (mq, mk, mv, mg, logs, deltas), found = matrices[:6], matrices[6:]
-    for m, x, scale in zip(matrices[:6], given, (factor, *[1.0] * 5), strict=True):
-        _take(m, x, heads, scale)
+    for matrix, x, scale in zip(matrices[:6], given, (factor, *[1.0] * 5), strict=True):
+        _take(matrix, x, heads, scale)
     if not q.shape[1]:  # nothing would be added
         found[1].fill(0)
         found[2].fill(0)
