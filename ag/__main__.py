@@ -54,24 +54,6 @@ def devices() -> int:
     return len(complaints)
 
 
-def examine(as_json: bool) -> bool:
-    """Print what the doctor found; return whether all is well."""
-    found = doctor()
-    show(json.dumps(found.as_dict(), indent=1) if as_json else str(found))
-    return found.healthy
-
-
-def start(options: argparse.Namespace) -> int:
-    """Launch ranks; return the status of the job."""
-    from ag.tools.launcher.launch import launch  # of POSIX systems
-
-    try:
-        return launch(options)
-    except ValueError as error:
-        complain(str(error))
-        return 2
-
-
 def complain(text: str) -> None:
     """Print a text on stderr, if that can be written."""
     with suppress(OSError):
@@ -108,14 +90,22 @@ def main(arguments: list[str] | None = None) -> int:
     add_arguments(commands.add_parser("launch", help="start the ranks of a script, and again if they are lost"))
     options = parser.parse_args(arguments)
     if options.command == "launch":
-        return start(options)
+        from ag.tools.launcher.launch import launch  # of POSIX systems
+
+        try:
+            return launch(options)
+        except ValueError as error:
+            complain(str(error))
+            return 2
     try:
         if options.command is None:
             show(parser.format_help().rstrip())
             return 0
         with without_log():
             if options.command == "doctor":
-                return 0 if examine(options.json) else 1
+                found = doctor()
+                show(json.dumps(found.as_dict(), indent=1) if options.json else str(found))
+                return 0 if found.healthy else 1
             return 1 if devices() else 0
     except UnwritableError as error:
         with suppress(OSError, ValueError, AttributeError):  # or Python would fail at its end, with what is buffered

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from ag.engine.backend import DeviceInfo
 from ag.engine.registry import devices_of, say_once, unusable_devices
 
-__all__ = ["ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "ggml_vulkan_device_count",
-           "ggml_vulkan_list_devices", "ggml_vulkan_status"]
-
 
 def ag_vulkan_devices() -> list[DeviceInfo]:
     """Return the Vulkan devices of this machine.

@@ -115,6 +115,14 @@ class Member:
                                 f"{str(error).rstrip('.')}; {self.advice}") from error
             raise
 
+    def _refuse_shared(self, places: Sequence[tuple[Json, Sequence[str]]], advice: str) -> None:
+        """Raise a CommError, on every rank, if two ranks have a `shared_device`; `advice` ends the message."""
+        if (shared := shared_device(places)) is not None:
+            self._over = True
+            a, b, device = shared
+            raise CommError(f"{self._members.who}: rank {a} and rank {b} are threads of one process and both use "
+                            f"{device}; {advice}")
+
 
 def this_process() -> list[Json]:
     """Return what identifies this process among those of other ranks."""

@@ -28,7 +28,7 @@ from ag.nn.layer import Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
 from ag.parallel.comm.comm import Comm, Json, everyone
 from ag.parallel.comm.grad_sync import syncgrads
-from ag.parallel.comm.membership import Member, Membership, shared_device, this_process
+from ag.parallel.comm.membership import Member, Membership, this_process
 from ag.parallel.comm.tensor_collectives import cut, sizes_along
 from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.comm.tree_reduction import shard_sizes
@@ -159,12 +159,9 @@ class RankSteps(Member):
                     self.end()
                     raise CommError(f"train_distributed: {what} is {first.get(what, 'not there')} on rank 0 and "
                                     f"{other.get(what, 'not there')} on rank {rank}; all ranks must be given the same.")
-        if (shared := shared_device([(where, devices) for _, where, devices in told])) is not None:
-            self.end()
-            a, b, device = shared
-            raise CommError(f"train_distributed: rank {a} and rank {b} are threads of one process and both use "
-                            f"{device}; give each rank devices of its own, and make its model and its batches inside "
-                            f"`with ag.ag_device` of one of them.")
+        self._refuse_shared([(where, devices) for _, where, devices in told],
+                            "give each rank devices of its own, and make its model and its batches inside "
+                            "`with ag.ag_device` of one of them.")
 
     # -------------------------------------------------------------------------------------- states
 

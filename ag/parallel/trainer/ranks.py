@@ -24,7 +24,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
-from ag.parallel.comm.membership import Member, Membership, shared_device, this_process
+from ag.parallel.comm.membership import Member, Membership, this_process
 from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
@@ -155,11 +155,7 @@ class Ranks(Member):
         process = this_process()
         members = self.gather([list(weights), process, list(devices)])
         self._shares = [theirs[0] for theirs in members]
-        if (shared := shared_device([(where, used) for _, where, used in members])) is not None:
-            self._over = True
-            a, b, device = shared
-            raise CommError(f"dp_train: rank {a} and rank {b} are threads of one process and both use {device}; "
-                            f"give each rank devices of its own.")
+        self._refuse_shared([(where, used) for _, where, used in members], "give each rank devices of its own.")
         if [where for _, where, _ in members].count(process) > 1:
             self.host = f"cpu:{_HOSTS + self.rank}"
 
