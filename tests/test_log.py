@@ -1,4 +1,4 @@
-"""The logger of `ag` where stderr is closed, and where a handler of the program fails."""
+"""The logger of `ag` where stderr is closed or gone, and where a handler of the program fails."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ def closed() -> io.StringIO:
     return stream
 
 
-@pytest.mark.parametrize("stderr", [None, closed()])
-def test_a_warning_is_lost_with_its_stream(stderr: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+class Gone:
+    """The stream of a window that is gone."""
+
+    def write(self, text: str) -> int:
+        raise RuntimeError(f"the window is gone: {text}")
+
+
+@pytest.mark.parametrize("stderr", [None, closed(), Gone(), "no stream"])
+def test_a_warning_is_lost_with_its_stream(stderr: object, monkeypatch: pytest.MonkeyPatch) -> None:
     handler = logging.StreamHandler(closed())
     monkeypatch.setattr(sys, "stderr", stderr)
     log.addHandler(handler)
