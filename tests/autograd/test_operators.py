@@ -113,7 +113,6 @@ def test_a_column_is_an_operand_on_either_side() -> None:
     assert (t != column).all() and (t > column).tolist() == [[True], [False]]
 
 
-
 def test_what_cannot_be_compared() -> None:
     t = ag.ag_tensor(X)
     assert (t == None) is False and (t != "a") is True  # noqa: E711

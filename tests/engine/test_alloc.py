@@ -1,7 +1,4 @@
-"""`arena.c` hands out what died, keeps the arena's books as `Arena.alloc` does, and leaves everything else to it.
-
-Both are tried alike in test_arena.py.
-"""
+"""`arena.c` hands out what died, and keeps the arena's books as `Arena.alloc` does; test_arena.py tries both."""
 
 from __future__ import annotations
 

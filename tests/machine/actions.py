@@ -1,8 +1,4 @@
-"""What users do around a step: the actions that both worlds carry out (world.py).
-
-An action is a function of a world and plain arguments.  It returns what the user would read; the results of the two
-worlds are compared.  `perform` runs one by name.
-"""
+"""What users do around a step: functions of a world (world.py) that return what the user would read."""
 
 from __future__ import annotations
 
@@ -20,8 +16,6 @@ from machine.steps import EMPTIED, Spec
 from machine.world import Call, Step, World, flat
 
 import ag
-
-__all__ = ["ACTIONS", "action", "around", "clipped", "perform", "step"]
 
 ACTIONS: dict[str, Callable[..., Any]] = {}
 Action = Callable[..., Any]

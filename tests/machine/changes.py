@@ -1,7 +1,4 @@
-"""Changes between two calls of a step that a replay must notice: what hypothesis draws for them.
-
-rules.py has a rule for most of them, too; these come right between calls that would be replayed.
-"""
+"""Changes between two calls of a step that a replay must notice: what hypothesis draws for them."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 from machine.world import MOMENTS
-
-__all__ = ["GLOBALS", "RATES", "SETTINGS", "changes"]
 
 Change = tuple[str, dict[str, Any]]  # an action and its arguments
 GLOBALS = ("shift", "scale", "trouble", "weights", "new weights", "stage")

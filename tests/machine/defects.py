@@ -4,50 +4,7 @@
     python tests/machine/defects.py            all of them
     python tests/machine/defects.py gradient   those with one of these words
 
-Each replaces a short text of the package in a copy of it, as the mutants of tests/mutant_table.py do; here it is not a
-test that names what is wrong, but hypothesis that must come upon it.  Where a later guard would notice what
-comes of it, that guard is taken out, too.  Prints a table; the exit status is 1 if one is not found within LIMIT steps.
-
-All are found on a CPU device, after so many steps from seed 0:
-
-    A1: captured steps
-    work on another device is not recorded                      1585
-    a replay leaves no gradient                                   82
-    a gradient of before is that of the first call               352
-    the gradients that are added to need not be there            160
-    optimizers and devices move parameters unseen               1752
-    an array of the step's own stands for its argument           155
-    an argument may be changed in the step                       746
-    the values of an argument may be read                        562
-    work of threads is not recorded                             3226
-    settings of layers may change                                914
-    items of lists may change                                    134
-    what names mean may change                                   307
-    whether a parameter is trained may change                    301
-    the default device may change                               1765
-    the default type may change                                18755
-    the generator is seeded in the step                         3033
-    a replay draws from the generator of another thread          277
-    results are the program's memory                              82
-    large results are the program's memory                        82
-    gradients are the program's memory                           344
-    recordings are not compared                                  142
-    numbers of two recordings are not compared                   142
-    a step may keep its results                                 5669
-    a step may keep its arguments                               2727
-    what a step sets is not set by a replay                     2097
-    A2: recompute
-    random numbers are drawn again by recompute                  124
-    A3: shared buffers
-    two parameters share a gradient                              234
-    a gradient is the constant 1                                 234
-    a constant is handed out                                     283
-    a sum is its operand                                         361
-    A4: dp_train
-    dp_train replays what its functions did first                142
-    dp_train does not see numbers that change in samples         568
-    dp_train counts random streams on its first sample only      568
-    the next step overwrites what a callback sets                144
+The exit status is 1 if one is not found within LIMIT steps.  A later guard that would notice is taken out, too.
 """
 
 from __future__ import annotations
@@ -74,19 +31,7 @@ class Edit(NamedTuple):
 
 
 class Defect:
-    """A defect that was there once.
-
-    Parameters
-    ----------
-    name : str
-    *texts : str
-        File, old text and new text; more of these where something else would notice what comes of it.
-
-    Attributes
-    ----------
-    name : str
-    edits : list of Edit
-    """
+    """A defect that was there once: file, old and new text, once for each place."""
 
     def __init__(self, name: str, *texts: str) -> None:
         self.name = name

@@ -1,7 +1,4 @@
-"""The models of the state machine, one for each kind of trouble, with the data that they take.
-
-Both worlds (world.py) make them from a name; nothing here knows whether a step is captured.
-"""
+"""The models of the state machine, one for each kind of trouble, with the data that they take."""
 
 from __future__ import annotations
 

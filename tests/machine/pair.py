@@ -1,7 +1,6 @@
 """The two worlds side by side: an action is carried out in both, and what can be seen is compared to the bit.
 
-The subject may refuse what it cannot do right, by a named error: then it takes over the twin's state and both go on.
-Anything else is a `Divergence`: another value, an error that is none of `ag`'s, or no error where the twin has one.
+The subject may refuse by a named error: then it takes over the twin's state.  Anything else is a `Divergence`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from typing import Any
 import numpy as np
 from machine.steps import Spec
 from machine.world import Call, Refused, Seen, array_of
-
-__all__ = ["Divergence", "Pair", "reduced", "replayed", "written"]
 
 NAMED = "AgError"
 LATE = ("interrupted_step",)  # the twin is not interrupted
@@ -57,39 +54,17 @@ class Peer:
 
 
 class Pair:
-    """A subject and its twin.
-
-    Parameters
-    ----------
-    device : str
-    captured : bool, optional
-        Whether the subject captures; if not, only the machine itself is tested.
-    without : tuple of str, optional
-        Actions that are left out.
-
-    Attributes
-    ----------
-    actions : Counter
-        How often each action was carried out.
-    refused : Counter
-        Named errors of the subject, by their first words.
-    history : list
-        The actions since the last restart.
-    found : list
-        Divergences.
-    has : dict
-        What there is in the worlds: steps, optimizers, ...
-    """
+    """A subject, which captures if `captured`, and its twin; actions named in `without` are left out."""
 
     def __init__(self, device: str, captured: bool = True, without: tuple[str, ...] = ()) -> None:
         self.device, self.captured, self.without = device, captured, without
         self._begin()
         self.actions: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.history: History = []
-        self.found: list[str] = []
+        self.refused: Counter[str] = Counter()  # named errors of the subject, by their first words
+        self.history: History = []  # since the last restart
+        self.found: list[str] = []  # divergences
         self.broken = False  # since the last restart
-        self.has: dict[str, Any] = {}
+        self.has: dict[str, Any] = {}  # what there is in the worlds: steps, optimizers, ...
         self._seeds = 0
 
     def _begin(self) -> None:

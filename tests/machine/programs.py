@@ -1,11 +1,7 @@
-"""Random programs of ops and layers, and the same program run in several ways.
+"""Random programs of ops and layers, run eager, captured, and captured with recompute.
 
-A program is a list of numbers that a generator draws; from them come shapes, ops, a loss and an optimizer.  `run` gives
-losses and parameters of a few steps: eager, captured, captured with recompute.  Within a device all must be equal to
-the bit; between devices, and with PyTorch, to a tolerance.  test_programs.py and its command compare them.
-
-The ops come from a library that is passed along: `ag`, or pytorch/programs.py's functions of the same names on
-tensors of PyTorch.
+Within a device all must be equal to the bit; between devices, and with PyTorch, to a tolerance.
+The ops come from a library that is passed along: `ag`, or pytorch/programs.py.
 """
 
 from __future__ import annotations
@@ -18,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ag
-
-__all__ = ["Program", "run"]
 
 Array = Any
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7)
@@ -62,18 +56,9 @@ class Op(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is computed.
+    """What is computed."""
 
-    Attributes
-    ----------
-    shapes : tuple
-        Of the parameters; the argument has the first one.
-    ops : tuple of Op
-    optimizer, dtype : str
-    seed : int
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]  # of the parameters; the argument has the first one
     ops: tuple[Op, ...]
     optimizer: str
     dtype: str

@@ -1,10 +1,6 @@
 """Random histories of a training that is saved and resumed: what follows a load is what would have followed without.
 
     python tests/machine/resuming.py --device cpu --count 200
-
-A history draws a model, an optimizer, a schedule, a loader, an element type, whether the step is captured, and settings
-that are assigned in between.  It trains, saves, goes on; the file is loaded into new objects, and into the old ones,
-and both go on as far.  Losses and all states must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -23,8 +19,6 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2])]
 
 import ag
-
-__all__ = ["resumed"]
 
 MODELS: list[Callable[[], ag.Layer]] = [
     lambda: ag.ag_sequential(ag.ag_linear(3, 4, "gelu"), ag.ag_dropout(0.5), ag.ag_linear(4, 2)),

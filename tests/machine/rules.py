@@ -1,7 +1,4 @@
-"""The rules of the state machine: what hypothesis draws, and when.
-
-`machine_for` makes a machine for a pair of worlds (pair.py); test_machine.py and run.py run it.
-"""
+"""The rules of the state machine: what hypothesis draws, and when."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from machine.pair import Pair
 from machine.steps import HOSTILE, KNOWN, READ, RETURNS, Spec
 from machine.training import HABITS, KNOWN_HABITS, READING
 from machine.world import MOMENTS
-
-__all__ = ["machine_for"]
 
 DTYPES = ("f32", "f32", "f32", "f16", "bf16")
 often = st.sampled_from([True, True, True, False])

@@ -1,7 +1,4 @@
-"""Actions that change something between two steps: settings, optimizers, files, values, the arrays of batches.
-
-actions.py has the steps themselves and says what an action is.
-"""
+"""Actions that change something between two steps: settings, optimizers, files, values, the arrays of batches."""
 
 from __future__ import annotations
 
@@ -16,9 +13,6 @@ from machine.actions import action, around, clipped, step
 from machine.world import MOMENTS, World, tail
 
 import ag
-
-__all__: list[str] = []
-
 
 # ---------------------------------------------------------------------------------------------- settings
 

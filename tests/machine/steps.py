@@ -1,14 +1,8 @@
-"""The steps of the state machine: a few choices become the source of a function, as a user would write it.
-
-The names that the source uses (`model`, `opt0`, `shift`, ...) are the globals of a world (world.py), so a step reads
-them as the functions of a script do.
-"""
+"""The steps of the state machine: a few choices become the source of a function, as a user would write it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-__all__ = ["EMPTIED", "HOSTILE", "KNOWN", "READ", "RETURNS", "Spec"]
 
 # What a step does besides training.  Not all of it can be captured; what cannot must be refused.
 HOSTILE = {
@@ -76,42 +70,20 @@ RETURNS = {
 
 
 class Spec(NamedTuple):
-    """A step.
+    """The choices of a step."""
 
-    Attributes
-    ----------
-    zero : str
-        Where gradients are cleared: "before", "after" (in the step), "outside" (before the call), "never".
-    backward, optimizer, clip : str
-        "inside", "outside", or "" for not at all.
-    which : int
-        The optimizer.
-    passes : int
-        Forward and backward passes in one step.
-    mapping : bool
-        Whether the optimizer gets what `backward` returned, or uses ``.grad``.
-    returns, hostile : str
-        Keys of the tables above.
-    wrap : bool
-        Whether the step makes a tensor of its argument itself.
-    parallel : bool
-        Whether the model works through `DataParallel`.
-    recompute : bool
-        Whether the captured step computes cheap results twice.
-    """
-
-    zero: str = "after"
-    backward: str = "inside"
+    zero: str = "after"  # gradients: "before", "after" (in the step), "outside" (before the call), "never"
+    backward: str = "inside"  # this, `optimizer` and `clip`: "inside", "outside", or "" for not at all
     optimizer: str = "inside"
     clip: str = ""
-    which: int = 0
-    passes: int = 1
-    mapping: bool = True
-    returns: str = "loss"
+    which: int = 0  # the optimizer
+    passes: int = 1  # forward and backward passes in one step
+    mapping: bool = True  # the optimizer gets what `backward` returned, else it uses ``.grad``
+    returns: str = "loss"  # this and `hostile`: keys of the tables above
     hostile: str = ""
-    wrap: bool = False
-    parallel: bool = False
-    recompute: bool = False
+    wrap: bool = False  # the step makes a tensor of its argument itself
+    parallel: bool = False  # the model works through `DataParallel`
+    recompute: bool = False  # the captured step computes cheap results twice
 
     @property
     def opt(self) -> str:

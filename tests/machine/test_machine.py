@@ -1,7 +1,4 @@
-"""The state machine: hypothesis looks for actions after which a captured step is not what the eager one is.
-
-Short runs on every device, longer ones marked slow; ``python tests/machine/run.py`` runs as many steps as one likes.
-"""
+"""The state machine: hypothesis looks for actions after which a captured step is not what the eager one is."""
 
 from __future__ import annotations
 

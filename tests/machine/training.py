@@ -1,7 +1,4 @@
-"""Actions with `dp_train`: the subject captures and has two replicas, the twin does neither.
-
-What functions of the user do in Python must count for every sample and step, and the number of replicas must not.
-"""
+"""Actions with `dp_train`: the subject captures and has two replicas, the twin does neither."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from machine.actions import action
 from machine.world import World
 
 import ag
-
-__all__ = ["HABITS", "KNOWN_HABITS", "READING"]
 
 Sample = dict[str, Any]
 

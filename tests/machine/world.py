@@ -1,8 +1,4 @@
-"""A world of the state machine: a model, optimizers, steps and data, and how to look at all of it.
-
-Two worlds live in two processes and get the same actions (actions.py).  In the *twin* steps run as they are; in the
-*subject* they are captured.  What users can see must be equal to the bit.
-"""
+"""A world of the state machine: a model, optimizers, steps and data, and how to look at all of it."""
 
 from __future__ import annotations
 
@@ -18,8 +14,6 @@ from machine.models import KINDS, host
 from machine.steps import Spec
 
 import ag
-
-__all__ = ["Call", "Refused", "Seen", "Step", "World", "flat", "tail"]
 
 Seen = dict[str, Any]  # what was seen, by name: (type, shape, bytes), numbers, or a Refused
 MOMENTS = {
@@ -49,21 +43,12 @@ class Step:
 
 @dataclass
 class World:
-    """One of the two.
-
-    Attributes
-    ----------
-    device : str
-    captured : bool
-        Whether this is the subject.
-    kind, dtype : str
-        The model, and the default element type.
-    """
+    """One of the two worlds."""
 
     device: str
-    captured: bool
-    kind: str = "dense"
-    dtype: str = "f32"
+    captured: bool  # whether this is the subject
+    kind: str = "dense"  # of model
+    dtype: str = "f32"  # the default element type
     names: dict[str, Any] = field(default_factory=dict)  # the globals of steps
     steps: list[Step] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)

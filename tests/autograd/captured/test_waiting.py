@@ -1,8 +1,4 @@
-"""While a call is recorded nothing runs: its program makes the launches, and leaves what an eager call would leave.
-
-So a recorded call needs the memory of its program alone.  Where somebody asks for values before, what was noted runs at
-once; where something fails, nothing that looks computed is left.
-"""
+"""While a call is recorded nothing runs, unless values are asked for; it leaves what an eager call would leave."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Kernels of products with an epilogue, and with sums of rows beside the product: they give the bits of the launches
-they replace, in several kinds of tiles, with guard words.
-"""
+"""Products with an epilogue, or with sums of rows, give the bits of the launches that they replace."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Products of matrices in every kind of tiles: all transposes, batches and pieces equal numpy's on both drivers, with
-guard words, the same to the bit each time; and which tiles are chosen, and when the inner axis is cut.
-"""
+"""Products of matrices in every kind of tiles equal numpy's, with guard words; and which tiles are chosen."""
 
 from __future__ import annotations
 

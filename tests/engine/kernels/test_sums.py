@@ -1,8 +1,4 @@
-"""Long sums keep their digits along every axis, in every kernel that makes one.
-
-One number is added again and again, so that errors have one sign: of a sum that is made one by one they are 1e-3, of
-one that is made pairwise 1e-6.
-"""
+"""Long sums of one number keep their digits along every axis, in every kernel that makes one."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ from machine.pytorch.ops import express, need, number, operand
 
 import ag
 
-__all__: list[str] = []
-
 Tensor = Any
 
 

@@ -30,8 +30,6 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import ag
 
-__all__ = ["Count", "compare_op", "shared_ops"]
-
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 NEAR = {("cpu", "f64"): 1e-9, ("cpu", "f32"): 2e-5}  # of the largest element, and of each
 REFUSALS = (ag.AgError, ValueError, TypeError, IndexError, NotImplementedError)

@@ -1,9 +1,6 @@
 """PyTorch's ops in terms of ag's: one function per name of PyTorch's table of samples, `op_db`.
 
-A function gets what a sample has, with ag tensors of the same shapes where the sample has floating point tensors and
-numpy arrays where it has integers.  What ag has not, such as an argument, is `Inexpressible`, with the reason.
-Layouts differ: PyTorch puts the batch first and features last, ag the other way round, so axes are turned before and
-after.  Knows nothing of samples and comparisons (op_db.py).
+What ag has not is `Inexpressible`.  PyTorch puts the batch first, ag last, so axes are turned before and after.
 """
 
 from __future__ import annotations
@@ -14,8 +11,6 @@ from typing import Any
 import numpy as np
 
 import ag
-
-__all__ = ["EXPRESSED", "Inexpressible"]
 
 Tensor = Any
 

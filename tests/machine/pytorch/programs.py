@@ -1,7 +1,4 @@
-"""The functions that random programs use, on tensors of PyTorch, and a step of training with them.
-
-Names, arguments and layouts are ag's: features first, the batch last.  Knows nothing of how programs are drawn.
-"""
+"""The functions of random programs on tensors of PyTorch; names, arguments and layouts are ag's."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (PyTorch's own name for it)
 from machine.programs import Array, Program, compute
-
-__all__ = ["train_once"]
 
 Tensor = Any
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], Any]] = {
