@@ -108,10 +108,10 @@ class KeyValueCache:
 
 
 class Continued:
-    """One call of a layer with a cache: refused, before anything is computed, unless it goes on where the last ended.
+    """One call of a layer with a cache; refused before anything is computed, unless it continues the last one.
 
-    What is kept belongs to the `layer` and to all tensors that it has now; `x`, of shape (d_model, time) or (d_model,
-    time, batch), has the new positions.  `others`: whether keys or values of something else than `x` were given.
+    `x`, of shape (d_model, time) or (d_model, time, batch), has the new positions.  `others` says that keys or values
+    of another tensor than `x` were given.
     """
 
     def __init__(self, cache: KeyValueCache, layer: Layer, x: Tensor, causal_mask: bool, others: bool) -> None:
