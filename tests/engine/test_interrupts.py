@@ -86,13 +86,7 @@ class Training:
 
 
 def check_interrupt(training: Training, number: int) -> bool:
-    """The second step is interrupted: the first counts, and the second is made or not; then all goes on.
-
-    Returns
-    -------
-    bool
-        Whether there was such a place.
-    """
+    """Interrupt the second step, which is made or not; return whether there was such a place."""
     training.reset()
     training.step(training.x)
     kept = training.x * 3.0

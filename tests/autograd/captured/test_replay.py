@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ class Twin:
         """Return what a call returns or raises, in a comparable form."""
         with ExitStack() as stack:
             if not self.in_code:
-                stack.enter_context(patched(program, "HAS_CODE", False))
+                stack.enter_context(patch.object(program, "HAS_CODE", False))
             try:
                 found = self.run(*args)
             except Exception as error:  # noqa: BLE001 - whatever the other one raises, too
@@ -69,18 +70,6 @@ class Twin:
         grads = [p.grad for p in self.net.parameters().values()]
         return ([p.numpy().tobytes() for p in self.net.parameters().values()],
                 [None if g is None else g.numpy().tobytes() for g in grads])
-
-
-def patched(owner: object, name: str, value: object) -> AbstractContextManager[None]:
-    class Patched(AbstractContextManager[None]):
-        def __enter__(self) -> None:
-            self.before = getattr(owner, name)
-            setattr(owner, name, value)
-
-        def __exit__(self, *_: object) -> None:
-            setattr(owner, name, self.before)
-
-    return Patched()
 
 
 @pytest.fixture

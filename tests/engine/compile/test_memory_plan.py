@@ -173,10 +173,6 @@ def test_what_is_yet_to_be_written_is_memory_for_others(device: str) -> None:
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_cheap_results_are_computed_again(device: str, changes: bool) -> None:
-    """Between their first and their second use other memory is needed; what cannot be made again is kept.
-
-    That is also what was made of memory that changes in between.
-    """
     backend = backend_of(device)
     programs = []
     for recompute in (False, True):

@@ -1,8 +1,6 @@
-"""Convolution and its gradients as products in tiles of every kind, and element by element: random geometries equal the
-references on both drivers, with guard words, and are the same to the bit when they are made again.
+"""Convolution and its gradients in tiles of every kind equal the references, with guard words, the same each time.
 
-AG_TEST_GEOMETRIES=300 tries as many geometries per primitive, driver and kind, and more windows; the default is a
-share of them.
+AG_TEST_GEOMETRIES=300 tries as many geometries per primitive, driver and kind; the default is a share of them.
 """
 
 from __future__ import annotations
