@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from gc import get_referents, is_tracked
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ M = TypeVar("M")
 
 _NOT_INSIDE = (type, ModuleType, CodeType, FrameType)  # what these refer to is no part of a model
 _OWN = ("ag.autograd.", "ag.engine.")  # objects of these packages hold no layers: programs, devices, memory
+_NO_VALUES = (*_NOT_INSIDE, FunctionType, classmethod, staticmethod, property, MemberDescriptorType)
+_LIBRARIES = {"ag", "builtins", *sys.stdlib_module_names}  # whose classes hold no layers of a model
 
 
 class _Moded(Protocol):
@@ -37,7 +40,14 @@ def _inside(x: object) -> Iterable[object]:
         return [getattr(x, "__wrapped__", None)]  # of a captured step
     if isinstance(x, FunctionType):  # not its globals
         return [*(x.__closure__ or ()), x.__defaults__, x.__kwdefaults__, vars(x)]
-    return get_referents(x)
+    return [*get_referents(x), *_of_classes(type(x))]
+
+
+def _of_classes(kind: type) -> Iterator[object]:
+    """List the values that a user's class and its bases hold, without methods, descriptors and other classes."""
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in _LIBRARIES:
+            yield from (value for value in vars(base).values() if not isinstance(value, _NO_VALUES))
 
 
 def reached_from(x: object, seen: set[int]) -> Iterator[object]:

@@ -87,7 +87,8 @@ def test_one_layer_may_have_a_name_twice() -> None:
     lambda x: Plain(x).method, local, lambda x: np.array([x, None], object), lambda x: [{"a": deque([x])}], Slotted,
     listed, lambda x: lambda y, x=x: x(y), lambda x: Plain(Slotted([Plain(x)])), lambda x: {"a": x}.values(),
     lambda x: ChainMap({}, {"a": x}), lambda x: UserList([x]), lambda x: MappingProxyType({1: x}), lambda x: {x: 1},
-    lambda x: iter([x]), lambda x: ag.no_grad()(local(x)), lambda x: ag.ag_capture(local(x))])
+    lambda x: iter([x]), lambda x: ag.no_grad()(local(x)), lambda x: ag.ag_capture(local(x)),
+    lambda x: type("Holder", (), {"layer": x})()])
 def test_a_hidden_layer_is_refused_unless_it_is_reached(hide: Callable[[object], object]) -> None:
     net = Net()
     net.more = hide(ag.ag_linear(2, 2))
