@@ -101,10 +101,15 @@ def shares(placement: Placement, stacks: int) -> list[list[float]]:
     return [flat[i : i + placement.replicas] for i in range(0, count, placement.replicas)]
 
 
+def stacks_of(options: dict[str, Any]) -> int:
+    """Return how many stacks a step has; 0 if samples are passed one by one."""
+    return options.get("batch", 0) // options.get("stack", 1)
+
+
 def placed(device: str, scenario: str, placement: Placement) -> list[ag.DPResult]:
     """Return the results of all ranks."""
     options = SCENARIOS[scenario]
-    of_ranks = shares(placement, options.get("batch", 0) // options.get("stack", 1))
+    of_ranks = shares(placement, stacks_of(options))
     if placement.ranks == 1:
         return [train(places(device, placement.replicas), options, balance=of_ranks[0])]
     devices = dealt(placement.ranks, placement.replicas)
@@ -116,7 +121,7 @@ def cases() -> list[Any]:
     """Return all pairs but those that are refused; what is not quick is slow."""
     return [pytest.param(scenario, placement, marks=() if placement in QUICK else pytest.mark.slow)
             for scenario, options in SCENARIOS.items() for placement, of in PLACEMENTS.items()
-            if of.ranks == 1 or "sync_batch_norm" not in options]
+            if (of.ranks == 1 or "sync_batch_norm" not in options) and all(map(any, shares(of, stacks_of(options))))]
 
 
 @pytest.mark.parametrize(("scenario", "placement"), cases())
