@@ -721,7 +721,7 @@ mutant("launcher", "a slow start is cut short", "ag/tools/launcher/job.py",
 mutant("launcher", "ranks wait for one that never called", "ag/tools/launcher/job.py", "absent & known", "set()",
        f"{START}::test_a_rank_is_lost_before_it_has_called")
 mutant("launcher", "the deaf are not told", "ag/tools/launcher/job.py", "if number is not None and deaf:", "if False:",
-       f"{START}::test_sigterm_ends_a_job_that_starts[ranks that do not hear it]")
+       f"{START}::test_a_rank_that_does_not_hear_the_answer_is_signalled")
 mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/job.py",
        "number == signal.SIGKILL or dies_of(process, number)", "os.kill(process, signal.SIGKILL)",
        f"{START}::test_ranks_that_handle_sigterm_are_not_hurried")

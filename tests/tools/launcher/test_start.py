@@ -217,6 +217,21 @@ def test_sigterm_ends_a_job_that_starts(whom: str, starts: Starts) -> None:
     assert monotonic() - begin < patience(10)
 
 
+@pytest.mark.parametrize(("answer", "number"), [
+    (rank.LEAVE, signal.SIGTERM), (rank.END, signal.SIGKILL), (rank.GO_ON, None)])
+def test_a_rank_that_does_not_hear_the_answer_is_signalled(answer: bytes, number: int | None,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(job, "processes_of", lambda name: {7: name})
+    monkeypatch.setattr(job, "dies_of", lambda process, number: True)
+    monkeypatch.setattr(os, "kill", lambda process, number: told.append((process, number)))
+    running = job.Job.__new__(job.Job)
+    running._name = "a job"
+    running.contacts = SimpleNamespace(answer=answer, processes_here=lambda silent: [7, 8])  # type: ignore[assignment]
+    running._tell_the_deaf()
+    assert told == ([] if number is None else [(7, number)])
+
+
 def test_ranks_that_handle_sigterm_are_not_hurried(starts: Starts) -> None:
     """Before they begin to join each other they may have something to save, after a call that nothing interrupts."""
     assert starts.run("""
