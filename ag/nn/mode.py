@@ -40,6 +40,8 @@ def _inside(x: object) -> Iterable[object]:
         return [getattr(x, "__wrapped__", None)]  # of a captured step
     if isinstance(x, FunctionType):  # not its globals
         return [*(x.__closure__ or ()), x.__defaults__, x.__kwdefaults__, vars(x)]
+    if type(x).__module__.partition(".")[0] in _LIBRARIES:  # hot path: nearly all are dicts, lists and tuples
+        return get_referents(x)
     return [*get_referents(x), *_of_classes(type(x))]
 
 
