@@ -30,13 +30,17 @@ class _Moded(Protocol):
     training: bool
 
 
+def _is_closed(x: object) -> bool:
+    return isinstance(x, _NOT_INSIDE) or type(x).__module__.startswith(_OWN)
+
+
 def _inside(x: object) -> Iterable[object]:
     """List what an object refers to directly, without running its class's code; of a function, what it was given."""
     if isinstance(x, np.ndarray):
         return x.ravel().tolist() if x.dtype.hasobject else ()
     if not is_tracked(x) or isinstance(x, _NOT_INSIDE):
         return ()
-    if type(x).__module__.startswith(_OWN):
+    if _is_closed(x):
         return [getattr(x, "__wrapped__", None)]  # of a captured step
     if isinstance(x, FunctionType):  # not its globals
         return [*(x.__closure__ or ()), x.__defaults__, x.__kwdefaults__, vars(x)]
@@ -80,7 +84,7 @@ def objects_in(model: object, seen: set[int] | None = None, functions: bool = Fa
         if isinstance(part, Tensor) or (isinstance(part, FunctionType) and not functions):
             continue
         # attributes first, in their order, which copies have as well; copies, as other threads may change them
-        attributes = [] if isinstance(part, _NOT_INSIDE) else [*dict(getattr(part, "__dict__", ())).values()]
+        attributes = [] if _is_closed(part) else [*dict(getattr(part, "__dict__", ())).values()]
         todo += reversed([*attributes, *_inside(part)])
 
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.nn.mode import objects_in
 
 RNG = np.random.default_rng(2)
 X = RNG.standard_normal((4, 6)).astype(np.float32)
@@ -228,6 +229,17 @@ def test_modes_reach_every_layer(make: Any) -> None:
     if isinstance(model, ag.Layer):
         assert model.eval() is model and modes(model) == {False}
         assert model.train() is model and modes(model) == {True}
+
+
+def test_modes_are_not_looked_for_in_what_a_captured_step_recorded() -> None:
+    dropout = ag.ag_dropout(0.5)
+    step = ag.ag_capture(lambda x: ag.ag_exp(dropout(x)))
+    model = {"step": step}
+    ag.ag_eval(model)
+    assert not dropout.training
+    for _ in range(3):
+        step(ag.ag_tensor(X))
+    assert len(list(objects_in(model, functions=True))) < 100  # nor in the devices that it leads to
 
 
 def test_state_dict_round_trip(device: str) -> None:
