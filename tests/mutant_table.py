@@ -336,7 +336,7 @@ mutant("rounding", "the loss scale is not undone", "ag/autograd/cotangent.py", "
        "autograd/test_loss_scale.py::test_the_scale_changes_no_gradient[cpu]")
 OWNERS = "autograd/test_loss_scale_owners.py"
 mutant("rounding", "a loss scale holds for everybody", "ag/autograd/half.py", "for _, scale in owners.values()}",
-       "for scale in _every()}", f"{OWNERS}::test_another_optimizer_changes_no_bit[cpu-eager]")
+       "for scale in _every()}", f"{OWNERS}::test_a_parameter_of_no_optimizer_is_not_scaled[cpu]")
 mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/half.py", "if len(states) < 2:",
        "if len(states) < 9:", f"{OWNERS}::test_a_pass_to_several_uses_the_smallest[cpu-eager]")
 mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.py",

@@ -69,13 +69,6 @@ def test_gradients_are_the_same_to_the_bit(device: str, capture: bool) -> None:
     assert gradients(ag.ag_checkpoint, capture) == gradients(call, False)
 
 
-def test_a_checkpoint_in_a_checkpoint() -> None:
-    def nested(fn: Callable[..., ag.Tensor], layer: ag.Layer, x: ag.Tensor) -> ag.Tensor:
-        return ag.ag_checkpoint(lambda x: ag.ag_checkpoint(fn, layer, x), x)
-
-    assert gradients(nested, False) == gradients(call, False)
-
-
 def test_running_averages_are_updated_once(device: str) -> None:
     def averages(wrap: Callable[..., ag.Tensor]) -> list[bytes]:
         ag.ag_seed(1)
@@ -88,30 +81,6 @@ def test_running_averages_are_updated_once(device: str) -> None:
         return [t.numpy().tobytes() for t in tensors if t is not None]
 
     assert averages(ag.ag_checkpoint) == averages(call)
-
-
-def test_the_first_segment_needs_no_tensor_with_a_gradient() -> None:
-    layer = ag.ag_linear(6, 2)
-    x = ag.ag_tensor(X)
-    with ag.with_grad_tape():
-        loss = ag.ag_sum(ag.ag_checkpoint(layer, x) ** 2)
-    grads = ag.backward(loss)
-    with ag.with_grad_tape():
-        plain = ag.backward(ag.ag_sum(layer(x) ** 2))
-    assert set(grads) == set(plain)
-    assert all(np.array_equal(grads[p].numpy(), plain[p].numpy()) for p in plain)
-
-
-def test_tensors_that_the_function_closes_over() -> None:
-    W = ag.ag_param(np.full((2, 2), 0.5))
-
-    def gradient(wrap: Callable[..., ag.Tensor]) -> bytes:
-        with ag.with_grad_tape():
-            h = ag.ag_tanh(W)
-            loss = ag.ag_sum(wrap(lambda: h * h + W) + h)
-        return ag.backward(loss)[W].numpy().tobytes()
-
-    assert gradient(ag.ag_checkpoint) == gradient(call)
 
 
 def test_arrays_and_other_arguments(device: str) -> None:
@@ -165,13 +134,6 @@ def test_the_function_is_called_again_in_backward_only() -> None:
     assert ag.backward(loss)[W].item() == 4 and len(calls) == 4
     with expect_error("backward twice through a checkpoint", ag.TapeError, "ag_checkpoint was used up"):
         ag.backward(loss)
-
-
-def test_gradcheck() -> None:
-    def fn(inputs: list[ag.Tensor]) -> ag.Tensor:
-        return ag.ag_sum(ag.ag_checkpoint(lambda a, b: ag.ag_tanh(a * b) @ a, *inputs) ** 2)
-
-    assert ag.ag_gradcheck(fn, [ag.ag_param(X[:4, :4]), ag.ag_param(X[1:5, :4])], quiet=True)
 
 
 # ---------------------------------------------------------------------------------------------- memory

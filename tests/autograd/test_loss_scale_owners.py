@@ -43,41 +43,6 @@ def set_scale(optimizer: ag.Optimizer, scale: float) -> None:
 # ---------------------------------------------------------------------------------------------- others
 
 
-def trained(wrap: Callable[..., Any], device: str) -> list[Array]:
-    """Gradients of a model without an optimizer, updated by hand, with some that would overflow times 65536."""
-    ag.ag_seed(3)
-    model = ag.ag_sequential(ag.ag_linear(4, 6, "tanh"), ag.ag_batch_norm(6), ag.ag_dropout(0.2), ag.ag_linear(6, 2))
-    params = model.parameters()
-    x = np.random.default_rng(1).normal(size=(4, 8))
-
-    def step(x: ag.Tensor) -> ag.Tensor:
-        with ag.with_grad_tape():
-            loss = ag.ag_sum(ag.ag_scale(model(x), 3.0))
-        ag.backward(loss)
-        return loss
-
-    run, found = wrap(step), []
-    for _ in range(4):
-        run(ag.ag_tensor(x, device))
-        found += [p.grad.numpy() for p in params.values() if p.grad is not None]
-        for p in params.values():
-            assert p.grad is not None
-            p.data = p.numpy() - 0.01 * p.grad.numpy()
-            p.grad = None
-    return found
-
-
-@wrapped
-def test_another_optimizer_changes_no_bit(device: str, f16: None, wrap: Callable[..., Any]) -> None:
-    alone = trained(wrap, device)
-    optimizer = ag.optimizer_adam([param()])
-    beside = trained(wrap, device)
-    assert all(np.isfinite(g).all() for g in alone) and len(alone) == len(beside)
-    for a, b in zip(alone, beside, strict=True):
-        assert a.tobytes() == b.tobytes()
-    assert optimizer.loss_scale == 65536.0
-
-
 def test_a_parameter_of_no_optimizer_is_not_scaled(device: str, f16: None) -> None:
     W, X = param(), param(1)
     optimizer = ag.optimizer_sgd([W])
@@ -438,11 +403,3 @@ def test_a_replayed_step_of_float32_parameters_waits_as_an_eager_one(device: str
         run(ag.ag_tensor([[np.inf]], dtype="f32"))
         ends.append([*values, U.item()])
     assert ends == [[0.75, 0.5, 0.25, 0.25, -np.inf]] * 2
-
-
-def test_scales_die_with_their_optimizers(device: str, f16: None) -> None:
-    W = param()
-    optimizers = [ag.optimizer_sgd([W]) for _ in range(3)]
-    assert len(scales_of([W.id])) == 1
-    optimizers.clear()
-    assert scales_of([W.id]) == []

@@ -154,17 +154,6 @@ def test_sequential_refuses_what_is_no_layer() -> None:
         ag.ag_sequential(ag.ag_linear(4, 3), lambda x: x)
 
 
-def test_gradients_by_name() -> None:
-    model = ag.ag_sequential(ag.ag_linear(4, 3), ag.ag_linear(3, 1))
-    with ag.with_grad_tape():
-        loss = ag.ag_sum(model(X))
-    grads = ag.backward(loss)
-    model.parameters()
-    assert grads["layer2_W"] is grads[model[1].W]
-    with expect_error("a gradient under an unknown name", KeyError, "'layer3_W'", "layer1_W"):
-        grads["layer3_W"]
-
-
 def test_an_own_layer_finds_what_is_in_lists_and_dicts() -> None:
     model = Inner()
     assert list(model.parameters()) == ["scale", "heads_b2", "first_W", "first_b", "blocks1_W", "blocks1_b",

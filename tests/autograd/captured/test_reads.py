@@ -43,12 +43,6 @@ returned
     reads get().rate
     then c.rate = 3.0
 
-over the class's
-    class A: k = 1.0
-    a = A()
-    reads a.k
-    then a.k = 3.0
-
 in slots
     class A: __slots__ = ('k',)
     a = A()
@@ -78,11 +72,6 @@ of a dict's subclass
     a = A()
     reads a.rate
     then a.rate = 3.0
-
-in an object's list
-    a = SimpleNamespace(b=SimpleNamespace(list=[Config()]))
-    reads a.b.list[0].rate
-    then a.b.list[0].rate = 3.0
 
 one of many in a dict
     a = {f'a{i}': [Config()] for i in range(80)}
@@ -194,20 +183,9 @@ a partial
     reads read()
     then c.rate = 3.0
 
-a partial's list
-    box = [1.0]
-    read = partial(lambda box: box[0], box)
-    reads read()
-    then box[0] = 3.0
-
 a method
     a = Runs()
     reads a.run()
-    then a.config.rate = 3.0
-
-a callable
-    a = Runs()
-    reads a()
     then a.config.rate = 3.0
 
 another method
@@ -226,11 +204,6 @@ a module
     m = module('tests_m', k=1.0)
     reads m.k
     then m.k = 3.0
-
-a submodule
-    m = module('tests_m', sub=module('tests_m.sub', k=1.0))
-    reads m.sub.k
-    then m.sub.k = 3.0
 
 a class of a submodule
     m = module('tests_m', sub=module('tests_m.sub', A=type('A', (), {'__module__': 'tests_m.sub', 'k': 1.0})))
@@ -263,14 +236,6 @@ given to a layer
     a, c = A(), Config()
     reads a(c)
     then c.rate = 3.0
-
-a layer's class
-    class A(ag.Layer):
-        k = 1.0
-        def rate(self): return self.k
-    a = A()
-    reads a.rate()
-    then A.k = 3.0
 
 the type of a layer
     class A(ag.Layer):
@@ -318,11 +283,6 @@ absent from a layer's class
     reads a.rate()
     then A.k = 3.0
 
-nested dicts
-    a = {'a': {'b': [1.0, {'c': 1.0}]}}
-    reads a['a']['b'][1]['c']
-    then a['a']['b'][1]['c'] = 3.0
-
 ten levels deep
     a = inner = {'k': 1.0}
     for _ in range(9): a = {'in': a}
@@ -342,16 +302,6 @@ deque
     a = deque([1.0])
     reads a[0]
     then a[0] = 3.0
-
-UserList
-    a = UserList([1.0])
-    reads a[0]
-    then a[0] = 3.0
-
-UserDict
-    a = UserDict(k=1.0)
-    reads a['k']
-    then a['k'] = 3.0
 
 ChainMap
     a = ChainMap({'k': 1.0})
@@ -374,16 +324,6 @@ array
     reads a[0]
     then a[0] = 3.0
 
-bytearray
-    a = bytearray([1])
-    reads a[0]
-    then a[0] = 3
-
-memoryview
-    a = memoryview(bytearray([1]))
-    reads a[0]
-    then a[0] = 3
-
 MappingProxyType
     d = {'k': 1.0}
     a = MappingProxyType(d)
@@ -396,12 +336,6 @@ values
     reads next(iter(a))
     then d['k'] = 3.0
 
-items
-    d = {'k': 1.0}
-    a = d.items()
-    reads max(a)[1]
-    then d['k'] = 3.0
-
 the last default
     fs = [lambda c=[1.0]: c[0] for _ in range(3)]
     reads fs[0]() * fs[2]()
@@ -409,7 +343,7 @@ the last default
 """
 SHARED = """
 from array import array
-from collections import ChainMap, UserDict, UserList, deque
+from collections import ChainMap, deque
 from contextvars import ContextVar
 from functools import partial, singledispatch
 from types import MappingProxyType, SimpleNamespace
@@ -428,7 +362,6 @@ class Runs:
     def run(self):
         self.last = "set and never read"
         return self.helper(self.config)
-    __call__ = run
 
 def rate_of(config): return config.rate
 """

@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from helpers.devices import run_code
 from helpers.interrupts import at_place
 
 import ag
@@ -128,11 +127,6 @@ def a_layer(twins: list[Twin]) -> None:
         twin.net.eval()
 
 
-def a_frozen_parameter(twins: list[Twin]) -> None:
-    for twin in twins:
-        next(iter(twin.net.parameters().values())).requires_grad = False
-
-
 def a_gradient(twins: list[Twin]) -> None:
     for twin in twins:
         p = next(iter(twin.net.parameters().values()))
@@ -159,7 +153,6 @@ CHANGES: dict[str, tuple[Change, bool]] = {
     "nothing": (lambda _: None, False),
     "an attribute": (an_attribute, True),
     "the mode of layers": (a_layer, True),
-    "a frozen parameter": (a_frozen_parameter, True),
     "a gradient": (a_gradient, True),
     "a learning rate": (a_learning_rate, False),
     "other values": (new_values, False),
@@ -239,22 +232,6 @@ def test_gradients_that_stay(device: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert before == [[g.numpy().tobytes() for g in grads if g is not None] for grads in kept]
 
 
-def test_large_results_that_are_held(device: str) -> None:
-    """They lie on the program's memory: Python moves them before that is written again."""
-    @ag.ag_capture
-    def step(x: ag.Tensor) -> ag.Tensor:
-        return x * 2.0 + 1.0
-
-    held = []
-    for number in range(12):
-        x = np.full((64, 64), number, np.float32)
-        held.append((number, step(ag.ag_tensor(x, device))))
-        if number % 3 == 0:
-            held.clear()
-    for number, y in held:
-        assert (y.numpy() == 2 * number + 1).all()
-
-
 def test_another_thread(twins: list[Twin]) -> None:
     for number in range(1, 6):
         same(twins, *batch(twins[0].device, number))
@@ -282,27 +259,6 @@ def test_a_step_that_is_closed(twins: list[Twin]) -> None:
     for twin in twins:
         twin.run.close()
     same(twins, *batch(twins[0].device, 6), by_python=True)
-
-
-@pytest.mark.parametrize("returns", ["nothing", "a dict", "its argument", "the same tensor twice"])
-def test_what_steps_return(device: str, returns: str) -> None:
-    @ag.ag_capture
-    def step(x: Any) -> Any:
-        y = x * 2.0
-        return {"nothing": None, "a dict": {"y": y, "z": [y + 1.0]}, "its argument": x,
-                "the same tensor twice": (y, y)}[returns]
-
-    for number in range(1, 7):
-        x = ag.ag_tensor(np.full(3, number, np.float32), device)
-        found = step(x)
-        if returns == "nothing":
-            assert found is None
-        elif returns == "a dict":
-            assert (found["y"].numpy() + 1 == found["z"][0].numpy()).all()
-        elif returns == "its argument":
-            assert found is x
-        else:
-            assert found[0] is found[1]
 
 
 def test_a_handler_that_calls_the_step(twins: list[Twin]) -> None:
@@ -333,32 +289,6 @@ def test_an_interrupt(twins: list[Twin]) -> None:
             twins[0].run(*batch(device, 9))
         assert seen[0] >= 1
         assert isinstance(twins[0](*batch(device, 10)), list)
-
-
-SHUT_DOWN = """
-import numpy as np, ag
-x = ag.ag_tensor(np.ones(3), DEVICE)
-step = ag.ag_capture(lambda x: x * 2.0)
-for _ in range(6):
-    step(x)
-ag.ag_shutdown()
-try:
-    step(x)
-except ag.DeviceError as error:
-    said = {"error": str(error)}
-"""
-
-
-def test_a_device_that_was_shut_down(device: str) -> None:
-    assert "closed by ag_shutdown" in run_code(f"DEVICE = {device!r}\n{SHUT_DOWN}")["error"]
-
-
-def test_without_compiled_code(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "HAS_CODE", False)
-    twin = Twin(device, True, monkeypatch)
-    for number in range(1, 12):
-        assert isinstance(twin(*batch(device, number)), list)
-    assert twin.looks == 11
 
 
 @pytest.fixture

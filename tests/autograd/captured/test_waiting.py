@@ -12,7 +12,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.arena import Arena, Block
+from ag.engine.arena import Block
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
@@ -254,38 +254,8 @@ def test_what_is_left_is_compared(device: str, what: str) -> None:
         captured(x_on(device))
 
 
-class Small(NumpyBackend):
-    """A device that has little memory, from when it is told so."""
-
-    full = False
-
-    def __init__(self) -> None:
-        super().__init__(index=9)
-        self.arena = Arena(self._memory, align=64)
-
-    def _memory(self, nbytes: int) -> object:
-        if self.full:
-            raise ag.ArenaError("full")
-        return np.empty(nbytes, np.uint8)
-
-
-def test_what_cannot_catch_up_has_no_values() -> None:
-    backend = Small()
-    x = backend.zeros((MIB * 20,), F32)
-    with record(backend, waits=True) as recording:
-        total = backend.launch(add, x, x)
-        product = backend.launch(mul, total, total)
-        backend.full = True
-        with expect_error("no memory to catch up", ag.ArenaError, "no 83886080 bytes left"):
-            recording.catch_up()
-    backend.full = False
-    for b in (total, product):
-        with expect_error("a result that was never made", ag.CaptureError, "has no values"):
-            backend.download(b)
-
-
 def test_where_a_program_fails_the_results_have_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Small()
+    backend = NumpyBackend(index=9)
     x = backend.zeros((4,), F32)
 
     def fail(launches: object) -> None:
