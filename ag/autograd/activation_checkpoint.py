@@ -1,8 +1,5 @@
 """Activation checkpointing, on the tape: `backward` computes a function's intermediate results again.
 
-    call       fn(x) without the tape                     ->  its result, and a node that knows fn and x
-    backward   at that node: fn(x) again, with the tape   ->  continue in the new record, in the same order
-
 The user picks the function.  Rematerialization (`ag.engine.compile.rematerialize`) picks single launches instead.
 """
 

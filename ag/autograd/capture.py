@@ -1,9 +1,7 @@
 """Capture: record a training step, then replay it without running its Python; docs/capture.md is the contract.
 
-    call 1   recorded                call 3 ... 7   replayed
-    call 2   recorded, compared      call 8         recorded, compared; then 32, 128, ...
-
 There is one program per kind of call (`_kind`) and state of what the step reads; a change records anew.
+Calls 2, 8, 32, 128 and so on are recorded again and compared; those between them are replayed.
 """
 
 from __future__ import annotations

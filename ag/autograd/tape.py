@@ -1,9 +1,7 @@
 """The tape: what was computed from what, and the backward pass over it.
 
 Inside `with_grad_tape` every op that touches a parameter leaves a node on its result.  There is no global list: the
-record is freed with the last result.  `backward` visits nodes newest first and adds up the cotangents of all uses:
-
-    y = x * w; z = y + x        z -> (y, x), then y -> (x, w): x has two uses, the second is added to the first
+record is freed with the last result.  `backward` visits nodes newest first and adds up the cotangents of all uses.
 """
 
 from __future__ import annotations

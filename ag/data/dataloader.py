@@ -1,9 +1,7 @@
 """Batches of samples, shuffled reproducibly and resumable in the middle of an epoch.
 
 An epoch's order follows from the seed and the epoch's number.  Every loop has a place in an epoch of its own, and so
-has `next_batch`.  Ranks have shares of batches, here of 4 of the order 5 3 1 0 2 4:
-
-    rank 0    5 3 | 2          rank 1    1 0 | 4          state, on both, after a batch: epoch 0, next 1
+has `next_batch`.  Each rank has its share of every batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Images of files as samples: decoded by Pillow when asked for, cut to one size, normalised.
 
-    a photo, 500 x 375    its shorter side to 256: 341 x 256    cut out 224 x 224, at random or from the middle
-                          turned left to right or not           (colour - mean) / deviation
 Crops and flips follow from the seed, the pass and the image's number alone.
 """
 

@@ -1,7 +1,5 @@
 """Model files: a model's tensors and a JSON description of how to build it, loaded without running code.
 
-    {"layer": "Sequential", "layers": [{"layer": "Linear", "args": {"in_features": 4, "out_features": 3, ...}}, ...]}
-
 Names in a description are looked up among the layers of `ag.nn` alone.  Sizes are compared with what the file holds
 before anything is allocated.
 """

@@ -1,8 +1,5 @@
 """Keys and values of earlier positions, kept so that generating one more computes only its own.
 
-    attention(x[:, :5], cache)     keeps keys and values of 5 positions
-    attention(x[:, 5:6], cache)    joins those of one more; its query sees all 6
-
 `Continued` refuses a cache whose layers saw other positions, another order or other weights.
 """
 

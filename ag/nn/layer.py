@@ -1,9 +1,7 @@
 """The base of all layers: parameters by name, state dicts, train and eval mode, repr; checks of settings.
 
 Tensor attributes are parameters and buffers, layer attributes are children, also in lists, tuples and dicts.  A name
-with a leading underscore is never state.  Names are joined with underscores, as in ggmlR:
-
-    model.modules()     ("", model)  ("layer1", linear)  ("layer2", residual)  ("layer2_body", linear)
+with a leading underscore is never state.  Names are joined with underscores, as in ggmlR.
 """
 
 from __future__ import annotations

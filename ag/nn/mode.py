@@ -1,8 +1,4 @@
-"""Train and eval mode of models, and the walks over the objects in them.
-
-    self.blocks = [linear, linear]         members: ("blocks1", linear), ("blocks2", linear)
-    self.queue = deque([linear])           members: ("queue", the deque); reached_from: also linear
-"""
+"""Train and eval mode of models, and the walks over the objects in them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Settings: attributes that are checked when they are assigned, alone and beside the others.
-
-    opt.weight_decay = -1     ValueError
-    opt.weightdecay = 1       AttributeError: ... did you mean weight_decay?
-"""
+"""Settings: attributes that are checked when they are assigned, alone and beside the others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The samples of a training, as `dp_train` takes them: arrays with samples on the first axis, loaders, datasets.
 
-A sample of `dp_train` is a leaf, which counts as many times as it has samples.  Samples in batches of 4, leaves of 3:
-
-    epoch 0   batch 0   samples 5 2 | 6 0     batch 1   3 1 4 | -      a leaf that is left over counts 0
+A sample of `dp_train` is a leaf, which counts as many times as it has samples.
 Leaves of a batch are equally large, as far as possible, as batch norm needs two samples.
 """
 

@@ -1,9 +1,6 @@
 """The epochs of `fit`: a callback of `dp_train` that measures the model, writes the history and calls the callbacks.
 
-Its state is in the checkpoints of `dp_train`, so a training goes on in the middle of an epoch, and of its end:
-
-    step 5 is done | loss noted | row of epoch 2 is there | first callback was told | second callback ... Ctrl-C
-    resumed:                                                                          second callback, step 6
+Its state is in the checkpoints of `dp_train`, so a training goes on in the middle of an epoch, and of its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Estimators: networks as scikit-learn has its models, for pipelines, grid search and cross-validation.
-
-    make_pipeline(StandardScaler(), AgClassifier(epochs=20)).fit(X, y).predict(X)
-"""
+"""Estimators: networks as scikit-learn has its models, for pipelines, grid search and cross-validation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """`fit`: train a model in one call, on one device or several, with validation, metrics and callbacks.
 
-`dp_train` trains, also on one device; `fit` adds epochs:
-
-    dp_train    step 0   step 1   step 2 | step 3   step 4   step 5 | ...       `Leaves` has their samples
-    fit                           epoch 1                    epoch 2            validates, calls the callbacks
+`dp_train` trains, also on one device; `fit` adds epochs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Callbacks that show a training or write it to files: progress bars, a CSV file, event files of TensorBoard.
 
-    epoch 2/5: 100%|██████████| 1437/1437 [00:01<00:00, 1290 samples/s, loss=0.31, val_loss=0.4, val_accuracy=0.95]
 Rows are on the disk when their epoch is over.
 """
 

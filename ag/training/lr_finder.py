@@ -1,7 +1,5 @@
 """Learning rate finder: short training with a rate that grows from step to step, to see from where on it is too large.
 
-    rate    1e-6  1e-5  1e-4  1e-3  1e-2  1e-1  1
-    loss    2.3   2.3   2.2   1.6   0.9   1.4   9.8        least at 1e-2: take 1e-3; ends at 4 times the least
 A copy of the model trains.
 """
 

@@ -1,8 +1,6 @@
 """Evaluate and predict: a model's outputs for many samples, in batches, in eval mode and without a tape.
 
-Modes, the default device and the random generator stay as they were.  Means are over samples:
-
-    batch of 4, accuracy 0.75      batch of 1, accuracy 1.0      (4 * 0.75 + 1 * 1.0) / 5 = 0.8
+Modes, the default device and the random generator stay as they were.  Means are over samples.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Metrics: numbers that say how good outputs are, averaged over samples.
 
-A metric is a function ``metric(output, target)`` of a batch that returns the mean over its samples, as a loss does:
-
-    output of 3 classes, 3 samples    [[0.1 0.9 0.2]  [0.2 0.0 0.1]  [0.7 0.1 0.7]]      ids    [2 0 1]
-    accuracy                          classes 2 0 2 are largest, 2 of 3 are right: 0.667
+A metric is a function ``metric(output, target)`` of a batch that returns the mean over its samples, as a loss does.
 """
 
 from __future__ import annotations

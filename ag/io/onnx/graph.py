@@ -1,8 +1,4 @@
-"""Hold an ONNX graph while it is written: nodes, initializers, names; sizes that follow the batch become nodes, too.
-
-    reshape(x, (8, Size(0, 1)))            Reshape(x, [8, -1])
-    reshape(x, (Size(0, 1), Size(0, 2)))   Shape(first input) -> Mul -> Concat -> Reshape(x, ...)
-"""
+"""Hold an ONNX graph while it is written: nodes, initializers, names; sizes that follow the batch become nodes, too."""
 
 from __future__ import annotations
 

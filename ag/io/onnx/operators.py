@@ -2,8 +2,6 @@
 
 A writer takes the graph, operands, other arguments and the result's shape, and returns the result's name.
 An op without a row here or in `REFUSED` is a named error.  16-bit tensors are float32 to writers.
-
-    ag_relu(x)       Relu(x)                        affine(W, x, b)   Gemm(W, x, b)
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """List the ops that a model calls for one example.
 
-    x -> relu(W @ x + b)       affine   (parameter W, input x, parameter b)   -> step 0
-                               relu     (step 0,)                             -> step 1
-
 A tensor that is no input, parameter or result is a constant.  Reading values that follow from the input is an error.
 """
 

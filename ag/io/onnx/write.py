@@ -1,9 +1,6 @@
 """Write a program as a graph: each op by its writer, 16-bit tensors through float32, outputs under their names.
 
-Transposes that cancel are taken out; others move behind operators on elements, so that more of them meet:
-
-    Conv, Transpose, Relu, Transpose, Conv  ->  Conv, Relu, Conv
-    Add(Transpose(a), Transpose(b))         ->  Transpose(Add(a, b))
+Transposes that cancel are taken out; others move behind operators on elements, so that more of them meet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Communicators: what the members (ranks) of a group can do together, on numpy arrays.
 
-Sums are made in one fixed binary tree over the ranks: equal bits on all groups.  `all_reduce` of [a b] and [c d]:
-
-    parts            rank 0 gets c and adds a + c                 rank 1 gets b and adds b + d
-    spread           rank 0 gets b + d: [a+c b+d]                 rank 1 gets a + c: [a+c b+d]
+Sums are made in one fixed binary tree over the ranks: equal bits on all groups.
 """
 
 from __future__ import annotations

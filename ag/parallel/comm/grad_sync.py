@@ -1,7 +1,4 @@
-"""Gradient synchronization: the weighted average of sets of gradients, within a process and over a group of ranks.
-
-    rank 0: sets a, b with weights 2, 1      rank 1: set c with weight 1      ->   ((2 a + 1 b) + 1 c) / 4 on both
-"""
+"""Gradient synchronization: the weighted average of sets of gradients, within a process and over a group of ranks."""
 
 from __future__ import annotations
 

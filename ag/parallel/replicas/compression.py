@@ -1,9 +1,6 @@
 """Gradient compression: top-k sparsification with error feedback, in 16 bits if wanted.
 
-What a message leaves out is the residual, which is added to the next gradient.  With one element of four:
-
-    gradient   [ 3  1  0 -2 ]   whole [ 3  1  0 -2 ]   sent [ 3  .  .  . ]   residual [ 0  1  0 -2 ]
-    gradient   [ 0  1  0 -2 ]   whole [ 0  2  0 -4 ]   sent [ .  .  . -4 ]   residual [ 0  2  0  0 ]
+What a message leaves out is the residual, which is added to the next gradient.
 """
 
 from __future__ import annotations

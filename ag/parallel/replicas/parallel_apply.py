@@ -1,10 +1,7 @@
 """Parallel apply: several models at the same time, each in a thread, on its own arguments and device.
 
 Replicas on one device take turns in their order, so random numbers do not depend on timing.  While a replica waits in
-`ReplicaGroup.exchange` for values of all, the next of its device runs:
-
-    replica 0 (cpu)    runs ... exchange                          gets all values, runs ... ends
-    replica 1 (cpu)                      runs ... exchange                                       gets all values, ...
+`ReplicaGroup.exchange` for values of all, the next of its device runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Events between two steps, a callback, Ctrl-C and SIGTERM, and the results of `dp_train`.
 
-Weights, buffers and settings that a callback sets on one model hold for all.  Weights are compared with those sent:
-
-    sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
-    after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
+Weights, buffers and settings that a callback sets on one model hold for all.  Weights are compared with those sent.
 """
 
 from __future__ import annotations

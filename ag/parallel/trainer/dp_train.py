@@ -1,9 +1,4 @@
-"""`dp_train`: data-parallel training; one replica per device, one optimizer step on the host, equal bits everywhere.
-
-    cpu      samples 0-3, forward, backward   ->  gradients of 0-3
-    cpu:1    samples 4-7, forward, backward   ->  gradients of 4-7
-    host     tree sum, / 8, clip, optimizers  ->  weights, to cpu and cpu:1
-"""
+"""`dp_train`: data-parallel training; one replica per device, one optimizer step on the host, equal bits everywhere."""
 
 from __future__ import annotations
 

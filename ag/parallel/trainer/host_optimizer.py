@@ -1,9 +1,7 @@
 """The optimizers of a training, on the host's copies of the parameters, and their learning rate schedules.
 
 Gradients come in and weights go out as one array in the layout of the replicas.  Several optimizers have flat buffers
-each, to and from which their parameters are copied:
-
-    layout     | W1 | b1 | W2 | b2 |      AdamW of W1, W2: | W1 | W2 |      SGD of b1, b2: | b1 | b2 |
+each, to and from which their parameters are copied.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The ranks of a training: members of a group, each with its devices, that train one model with `dp_train`.
 
-Each rank adds up one part of all nodes (reduce-scatter), then parts are put together (all-gather):
-
-    rank 0   sends b to rank 1, adds a + c          sends a + c to rank 1      has [a+c b+d]
-    rank 1   sends c to rank 0, adds b + d          sends b + d to rank 0      has [a+c b+d]
+Each rank adds up one part of all nodes (reduce-scatter), then parts are put together (all-gather).
 """
 
 from __future__ import annotations

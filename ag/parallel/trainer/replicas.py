@@ -1,9 +1,4 @@
-"""The replicas of a rank, which work at the same time, each on its device.
-
-    shards     8 samples, shares 1 : 1     ->  samples 0-3, samples 4-7
-    compute    a thread for each device    ->  the sums of 0-3, the sums of 4-7
-    send       new weights                 ->  to each
-"""
+"""The replicas of a rank, which work at the same time, each on its device."""
 
 from __future__ import annotations
 

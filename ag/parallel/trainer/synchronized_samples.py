@@ -1,9 +1,6 @@
 """Synchronized samples: all samples of a step computed together, for layers that need sums over all of them.
 
-Every sample, or stack, has a thread and a tape.  Gradients of the parts are sums, too, in the order of the samples:
-
-    sample 0   forward ...  part 0  ->  tree sum  ->  total ... backward ...  gradient 0  ->  tree sum  ->  sum ...
-    sample 1   forward ...  part 1  ->   of all   ->  total ... backward ...  gradient 1  ->   of all   ->  sum ...
+Every sample, or stack, has a thread and a tape.  Gradients of the parts are sums, too, in the order of the samples.
 """
 
 from __future__ import annotations
