@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, zip_longest
 from secrets import token_hex
 from time import perf_counter
+from types import TracebackType
 from typing import TypeVar
 
 from ag.errors import CommError, RankLostError
@@ -19,6 +20,7 @@ from ag.log import log
 from ag.parallel.comm.comm import Comm, Json
 
 T = TypeVar("T")
+M = TypeVar("M", bound="Member")
 
 _PROCESS = token_hex(8)  # with the process number, which processes in containers may share
 
@@ -67,7 +69,7 @@ class Membership:
 
 
 class Member:
-    """A rank's place among those that train together."""
+    """A rank's place among those that train together; as a context it tells the others of an error."""
 
     advice: str  # ends the message where the ranks cannot go on
 
@@ -75,6 +77,23 @@ class Member:
         self._members = members
         self.place = "before", 0  # before, in or after which step
         self._over = False  # all ranks know that the training is over
+
+    def __enter__(self: M) -> M:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Make the other ranks raise in their next call after an error."""
+        if error is None or self._over or self.size == 1:
+            return
+        if isinstance(error, Exception):
+            self._tell_error(f"{type(error).__name__}: {error}")
+        else:  # KeyboardInterrupt, SystemExit: end now
+            self._abort(error)
+
+    def finish(self) -> None:
+        """Note that the training is over: this rank's later errors are not told to the others."""
+        self._over = True
 
     @property
     def where(self) -> str:
@@ -95,6 +114,10 @@ class Member:
         """Follow the group after a loss; return whether the remaining ranks go on."""
         raise NotImplementedError(f"{type(self).__name__} does not define _has_shrunk()")
 
+    def _tell_error(self, error: str) -> None:
+        """Tell the others that this rank has failed."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _tell_error()")
+
     def _abort(self, error: BaseException) -> None:
         self._over = True
         self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
@@ -114,6 +137,16 @@ class Member:
                 raise CommError(f"{self._members.who}: the ranks cannot go on {self.where}: "
                                 f"{str(error).rstrip('.')}; {self.advice}") from error
             raise
+
+    def _compare(self, lists: Sequence[Json], advice: str) -> None:
+        """Raise a CommError, on every rank, unless all ranks gave the same pairs of name and value."""
+        for rank, theirs in enumerate(lists):
+            for first, other in zip_longest(lists[0], theirs):
+                if first != other:
+                    self._over = True
+                    what = (first or other)[0]
+                    a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
+                    raise CommError(f"{self._members.who}: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
 
     def _refuse_shared(self, places: Sequence[tuple[Json, Sequence[str]]], advice: str) -> None:
         """Raise a CommError, on every rank, if two ranks have a `shared_device`; `advice` ends the message."""

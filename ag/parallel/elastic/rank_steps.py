@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from zlib import crc32
 
 import numpy as np
@@ -44,7 +43,7 @@ class OtherRankError(CommError):
 
 
 class RankSteps(Member):
-    """A rank's place among those that make steps together; as a context it tells the others of an error.
+    """A rank's place among those that make steps together.
 
     The communicator of `world` follows: it is that of the ranks that are left.
     """
@@ -61,22 +60,8 @@ class RankSteps(Member):
 
     # -------------------------------------------------------------------------------------- errors
 
-    def __enter__(self) -> RankSteps:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        """Make the other ranks raise, too."""
-        if error is None or self._over:
-            return
-        if isinstance(error, Exception):
-            self.tell(f"{type(error).__name__}: {error}", ends=True)
-        else:  # KeyboardInterrupt, SystemExit: end at once
-            self._abort(error)
-
-    def end(self) -> None:
-        """Stop telling the others: what this rank raises from now on, all raise by themselves."""
-        self._over = True
+    def _tell_error(self, error: str) -> None:
+        self.tell(error, ends=True)
 
     def has_ended(self) -> bool:
         """Return whether no call can be made any more."""
@@ -151,14 +136,7 @@ class RankSteps(Member):
         pairs = [(what, str(value)) for what, value in mine]
         used = sorted({*self._world.devices, *(x.device for x in tensors.values()), ag_default_device()})
         told = self.exchange([pairs, this_process(), used])
-        for rank, (theirs, _, _) in enumerate(told):
-            first = dict(map(tuple, told[0][0]))
-            other = dict(map(tuple, theirs))
-            for what in (*first, *other):
-                if first.get(what) != other.get(what):
-                    self.end()
-                    raise CommError(f"train_distributed: {what} is {first.get(what, 'not there')} on rank 0 and "
-                                    f"{other.get(what, 'not there')} on rank {rank}; all ranks must be given the same.")
+        self._compare([theirs for theirs, _, _ in told], "all ranks must be given the same")
         self._refuse_shared([(where, devices) for _, where, devices in told],
                             "give each rank devices of its own, and make its model and its batches inside "
                             "`with ag.ag_device` of one of them.")
@@ -177,7 +155,7 @@ class RankSteps(Member):
         content = np.fromfile(path, np.uint8) if self.rank == 0 and path.exists() else np.empty(0, np.uint8)
         size, *_ = self.exchange(content.size)
         if not size:
-            self.end()
+            self.finish()
             raise CheckpointError(f"train_distributed: rank 0 ({self._members.comm.hosts[0]}) has no checkpoint at "
                                   f"{path}; name a file in a folder that all hosts share, and go on with resume=True.")
         content = content if self.rank == 0 else np.empty(size, np.uint8)
@@ -218,13 +196,13 @@ class RankSteps(Member):
         told = self.exchange([samples, [*place, _digest(batch)]])
         for rank, (_, theirs) in enumerate(told):
             if theirs != told[0][1]:
-                self.end()
+                self.finish()
                 raise CommError(f"train_distributed: rank 0 is at {_named(told[0][1])}, and rank {rank} at "
                                 f"{_named(theirs)}; all ranks must be given the same data, of which each takes its "
                                 f"share.")
         total = sum(count for count, _ in told)
         if total == 0:
-            self.end()
+            self.finish()
             raise ShapeError("train_distributed: a batch has no samples; give at least one.")
         compressed = self._model if isinstance(self._model, CompressedDataParallel) else None
         with nullcontext() if compressed is None else compressed.sending(samples / total):

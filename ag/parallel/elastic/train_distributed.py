@@ -232,7 +232,7 @@ class _Loop:
             self.after_epoch()
         if self.ranks is not None:
             self.ranks.exchange()  # none is lost before all have come here, nor has failed to save
-            self.ranks.end()
+            self.ranks.finish()
             if isinstance(self.data, DataLoader) and isinstance(self._loader, DataLoader):
                 self.data.load_state_dict(self._loader.state_dict())
         return [*self.losses]
@@ -258,7 +258,7 @@ class _Loop:
         value = loss.item() if isinstance(loss, Tensor) else loss
         if not isfinite(value):
             if self.ranks is not None:
-                self.ranks.end()
+                self.ranks.finish()
             raise FloatingPointError(f"train_distributed: the loss of step {len(self.losses)} is {value}; weights are "
                                      f"as before the step. Lower the optimizer's lr, or look for such numbers in the "
                                      f"data.")
@@ -362,7 +362,7 @@ class _SavedLoop(_Loop):
             raise DeviceError(f"train_distributed: {what} in step {step} and no device is left; {advice}.") from error
         if not self._restarts:
             if self.ranks is not None:
-                self.ranks.end()
+                self.ranks.finish()
             raise DeviceError(f"train_distributed: {what} in step {step} and max_restarts are used up; {advice}."
                               ) from error
         self._restarts -= 1

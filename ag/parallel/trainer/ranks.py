@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that 
 
 
 class Ranks(Member):
-    """A rank's place among those that train together; as a context it tells the others of an error."""
+    """A rank's place among those that train together."""
 
     advice = "weights are those of the last step that was finished."
 
@@ -53,18 +51,8 @@ class Ranks(Member):
 
     # -------------------------------------------------------------------------------------- errors
 
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        """Make the other ranks raise in their next call after an error."""
-        if error is None or self._over or self.size == 1:
-            return
-        if isinstance(error, Exception):
-            self._tell({"error": f"failed {self.where} ({type(error).__name__}: {error})"})
-        else:  # KeyboardInterrupt, SystemExit: end now
-            self._abort(error)
+    def _tell_error(self, error: str) -> None:
+        self._tell({"error": f"failed {self.where} ({error})"})
 
     def _tell(self, message: dict[str, Json]) -> None:
         """Send the other ranks a message without a value."""
@@ -128,18 +116,7 @@ class Ranks(Member):
 
     def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
         """Raise a CommError unless all ranks have the same names and values; `advice` ends the message."""
-        lists = self.gather([(what, str(value)) for what, value in named])
-        for rank, theirs in enumerate(lists):
-            for first, other in zip_longest(lists[0], theirs):
-                if first != other:
-                    self._over = True  # every rank raises this
-                    what = (first or other)[0]
-                    a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
-                    raise CommError(f"dp_train: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
-
-    def finish(self) -> None:
-        """Note that the training is done: later errors are not told to the other ranks."""
-        self._over = True
+        self._compare(self.gather([(what, str(value)) for what, value in named]), advice)
 
     # -------------------------------------------------------------------------------------- before the first step
 
