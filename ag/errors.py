@@ -84,11 +84,6 @@ def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: 
 
     `refusal` begins the message.  `required` are names that may not be missing, by default all that are expected.  With
     `others`, names that are not expected are ignored.
-
-    >>> from ag.errors import compare_names
-    >>> compare_names("load: the state does not fit", {"W": (2, 1), "b": (2,)}, {"W": (3, 1), "c": ()})
-    Traceback (most recent call last):
-    ag.errors.CheckpointError: load: the state does not fit: missing b, unexpected c, W is (3, 1) instead of (2, 1).
     """
     wrong = [f"missing {name}" for name in (expected if required is None else required) if name not in given]
     wrong += [f"unexpected {name}" for name in given if name not in expected and not others]

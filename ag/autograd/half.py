@@ -189,11 +189,7 @@ def anybody_scales() -> bool:
 
 
 class Scaling:
-    """Context of one backward pass that reaches `params`: sets the loss scale, the smallest of those of `params`.
-
-    Optimizer 1 of V and W has scale 2^16, optimizer 2 of U has 2^12, and X has no optimizer.  A loss of V and X uses
-    2^16, a loss of W and U uses 2^12, a loss of X none.
-    """
+    """Context of one backward pass that reaches `params`: sets the loss scale, the smallest of those of `params`."""
 
     def __init__(self, params: Iterable[Any]) -> None:
         self._params = {p.id: p for p in params}

@@ -169,10 +169,7 @@ class Lease(Block):
     """Memory of a program, lent to whoever was given a result in it, until the program needs it again.
 
     The tenants, the result's buffer and all views made of it, then move out: their values are copied to memory of their
-    own.  So a result never changes, and costs a copy only if somebody still holds it when the next replay begins:
-
-        loss = step(x)      a lease on the program's memory      loss = step(x)    the old loss moves out, as it is held
-                                                                 print(loss)       until this line has assigned the name
+    own.  So a result never changes, and costs a copy only if it is still held when the next replay begins.
 
     In the thread that replays, nothing is replayed while a tenant is used.  Another thread first lets it move out
     (`settle`), and one thread at a time moves tenants.
@@ -247,12 +244,9 @@ def vacate(block: Block) -> None:
 
 
 def note_written(*buffers: Buffer) -> None:
-    """Remember that existing buffers have other elements from now on; what a launch makes afresh needs no note.
+    """Note that existing buffers have other elements from now on, which a gradient rule must be told.
 
-    What a program lent there moves out first.
-
-    Backends call it for launches, uploads and assignments, whoever replays a program for what it writes.  The tape
-    asks for it: a gradient rule must find what the forward pass computed with.
+    What a program lent there moves out first.  Fresh outputs of launches need no note.
     """
     for buffer in buffers:
         if type(buffer.block) is not Block:

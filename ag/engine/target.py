@@ -44,9 +44,7 @@ class Target(NamedTuple):
         """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
 
         Each piece becomes a product of its own, and these are added up in order.  There are pieces until every unit has
-        four, unless they would be too short or too many.  For example
-        ``Target(units=132).split_inner(4096, 64, 64, 1)`` is 64: the one tile of the result would leave 131 units
-        idle, so 64 of them make a piece each.
+        four, unless they would be too short or too many.
         """
         tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
         pieces = 1

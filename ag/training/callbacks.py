@@ -1,7 +1,5 @@
 """Callbacks: what happens between epochs besides training.
 
-    fit         on_train_begin    on_step_end  ...  on_epoch_end    ...    on_train_end
-    stops                                           run.stop("why")
 A callback decides from the history of its `Run` alone, so it can be used again, and a resumed training goes on with it.
 More than numbers, such as the best weights, goes into checkpoints by `state_dict`.
 """

@@ -163,14 +163,7 @@ def this_process() -> list[Json]:
 
 
 def shared_device(places: Sequence[tuple[Json, Sequence[str]]]) -> tuple[int, int, str] | None:
-    """Return two ranks that are threads of one process and a device of both; `places` are processes and devices.
-
-    Examples
-    --------
-    >>> from ag.parallel.comm.membership import shared_device
-    >>> shared_device([("a", ["cpu", "cpu:1"]), ("b", ["cpu"]), ("a", ["cpu:1"])])
-    (0, 2, 'cpu:1')
-    """
+    """Return two ranks that are threads of one process and a device of both; `places` are processes and devices."""
     for (a, (one, mine)), (b, (other, theirs)) in combinations(enumerate(places), 2):
         shared = sorted(set(mine) & set(theirs))
         if one == other and shared:

@@ -50,14 +50,7 @@ def launcher_environment(detector: float = DETECTOR) -> dict[str, str]:
 
 
 def mpiexec_arguments(ranks: int, hosts: Sequence[tuple[str, int]] = ()) -> list[str]:
-    """Return the arguments of Open MPI's mpiexec before the program; `hosts` has names and numbers of places.
-
-    Examples
-    --------
-    >>> from ag.parallel.comm.mpi_settings import mpiexec_arguments
-    >>> " ".join(mpiexec_arguments(3, [("a", 2), ("b", 1)]))
-    '-n 3 --with-ft ulfm --stdin none --bind-to none --map-by slot:OVERSUBSCRIBE --host a:2,b:1'
-    """
+    """Return the arguments of Open MPI's mpiexec before the program; `hosts` has names and numbers of places."""
     places = sum(count for _, count in hosts)
     if ranks < 1 or (hosts and (places < ranks or min(count for _, count in hosts) < 1)):
         raise ValueError(f"mpiexec_arguments: {ranks} ranks on {places if hosts else 'any number of'} places; at least "

@@ -102,17 +102,7 @@ def packed(messages: Iterable[tuple[int, Message]]) -> Array:
 
 
 def sums(parts: Iterable[Array], sizes: Mapping[int, int]) -> dict[int, Array]:
-    """Add up all messages of each parameter, in their order; `sizes` are those of the parameters.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from ag.engine.dtype import F32
-    >>> from ag.parallel.replicas.compression import pack, packed, sums
-    >>> one, other = (pack(np.array(x, np.float32), 0.2, F32) for x in ([0, 5, 1, 0, 2], [1, 3, 0, 0, -4]))
-    >>> sums([packed([(0, one)]), packed([(0, other)])], {0: 5})[0].tolist()
-    [0.0, 5.0, 0.0, 0.0, -4.0]
-    """
+    """Add up all messages of each parameter, in their order; `sizes` are those of the parameters."""
     total: dict[int, Array] = {}
     for content in parts:
         at = 0

@@ -1,10 +1,4 @@
-"""DataParallel: a model that deals every batch out to replicas on several devices.
-
-    scatter         x of 6 samples                    ->  3 samples on cpu, 3 on cpu:1
-    replicate       model                             ->  a copy on each device
-    parallel_apply  copies, parts of the batch        ->  a result on each device, computed at the same time
-    gather          results                           ->  one result, on the output device
-"""
+"""DataParallel: a model that deals every batch out to replicas on several devices."""
 
 from __future__ import annotations
 

@@ -457,11 +457,7 @@ def _scatter_vjp(run: Run, g: Buffer, saved: tuple[ShardedParameter, list[str]],
 def shard_parameters(params: Mapping[str, Tensor], devices: Sequence[str]) -> list[ShardedParameter]:
     """Cut parameters so that every device has an equal stretch of all, each padded to 16 bytes.
 
-    W with 6 elements and b with 3, in float32, on the devices cpu and cpu:1:
-
-        bytes   0         16        32        48
-        layout  | W W W W | W W . . | b b b . |
-        owner   |   cpu   |       cpu:1       |       ->   W[0:4] on cpu;  W[4:6], b[0:3] on cpu:1
+    Of W with 6 floats and b with 3, one device has W[0:4], the other W[4:6] and b.
     """
     starts, end = flat_layout({name: p.buffer.nbytes for name, p in params.items()}, ALIGN)
     cuts = [end // ALIGN * i // len(devices) * ALIGN for i in range(len(devices) + 1)]

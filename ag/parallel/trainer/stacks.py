@@ -1,8 +1,5 @@
 """Stacks: samples that a replica passes at once, in one sample of the same structure with all of them on the last axis.
 
-    three samples                      {"x": [4, 1], "label": [1], "image": [3, 8, 8],    "weight": 0.5}
-    the stack                          {"x": [4, 3], "label": [3], "image": [3, 8, 8, 3], "weight": [3]}
-
 Stacks follow from the step and their size alone; each is one leaf of the reduction tree and counts once per sample.
 """
 

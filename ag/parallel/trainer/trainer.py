@@ -1,7 +1,5 @@
 """The trainer: one data-parallel training, its replicas, weights and buffers on the host, and what happens in a step.
 
-    samples -> shards -> replicas -> rows -> one tree -> / samples -> optimizers -> weights -> all replicas
-
 All replicas make a step, or none: weights, buffers and schedules change only after every gradient is there and finite.
 """
 

@@ -40,18 +40,7 @@ class Outcome(NamedTuple):
 
 
 def verdict(outcomes: Sequence[Outcome | None]) -> Outcome:
-    """Return how a job has ended, from all its ranks; None stands for a rank that was killed, stopped or cut off.
-
-    Examples
-    --------
-    Rank 1 was killed, the others have gone on without it and come to the end:
-
-    >>> from ag.tools.launcher.contact import Outcome, verdict
-    >>> verdict([Outcome("done"), None, Outcome("done")]).kind
-    'done'
-    >>> verdict([None, Outcome("lost", 1, "CommError: rank 1 alone may not go on")]).kind
-    'lost'
-    """
+    """Return how a job has ended, from all its ranks; None: the rank was killed, stopped or cut off."""
     kinds = ["failed", "left", "done", "lost"]
     if None in outcomes:  # mpiexec, too, tells ranks to leave, when it has lost a host
         kinds.remove("left")

@@ -32,12 +32,7 @@ _HERE = "here\n"  # the end of what a host answers
 
 
 def parse_hosts(words: Sequence[str], source: str) -> list[Host]:
-    """Return the hosts of words such as ``a:2``, or raise ValueError, which says by `source` where they stand.
-
-    >>> from ag.tools.launcher.hosts import parse_hosts
-    >>> parse_hosts(["a:2", "b"], "--hosts")
-    [('a', 2), ('b', 1)]
-    """
+    """Return the hosts of words such as ``a:2``; a ValueError says by `source` where wrong ones stand."""
     found: dict[str, int] = {}
     for word in words:
         match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,6}))?", word)

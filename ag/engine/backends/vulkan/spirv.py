@@ -138,17 +138,7 @@ def with_addresses(spirv: bytes, bindings: Collection[int]) -> bytes:
 
     A descriptor covers at most maxStorageBufferRange bytes: 128 MiB on lavapipe and many phones.  A larger tensor has
     a buffer of its own, and eight bytes with its address are bound in its place.  The arithmetic keeps its order, hence
-    its bits.  For binding 1, where ``%x`` is a buffer of floats::
-
-        before                                    after
-        %floats = OpTypeStruct %array             %floats = OpTypeStruct %array
-                                                  %at = OpTypePointer PhysicalStorageBuffer %floats
-                                                  %bound = OpTypeStruct %at
-        %x = OpVariable ... %floats               %x = OpVariable ... %bound
-                                                  %where = OpAccessChain %x 0
-                                                  %here = OpLoad %at %where
-        %e = OpAccessChain %x 0 %i                %e = OpAccessChain %here 0 %i
-        %value = OpLoad %float %e                 %value = OpLoad %float %e Aligned 4
+    its bits.
     """
     if not bindings:
         return spirv

@@ -157,12 +157,7 @@ class Tiles:
         return ".fixed" if self.fixed else ""
 
     def choose(self, rows: int, cols: int, count: int) -> Tile:
-        """Return the tiles that finish `count` products of so many rows and columns first.
-
-        All units work at once, in rounds; a single round takes longer.  For example, 512 x 512 elements on 132 units
-        are 16 tiles of kind L.  One round takes `128 * 128 * 1.2 / 1.0` = 19,700 per step of the inner axis.  In kind
-        S4 they are 256 tiles, and two rounds of `32 * 32 / 0.53` take 3,900.
-        """
+        """Return the tiles that finish `count` products first; all units work at once, in rounds."""
         name = "S" if self.fixed else self.forced or ("V" if self.skinny and min(rows, cols) <= _SKINNY else "")
         kinds = ((name, Rate(1.0)),) if name else self.rates
         return min((time, -tile.rows * tile.cols, tile) for time, tile in (
@@ -181,8 +176,7 @@ class Tiles:
         """Return how many of `most` operands of `each` bytes a workgroup keeps in shared memory.
 
         Without them it has `shared` bytes and so many words of `registers`.  They may cost a unit a third of its
-        workgroups, which hide each other's waits.  For example, 12,288 registers allow 5 workgroups of 14,848 bytes in
-        164 KiB, and also 5 of 31,232.  100 KiB has room for 3 of these, so nothing is held.
+        workgroups, which hide each other's waits.
         """
         def at_once(held: int) -> int:
             return min(_REGISTERS // registers, self.room // (shared + held * each))
