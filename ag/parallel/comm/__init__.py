@@ -1,7 +1,5 @@
 """Communicators, reductions, trees of tensors, and moves between devices.
 
-    groups of ranks              comm       threads, mpi: the kinds of groups       membership: who is left
-    MPI                          mpi_process: in this process       mpi_settings: for mpiexec
-    devices of a process         tensor_collectives: tensors between them       device_threads: a thread for each
-    sums                         tree_reduction: their one order       grad_sync: averages of gradients
+Groups of ranks: `comm`, whose kinds are `threads` and `mpi`, and `membership`.  Devices of a process:
+`tensor_collectives` and `device_threads`.  Sums: `tree_reduction` and `grad_sync`.
 """

@@ -42,9 +42,9 @@ class Task(NamedTuple):
 class DeviceThreads:
     """A thread per device, or per core, which makes the calls of its devices one after the other.
 
-    Devices in `alone` share the CPU, so each has its part of the cores.  The calls of a thread have `timeout` seconds.
-    `direct` lets the caller make the calls of a single device, without a limit.  `wait` gives each device a thread, as
-    calls wait for each other.
+    Devices in `alone` share the CPU, so each has its part of the cores.  A call that takes more than `timeout`
+    seconds is given up.  With `direct` the caller itself makes the calls of a single device, without a limit.  With
+    `wait`, where calls wait for each other, each device has a thread.
     """
 
     def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False,

@@ -148,7 +148,7 @@ class MpiProcess:
     # -------------------------------------------------------------------------------------- in MPI
 
     def inside(self, what: str, call: Callable[[], T], limit: float = LIMIT) -> T:
-        """Return the result of a call of MPI, alone in it; the watchdog calls it `what`.
+        """Return the result of a call of MPI, alone in it; `what` names it in the watchdog's message.
 
         Raises Lost if a rank is lost, CommError if MPI reports anything else.
         """

@@ -1,11 +1,4 @@
-"""Moves of tensors between devices, with gradients through all of them.
-
-Other collectives are two of these in a row:
-
-    all-reduce      broadcast(reduce(parts, device), devices)
-    reduce-scatter  split(reduce(parts, device), sizes, devices)
-    all-gather      ag_concat(on_device(parts, device), dim), on every device
-"""
+"""Moves of tensors between devices, with gradients through all of them."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mappin
     """Load the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; return its steps.
 
     Missing replicas leave their residuals to the others: of 3 replicas for 2, the first gets residuals 0 and 2.
-    `place` is the number of the first link among those of all ranks, and their number.
+    Where there are several ranks, `place` has the index of the first link among those of all, and how many these are.
     """
     first, every = place or (0, len(links))
     there = {int(key.partition(".")[0].removeprefix("residual")) for key in state if _RESIDUAL.match(key)}

@@ -197,7 +197,7 @@ class ReplicaGroup:
         self._turns.pass_on(self._place, last=True)
 
     def exchange(self, value: object, combine: Combine = list) -> list[Any]:
-        """Return the result of `combine`, called by one thread with the values of all replicas in their order.
+        """Return what `combine` makes of the values of all replicas, in their order; one thread computes it.
 
         Every replica must make the same calls.
         """

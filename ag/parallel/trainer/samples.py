@@ -1,9 +1,6 @@
 """The samples of a job, and their order: a new one for every pass, from the seed and the pass alone.
 
-    seed 4, 3 samples          pass 0     pass 1     pass 2
-    shuffle=True               2 0 1      0 1 2      0 2 1 ...
-    shuffle=False              0 1 2      0 1 2      0 1 2 ...
-    steps of 2                 2 0|1 . . . . 0|1 2 . . ...       a step may begin in one pass and end in the next
+A step may begin in one pass and end in the next.
 """
 
 from __future__ import annotations
