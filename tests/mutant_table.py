@@ -37,7 +37,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS: list[Mutant] = []
-GRADIENT = "table/test_cases_gradient.py::test_gradient_in_random_directions"
+GRADIENT = "table/test_cases_gradient.py::test_gradient_in_a_random_direction"
 KERNEL = "engine/kernels/test_kernel_reference.py::test_equals_the_reference"
 SCATTER = "engine/kernels/test_scatter_columns.py::test_sums_in_the_order_of_places"
 

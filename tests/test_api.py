@@ -120,21 +120,17 @@ def written(arguments: str) -> list[inspect.Parameter]:
     return parameters(eval(f"(lambda {arguments}: 0)", {"inf": inf}))  # text of the tables above
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(name: str) -> None:
-    arguments = SIGNATURES[name]
-    if name in DIFFERS:
-        designed, (arguments, reason) = arguments, DIFFERS[name]
-        assert reason and written(arguments) != written(designed), f"DIFFERS is out of date: {name}"
-    here = parameters(found(name))
-    wanted = written(arguments.removesuffix("...").rstrip(", "))
-    if arguments.endswith("..."):  # the design leaves the rest open
-        here = here[: len(wanted)]
-    assert here == wanted, f"{name}({', '.join(map(str, here))}) instead of {name}({arguments})"
-
-
-def test_every_difference_is_one_from_a_designed_signature() -> None:
+def test_signatures() -> None:
     assert DIFFERS.keys() <= SIGNATURES.keys()
+    for name, arguments in SIGNATURES.items():
+        if name in DIFFERS:
+            designed, (arguments, reason) = arguments, DIFFERS[name]
+            assert reason and written(arguments) != written(designed), f"DIFFERS is out of date: {name}"
+        here = parameters(found(name))
+        wanted = written(arguments.removesuffix("...").rstrip(", "))
+        if arguments.endswith("..."):  # the design leaves the rest open
+            here = here[: len(wanted)]
+        assert here == wanted, f"{name}({', '.join(map(str, here))}) instead of {name}({arguments})"
 
 
 def test_everything_designed_is_public() -> None:
@@ -150,14 +146,14 @@ def documented(name: str) -> list[tuple[str, str]]:
     return [(one.strip().lstrip("*"), p.type) for p in page["Parameters"] for one in p.name.split(",")]
 
 
-@pytest.mark.parametrize("name", [n for n in ag.__all__ if inspect.isfunction(found(n)) or documented(n)])
-def test_the_docstring_has_the_signature(name: str) -> None:
+def test_docstrings_have_the_signatures() -> None:
     """Derived for every public name: the same parameters in the same order, and which may be left out."""
-    here = parameters(found(name))
-    assert [p.name for p in here] == [one for one, _ in documented(name)]
-    for p, (_, kind) in zip(here, documented(name), strict=True):
-        said = "optional" in kind or "default" in kind
-        assert said is (p.default is not p.empty), f"{name}: {p} is documented as {kind!r}"
+    for name in [n for n in ag.__all__ if inspect.isfunction(found(n)) or documented(n)]:
+        here, there = parameters(found(name)), documented(name)
+        assert [p.name for p in here] == [one for one, _ in there], name
+        for p, (_, kind) in zip(here, there, strict=True):
+            said = "optional" in kind or "default" in kind
+            assert said is (p.default is not p.empty), f"{name}: {p} is documented as {kind!r}"
 
 
 def test_ggmlr_names_are_the_same_functions() -> None:
@@ -166,9 +162,9 @@ def test_ggmlr_names_are_the_same_functions() -> None:
     assert ag.ggml_vulkan_status is ag.ag_vulkan_status
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_error(name: str) -> None:
-    assert issubclass(getattr(ag, name), ag.AgError) and issubclass(getattr(ag, name), ERRORS[name])
+def test_errors() -> None:
+    for name, base in ERRORS.items():
+        assert issubclass(getattr(ag, name), ag.AgError) and issubclass(getattr(ag, name), base), name
 
 
 def optimizer() -> Any:
@@ -234,10 +230,3 @@ def test_names_and_shapes_of_parameters(name: str) -> None:
     assert {k: p.shape for k, p in layer.buffers().items()} == kept
     if not isinstance(layer, ag.ag_sequential):
         assert all(getattr(layer, k).shape == shape for k, shape in {**trained, **kept}.items())
-
-
-def test_names_of_attention() -> None:
-    layer = ag.ag_multihead_attention(4, 2)
-    assert {"W_q", "W_k", "W_v", "W_o", "b_o"} <= layer.parameters().keys()
-    assert "b_o" not in ag.ag_multihead_attention(4, 2, bias=False).parameters()
-    assert layer.W_q.shape == layer.W_o.shape == (4, 4) and layer.b_o.shape == (4, 1)

@@ -186,18 +186,3 @@ def test_in_a_captured_step() -> None:
         "eager = stepped(*made())\n"
         "assert losses == [eager(one).item() for one in x], losses\n"
         "assert programs[1] is not None and all(p is programs[1] for p in programs[1:]), programs")
-
-
-@pytest.mark.slow
-def test_in_a_step_of_dp_train() -> None:
-    code = ("import ag\n"
-            "if {used}: ag.ag_checkpoint, ag.data, ag.ag_gradcheck\n"
-            "def loss(pred, target):\n"
-            "    assert ag.ag_gradcheck and ag.data.Batch\n"
-            "    return ag.ops.mean(ag.ag_checkpoint(lambda p: (p - target) ** 2, pred))\n"
-            "data = [ag.ag_tensor([[i], [-i], [i]]) for i in range(8)]\n"
-            "found = ag.dp_train(lambda: ag.nn.Linear(2, 1), data, loss, lambda model, s: model(s[:2]),\n"
-            "                    lambda s: s[2:], devices=['cpu', 'cpu:1'], n_iter=6, seed=3,\n"
-            "                    verbose=0)\n"
-            "print(found.loss_history)")
-    assert run(code.format(used=False)) == run(code.format(used=True)) != "\n"

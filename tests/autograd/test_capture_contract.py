@@ -234,18 +234,6 @@ def test_two_devices(device: str) -> None:
         ag.ag_capture(step)(ag.ag_tensor([1.0]))
 
 
-def test_a_model_on_another_device_than_the_default_one(device: str) -> None:
-    """The step's device is the one that works, whatever the default is."""
-    world = World(device)
-    losses = []
-    for captured in (False, True):
-        world = World(device)
-        with ag.ag_device("cpu:1"):
-            step = ag.ag_capture(world.step) if captured else world.step
-            losses.append([step(X[k], Y[k]).item() for k in range(6)])
-    assert losses[0] == losses[1]
-
-
 def test_backward_from_a_result(device: str) -> None:
     W = ag.ag_param([[2.0]])
 

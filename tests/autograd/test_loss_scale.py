@@ -35,6 +35,7 @@ def step_of(W: ag.Tensor, optimizer: Any) -> Callable[[ag.Tensor], ag.Tensor]:
 # ---------------------------------------------------------------------------------------------- masters
 
 
+@pytest.mark.slow_on("lavapipe")
 @pytest.mark.parametrize("make", optimizers())
 def test_small_steps_add_up(device: str, dtype: str, make: Callable[..., Any]) -> None:
     """A thousand steps that are each too small for 16 bits arrive where float32 does."""

@@ -119,18 +119,6 @@ def test_eager_steps(device: str, long: bool) -> None:
 
 @software
 @either_length
-def test_capturing_again_and_again(device: str, long: bool) -> None:
-    """A captured step that is dropped gives everything back, pipelines excepted, which are shared."""
-    def one() -> None:
-        step = ag.ag_capture(lambda x: ag.ag_sum(x * x + 1.0))
-        step(ag.ag_tensor(X)).item()
-        step(ag.ag_tensor(X)).item()
-
-    assert_flat(device, one, 40, 400 if long else 90)
-
-
-@software
-@either_length
 def test_dp_train_gives_its_memory_back(device: str, long: bool) -> None:
     data = [(X[:, k : k + 1], LABELS[k : k + 1]) for k in range(8)]
     devices = ["cpu", "cpu:1"] if device == "cpu" else [device, device]

@@ -29,24 +29,21 @@ def numbers(*shape: int) -> Batch:
 
 LAYERS: dict[str, tuple[Callable[[], ag.Layer], Batch]] = {
     "linear": (lambda: ag.ag_linear(6, 5, "tanh"), numbers(6, 7)),
-    "linear without bias": (lambda: ag.ag_linear(6, 5, "gelu", bias=False), numbers(6, 7)),
     "sequential": (lambda: ag.ag_sequential(ag.ag_linear(6, 5, "silu"), ag.ag_linear(5, 3)), numbers(6, 7)),
     "dropout": (lambda: ag.ag_dropout(0.4), numbers(6, 7)),
     "batch norm": (lambda: ag.ag_batch_norm(6), numbers(6, 7)),
     "batch norm of images": (lambda: ag.ag_batch_norm(3), numbers(3, 5, 5, 3)),
     "layer norm": (lambda: ag.ag_layer_norm(6), numbers(6, 3, 5)),
     "RMS norm": (lambda: ag.ag_rms_norm(6), numbers(6, 3, 5)),
-    "attention": (lambda: ag.ag_multihead_attention(8, 2), numbers(8, 5)),
     "attention with dropout": (lambda: ag.ag_multihead_attention(8, 2, dropout=0.3, bias=False), numbers(8, 5, 3)),
     "convolution": (lambda: ag.ag_conv2d_layer(3, 5, 3, stride=2, padding=1, activation="relu"), numbers(3, 7, 5, 3)),
     "max pool": (lambda: ag.ag_max_pool(3, 2, 1), numbers(3, 7, 5, 3)),
-    "average pool": (lambda: ag.ag_avg_pool(3, 2, 1), numbers(3, 7, 5, 3)),
     "global pool": (ag.ag_global_pool, numbers(3, 7, 5, 3)),
-    "flatten": (ag.ag_flatten_layer, numbers(3, 7, 5, 3)),
     "residual": (lambda: ag.ag_residual(ag.ag_sequential(ag.ag_linear(6, 6, "relu"), ag.ag_batch_norm(6))),
                  numbers(6, 7)),
     "embedding": (lambda: ag.ag_embedding(11, 5), lambda rng: rng.integers(0, 11, (3, 4))),  # ids occur repeatedly
 }
+ON_DRIVERS = ("linear", "batch norm of images", "attention with dropout", "embedding")
 
 
 class Scaled(ag.Layer):
@@ -90,11 +87,11 @@ def assert_same_bits(got: dict[str, Any], want: dict[str, Any]) -> None:
     assert not [name for name in want if got[name].tobytes() != want[name].tobytes()]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ON_DRIVERS else pytest.mark.slow_on("lavapipe")) for name in LAYERS])
 def test_a_layer_trains_the_same_captured_eager_and_recomputed(device: str, dtype: str, name: str) -> None:
     eager = trained(name, captured=False)
     assert_same_bits(trained(name, captured=True), eager)
-    assert_same_bits(trained(name, captured=False, recomputed=True), eager)
     assert_same_bits(trained(name, captured=True, recomputed=True), eager)
     if name != "embedding":  # ids are not numbers to round
         assert_same_bits(trained(name, captured=True, tensors=True), eager)

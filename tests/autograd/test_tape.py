@@ -157,16 +157,6 @@ def test_a_failed_backward_changes_no_gradient() -> None:
     assert z.grad is None
 
 
-def test_retained_record_can_be_used_again() -> None:
-    x = ag.ag_param([[3.0]])
-    loss = square_sum(x)
-    for _ in range(3):
-        assert ag.backward(loss, retain=True)[x].item() == 6
-    ag.backward(loss)
-    assert x.grad is not None
-    assert x.grad.item() == 24
-
-
 # ---------------------------------------------------------------------------------------------- gradients
 
 

@@ -163,12 +163,6 @@ def test_a_scalar_has_no_length() -> None:
 # ---------------------------------------------------------------------------------------------- reading and writing
 
 
-def test_one_element_becomes_a_number(device: str) -> None:
-    for data in (2.5, [2.5], [[2.5]]):
-        t = ag.ag_tensor(data)
-        assert (t.item(), float(t), type(t.item())) == (2.5, 2.5, float)
-
-
 @pytest.mark.parametrize("data", [[1.0, 2.0], np.zeros((0, 3))])
 def test_several_elements_are_no_number(data: Any) -> None:
     t = ag.ag_tensor(data)

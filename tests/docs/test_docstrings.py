@@ -43,20 +43,16 @@ def test_docstring(name: str) -> None:
     off = OFF | RESULT_OFF if inspect.isclass(public) and public.__name__ == name else OFF
     wrong = [f"{code}: {text}" for code, text in validate(f"ag.{name}")["errors"] if code not in off]
     assert not wrong, f"ag.{name}: {wrong}"
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_method_has_a_docstring(name: str) -> None:
-    owner, method = name.split(".")
-    text = inspect.getdoc(getattr(vars(ag)[owner], method))
-    assert text, f"ag.{name} has no docstring"
-    assert text[0].isupper() or text[0] == "`", f"ag.{name}: {text!r} should begin with a capital"
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_lines_of_an_example(name: str) -> None:
-    lines = [line for line in (inspect.getdoc(vars(ag)[name]) or "").splitlines() if line.startswith((">>>", "..."))]
+    lines = [line for line in (inspect.getdoc(public) or "").splitlines() if line.startswith((">>>", "..."))]
     assert len(lines) <= 9, f"ag.{name}: an example of {len(lines)} lines; make it short"
+
+
+def test_methods_have_docstrings() -> None:
+    for name in METHODS:
+        owner, method = name.split(".")
+        text = inspect.getdoc(getattr(vars(ag)[owner], method))
+        assert text, f"ag.{name} has no docstring"
+        assert text[0].isupper() or text[0] == "`", f"ag.{name}: {text!r} should begin with a capital"
 
 
 EXAMPLES = """

@@ -23,10 +23,10 @@ def test_every_row_of_the_table_is_read() -> None:
     assert len(lines) == len(ROWS) == len({name for name, _, _ in ROWS}) > 40
 
 
-@pytest.mark.parametrize(("name", "state", "difference"), ROWS, ids=[name for name, _, _ in ROWS])
-def test_parity_tells_what_is_there(name: str, state: str, difference: str) -> None:
-    assert (name in ag.__all__) is (state != "not yet"), f"docs/parity.md says {name} is {state}"
-    assert state != "right" or difference.strip(), f"docs/parity.md does not say what is different about {name}"
+def test_parity_tells_what_is_there() -> None:
+    for name, state, difference in ROWS:
+        assert (name in ag.__all__) is (state != "not yet"), f"docs/parity.md says {name} is {state}"
+        assert state != "right" or difference.strip(), f"docs/parity.md does not say what is different about {name}"
 
 
 def test_no_public_function_with_a_reference_to_ggmlr_is_missing() -> None:

@@ -72,6 +72,7 @@ def test_iris_without_matplotlib() -> None:
 @pytest.mark.parametrize(("command", "fault"), [
     (("dp_iris.py", "--devices", "cpu", "--n-iter", "1", "--no-plot"), "every accuracy must be at least 0.95"),
     (("digits_cnn.py", "--epochs", "1"), "the accuracy must be at least 0.95"),
+    (("dp_digits.py", "--steps", "4"), "weights and losses must be equal, and the accuracy at least 0.95"),
     (("text_transformer.py", "--steps", "2"), "the loss must fall below half of what it was")])
 def test_an_example_fails_when_it_learns_too_little(command: tuple[str, ...], fault: str) -> None:
     done = run(*command)
@@ -154,13 +155,6 @@ def test_a_job_on_two_vendors_crashes_and_goes_on(lavapipe: str, swiftshader: st
     # Too few steps for the accuracy, as software drivers are slow.
     done = run("dp_digits.py", "--devices", f"{lavapipe},{swiftshader}", "--steps", "20")
     check_job(done.stdout, 20, f"{lavapipe}, {swiftshader}")
-
-
-def test_a_job_fails_when_the_accuracy_is_low() -> None:
-    done = run("dp_digits.py", "--steps", "4")
-    assert done.returncode == 1
-    assert check_job(done.stdout, 4, "cpu, cpu:1") < 0.95
-    assert done.stderr == "FAILED: weights and losses must be equal, and the accuracy at least 0.95\n"
 
 
 def test_a_job_fails_when_the_crash_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:

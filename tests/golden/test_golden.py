@@ -79,10 +79,10 @@ def assert_near(name: str, device: str, got: Found) -> None:
 
 
 def marked(name: str) -> Any:
-    """The quick leg leaves out what takes seconds: W3 and W4 on both drivers, on SwiftShader all but captured steps."""
+    """The quick leg leaves out what takes seconds: on both drivers W2 to W4, and what is there captured, too."""
     if name in HEAVY:
         return pytest.param(name, marks=pytest.mark.slow)
-    if name.startswith(("W3", "W4")):
+    if name.startswith(("W2", "W3", "W4")) or f"{name.removesuffix(' eager')} captured" in ENTRIES:
         return pytest.param(name, marks=pytest.mark.slow_on("lavapipe", "swiftshader"))
     return pytest.param(name, marks=() if name.endswith("captured") else pytest.mark.slow_on("swiftshader"))
 

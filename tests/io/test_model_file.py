@@ -75,20 +75,6 @@ def test_a_file_moves_between_devices(path: Path, lavapipe: str, swiftshader: st
     assert ag.ag_default_device() == "cpu"
 
 
-def test_loading_after_training_goes_on_the_same(path: Path) -> None:
-    def train(model: Any) -> bytes:
-        optimizer = ag.optimizer_sgd(ag.ag_eval(model), lr=0.1)
-        with ag.with_grad_tape():
-            loss = ag.ag_sum(model(ag.ag_tensor(X)) * model(ag.ag_tensor(X)))
-        optimizer.step(ag.backward(loss))
-        return b"".join(v.tobytes() for v in model.state_dict().values())
-
-    model = make_model()
-    train(model)
-    ag.ag_save_model(model, path)
-    assert train(ag.ag_load_model(path)) == train(model)
-
-
 def test_an_own_model(path: Path) -> None:
     model = Own()
     ag.ag_save_model(model, path, model_fn=Own)
@@ -124,14 +110,6 @@ def test_no_other_class_is_built_under_the_name_of_a_layer(saved: Path, module: 
     assert type(ag.ag_load_model(saved)[0]) is ag.ag_linear
 
 
-def test_a_file_cannot_ask_for_a_layer_of_the_user(path: Path) -> None:
-    known = set(LIBRARY)
-    write(path, {"layer": forged("Mine", __name__).__name__, "args": {}})
-    with expect_error("loading a file with a forged description", ag.CheckpointError, "'Mine'", "model_fn"):
-        ag.ag_load_model(path)
-    assert set(LIBRARY) == known
-
-
 def test_every_layer_of_the_library_can_be_in_a_file() -> None:
     layers = {c for c in vars(ag).values() if isinstance(c, type) and issubclass(c, ag.Layer)}
     assert set(LIBRARY.values()) == {c for c in layers if c.__module__.startswith("ag.nn.") and c is not ag.Layer}
@@ -163,28 +141,6 @@ def test_names_that_do_not_fit_are_listed_together(saved: Path) -> None:
         ag.ag_load_model(saved, model_fn=other)
 
 
-def test_a_missing_file(path: Path) -> None:
-    with expect_error("loading a model file that is not there", ag.CheckpointError, "cannot be read"):
-        ag.ag_load_model(path)
-
-
-@pytest.mark.parametrize("content", [
-    pytest.param(b"", id="empty"), pytest.param(b"\x00" * 100, id="zeros"), pytest.param(b"\xff" * 100, id="ones"),
-    pytest.param(b"PK\x03\x04 an archive", id="archive"), pytest.param(b"\x80\x04\x95 a pickle", id="pickle"),
-    pytest.param(b"\x02\x00\x00\x00\x00\x00\x00\x00{}", id="no header"),
-])
-def test_a_foreign_file(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with expect_error("loading a file of another kind", ag.CheckpointError, "model.safetensors"):
-        ag.ag_load_model(path)
-
-
-def test_a_folder(path: Path) -> None:
-    path.mkdir()
-    with expect_error("loading a folder", ag.CheckpointError, "cannot be read"):
-        ag.ag_load_model(path)
-
-
 SWAPPED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
     "saved to a model": (lambda model, path: ag.ag_save_model(path, model),
                          "path is a Linear; the name of a file is required, as in ag_save_model(model, path)"),
@@ -209,9 +165,9 @@ def test_arguments_in_the_wrong_place(how: str, path: Path) -> None:
         call(model, path)
 
 
-def test_a_pipe_and_what_is_no_path(path: Path) -> None:
+def test_what_is_no_file(path: Path) -> None:
     os.mkfifo(path)
-    for what in (path, 3, None, 10**400, "a\0b"):
+    for what in (path, path.parent, path.parent / "none", 3, None, 10**400, "a\0b"):
         with expect_error("loading what is no file", ag.CheckpointError, "ag_load_model", "cannot be read"):
             ag.ag_load_model(what)
 
@@ -353,11 +309,6 @@ def test_every_array_comes_back_to_the_bit(path: Path, values: Any, dtype: str) 
     assert (loaded.shape, loaded.dtype) == (np.shape(values), dtype)
     assert loaded.numpy().tobytes() == model.W.numpy().tobytes()
     assert np.array_equal(loaded.numpy(), np.asarray(values, loaded.numpy().dtype), equal_nan=True)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with expect_error("saving into a folder that is not there", FileNotFoundError, "No such file"):
-        ag.ag_save_model(ag.ag_linear(3, 3), tmp_path / "nowhere" / "model.safetensors")
 
 
 def test_what_killed_saves_left_is_removed_by_the_next(saved: Path) -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
-import safetensors.numpy
-from helpers.errors import expect_error
-from safetensors import safe_open
 
 import ag
 
@@ -68,27 +62,3 @@ def test_initial_weights_count_taps() -> None:
     W, limit = layer.W.numpy(), np.sqrt(6 / (15 * 50))
     assert W.min() >= -limit and W.max() <= limit and abs(W.std() - limit / np.sqrt(3)) < 0.01 * limit
     assert not layer.b.numpy().any()
-
-
-def test_a_saved_model_comes_back(device: str, tmp_path: Path) -> None:
-    model, x = ag.ag_eval(make_model()), np.random.default_rng(0).standard_normal((3, 8, 8, 5))
-    ag.ag_save_model(model, tmp_path / "model")
-    loaded = ag.ag_load_model(tmp_path / "model")
-    assert repr(loaded) == repr(model) and np.array_equal(loaded(x).numpy(), model(x).numpy())
-    pools = ag.ag_sequential(ag.ag_max_pool(3), ag.ag_global_pool())
-    ag.ag_save_model(pools, tmp_path / "pools")
-    assert repr(ag.ag_load_model(tmp_path / "pools")) == repr(pools)
-
-
-@pytest.mark.parametrize(("old", "new"), [('"kernel": [3, 3]', '"kernel": [30000, 30000]'), ('"body": {', '"bod": {'),
-                                          ('"kernel": [1, 1]', '"kernel": ["1", 1]'), ('"size": [2, 2]', '"size": 0')])
-def test_a_changed_description_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    path = tmp_path / "model"
-    ag.ag_save_model(make_model(), path)
-    with safe_open(path, framework="numpy") as file:
-        header = file.metadata()
-    assert old in header["model"]
-    header["model"] = header["model"].replace(old, new)
-    path.write_bytes(safetensors.numpy.save(safetensors.numpy.load_file(path), header))
-    with expect_error(f"an image model whose description says {new}", ag.CheckpointError, "cannot build", str(path)):
-        ag.ag_load_model(path)

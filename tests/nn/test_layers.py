@@ -48,28 +48,6 @@ class Plain:
         return {"W": self.W}
 
 
-@pytest.mark.parametrize(("activation", "function"), [
-    (None, lambda z: z), ("relu", lambda z: np.maximum(z, 0)), ("tanh", np.tanh),
-    ("sigmoid", lambda z: 1 / (1 + np.exp(-z))), ("softmax", lambda z: np.exp(z) / np.exp(z).sum(0)),
-])
-def test_linear(device: str, activation: str | None, function: Any) -> None:
-    layer = ag.ag_linear(4, 3, activation=activation)
-    layer.b.data = RNG.standard_normal((3, 1))
-    W, b = layer.W.numpy().astype(np.float64), layer.b.numpy().astype(np.float64)
-    assert np.allclose(layer(ag.ag_tensor(X)).numpy(), function(W @ X + b), rtol=1e-5, atol=1e-6)
-    assert layer.W.shape == (3, 4) and layer.b.shape == (3, 1) and layer.W.device == device
-
-
-def test_linear_of_sequences_and_without_bias(device: str) -> None:
-    layer = ag.ag_linear(4, 3, bias=False)
-    x = RNG.standard_normal((4, 5, 2)).astype(np.float32)
-    y = layer.forward(ag.ag_tensor(x))
-    assert y.shape == (3, 5, 2) and list(layer.parameters()) == ["W"]
-    assert np.allclose(y.numpy(), np.einsum("of,ftn->otn", layer.W.numpy(), x), atol=1e-6)
-    biased = ag.ag_linear(4, 3)
-    assert biased(ag.ag_tensor(x)).shape == (3, 5, 2)
-
-
 def test_initial_weights_are_glorot_uniform_and_seeded(device: str) -> None:
     ag.ag_seed(1)
     W = ag.ag_linear(300, 200).W.numpy()
@@ -112,24 +90,6 @@ def test_dropout(device: str) -> None:
     ag.ag_eval(layer)
     assert np.array_equal(layer(x).numpy(), x.numpy())
     assert np.array_equal(ag.ag_train(ag.ag_dropout(0.0))(x).numpy(), x.numpy())
-
-
-def test_dropout_draws_the_same_on_every_device(device: str) -> None:
-    def drawn() -> np.ndarray:
-        ag.ag_seed(9)
-        return ag.ag_dropout(0.5)(ag.ag_tensor(np.ones((33, 7)))).numpy()
-
-    here = drawn()
-    with ag.ag_device("cpu"):
-        assert np.array_equal(here, drawn())
-
-
-def test_dropouts_gradient_uses_the_same_mask(device: str) -> None:
-    W = ag.ag_param(np.ones((50, 20)))
-    with ag.with_grad_tape():
-        y = ag.ag_dropout(0.5)(W)
-        loss = ag.ag_sum(y)
-    assert np.array_equal(ag.backward(loss)[W].numpy(), y.numpy())
 
 
 @pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])

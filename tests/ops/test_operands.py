@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -281,23 +279,3 @@ def test_an_axis_is_a_whole_number(bad: Any) -> None:
     assert ag.ag_reshape(np.ones(4), (2, np.int64(2))).shape == ag.ag_reshape(np.ones(4), [2, 2]).shape == (2, 2)
     with pytest.raises(TypeError, match=r"^ag_reshape: a size is .*; a whole number is required\.$"):
         ag.ag_reshape(np.ones(4), (2.0, 2))
-
-
-def test_tensors_of_a_device_that_was_shut_down() -> None:
-    """In a process of its own: others have tensors on these devices."""
-    done = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("closed by ag_shutdown") == 2
-
-
-CLOSING = """
-import ag
-old = ag.ag_tensor([1.0])
-ag.ag_shutdown()
-new = ag.ag_tensor([1.0])
-for a, b in ((old, new), (new, old)):
-    try:
-        a + b
-    except ag.DeviceError as error:
-        print(error)
-"""

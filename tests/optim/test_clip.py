@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.errors import expect_error
-from helpers.parameters import GRADS, SHAPES, gradients, parameters
+from helpers.parameters import GRADS, gradients, parameters
 
 import ag
 
@@ -50,15 +50,6 @@ def test_clip_grad_norm_refuses_what_is_not_finite(device: str, bad: float) -> N
         assert np.array_equal(g.numpy(), before[name], equal_nan=True)
 
 
-def test_clip_grad_norm_of_large_finite_gradients(device: str) -> None:
-    params = parameters()
-    grads = gradients(0, params)
-    grads["W"].data = np.full(SHAPES["W"], 3e25)
-    norm = 3e25 * np.sqrt(15)
-    assert ag.clip_grad_norm(params, grads, 1.0) == pytest.approx(norm, rel=1e-5)
-    assert np.allclose(grads["W"].numpy(), 3e25 / norm, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("size", "max_norm"), [(1e-25, 5e-26), (1e-25, 1.0), (1e25, 1.0), (1e30, 1e-12)])
 def test_clip_grad_norm_at_both_ends(device: str, size: float, max_norm: float) -> None:
     W, g = ag.ag_param([[0.0, 0.0]]), ag.ag_tensor([[3 * size, 4 * size]])
@@ -97,12 +88,6 @@ def test_a_captured_clip_at_both_ends(device: str) -> None:
         assert norm.item() == pytest.approx(5e25, rel=1e-5) and np.allclose(g.numpy(), [[0.6, 0.8]])
     with expect_error("a bound whose square vanishes", ValueError, "max_norm is 5e-26", "at least 6.3e-16"):
         ag.ag_capture(lambda x: step(x, 5e-26))(ag.ag_tensor([[3e-25, 4e-25]]))
-
-
-@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
-def test_clip_grad_norm_needs_a_positive_bound(max_norm: float) -> None:
-    with expect_error(f"clip_grad_norm(max_norm={max_norm})", ValueError, f"max_norm is {max_norm}", "positive"):
-        ag.clip_grad_norm([ag.ag_param([[1.0]])], None, max_norm)
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e9, float("inf")])

@@ -135,18 +135,6 @@ def test_ways_to_give_gradients(device: str) -> None:
     assert trained(lambda optimizer, W, grads: optimizer.step({"W": np.array([[2.0, 4.0]])})) == [0.0, 0.0]
 
 
-def test_zero_grad() -> None:
-    W = ag.ag_param([[1.0]])
-    optimizer = ag.optimizer_sgd([W], lr=1.0)
-    for _ in range(2):
-        with ag.with_grad_tape():
-            loss = ag.ag_sum(W * 1.0)
-        ag.backward(loss)
-    assert W.grad.item() == 2.0
-    optimizer.zero_grad()
-    assert W.grad is None
-
-
 def test_a_gradient_of_another_shape() -> None:
     params = parameters()
     optimizer = ag.optimizer_adam(params)
@@ -160,66 +148,6 @@ def test_a_gradient_on_another_device() -> None:
     for give in (lambda g: optimizer.step({"W": g}), lambda g: (setattr(W, "grad", g), optimizer.step())):
         with expect_error("elsewhere", ag.DeviceError, "gradient of 'W'", "cpu and", "cpu:1", "to_device"):
             give(ag.ag_tensor([[1.0]], device="cpu"))
-
-
-def test_two_optimizers_take_turns(device: str) -> None:
-    params = parameters()
-    first, second = ag.optimizer_sgd(params, lr=0.5), ag.optimizer_sgd(params, lr=0.25)
-    expected = {name: x.astype(np.float32) for name, x in START.items()}
-    for k in range(6):
-        optimizer, lr = ((first, 0.5), (second, 0.25))[k % 2]
-        optimizer.step(gradients(k, params))
-        for name in expected:
-            expected[name] -= np.float32(lr) * GRADS[k][name].astype(np.float32)
-    for name, p in params.items():
-        assert np.abs(p.numpy() - expected[name]).max() < 1e-6
-
-
-@pytest.mark.vulkan
-def test_a_model_that_moved_is_refused(lavapipe: str) -> None:
-    """An optimizer's moments stay where they are, so a model must be moved before."""
-    model = ag.ag_linear(3, 2)
-    optimizer = ag.optimizer_adam(model)
-    model.to(lavapipe)
-    grads = {"W": ag.ag_tensor(np.ones((2, 3)), device=lavapipe), "b": ag.ag_tensor(np.ones((2, 1)), device=lavapipe)}
-    with expect_error("an optimizer stepped after its model was moved", ag.DeviceError, "cpu", lavapipe, "optimizer"):
-        optimizer.step(grads)
-    assert model.W.device == lavapipe
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_state_continues_bit_for_bit(device: str, rule: str) -> None:
-    row, settings = RULES[rule]
-    params = parameters()
-    optimizer = row.make(params, **settings)
-    for k in range(20):
-        optimizer.step(gradients(k, params))
-    optimizer.lr = 0.007
-    state, weights = optimizer.state_dict(), {name: p.numpy() for name, p in params.items()}
-    other_params = parameters(**weights)
-    other = row.make(other_params, **{**settings, "lr": 1.0})
-    other.load_state_dict(state)
-    assert other.lr == pytest.approx(0.007) and other.t == 20
-    for k in range(20, 40):
-        optimizer.step(gradients(k, params))
-        other.step(gradients(k, other_params))
-    for name in params:
-        assert np.array_equal(params[name].numpy(), other_params[name].numpy())
-    a, b = optimizer.state_dict(), other.state_dict()
-    assert a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
-
-
-def test_a_state_that_does_not_fit_changes_nothing() -> None:
-    params = parameters()
-    optimizer = ag.optimizer_adam(params)
-    optimizer.step(gradients(0, params))
-    before = optimizer.state_dict()
-    wrong = {**before, "m.W": np.zeros((2, 2)), "m.new": np.zeros(1)}
-    del wrong["v.b"]
-    with expect_error("an optimizer's state that does not fit", ag.CheckpointError, "missing v.b", "unexpected m.new",
-                      "m.W is (2, 2) instead of (5, 3)"):
-        optimizer.load_state_dict(wrong)
-    assert all(np.array_equal(before[k], v) for k, v in optimizer.state_dict().items())
 
 
 @pytest.mark.parametrize(("row", "settings", "fragments"), [(row, *bad) for row in OPTIMIZERS for bad in row.bad],
@@ -248,13 +176,6 @@ def test_bad_parameters() -> None:
     with expect_error("an optimizer's lr set to a negative number", ValueError, "lr is -0.1"):
         optimizer.lr = -0.1
     assert optimizer.lr == 0.01
-
-
-def test_an_optimizer_is_not_copied_without_its_parameters() -> None:
-    """A shallow copy would share state: assigning its rate would change that of the original, which shows another."""
-    optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
-    with expect_error("a copied optimizer", TypeError, "optimizer_sgd: an optimizer cannot be copied", "deepcopy"):
-        copy.copy(optimizer)
 
 
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)

@@ -1,4 +1,4 @@
-"""Learning rate schedules: their closed forms, in eager and captured steps, resumed, and in dp_train."""
+"""Learning rate schedules: their closed forms, resumed, and what is refused."""
 
 from __future__ import annotations
 
@@ -76,27 +76,6 @@ def test_repr() -> None:
     assert repr(schedule) == "StepSchedule(step_size=2, gamma=0.1, lr=0.3, steps=1)"
 
 
-def test_a_captured_step_follows_the_schedule(device: str) -> None:
-    def run(wrap: Callable[[Any], Any]) -> bytes:
-        W = ag.ag_param(np.arange(6.0).reshape(2, 3))
-        opt = ag.optimizer_adam({"W": W}, lr=0.2)
-        schedule = ag.lr_scheduler_warmup(opt, 2, after=ag.lr_scheduler_cosine(opt, 4, 0.01))
-
-        def step(x: ag.Tensor) -> ag.Tensor:
-            with ag.with_grad_tape():
-                loss = ag.ag_sum((W @ x) ** 2)
-            opt.step(ag.backward(loss))
-            return loss
-
-        call = wrap(step)
-        for k in range(8):
-            call(ag.ag_tensor(np.full((3, 1), k + 1.0)))
-            schedule.step()
-        return W.numpy().tobytes()
-
-    assert run(lambda step: step) == run(ag.ag_capture)
-
-
 def test_a_schedule_inside_a_captured_step_is_refused() -> None:
     opt = optimizer()
     schedule = ag.lr_scheduler_step(opt, 1)
@@ -108,23 +87,6 @@ def test_a_schedule_inside_a_captured_step_is_refused() -> None:
     with expect_error("stepping a schedule inside a captured step", ag.CaptureError, "optimizer's lr"):
         ag.ag_capture(step)(ag.ag_tensor([1.0]))
     assert schedule.steps == 0 and opt.lr == 0.3
-
-
-def test_dp_train_steps_the_schedule() -> None:
-    used = []
-
-    def scheduler(opt: Any) -> Any:
-        return ag.lr_scheduler_warmup(opt, 2, after=ag.lr_scheduler_cosine(opt, 4))
-
-    def make_model() -> ag.Layer:
-        return ag.ag_linear(2, 1)
-
-    schedules: list[Any] = []
-    data = [np.full((2, 1), k / 8) for k in range(8)]
-    ag.dp_train(make_model, data, lambda y, x: ag.ag_sum(y * y), devices=["cpu", "cpu:1"], n_iter=6, lr=0.4,
-                verbose=False, scheduler=lambda opt: schedules.append(scheduler(opt)) or schedules[0],
-                callback=lambda step: used.append(schedules[0].get_lr()))
-    assert used == rates(scheduler(optimizer(0.4)), 6)[1:]
 
 
 MADE: dict[str, Callable[[Any], Any]] = {

@@ -46,7 +46,7 @@ def results(case: Case, device: str, step: Callable[..., list[Tensor]]) -> list[
 
 
 @pytest.mark.slow_on("swiftshader")
-@on_devices(CAPTURABLE)
+@on_devices(CAPTURABLE, pytest.mark.slow)
 def test_captured_equals_eager(device: str, case: Case) -> None:
     step = step_of(case, device)
     eager = results(case, device, step)

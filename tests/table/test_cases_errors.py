@@ -27,6 +27,7 @@ def unchanged(tensors: Sequence[Tensor], values: Sequence[np.ndarray], device: s
     assert (ag.ag_default_device(), ag.ag_default_dtype()) == (device, "f32")
 
 
+@pytest.mark.slow_on("swiftshader")
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.situation.replace(" ", "_"))
 def test_bad_call(device: str, bad: Bad) -> None:
     rng = np.random.default_rng(0)
@@ -37,6 +38,7 @@ def test_bad_call(device: str, bad: Bad) -> None:
     unchanged(tensors, values, device)
 
 
+@pytest.mark.slow_on("swiftshader")
 @pytest.mark.parametrize("case", SEVERAL, ids=str)
 def test_operands_on_two_devices(device: str, case: Case) -> None:
     given = case.on(backend_of(device), case.operands())

@@ -7,11 +7,12 @@ import inspect
 import numpy as np
 import pytest
 from table.cases import CASES, ROWS
-from table.rows import Case, restart_generator
+from table.rows import Case, representatives, restart_generator
 
 import ag
 from ag.engine.device import backend_of
 
+FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
 
 
@@ -29,7 +30,8 @@ def check(case: Case, device: str, dtype: str) -> None:
         np.testing.assert_array_equal(np.asarray(t), x)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=() if case in FEW else pytest.mark.slow_on("swiftshader")) for case in CASES], ids=str)
 def test_equals_the_oracle(device: str, case: Case) -> None:
     check(case, device, "f32")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 
 import numpy as np
 import pytest
@@ -53,26 +54,25 @@ def slope(case: Case, operands: Sequence[Array], i: int, direction: Array) -> tu
 
 
 @pytest.mark.parametrize(("number", "case"), list(enumerate(DIFFERENTIABLE)), ids=NAMES)
-def test_gradient_in_random_directions(number: int, case: Case) -> None:
+def test_gradient_in_a_random_direction(number: int, case: Case) -> None:
     operands = case.operands()
-    large = sum(x.size for x in operands) > LARGE // 20  # whose oracles, some in plain Python, take seconds
     rng = np.random.default_rng(1)
     for i, g in enumerate(exact_gradients(number)):
         if g is None:
             continue
         assert g.shape == operands[i].shape
         typical = np.linalg.norm(g)  # of the slope along a direction of normal numbers
-        for _ in range(1 if large else 3):
-            direction = rng.standard_normal(g.shape)
-            got = float(np.sum(g * direction))
-            want, resolution = slope(case, operands, i, direction)
-            allowed = 1e-6 * max(abs(want), typical) + resolution
-            assert abs(got - want) <= allowed, f"{case}: operand {i}: {got}, not {want}"
+        direction = rng.standard_normal(g.shape)
+        got = float(np.sum(g * direction))
+        want, resolution = slope(case, operands, i, direction)
+        allowed = 1e-6 * max(abs(want), typical) + resolution
+        assert abs(got - want) <= allowed, f"{case}: operand {i}: {got}, not {want}"
 
 
 @pytest.mark.parametrize(("number", "case"), [
     pytest.param(i, case, marks=[pytest.mark.slow_on("lavapipe")] * another_window(case)
-                 + [pytest.mark.slow_on("swiftshader")] * (case not in FEW))
+                 + [pytest.mark.slow_on("lavapipe")] * (sum(map(prod, case.shapes)) > LARGE)
+                 + [pytest.mark.slow_on("swiftshader")] * (case not in FEW or "multihead" in case.row.name))
     for i, case in enumerate(DIFFERENTIABLE)
 ], ids=NAMES)
 def test_gradient_in_float32(device: str, number: int, case: Case) -> None:

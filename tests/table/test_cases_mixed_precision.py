@@ -29,6 +29,7 @@ def result(case: Case, operands: list[Array], device: str, dtype: str) -> ag.Ten
     return case.call(*case.on(backend_of(device), operands, dtype))
 
 
+@pytest.mark.slow_on("swiftshader")
 @pytest.mark.parametrize("dtype", HALF)
 @on_devices(CASES, pytest.mark.slow)
 def test_is_the_float32_result_rounded_once(device: str, case: Case, dtype: str) -> None:
@@ -43,6 +44,7 @@ def test_is_the_float32_result_rounded_once(device: str, case: Case, dtype: str)
         assert np.all(np.abs(got.numpy() - want.numpy()) <= allowed)
 
 
+@pytest.mark.slow_on("swiftshader")
 @pytest.mark.parametrize("dtype", HALF)
 @on_devices([case for case in CASES if case.want(*case.operands()).size], pytest.mark.slow)
 def test_gradients_are_float32(device: str, case: Case, dtype: str) -> None:

@@ -87,10 +87,6 @@ def count(model: Model, x: Any) -> None:
     model.other.n += 1
 
 
-def count_here(model: Model, x: Any) -> None:
-    model.log = (model.log or 0) + 1
-
-
 def append(model: Model, x: Any) -> None:
     model.other.listed.append(x.shape)
 
@@ -102,10 +98,6 @@ def delete(model: Model, x: Any) -> None:
 
 def freeze(model: Model, x: Any) -> None:
     model.W.requires_grad = False
-
-
-def rename(model: Model, x: Any) -> None:
-    model.W.name = "renamed"
 
 
 def to_the_log(make: Callable[[Any], object]) -> Callable[[Any, Any], None]:
@@ -125,7 +117,6 @@ EFFECTS: dict[str, tuple[Callable[[Any, Any], object], Callable[[Model, int], ob
     "a shape": (to_the_log(lambda x: x.shape), then(lambda m: m.log, lambda m: setattr(m, "log", None))),
     "what was there before": (to_the_log(lambda x: SHARED), then(lambda m: m.log is SHARED,
                                                                  lambda m: setattr(m, "log", 1))),
-    "a counter of the layer": (count_here, then(lambda m: m.log, lambda m: setattr(m, "log", 0))),
     "a flag": (set_flag, then(lambda m: m.other.flag, lambda m: setattr(m.other, "flag", False))),
     "a new attribute": (set_new, then(lambda m: m.other.new, lambda m: delattr(m.other, "new"))),
     "an item": (set_item, then(lambda m: m.other.items, lambda m: m.other.items.clear())),
@@ -134,7 +125,6 @@ EFFECTS: dict[str, tuple[Callable[[Any, Any], object], Callable[[Model, int], ob
     "an attribute less": (delete, then(lambda m: hasattr(m.other, "extra"), lambda m: setattr(m.other, "extra", 1))),
     "a global": (switch, then(lambda m: SWITCH, switched)),
     "requires_grad": (freeze, then(lambda m: m.W.requires_grad, lambda m: setattr(m.W, "requires_grad", True))),
-    "a name": (rename, then(lambda m: m.W.name, lambda m: setattr(m.W, "name", None))),
 }
 
 
