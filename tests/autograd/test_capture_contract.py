@@ -104,7 +104,8 @@ CHANGES: list[Change] = [freeze, rate, mode, seed, learning_rate, new_optimizer,
                          hold_gradients, keep_results, step_outside]
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["stepping", "gradients"])
+@pytest.mark.parametrize("inside", [
+    pytest.param(True, id="stepping"), pytest.param(False, id="gradients", marks=pytest.mark.slow_on("lavapipe"))])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_changed_between_calls(device: str, change: Change, inside: bool) -> None:
     """Twelve calls with a change before each: all state, and all results kept, as without capture."""

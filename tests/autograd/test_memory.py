@@ -94,6 +94,7 @@ either_length = pytest.mark.parametrize("long", [False, pytest.param(True, marks
                                         ids=["short", "long"])
 
 
+@pytest.mark.slow_on("lavapipe")
 @either_length
 def test_captured_steps(device: str, long: bool) -> None:
     """A hundred thousand on the CPU, ten thousand on a driver that is software; first a few on each."""

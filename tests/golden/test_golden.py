@@ -79,10 +79,11 @@ def assert_near(name: str, device: str, got: Found) -> None:
 
 
 def marked(name: str) -> Any:
-    """The quick leg leaves out what takes seconds: on both drivers W2 to W4, and what is there captured, too."""
+    """The quick leg leaves out what takes seconds; on drivers W2 to W4, most replicas, and twins of captured ones."""
     if name in HEAVY:
         return pytest.param(name, marks=pytest.mark.slow)
-    if name.startswith(("W2", "W3", "W4")) or f"{name.removesuffix(' eager')} captured" in ENTRIES:
+    slow = name.startswith(("W2", "W3", "W4", "dp_train 1", "dp_train 4")) or name.endswith(" on 1")
+    if slow or f"{name.removesuffix(' eager')} captured" in ENTRIES:
         return pytest.param(name, marks=pytest.mark.slow_on("lavapipe", "swiftshader"))
     return pytest.param(name, marks=() if name.endswith("captured") else pytest.mark.slow_on("swiftshader"))
 

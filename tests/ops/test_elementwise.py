@@ -67,7 +67,8 @@ def relative_error(got: Array, want: list[float]) -> float:
 
 
 @pytest.mark.parametrize("name", TAILS)
-@pytest.mark.parametrize("fused", [False, True], ids=["alone", "in a chain"])
+@pytest.mark.parametrize("fused", [
+    pytest.param(False, id="alone"), pytest.param(True, id="in a chain", marks=pytest.mark.slow_on("swiftshader"))])
 def test_tails_keep_their_digits(device: str, name: str, fused: bool) -> None:
     function, value, slope = TAILS[name]
     x = np.concatenate([np.linspace(-100, -3, 700), np.linspace(-14, -3, 700), np.linspace(-0.5, 40, 200)])

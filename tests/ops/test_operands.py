@@ -62,6 +62,7 @@ def test_one_axis_and_a_column_make_no_matrix(op: Callable[[Any, Any], Any]) -> 
         op(ag.ag_param(np.ones((3, 4))).mean(dim=1), column)
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_a_vector_is_a_column_in_every_op(device: str) -> None:
     column = ag.ag_tensor(V)
     for f in (ag.ag_exp, ag.ag_relu, ag.ag_softmax, ag.ag_transpose, ag.ag_flatten, lambda x: ag.ag_scale(x, 2.0),

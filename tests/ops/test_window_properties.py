@@ -85,7 +85,7 @@ SOME_POOLS = [Window((2, 2), (2, 2)), Window((1, 1), (1, 1)), Window((4, 1), (4,
 
 def in_turn(some: list[Window], any_of: st.SearchStrategy[Window]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("chosen", [
-        pytest.param(st.sampled_from(some), id="some"),
+        pytest.param(st.sampled_from(some), id="some", marks=pytest.mark.slow_on("swiftshader")),
         pytest.param(any_of, id="any", marks=pytest.mark.slow_on("lavapipe", "swiftshader"))])
 
 
