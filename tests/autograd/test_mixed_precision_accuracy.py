@@ -36,7 +36,8 @@ def accuracy(dtype: str) -> float:
     return 100 * float((told == digits).mean())
 
 
-@pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_within_half_a_point_of_float32(dtype: str) -> None:
     found, wanted = accuracy(dtype), accuracy("f32")
     assert wanted > 95

@@ -209,14 +209,6 @@ def test_moving_to_where_a_tensor_is_already(device: str) -> None:
     assert ag.ag_to_device(x, device) is x
 
 
-def test_arguments_by_name() -> None:
-    x = ag.ag_tensor([[1.0, -2.0]])
-    assert values(ag.ag_clamp(x, hi=0.5)) == [0.5, -2]
-    assert values(ag.ag_sub(B=x, A=1.0)) == [0, 3]
-    with expect_error("an argument that does not exist", TypeError, "ag_softmax: got an unexpected keyword", "'beta'"):
-        ag.ag_softmax(x, beta=0)  # type: ignore[call-arg]
-
-
 @pytest.mark.vulkan
 def test_more_axes_than_a_kernel_takes(lavapipe: str) -> None:
     x = np.zeros((2, 1) * 3 + (2,) * 9, np.float32)

@@ -106,11 +106,6 @@ def test_only_numbers_are_assigned(device: str, bad: Any) -> None:
     assert t.item() == 1.0
 
 
-def test_zero_has_a_sign(device: str) -> None:
-    x = ag.ag_tensor([[1.0]])
-    assert [np.signbit((x * zero).item()) for zero in (0.0, -0.0, 0.0)] == [False, True, False]
-
-
 def test_sizes_in_order_are_not_bound_by_inspect(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes as long as a launch; by name, and wrong, they are."""
     x, bind = ag.ag_tensor(np.zeros((2, 3))), inspect.Signature.bind
