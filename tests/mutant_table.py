@@ -271,16 +271,16 @@ condition("the flat buffer is read in between", "fold_scaling", "or _scaled_oper
 condition("part of the flat buffer is not scaled", "fold_scaling", "or not _cover(flat, ",
           "or (lambda *_: False)(flat, ", f"{FOLD}[cpu-gap-7]")
 condition("a view outside", "copy_elimination", "return not graph.is_viewed(block.address)", "return True",
-          "test_a_view_outside_the_recording_keeps_the_copy[cpu]")
+          "test_copies[cpu-a_view_outside]")
 condition("the target in use", "copy_elimination", "if first <= i < j:", "if False:",
-          "test_a_target_in_use_keeps_the_copy")
+          "test_copies[cpu-a_target_that_is_read]", "test_copies[cpu-a_target_that_is_written]")
 condition("the source is written again", "copy_elimination", "if any(i != first and i not in without",
           "if any(i < 0 and i not in without", f"{TESTS}/test_fold_scaling.py::{FOLD}[cpu-gap-7]")
-condition("a later user", "copy_elimination", "if last != j or", "if", "test_one_output_copied_twice[cpu]")
+condition("a later user", "copy_elimination", "if last != j or", "if", "test_copies[cpu-two_copies]")
 condition("memory that lasts", "copy_elimination", "or not producer.fresh or", "or",
-          "test_what_lives_on_between_replays_is_not_moved[cpu]")
+          "test_copies[cpu-a_state]")
 condition("the target is written later", "copy_elimination", "if i > j and", "if False and",
-          "test_a_target_that_is_overwritten_keeps_the_copy[cpu]")
+          "test_copies[cpu-a_target_that_is_overwritten]")
 condition("memory that somebody holds", "copy_elimination", "and graph.is_private(b.block.address)", "",
           f"{TESTS}/test_memory_plan.py::test_what_nobody_reads_is_not_computed[cpu]")
 condition("what a launch reads", "copy_elimination", "wanted.update(b.block.address for b in launch.operands)", "pass",
@@ -290,10 +290,10 @@ condition("an operand changes", "rematerialize", "graph.is_written(x, span.first
           "False for x in maker.operands",
           f"{TESTS}/test_memory_plan.py::test_cheap_results_are_computed_again[cpu-True]")
 condition("two writers", "fuse_elementwise", "len(graph.writers[place]) > 1 or", "",
-          "test_a_result_that_is_overwritten_is_not_what_is_read[cpu]")
+          "test_chains[cpu-a_result_that_is_overwritten]")
 condition("an operand changes", "fuse_elementwise",
           "graph.is_written(x, earlier.members[-1], i) for x in earlier.operands", "False for x in earlier.operands",
-          "test_a_change_of_an_operand_in_between_keeps_launches_apart[cpu]")
+          "test_chains[cpu-a_change_of_an_operand]")
 condition("a result is read too early", "fuse_elementwise", "if others and others[0] < i:", "if False:",
           "test_replays_of_random_launches")
 condition("the register that is kept", "fuse_elementwise",
@@ -302,9 +302,9 @@ condition("the register that is kept", "fuse_elementwise",
 condition("a factor's memory has the result", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)",
           "graph.is_written(x, j + 1, i)", "test_a_result_in_the_place_of_a_factor_keeps_them_apart[cpu]")
 condition("a factor changes", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)", "graph.is_written(x, i, i + 1)",
-          "test_a_factor_that_changes_in_between_keeps_them_apart[cpu]")
+          "test_epilogues[cpu-a_factor_that_changes]")
 condition("a product is read later", "fuse_epilogues", "replace(chain, kept=(out, 0)) if later else chain", "chain",
-          "test_a_product_that_is_read_later_is_stored_too[cpu]")
+          "test_epilogues[cpu-a_product_that_is_read_later]")
 condition("memory rests", "memory_plan", "until = item.last + rest", "until = item.last",
           "test_memory_rests_before_others_get_it")
 condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > item.first)",
@@ -315,7 +315,7 @@ condition("lasting memory", "memory_plan", "take(since, inf, start", "take(since
 condition("who holds memory", "ownership", "if blocks[b.block.address] is not None]", "if False]",
           f"{TESTS}/test_graph.py::test_what_others_hold_has_escaped")
 condition("who has a view", "ownership", "frozenset(b.block.address for b in views)", "frozenset()",
-          f"{TESTS}/test_copy_elimination.py::test_a_view_outside_the_recording_keeps_the_copy[cpu]")
+          f"{TESTS}/test_copy_elimination.py::test_copies[cpu-a_view_outside]")
 condition("a write at the end", "graph", "bisect_left(writers, until)]", "bisect_left(writers, until) - 1]",
           "test_a_written_part_of_a_block_with_many_users",
           f"{TESTS}/test_fold_scaling.py::{FOLD}[cpu-changed factor-7]")

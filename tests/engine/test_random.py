@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.errors import expect_error
 from table.oracles import SEED, philox_block, uniform
-from table.rows import EPS, restart_generator
+from table.rows import restart_generator
 
 import ag
 from ag.engine.device import backend_of
@@ -76,19 +76,6 @@ def test_seeds_of_64_bits(device: str) -> None:
     assert kept(layer(ones)) == (uniform_from_bits(bits) >= 0.5).tolist()
 
 
-def test_the_same_seed_gives_the_same_numbers(device: str) -> None:
-    layer, ones = ag.ag_dropout(0.5), ag.ag_tensor(np.ones(100))
-
-    def draw(seed: int) -> list[list[bool]]:
-        ag.ag_seed(seed)
-        return [kept(layer(ones)) for _ in range(3)]
-
-    first, again, other = draw(1), draw(1), draw(2)
-    assert first == again
-    assert first != other
-    assert first[0] != first[1] != first[2]
-
-
 def test_initial_weights_are_reproducible(device: str) -> None:
     def weights(seed: int) -> bytes:
         ag.ag_seed(seed)
@@ -112,26 +99,6 @@ def test_host_numbers() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- dropout
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_keeps_the_mean(device: str, rate: float) -> None:
-    n = 100_000
-    y = ag.ag_dropout(rate)(ag.ag_tensor(np.ones(n))).numpy()
-    rounding = 4 * EPS["f32"] / (1 - rate)  # of 1 - rate in float32
-    np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=rounding)
-    deviation = np.sqrt(rate / (1 - rate) / n)  # of the mean of n kept-or-dropped elements
-    assert abs(y.mean() - 1) < 5 * deviation
-
-
-def test_backward_uses_the_mask_of_the_forward_pass(device: str) -> None:
-    x = ag.ag_param(np.ones((7, 33)))
-    layer = ag.ag_dropout(0.5)
-    with ag.with_grad_tape():
-        y = layer(x)
-        layer(x)  # another draw in between
-        loss = ag.ag_sum(y)
-    np.testing.assert_array_equal(ag.backward(loss)[x].numpy(), y.numpy())
 
 
 def test_eval_mode_drops_nothing(device: str) -> None:

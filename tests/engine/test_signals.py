@@ -21,11 +21,5 @@ def send(count: int, device: str, mode: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eager", "captured", "dp_train"])
-def test_interrupts(device: str, mode: str) -> None:
-    assert send(8, device, mode) == "8 interrupts, and every device works\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["eager", "captured", "dp_train"])
 def test_many_interrupts(device: str, mode: str) -> None:
     assert send(100, device, mode) == "100 interrupts, and every device works\n"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from engine.compile.replays import Compute, check
 from helpers.programs import replay
 from helpers.programs import values as buffer
 
 import ag
 from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
@@ -21,118 +25,86 @@ def backend(device: str) -> Backend:
     return backend_of(device)
 
 
-def test_a_producer_writes_where_its_output_would_be_copied(backend: Backend) -> None:
-    x, flat = buffer(backend, 1, 2), buffer(backend, 0, 0, 0, 0)
-    target = flat.view((2,), 2)
-    with record(backend) as recording:
-        doubled = backend.launch(scale, x, factor=2.0)
-        backend.launch(copy, doubled, into=target)
-    program = recording.finished()
-    assert program.launches == 1
-    assert backend.download(doubled).tolist() == [2, 4]  # what somebody holds reads as before, after a replay too
-    replay(backend, program, x=(x, [3, 4]))
-    assert backend.download(flat).tolist() == [0, 0, 6, 8]
-    assert backend.download(doubled).tolist() == [6, 8]
+def a_place(run: Any, x: Buffer, flat: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    run(copy, doubled, into=flat.view((4,), 4))
+    return [doubled]  # what somebody holds reads as before
 
 
-def test_views_of_the_moved_output_move_along(backend: Backend) -> None:
-    x, target = buffer(backend, 1, 2, 3, 4), buffer(backend, 0, 0, 0, 0)
-    with record(backend) as recording:
-        column = backend.launch(scale, x, factor=2.0).view((4, 1))
-        halves = backend.launch(scale, column.view((2, 2)), factor=0.5)
-        backend.launch(copy, column.view((4,)), into=target)
-    program = recording.finished()
-    replay(backend, program, x=(x, [5, 6, 7, 8]))
-    assert backend.download(target).tolist() == [10, 12, 14, 16]
-    assert backend.download(halves).tolist() == [[5, 6], [7, 8]]
+def views(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    column = run(scale, x, factor=2.0).view((4, 1))
+    halves = run(scale, column.view((2, 2)), factor=0.5)
+    run(copy, column.view((4,)), into=target)
+    return [halves]
 
 
-def test_a_view_outside_the_recording_keeps_the_copy(backend: Backend) -> None:
-    x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with record(backend) as recording:
-        doubled = backend.launch(scale, x, factor=2.0)
-        outside = doubled.view((2, 1))
-        backend.launch(copy, doubled, into=target)
-    program = recording.finished()
-    assert program.launches == 2
-    replay(backend, program, x=(x, [3, 4]))
-    assert backend.download(outside).tolist() == [[6], [8]]
-    assert backend.download(target).tolist() == [6, 8]
+def a_view_outside(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    run(copy, doubled, into=target)
+    return [doubled.view((4, 1))]
 
 
-def test_a_later_reader_of_the_source_keeps_the_copy(backend: Backend) -> None:
-    x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with record(backend) as recording:
-        doubled = backend.launch(scale, x, factor=2.0)
-        backend.launch(copy, doubled, into=target)
-        backend.launch(scale, target, factor=0.0, into=target)
-        late = backend.launch(exp, doubled)
-    program = recording.finished()
-    assert program.launches == 4
-    replay(backend, program, x=(x, [0, 1]))
-    np.testing.assert_allclose(backend.download(late), np.exp([0, 2]), rtol=1e-5)
+def a_later_reader(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    run(copy, doubled, into=target)
+    run(scale, target, factor=0.0, into=target)
+    return [run(exp, doubled)]
 
 
-@pytest.mark.parametrize("reads", [True, False])
-def test_a_target_in_use_keeps_the_copy(backend: Backend, reads: bool) -> None:
-    x, target = buffer(backend, 1, 2), buffer(backend, 10, 20)
-    with record(backend) as recording:
-        doubled = backend.launch(scale, x, factor=2.0)
-        if reads:
-            between = backend.launch(scale, target, factor=1.0)
-        else:
-            between = backend.launch(scale, x, factor=3.0, into=target)
-        backend.launch(copy, doubled, into=target)
-    program = recording.finished()
-    assert program.launches == 3
-    replay(backend, program, target=(target, [10, 20]))
-    assert backend.download(target).tolist() == [2, 4]
-    assert backend.download(between).tolist() == ([10, 20] if reads else [2, 4])
+def a_target_that_is_read(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    between = run(scale, target, factor=1.0)
+    run(copy, doubled, into=target)
+    return [between]
 
 
-def test_an_accumulated_source_keeps_its_copy(backend: Backend) -> None:
-    x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with record(backend) as recording:
-        total = backend.launch(scale, x, factor=2.0)
-        backend.launch(add, total, x, into=total)
-        backend.launch(copy, total, into=target)
-    program = recording.finished()
-    replay(backend, program, x=(x, [3, 4]))
-    assert backend.download(target).tolist() == [9, 12]
+def a_target_that_is_written(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    run(scale, x, factor=3.0, into=target)
+    run(copy, doubled, into=target)
+    return []
 
 
-def test_what_lives_on_between_replays_is_not_moved(backend: Backend) -> None:
-    x, state, target = buffer(backend, 1, 2), buffer(backend, 0, 0), buffer(backend, 0, 0)
-    with record(backend) as recording:
-        backend.launch(scale, x, factor=2.0, into=state)  # written into memory that was there before
-        backend.launch(copy, state, into=target)
-    program = recording.finished()
-    assert program.launches == 2
-    replay(backend, program, x=(x, [3, 4]))
-    assert backend.download(state).tolist() == backend.download(target).tolist() == [6, 8]
+def a_sum(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    total = run(scale, x, factor=2.0)
+    run(add, total, x, into=total)
+    run(copy, total, into=target)
+    return []
 
 
-def test_one_output_copied_twice(backend: Backend) -> None:
-    x, a, b = buffer(backend, 1, 2), buffer(backend, 0, 0), buffer(backend, 0, 0)
-    with record(backend) as recording:
-        doubled = backend.launch(scale, x, factor=2.0)
-        backend.launch(copy, doubled, into=a)
-        backend.launch(copy, doubled, into=b)
-    program = recording.finished()
-    replay(backend, program, x=(x, [3, 4]))
-    assert backend.download(a).tolist() == backend.download(b).tolist() == [6, 8]
+def a_state(run: Any, x: Buffer, state: Buffer, target: Buffer) -> list[Buffer]:
+    run(scale, x, factor=2.0, into=state)  # memory that was there before
+    run(copy, state, into=target)
+    return []
 
 
-def test_a_target_that_is_overwritten_keeps_the_copy(backend: Backend) -> None:
-    x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with record(backend) as recording:
-        doubled = backend.launch(scale, x, factor=2.0)
-        backend.launch(copy, doubled, into=target)
-        backend.launch(copy, x, into=target)
-    program = recording.finished()
-    replay(backend, program, x=(x, [3, 4]))
-    assert backend.download(doubled).tolist() == [6, 8]
-    assert backend.download(target).tolist() == [3, 4]
+def two_copies(run: Any, x: Buffer, first: Buffer, second: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    run(copy, doubled, into=first)
+    run(copy, doubled, into=second)
+    return []
+
+
+def a_target_that_is_overwritten(run: Any, x: Buffer, target: Buffer) -> list[Buffer]:
+    doubled = run(scale, x, factor=2.0)
+    run(copy, doubled, into=target)
+    run(copy, x, into=target)
+    return [doubled]
+
+
+COPIES: dict[Compute, tuple[tuple[int, ...], list[str]]] = {  # elements of the operands, and kernels of the program
+    a_place: ((4, 8), ["scale"]), views: ((4, 4), ["scale", "scale"]), a_view_outside: ((4, 4), ["scale", "copy"]),
+    a_later_reader: ((4, 4), ["scale", "copy", "scale", "exp"]),
+    a_target_that_is_read: ((4, 4), ["scale", "scale", "copy"]),
+    a_target_that_is_written: ((4, 4), ["scale", "scale", "copy"]), a_sum: ((4, 4), []),
+    a_state: ((4, 4, 4), ["scale", "copy"]), two_copies: ((4, 4, 4), []), a_target_that_is_overwritten: ((4, 4), []),
+}
+
+
+@pytest.mark.parametrize("compute", COPIES, ids=lambda compute: compute.__name__)
+def test_copies(backend: Backend, compute: Compute) -> None:
+    sizes, expected = COPIES[compute]
+    check(backend, compute, [(n,) for n in sizes], *expected)
 
 
 def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> None:

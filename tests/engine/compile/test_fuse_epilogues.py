@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine.compile.replays import Compute, check, random_plan
 from helpers.programs import buffer, kernels
 from helpers.tiled import normal
 
@@ -23,7 +24,7 @@ from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import PRIMITIVES
 from ag.nn.layer import ACTIVATIONS
 
-relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
+relu, relu_grad, permute = PRIMITIVES["relu"], PRIMITIVES["relu_grad"], PRIMITIVES["permute"]
 
 
 @pytest.fixture
@@ -36,140 +37,99 @@ def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 # ---------------------------------------------------------------------------------------------- the pass
 
-
-class Layer:
-    """Operands on a backend, and what is computed with them: now, and in a program."""
-
-    def __init__(self, backend: Backend) -> None:
-        rng = np.random.default_rng(9)
-        self.backend = backend
-        self.w, self.x = (buffer(backend, normal(rng, *shape)) for shape in ((6, 5), (5, 8)))
-        self.bias, self.full = (buffer(backend, normal(rng, *shape)) for shape in ((6, 1), (6, 8)))
-
-    def product(self) -> Buffer:
-        found: Buffer = self.backend.launch(matmul, self.w, self.x, ta=False, tb=False)
-        return found
-
-    def check(self, compute: Any, *expected: str) -> None:
-        """What a program of these kernels gives, also on new operands, is what the launches do."""
-        with record(self.backend) as recording:
-            outs = compute(self.backend.launch)
-        program = recording.finished()
-        assert kernels(program) == list(expected)
-        self.backend.upload(np.random.default_rng(10).normal(size=(5, 8)), self.x)
-        want = [self.backend.download(out) for out in compute(self.backend.launch)]
-        program.run()
-        for out, value in zip(outs, want, strict=True):
-            assert self.backend.download(out).tobytes() == value.tobytes()
+OPERANDS = ((6, 5), (5, 8), (6, 1), (6, 8))  # two factors, a bias, and what is as large as their product
 
 
-@pytest.fixture
-def layer(backend: Backend) -> Layer:
-    return Layer(backend)
+def product(run: Any, w: Buffer, x: Buffer) -> Buffer:
+    found: Buffer = run(matmul, w, x, ta=False, tb=False)
+    return found
 
 
-def test_bias_and_activation(layer: Layer) -> None:
-    layer.check(lambda run: [run(relu, run(add, layer.product(), layer.bias))], "matmul_chain")
+def bias_and_activation(run: Any, w: Buffer, x: Buffer, bias: Buffer, _: Buffer) -> list[Buffer]:
+    return [run(relu, run(add, product(run, w, x), bias))]
 
 
-def test_an_activation_alone(layer: Layer) -> None:
-    layer.check(lambda run: [run(relu, layer.product())], "matmul_chain")
+def an_activation(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    return [run(relu, product(run, w, x))]
 
 
-def test_a_residual_and_a_number(layer: Layer) -> None:
-    number = buffer(layer.backend, 0.5)
-    layer.check(lambda run: [run(mul, run(add, layer.full, run(add, layer.product(), layer.bias)), number)],
-                "matmul_chain")
+def a_residual_and_a_number(run: Any, w: Buffer, x: Buffer, bias: Buffer, full: Buffer) -> list[Buffer]:
+    return [run(mul, run(add, full, run(add, product(run, w, x), bias)), bias.view((1, 1), 2))]
 
 
-def test_the_derivative_of_an_activation(layer: Layer) -> None:
-    layer.check(lambda run: [run(relu_grad, layer.full, layer.product())], "matmul_chain")
+def the_derivative_of_an_activation(run: Any, w: Buffer, x: Buffer, _: Buffer, full: Buffer) -> list[Buffer]:
+    return [run(relu_grad, full, product(run, w, x))]
 
 
-def test_the_square_of_a_product(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        y = layer.product()
-        return [run(mul, y, y)]
-
-    layer.check(compute, "matmul_chain")
+def the_square(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    y = product(run, w, x)
+    return [run(mul, y, y)]
 
 
-def test_a_result_inside_that_is_read_later_is_stored_too(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        before = run(add, layer.product(), layer.bias)
-        return [run(relu, before), run(PRIMITIVES["permute"], before, axes=(1, 0))]
-
-    layer.check(compute, "matmul_chain_pair", "permute")
+def a_result_that_is_read_later(run: Any, w: Buffer, x: Buffer, bias: Buffer, _: Buffer) -> list[Buffer]:
+    before = run(add, product(run, w, x), bias)
+    return [run(relu, before), run(permute, before, axes=(1, 0))]
 
 
-def test_a_product_that_is_read_later_is_stored_too(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        y = layer.product()
-        return [run(relu, y), run(PRIMITIVES["permute"], y, axes=(1, 0))]
-
-    layer.check(compute, "matmul_chain_pair", "permute")
+def a_product_that_is_read_later(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    y = product(run, w, x)
+    return [run(relu, y), run(permute, y, axes=(1, 0))]
 
 
-def test_two_results_inside_are_too_many(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        y = layer.product()
-        before = run(add, y, layer.bias)
-        return [run(relu, before), *[run(PRIMITIVES["permute"], z, axes=(1, 0)) for z in (before, y)]]
-
-    layer.check(compute, "matmul", "fused_pair", "permute", "permute")
+def two_that_are_read_later(run: Any, w: Buffer, x: Buffer, bias: Buffer, _: Buffer) -> list[Buffer]:
+    y = product(run, w, x)
+    before = run(add, y, bias)
+    return [run(relu, before), *[run(permute, z, axes=(1, 0)) for z in (before, y)]]
 
 
-def test_a_product_that_is_read_before_stays(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        y = layer.product()
-        turned = run(PRIMITIVES["permute"], y, axes=(1, 0))
-        return [turned, run(relu, y)]
-
-    layer.check(compute, "matmul", "permute", "relu")
+def a_product_that_is_read_before(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    y = product(run, w, x)
+    return [run(permute, y, axes=(1, 0)), run(relu, y)]
 
 
-def test_a_product_that_somebody_holds_stays(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        y = layer.product()
-        return [y, run(relu, y)]
-
-    layer.check(compute, "matmul", "relu")
+def a_product_that_is_held(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    y = product(run, w, x)
+    return [y, run(relu, y)]
 
 
-def test_of_two_products_the_later_has_the_epilogue(layer: Layer) -> None:
-    layer.check(lambda run: [run(add, layer.product(), layer.product())], "matmul", "matmul_chain")
+def two_products(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    return [run(add, product(run, w, x), product(run, w, x))]
 
 
-def test_a_batch_of_sequences(layer: Layer) -> None:
-    bias, full = layer.bias.view((6, 1, 1)), layer.full.view((6, 2, 4))
-    layer.check(lambda run: [run(add, run(add, layer.product().view((6, 2, 4)), bias), full)], "matmul_chain")
+def a_batch_of_sequences(run: Any, w: Buffer, x: Buffer, bias: Buffer, full: Buffer) -> list[Buffer]:
+    y = product(run, w, x).view((6, 2, 4))
+    return [run(add, run(add, y, bias.view((6, 1, 1))), full.view((6, 2, 4)))]
 
 
-def test_an_operand_of_another_kind_stays_apart(layer: Layer) -> None:
-    """One that repeats along part of the columns."""
-    each = buffer(layer.backend, np.arange(4.0).reshape(1, 1, 4))
-    layer.check(lambda run: [run(add, layer.product().view((6, 2, 4)), each)], "matmul", "add")
+def an_operand_along_part_of_the_columns(run: Any, w: Buffer, x: Buffer, _: Buffer, full: Buffer) -> list[Buffer]:
+    return [run(add, product(run, w, x).view((6, 2, 4)), full.view((1, 1, 4)))]
 
 
-def test_part_of_a_product_stays_apart(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        return [run(relu, layer.product().view((3, 8), 24))]
-
-    layer.check(compute, "matmul", "relu")
+def part_of_a_product(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
+    return [run(relu, product(run, w, x).view((3, 8), 24))]
 
 
-def test_a_factor_that_changes_in_between_keeps_them_apart(layer: Layer) -> None:
-    start = buffer(layer.backend, np.ones((5, 8)))
+def a_factor_that_changes(run: Any, w: Buffer, x: Buffer, bias: Buffer, full: Buffer) -> list[Buffer]:
+    y = product(run, w, x)
+    run(copy, full.view((5, 8)), into=x)
+    return [run(add, y, bias)]
 
-    def compute(run: Any) -> list[Buffer]:
-        y = layer.product()
-        run(copy, start, into=layer.x)
-        return [run(add, y, layer.bias)]
 
-    with record(layer.backend) as recording:
-        [out] = compute(layer.backend.launch)
-    assert kernels(recording.finished()) == ["matmul", "copy", "add"]
-    assert out.shape == (6, 8)
+EPILOGUES: dict[Compute, str] = {
+    **dict.fromkeys((bias_and_activation, an_activation, a_residual_and_a_number, the_derivative_of_an_activation,
+                     the_square, a_batch_of_sequences), "matmul_chain"),
+    **dict.fromkeys((a_result_that_is_read_later, a_product_that_is_read_later), "matmul_chain_pair permute"),
+    two_that_are_read_later: "matmul fused_pair permute permute",
+    a_product_that_is_read_before: "matmul permute relu", two_products: "matmul matmul_chain",
+    **dict.fromkeys((a_product_that_is_held, part_of_a_product), "matmul relu"),
+    an_operand_along_part_of_the_columns: "matmul add", a_factor_that_changes: "matmul copy add",
+}
+
+
+@pytest.mark.slow_on("lavapipe")
+@pytest.mark.parametrize("compute", EPILOGUES, ids=lambda compute: compute.__name__)
+def test_epilogues(backend: Backend, compute: Compute) -> None:
+    check(backend, compute, OPERANDS, *EPILOGUES[compute].split())
 
 
 def test_a_result_in_the_place_of_a_factor_keeps_them_apart(backend: Backend) -> None:
@@ -193,34 +153,26 @@ def test_an_empty_sum_stays_apart(backend: Backend) -> None:
     assert kernels(program) == ["matmul", "relu"] and backend.download(out).tolist() == [[0.0] * 4] * 3
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.slow_on("lavapipe")
+@pytest.mark.parametrize("seed", range(15))
 def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
     """Whoever reads what, and in which order: all values are those of the launches, for new inputs too."""
     rng = np.random.default_rng(seed)
-    x, y = (buffer(backend, normal(rng, 4, 4)) for _ in range(2))
-    plan = [(str(rng.choice(["matmul", "matmul", "add", "relu", "scale"])), *rng.integers(0, 2 + i, 2))
-            for i in range(9)]
+    plan = random_plan(rng, ["matmul", "matmul", "add", "relu", "scale"], 2, 9)
     kept = {int(rng.integers(2, 11)), 10}
 
-    def compute() -> dict[int, Buffer]:
-        found = [x, y]
+    def compute(run: Any, *inputs: Buffer) -> list[Buffer]:
+        found = [*inputs]
         for name, i, j in plan:
             rule = PRIMITIVES[name]
             params: dict[str, Any] = {"matmul": {"ta": False, "tb": True}, "scale": {"factor": 0.25}}.get(name, {})
-            found.append(backend.launch(rule, *(found[i], found[j])[: len(rule.operands) - 1], **params))
-        return {k: found[k] for k in kept}
+            found.append(run(rule, *(found[i], found[j])[: len(rule.operands) - 1], **params))
+        return [found[k] for k in sorted(kept)]
 
-    with record(backend) as recording:
-        outs = compute()
-    program = recording.finished()
-    for b in (x, y):
-        backend.upload(normal(rng, 4, 4), b)
-    want = {k: backend.download(b) for k, b in compute().items()}
-    program.run()
-    for k, b in outs.items():
-        assert backend.download(b).tobytes() == want[k].tobytes(), (k, plan)
+    check(backend, compute, [(4, 4), (4, 4)])
 
 
+@pytest.mark.slow_on("lavapipe")
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolutions(backend: Backend, groups: int) -> None:
     """Bias and activation, and in the backward pass the activation's derivative and a residual's sum."""
@@ -248,8 +200,8 @@ def test_convolutions(backend: Backend, groups: int) -> None:
 
 
 def test_the_host_keeps_its_calls_apart() -> None:
-    layer = Layer(backend_of("cpu"))
-    layer.check(lambda run: [run(scale, layer.product(), factor=2.0)], "matmul", "scale")
+    check(backend_of("cpu"), lambda run, w, x: [run(scale, product(run, w, x), factor=2.0)], OPERANDS[:2],
+          "matmul", "scale")
 
 
 # ---------------------------------------------------------------------------------------------- linear layers
@@ -276,7 +228,8 @@ class Residual(ag.Layer):
         return ag.ag_add(self.down(self.up(x)), x)
 
 
-@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("activation", [pytest.param(name, marks=pytest.mark.slow_on("lavapipe") if name else ())
+                                        for name in (None, *ACTIVATIONS)])
 def test_a_captured_step_is_the_eager_one(device: str, activation: str | None) -> None:
     results = []
     for wrap in (lambda step: step, ag.ag_capture):
@@ -291,6 +244,7 @@ def test_a_captured_step_is_the_eager_one(device: str, activation: str | None) -
         assert names.count("matmul_sums") == 4 and "add" not in names[:5]
 
 
+@pytest.mark.slow_on("lavapipe")
 @pytest.mark.parametrize("shape", [(4, 7), (4, 1), (4, 2, 3), (4, 0)], ids=str)
 @pytest.mark.parametrize("needed", ["W", "b", "W b", "x", "W x b"])
 def test_gradients_of_a_linear_layer(device: str, shape: tuple[int, ...], needed: str) -> None:

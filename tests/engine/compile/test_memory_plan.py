@@ -135,23 +135,6 @@ def test_what_nobody_reads_is_not_computed(device: str) -> None:
     assert backend.download(kept).tolist() == [3.0, 6.0]
 
 
-def test_what_is_updated_in_place_is_not_dropped(device: str) -> None:
-    W = ag.ag_param([[1.0, 2.0]], device=device)
-    optimizer = ag.optimizer_sgd([W], lr=0.5)
-
-    def step(x: ag.Tensor) -> None:
-        with ag.with_grad_tape():
-            loss = ag.ag_sum(W * x)
-        optimizer.step(ag.backward(loss))
-        optimizer.zero_grad()
-
-    captured = ag.ag_capture(step)
-    for _ in range(3):
-        captured(ag.ag_tensor([[1.0, 1.0]], device=device))
-    assert W.numpy().tolist() == [[-0.5, 0.5]]
-    assert optimizer.t == 3
-
-
 def test_what_is_yet_to_be_written_is_memory_for_others(device: str) -> None:
     backend = backend_of(device)
     x = buffer(backend, np.ones((64, 64)))

@@ -18,7 +18,7 @@ import ag
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backends import cpu
 from ag.engine.backends.cpu import native
-from ag.engine.backends.cpu.backend import NumpyBackend, _memory
+from ag.engine.backends.cpu.backend import _memory
 from ag.engine.backends.cpu.library import Library, library, load
 from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.buffer import Buffer
@@ -224,20 +224,6 @@ def test_more_axes_than_a_layout_has() -> None:
     np.testing.assert_array_equal(device.launch(PRIMITIVES["add"], y, column).native, y.native + column.native)
 
 
-@built
-def test_zeros_of_both_signs_are_parameters() -> None:
-    """They are equal, so that a plan of the one could be taken for the other's."""
-    device = Counting()
-    x = device.of(np.ones(3, np.float32))
-    for _ in range(2):
-        for factor in (0.0, -0.0):
-            out = device.launch(PRIMITIVES["scale"], x, factor=factor)
-            assert np.signbit(out.native).tolist() == [np.signbit(factor)] * 3
-            chain = (("scale", 0, 0, factor), ("scale", 4, 4, 1.0))
-            out = device.launch(PRIMITIVES["fused"], x, x, x, x, chain=chain)
-            assert np.signbit(out.native).tolist() == [np.signbit(factor)] * 3
-
-
 def wrong_in_threads(device: Counting) -> list[int]:
     blocks = [device.of(np.full(12_000, k, np.float32)) for k in range(8)]
     outs = [device.alloc((12_000,), F32) for _ in blocks]
@@ -262,42 +248,6 @@ def test_threads_that_are_the_first_to_use_new_memory() -> None:
         assert not wrong_in_threads(device)
         assert device.starts == [memory.ctypes.data - (number << OFFSET_BITS)
                                  for number, (_, memory) in enumerate(device.arena.segments)]
-
-
-@built
-def test_the_order_of_parameters_does_not_matter() -> None:
-    device = Counting()
-    a, b = device.of(np.eye(2, dtype=np.float32) + 1), device.of(np.array([[1, 2], [3, 5]], np.float32))
-    first = device.launch(PRIMITIVES["matmul"], a, b, ta=False, tb=True).native.copy()
-    assert (device.launch(PRIMITIVES["matmul"], a, b, tb=False, ta=True).native != first).any()
-    np.testing.assert_array_equal(device.launch(PRIMITIVES["matmul"], a, b, tb=True, ta=False).native, first)
-
-
-@built
-def test_numpy_and_c_train_alike() -> None:
-    from ag.engine import device as devices
-
-    def losses(name: str) -> list[float]:
-        with ag.ag_device(name):
-            ag.ag_seed(3)
-            model = ag.ag_sequential(ag.ag_linear(6, 16, activation="gelu"), ag.ag_layer_norm(16), ag.ag_dropout(0.2),
-                                     ag.ag_linear(16, 3))
-            optimizer = ag.optimizer_adamw(model, lr=0.02)
-            rng, found = np.random.default_rng(1), []
-            for _ in range(12):
-                x, labels = rng.standard_normal((6, 16)), rng.integers(0, 3, 16)
-                with ag.with_grad_tape():
-                    loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(x)), labels)
-                optimizer.step(ag.backward(loss))
-                found.append(loss.item())
-            return found
-
-    plain = NumpyBackend(77)
-    devices._backends[plain.name] = plain
-    try:
-        np.testing.assert_allclose(losses("cpu"), losses(plain.name), rtol=1e-4)
-    finally:
-        del devices._backends[plain.name]
 
 
 @built
