@@ -17,7 +17,6 @@ from helpers.random_operands import geometry, windows
 from helpers.tiled import KINDS, blank, launched_twice, make_directly, normal, on, tiled_backend
 from table.rows import EPS, Array
 
-from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.primitive import Primitive
 from ag.engine.shape import Window, places
@@ -89,13 +88,6 @@ def check_all(backend: Any, primitive: Primitive, given: list[Case]) -> None:
         check(backend, primitive, one, rng.integers(0, 4, 3) if rng.random() < 0.2 else (0, 0, 0))
         if i % 10 == 0:
             backend.check_guards()
-
-
-def test_workgroups_load_whole_rows_of_quads() -> None:
-    """So all quads of an invocation are in one column of a slice (shaders/slices.glsl)."""
-    for tile in TILES.values():
-        for size in (tile.rows, tile.cols, tile.depth):
-            assert tile.threads % (size // 4) == 0, tile
 
 
 @WINDOWS

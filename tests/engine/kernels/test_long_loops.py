@@ -46,7 +46,11 @@ LONG: list[tuple[str, float, Operands, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "rate", "operands", "params"), LONG, ids=[kernel for kernel, *_ in LONG])
+QUICK = {"softmax", "layer_norm", "rms_norm", "attention_weights"}  # one of each kind of loop
+
+
+@pytest.mark.parametrize(("name", "rate", "operands", "params"), [
+    pytest.param(*row, id=row[0], marks=() if row[0] in QUICK else pytest.mark.slow) for row in LONG])
 def test_right_up_to_the_limit_and_refused_beyond(lavapipe: str, name: str, rate: float, operands: Operands,
                                                   params: dict[str, Any]) -> None:
     backend = guarded(lavapipe)
@@ -56,15 +60,6 @@ def test_right_up_to_the_limit_and_refused_beyond(lavapipe: str, name: str, rate
         np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3 * np.abs(want).max())
     with pytest.raises(KernelError, match=rf"{name} .*650\d\d turns of .* where the device has 65000"):
         run(backend, Launch(PRIMITIVES[name], operands(longest + 130), params))
-
-
-def test_an_op_that_does_not_fit_is_refused_before_it_writes(lavapipe: str) -> None:
-    import ag
-
-    x = np.zeros((5_000_000, 1), np.float32)
-    with pytest.raises(KernelError, match="run it on another device"):
-        ag.ag_softmax(ag.ag_tensor(x, device=lavapipe))
-    assert ag.ag_softmax(ag.ag_tensor(x, device="cpu")).numpy().max() == np.float32(2e-7)
 
 
 def test_only_drivers_that_end_loops_have_the_limit() -> None:

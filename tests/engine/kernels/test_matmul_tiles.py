@@ -16,11 +16,10 @@ from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_of, units_of
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
-from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.target import Target
-from ag.ops.matmul import product, products
+from ag.ops.matmul import product
 
 
 @pytest.fixture
@@ -57,18 +56,6 @@ def test_random_products(backend: Any, kind: str, shapes: int) -> None:
         assert_product(got.sum(0) if batched else got[None], a, b, ta, tb)
         if i % 10 == 0:
             backend.check_guards()
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("kind", ["S", "V"], indirect=True)
-def test_a_long_line_of_tiles_is_folded(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_MOST_GROUPS", 11)
-    plans.planned.cache_clear()
-    rng = np.random.default_rng(5)
-    a, b = normal(rng, 2, 3, 5), normal(rng, 2, 5, 400)
-    got = backend.download(backend.launch(batched_matmul, on(backend, a), on(backend, b), ta=False, tb=False, chunk=5))
-    plans.planned.cache_clear()
-    assert_product(got[0], a, b, False, False)
 
 
 @pytest.mark.vulkan
@@ -199,13 +186,3 @@ def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_number_of_pieces(inner: int, rows: int, cols: int, units: int, pieces: int) -> None:
     length = Target(units=units).split_inner(inner, rows, cols, 1)
     assert length % 64 == 0 and (-(-inner // length) if inner else 0) == pieces
-
-
-def test_the_host_needs_no_pieces() -> None:
-    a, b = np.ones((1, 3, 4096), np.float32), np.ones((1, 4096, 2), np.float32)
-    backend = backend_of("cpu")
-    x, y = on(backend, a), on(backend, b)
-    with record(backend) as recording:
-        out = products(backend.launch, x, y, False, False)
-    assert [launch.primitive.name for launch in recording.launches] == ["batched_matmul"]
-    assert backend.download(out).tolist() == [[[4096.0] * 2] * 3]

@@ -16,8 +16,8 @@ TENTH = np.float32(0.1)
 
 
 @pytest.mark.parametrize(("shape", "dim"), [
-    ((131_072, 2), 0), ((70_000, 3), 0), ((3, 5000, 7), 1), ((2, 20_000), 1), ((20_000, 1), 0), ((1, 20_000, 1), 1),
-    ((2, 100, 100, 3), (1, 2)), ((100, 3, 100), (0, 2)), ((SHORT + 1, 5), 0), ((200_000, 2), 0)])
+    ((131_072, 2), 0), ((3, 5000, 7), 1), ((2, 20_000), 1), ((20_000, 1), 0), ((100, 3, 100), (0, 2)),
+    ((SHORT + 1, 5), 0)])
 def test_sums_and_means(device: str, shape: tuple[int, ...], dim: Any) -> None:
     x = ag.ag_tensor(np.full(shape, TENTH))
     count = np.prod(shape) // np.prod(x.sum(dim).shape)
@@ -25,14 +25,13 @@ def test_sums_and_means(device: str, shape: tuple[int, ...], dim: Any) -> None:
     np.testing.assert_allclose(x.mean(dim).numpy(), TENTH, rtol=3e-6)
 
 
-@pytest.mark.parametrize("n", [1, 2, 63, SHORT, SHORT + 1, 300, 1000, 4097, 70_001])
-@pytest.mark.parametrize("others", [((), (3,)), ((2,), (5, 2)), ((2, 2), (1,)), ((3,), ())])
-def test_every_element_is_added_once(n: int, others: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    outer, inner = others
-    x = np.random.default_rng(n).integers(-4, 5, (*outer, n, *inner)).astype(np.float32)
-    np.testing.assert_array_equal(total(x, len(outer)), x.sum(len(outer), keepdims=True))
-    wide = np.repeat(x, 2, -1)[..., ::2]
-    np.testing.assert_array_equal(total(wide, len(outer)), x.sum(len(outer), keepdims=True))  # not contiguous
+@pytest.mark.parametrize("n", [1, 2, 63, SHORT, SHORT + 1, 300, 4097, 70_001])
+def test_every_element_is_added_once(n: int) -> None:
+    for outer, inner in (((), (3,)), ((2,), (5, 2)), ((2, 2), (1,)), ((3,), ())):
+        x = np.random.default_rng(n).integers(-4, 5, (*outer, n, *inner)).astype(np.float32)
+        np.testing.assert_array_equal(total(x, len(outer)), x.sum(len(outer), keepdims=True))
+        wide = np.repeat(x, 2, -1)[..., ::2]
+        np.testing.assert_array_equal(total(wide, len(outer)), x.sum(len(outer), keepdims=True))  # not contiguous
 
 
 def test_gradients_of_broadcasting(device: str) -> None:
@@ -49,8 +48,7 @@ def exactly_normed(x: Array, axis: int) -> Array:
 
 
 @pytest.mark.parametrize(("op", "shape", "axis"), [
-    (ag.ag_layer_norm_op, (70_000, 2), 0), (ag.ag_batch_norm_op, (2, 60_000), 1),
-    (ag.ag_batch_norm_op, (2, 70_000), 1)])
+    (ag.ag_layer_norm_op, (20_000, 2), 0), (ag.ag_batch_norm_op, (2, 70_000), 1)])
 def test_norms(device: str, op: Callable[..., ag.Tensor], shape: tuple[int, int], axis: int) -> None:
     x = (np.random.default_rng(0).random(shape) + 5).astype(np.float32)
     gamma, beta = ag.ag_param(np.ones((shape[0], 1))), ag.ag_param(np.zeros((shape[0], 1)))
@@ -62,9 +60,9 @@ def test_norms(device: str, op: Callable[..., ag.Tensor], shape: tuple[int, int]
 
 
 def test_rms_norm(device: str) -> None:
-    x = (np.random.default_rng(0).random((70_000, 2)) + 5).astype(np.float32)
-    weights = np.random.default_rng(1).random((70_000, 2)).astype(np.float32)
-    operands = ag.ag_param(x), ag.ag_param(np.ones((70_000, 1)))
+    x = (np.random.default_rng(0).random((20_000, 2)) + 5).astype(np.float32)
+    weights = np.random.default_rng(1).random((20_000, 2)).astype(np.float32)
+    operands = ag.ag_param(x), ag.ag_param(np.ones((20_000, 1)))
     with ag.with_grad_tape():
         y = ag.ag_rms_norm_op(*operands)
         loss = ag.ag_sum(y * weights)
