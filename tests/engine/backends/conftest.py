@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from helpers.devices import built_layers
 
 
-@pytest.fixture
-def layer(tmp_path: Path, lavapipe: str) -> dict[str, str]:
-    return built_layers(tmp_path, "VK_LAYER_KP_fault")
+@pytest.fixture(scope="session")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return built_layers(tmp_path_factory.mktemp("fault"), "VK_LAYER_KP_fault")

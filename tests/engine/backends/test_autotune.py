@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import forked
 from helpers.tiled import normal, on
 
 import ag
@@ -215,16 +214,3 @@ def test_a_device_measures_and_captures_what_it_chose(swiftshader: str, folder: 
             assert kept(folder) == {"64x32 32x64 nn 1": "fixed"}
         else:
             assert not folder.exists()
-
-
-@pytest.mark.slow
-def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
-    program = ("import ag, numpy as np\nfrom ag.engine.backends.vulkan.products import autotune\n"
-               "autotune._MOST_SECONDS = 0\n"
-               "if WORD == 'kept': autotune.seconds_of = None\n"
-               f"ag.ag_device({lavapipe!r})\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
-               "print(ag.ag_matmul(x, x).numpy().sum())")
-    for word in ("new", "kept"):
-        done = forked.run(f"WORD = {word!r}\n{program}", environment={"AG_TUNE": "1"})
-        assert done.stdout == "64.0\n" and done.stderr == ""
-    assert list(kept(folder)) == ["4x4 4x4 nn 1"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.fuzz import mutations
@@ -34,16 +35,49 @@ def choices() -> Choices:
     return Choices(FILE, "device", "1", "hash")
 
 
-def kept(given: list[bytes] | None = None) -> tuple[KeptPipelines, str]:
+def kept(given: list[bytes] | None = None, vendor: int = 1, device: int = 2,
+         uuid: bytes = b"u" * 16) -> tuple[KeptPipelines, str]:
     """The pipelines of a driver that has compiled one, and the name of their file."""
     driver = SimpleNamespace(
-        get_device_properties=lambda: {"vendor_id": 1, "device_id": 2, "pipeline_cache_uuid": b"u" * 16,
+        get_device_properties=lambda: {"vendor_id": vendor, "device_id": device, "pipeline_cache_uuid": uuid,
                                        "driver_version": 7},
-        pipelines=lambda: 0, pipeline_cache=lambda: _HEADER.pack(32, 1, 1, 2, b"u" * 16) + b"compiled",
+        pipelines=lambda: 0, pipeline_cache=lambda: _HEADER.pack(32, 1, vendor, device, uuid) + b"compiled",
         add_pipeline_cache=([] if given is None else given).append)
     keeps = KeptPipelines(driver)  # type: ignore[arg-type]
     driver.pipelines = lambda: 1
     return keeps, keeps._name
+
+
+def test_pipelines_that_are_kept_come_back_and_no_others(path: Path) -> None:
+    keeps, name = kept()
+    keeps._manager.pipelines = lambda: 0  # type: ignore[method-assign]
+    keeps.save()
+    assert not path.parent.exists()  # nothing was compiled
+    keeps, _ = kept()
+    keeps.save()
+    given: list[bytes] = []
+    kept(given)[0].load()
+    assert given == [keeps._manager.pipeline_cache()]
+    for other in ({"vendor": 9}, {"device": 9}, {"uuid": b"v" * 16}):
+        given.clear()
+        keeps, its_name = kept(given, **other)  # type: ignore[arg-type]
+        path.with_name(its_name).write_bytes(path.with_name(name).read_bytes())  # as if it had its name
+        keeps.load()
+        assert given == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_a_driver_that_refuses(path: Path, error: type[Exception]) -> None:
+    def refuse(*_data: bytes) -> bytes:
+        raise error("no")
+
+    keeps, _ = kept()
+    keeps.save()
+    driver: Any = keeps._manager
+    driver.add_pipeline_cache = driver.pipeline_cache = refuse
+    keeps.load()
+    driver.pipelines = lambda: 2
+    keeps.save()
 
 
 def belong_to_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from helpers.devices import EXTENSION, WITHOUT_EXTENSION, run_code
 from helpers.devices import expect_reported as expect
-from helpers.errors import expect_error
 
 import ag
 from ag.engine.backends.vulkan import plans
@@ -204,13 +202,6 @@ def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_pa
 
 
 @pytest.mark.vulkan
-def test_no_such_device(lavapipe: str) -> None:
-    with expect_error("a Vulkan device number that is too large", ag.DeviceError, "vulkan:99", "this machine has"):
-        ag.ag_device("vulkan:99")
-    assert ag.ag_default_device() == "cpu"
-
-
-@pytest.mark.vulkan
 def test_the_status_with_devices(lavapipe: str, swiftshader: str, capsys: pytest.CaptureFixture[str]) -> None:
     ag.ag_vulkan_status()
     table = capsys.readouterr().out
@@ -228,30 +219,6 @@ def test_one_driver_of_two_missing(run: Run, lavapipe: str) -> None:
     said = run("said['names'] = [d.description for d in ag.ag_vulkan_devices()]",
                VK_ICD_FILENAMES=os.pathsep.join([icd, "/nonexistent"]))
     assert len(said["names"]) == 1 and "llvmpipe" in said["names"][0]
-
-
-FORK = """
-import os
-x = ag.ag_tensor(np.ones((3, 1)), device=DEVICE)
-x.numpy()
-pid = os.fork()
-if pid == 0:
-    error = error_of(lambda: (x + x).numpy())
-    print("CHILD" + json.dumps(error), flush=True)
-    os._exit(0)
-os.waitpid(pid, 0)
-said["parent"] = (x + x).numpy().ravel().tolist()
-"""
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_a_forked_child_is_refused(run: Run, driver: str, request: pytest.FixtureRequest) -> None:
-    said = run(FORK.replace("DEVICE", repr(request.getfixturevalue(driver))))
-    error = json.loads(said["out"].partition("CHILD")[2])
-    error[1] = error[1].replace(error[1].split("process ")[1].split()[0], "1234")  # the same in every run
-    expect("a Vulkan device used in a forked child", error, ag.DeviceError, "forked child", "'spawn'")
-    assert said["parent"] == [2.0] * 3
 
 
 AFTER_CLOSING = """

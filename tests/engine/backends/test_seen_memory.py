@@ -15,7 +15,6 @@ from helpers.programs import buffer as made
 import ag
 from ag.engine.backends.vulkan import transfers
 from ag.engine.backends.vulkan.stream import recorder
-from ag.engine.backends.vulkan.stream.commands import Copy
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add
@@ -103,8 +102,9 @@ def test_memory_that_is_used_again(backend: Any) -> None:
         assert np.array_equal(backend.download(y), 2 * values) and np.array_equal(backend.download(z), -values)
 
 
-@pytest.mark.parametrize("size", [8, 40])
-def test_a_captured_step(backend: Any, size: int) -> None:
+def test_a_captured_step(backend: Any) -> None:
+    size = 40
+
     def trained(straight: bool) -> list[bytes]:
         with pytest.MonkeyPatch.context() as patch, ag.ag_device(backend.name):
             if not straight:
@@ -191,20 +191,6 @@ def test_interrupted_anywhere(backend: Any) -> None:
     pytest.fail("an upload has more places than were tried")
 
 
-def test_a_command_list_ends_with_a_barrier_for_the_host(backend: Any) -> None:
-    class Noting:
-        def __init__(self) -> None:
-            self.calls: list[str] = []
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            return lambda *arguments: self.calls.append(name)
-
-    noting, nothing = Noting(), None
-    copy: Any = Copy(nothing, nothing, (0, 0, 4), [(8, 12)], [(16, 20)])  # type: ignore[arg-type]
-    backend.recorder.build([copy, copy], noting)
-    assert noting.calls == ["clear", "copy", "copy", "to_host", "end"]
-
-
 def test_what_is_launched_while_the_host_reads_is_read_again(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler's launch may have run meanwhile, so part of what was read may be older than the rest."""
     x = made(backend, np.ones(5, np.float32))
@@ -225,20 +211,6 @@ def test_what_is_launched_while_the_host_reads_is_read_again(backend: Any, monke
 
     monkeypatch.setattr(transfers.Transfers, "_sees", lambda self, address: (View(sees(self, address)[0]), True))
     assert backend.download(x).tolist() == [2.0] * 5
-
-
-LOST = """
-import os
-x = ag.ag_tensor([1.0, 2.0], DEVICE)
-x.numpy()
-os.environ["KPFAULT_LOST_AFTER"] = "0"
-said["errors"] = [error_of(call) for call in (x.numpy, x.numpy, lambda: ag.ag_tensor([1.0], DEVICE).numpy())]
-"""
-
-
-def test_a_lost_device_tells_nothing(layer: dict[str, str], lavapipe: str) -> None:
-    said = run_code(f"DEVICE = {lavapipe!r}{LOST}", **layer)
-    assert [found and found[0] for found in said["errors"]] == ["DeviceError"] * 3
 
 
 def test_a_place_between_two_words_is_staged(backend: Any) -> None:

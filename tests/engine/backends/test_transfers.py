@@ -32,7 +32,7 @@ def in_transfers(frame: FrameType) -> bool:
     return frame.f_code.co_filename == transfers.__file__
 
 
-@pytest.mark.parametrize("words", [1, CHUNK - 1, CHUNK, CHUNK + 1, 9 * CHUNK // 2 + 3])
+@pytest.mark.parametrize("words", [1, CHUNK, CHUNK + 1, 9 * CHUNK // 2 + 3])
 def test_every_word_arrives(either: Any, words: int) -> None:
     backend = either
     numbers = np.random.default_rng(words).integers(0, 1 << 30, words, np.uint32).view(np.float32)
@@ -55,7 +55,7 @@ def test_a_ring_of_chunks_is_used_in_turn(either: Any) -> None:
     assert all(np.array_equal(backend.download(buffer), numbers) for buffer, numbers in made)
 
 
-@pytest.mark.parametrize("at", [1, 20, 90])
+@pytest.mark.parametrize("at", [1, 20])
 def test_a_handler_that_downloads_changes_nothing(either: Any, at: int) -> None:
     backend = either
     numbers = np.arange(5 * CHUNK // 2, dtype=np.float32)

@@ -64,7 +64,7 @@ def test_callers_at_once_get_the_same_bits() -> None:
     want = Worker(1).run()
     results: list[bytes] = []
     workers = [Worker(threads) for threads in (1, 2, 3, 5)]
-    callers = [threading.Thread(target=lambda w: results.append(w.run(200)), args=[w], daemon=True) for w in workers]
+    callers = [threading.Thread(target=lambda w: results.append(w.run(60)), args=[w], daemon=True) for w in workers]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -80,7 +80,7 @@ def test_callers_who_share_the_cores_get_the_same_bits() -> None:
     def work(worker: Worker, callers: int) -> None:
         for threads in (4, 2, 3, 2):
             worker.threads = threads
-            results.append(worker.run(50, callers))
+            results.append(worker.run(20, callers))
 
     shared = [threading.Thread(target=work, args=(Worker(1), callers), daemon=True) for callers in (3, 3, 3, 1, 99)]
     for caller in shared:
