@@ -188,7 +188,7 @@ mutant("barrier", "the host reads what a lost device has left", TRANSFERS,
        f"{SEEN}::test_nothing_is_copied_by_the_device")
 mutant("barrier", "none for the host", "ag/engine/backends/vulkan/stream/commands.py",
        "    if to_host:\n        sequence.to_host()\n", "",
-       f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
+       "engine/backends/test_hazards.py::test_a_barrier_is_for_copies_where_there_may_be_some")
 BESIDE, QUEUES = "ag/engine/backends/vulkan/stream/recorder.py", "queues/test_transfer_queue.py"
 mutant("barrier", "an upload overtakes launches that read its place", BESIDE, "self._wait_for(touching[-1])", "pass",
        f"{QUEUES}::test_words_that_launches_read_are_not_overtaken[copies]")
@@ -288,7 +288,7 @@ condition("what a launch reads", "copy_elimination", "wanted.update(b.block.addr
           f"{TESTS}/test_memory_plan.py::test_an_elementwise_chain_works_in_place[cpu]")
 condition("an operand changes", "rematerialize", "graph.is_written(x, span.first + 1, until) for x in maker.operands",
           "False for x in maker.operands",
-          f"{TESTS}/test_memory_plan.py::test_cheap_results_are_computed_again[cpu-True]")
+          "test_cheap_results_are_computed_again[cpu-True]")
 condition("two writers", "fuse_elementwise", "len(graph.writers[place]) > 1 or", "",
           "test_chains[cpu-a_result_that_is_overwritten]")
 condition("an operand changes", "fuse_elementwise",
@@ -298,7 +298,7 @@ condition("a result is read too early", "fuse_elementwise", "if others and other
           "test_replays_of_random_launches")
 condition("the register that is kept", "fuse_elementwise",
           "kept = (first.out, OPERANDS + len(first.steps) - 1) if stored", "kept = (first.out, OPERANDS) if stored",
-          "test_replays_of_random_launches")
+          "test_chains[cpu-a_result_of_two_that_is_read_later]")
 condition("a factor's memory has the result", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)",
           "graph.is_written(x, j + 1, i)", "test_a_result_in_the_place_of_a_factor_keeps_them_apart[cpu]")
 condition("a factor changes", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)", "graph.is_written(x, i, i + 1)",
@@ -310,7 +310,7 @@ condition("memory rests", "memory_plan", "until = item.last + rest", "until = it
 condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > item.first)",
           "test_memory_rests_before_others_get_it")
 condition("lasting memory", "memory_plan", "take(since, inf, start", "take(since, since, start",
-          f"{TESTS}/test_memory_plan.py::test_recomputing_changes_no_bit_of_a_gpt",
+          f"{TESTS}/test_memory_plan.py::test_recomputing_changes_no_bit[gpt]",
           "autograd/test_capture.py::test_80_steps_equal_eager_to_the_bit[cpu]")
 condition("who holds memory", "ownership", "if blocks[b.block.address] is not None]", "if False]",
           f"{TESTS}/test_graph.py::test_what_others_hold_has_escaped")

@@ -61,22 +61,6 @@ def test_a_block_is_as_python_makes_it() -> None:
     assert made[0].made < made[1].made < now()
 
 
-def test_how_much_is_live_and_was_at_most() -> None:
-    a, _ = arena()
-    b = Arena(lambda nbytes: nbytes, first_bytes=1 << 16, align=64)
-    b.alloc = lambda nbytes: Arena.alloc(b, nbytes)  # type: ignore[method-assign]
-    kept: list[list[Block]] = [[], []]
-    for nbytes in (64, 64, 128, 0, 64, 0, 0, 128, 128, 64, 64, 64, 64):
-        for blocks, each in zip(kept, (a, b), strict=True):
-            if nbytes:
-                blocks.append(each.alloc(nbytes))
-            else:
-                del blocks[:2]
-        assert (a._live, a._peak) == (b._live, b._peak)
-        assert [x.address for x in kept[0]] == [x.address for x in kept[1]]
-    assert a.stats() == b.stats()
-
-
 def test_what_is_pinned_is_left() -> None:
     a, asked = arena()
     block, place = a.alloc(64), 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import threading
 from collections import deque
@@ -290,24 +289,6 @@ def test_the_cpu_device_can_be_limited() -> None:
         kept.append(backend.alloc((1 << 22,), F32))
     kept.clear()
     backend.alloc((1 << 22,), F32)
-
-
-def test_blocks_that_die_while_the_index_is_made() -> None:
-    """The garbage collector runs in the middle of it, and frees blocks of sizes that were never free before."""
-    a, _ = arena(first_bytes=1 << 22)
-    old = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        for n in range(1, 600):
-            cycle: list[object] = [a.alloc(64 * n)]
-            cycle.append(cycle)
-            del cycle
-            if n % 20 == 0:
-                a.stats()
-    finally:
-        gc.set_threshold(*old)
-    gc.collect()
-    assert a.stats().live == 0
 
 
 def test_what_dies_between_another_threads_look_and_its_grasp_can_be_revived(monkeypatch: pytest.MonkeyPatch) -> None:

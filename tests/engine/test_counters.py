@@ -151,19 +151,6 @@ def test_a_replayed_step(name: str, device: str) -> None:
     assert ran == found["launches"]
 
 
-@pytest.mark.sync
-def test_adamw_is_one_launch(device: str) -> None:
-    params = {f"p{i}": ag.ag_param(RNG.standard_normal((3 + i, 5))) for i in range(20)}
-    grads = {name: ag.ag_tensor(np.ones(p.shape)) for name, p in params.items()}
-    optimizer = ag.optimizer_adamw(params)
-    optimizer.step(grads)
-    with ag.profile() as seen:
-        optimizer.step(grads)
-    kinds = Counter(e.kernel for e in seen.events)
-    assert kinds["adam_update"] == 1
-    assert kinds.keys() <= {"adam_update", "copy", "transfer"}  # the gradients are copied to where it reads them
-
-
 def kernels_of_a_step(dtype: str, max_norm: float | None) -> Counter[str]:
     """How often a captured AdamW step over 20 parameters runs which kernel."""
     params = {f"p{i}": ag.ag_param(RNG.standard_normal((3, 5)), dtype=dtype) for i in range(20)}
@@ -195,31 +182,18 @@ def test_clipping_and_skipping_are_in_the_update(device: str, dtype: str) -> Non
     assert {kernel: n for kernel, n in found.items() if n} == {"square_sums": 20, "sum": 2, "clip_factor": 1}
 
 
-def test_softmax_cross_entropy_stores_no_probabilities(device: str) -> None:
-    classes, batch = 50, 64
-    logits, labels = ag.ag_param(RNG.standard_normal((classes, batch))), RNG.integers(0, classes, batch)
-    with counting(backend_of(device)) as seen:
-        with ag.with_grad_tape():
-            loss = ag.ag_softmax_cross_entropy_loss(logits, labels)
-        forward = [n for n in seen.allocations if n >= 4 * classes * batch]
-        ag.backward(loss)
-    both = [n for n in seen.allocations if n >= 4 * classes * batch]
-    assert len(forward) == 1 and len(both) <= 2
-
-
 # ---------------------------------------------------------------------------------------------- dp_train
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("parts", [2, 8])
-def test_transfers_of_dp_train(parts: int, lavapipe: str, swiftshader: str) -> None:
+def test_transfers_of_dp_train(lavapipe: str, swiftshader: str) -> None:
     """Per step and replica one array of gradients down and one of weights up, whatever the number of parameters."""
     samples = [(np.ones((6, 1), np.float32), np.ones((6, 1), np.float32))] * 4
     devices, backends = [lavapipe, swiftshader], [backend_of(lavapipe), backend_of(swiftshader)]
 
     def traffic(steps: int) -> list[Counter[str]]:
         with counting(backends[0]) as first, counting(backends[1]) as second:
-            result = ag.dp_train(lambda: ag.ag_sequential(*(ag.ag_linear(6, 6) for _ in range(parts))), samples,
+            result = ag.dp_train(lambda: ag.ag_sequential(*(ag.ag_linear(6, 6) for _ in range(8))), samples,
                                  ag.ag_mse_loss, lambda m, s: m(ag.ag_tensor(s[0])), lambda s: s[1],
                                  devices=devices, n_iter=steps, verbose=False)
         params = sum(4 * p.size for p in result.params.values())

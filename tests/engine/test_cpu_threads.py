@@ -19,8 +19,6 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine import cpu_threads as blocks
-from ag.engine.backend import Backend
-from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
 
 RNG = np.random.default_rng(5)
@@ -289,19 +287,6 @@ def test_attention_does_not_depend_on_threads(
         found.append([out, *slopes, lse.copy()])
     for arrays in found[1:]:
         assert all((a == b).all() for a, b in zip(arrays, found[0], strict=True))
-
-
-def test_a_captured_chain_does_not_depend_on_threads(threads: int) -> None:
-    cpu: Backend = backend_of("cpu")
-    x, b = normal(64, 9000), normal(64, 1)
-    with ag.ag_device("cpu"):
-        step = ag.ag_capture(lambda x, b: ag.ag_gelu(ag.ag_tanh(x + b) * x, approximate="tanh"))
-        operands = ag.ag_tensor(x), ag.ag_tensor(b)
-        eager = ag.ag_gelu(ag.ag_tanh(operands[0] + operands[1]) * operands[0], approximate="tanh").numpy()
-        step(*operands)
-        assert [launch.primitive.name for launch in step.program._launches] == ["fused"]
-        assert (step(*operands).numpy() == eager).all()
-    assert cpu.recording is None
 
 
 def test_a_worker_makes_one_call_after_the_other() -> None:

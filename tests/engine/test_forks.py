@@ -89,23 +89,14 @@ def test_a_child_computes_as_the_parent_does(monkeypatch: pytest.MonkeyPatch) ->
     assert in_child(everything) == repr(wanted)
 
 
-def forks(count: int) -> None:
+@pytest.mark.slow
+def test_forks_while_threads_work() -> None:
     x = ag.ag_tensor(np.ones((300, 300), np.float32))
     wanted = repr(everything())
     with busy(lambda: ag.ag_exp(x + x), lambda: ag.ag_dropout(0.5)(x), lambda: train(["cpu", "cpu:1"]),
               lambda: [ag.ag_tensor(np.ones(n)) for n in range(1, 200, 7)]):
-        for _ in range(count):
+        for _ in range(20):
             assert in_child(everything) == wanted
-
-
-@pytest.mark.slow
-def test_forks_while_threads_work() -> None:
-    forks(3)
-
-
-@pytest.mark.slow
-def test_thirty_forks() -> None:
-    forks(30)
 
 
 @pytest.mark.parametrize("last", [0, 12])

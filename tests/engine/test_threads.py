@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.interrupts import in_threads
 
 import ag
 from ag.engine.device import backend_of
@@ -50,19 +50,11 @@ def mask(device: str, size: int = 64) -> bytes:
     return ag.ag_dropout(0.5)(ag.ag_tensor(np.ones((size, 1)), device)).numpy().tobytes()
 
 
-def in_threads(count: int, call: Callable[[int], object]) -> None:
-    threads = [threading.Thread(target=call, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_threads_that_share_the_generator_get_other_masks(device: str) -> None:
     """Whether one draws after the other or all at once; together they get what one thread would."""
     found: list[bytes] = []
     ag.ag_seed(5)
-    in_threads(6, lambda _: found.extend([mask(device) for _ in range(10)]))
+    in_threads(lambda _: found.extend([mask(device) for _ in range(10)]), range(6))
     ag.ag_seed(5)
     assert len(set(found)) == 60 and set(found) == {mask(device) for _ in range(60)}
 
@@ -70,7 +62,7 @@ def test_threads_that_share_the_generator_get_other_masks(device: str) -> None:
 def test_initial_weights_of_threads_differ() -> None:
     found: list[bytes] = []
     ag.ag_seed(5)
-    in_threads(6, lambda _: found.extend([ag.ag_linear(3, 3).W.numpy().tobytes() for _ in range(10)]))
+    in_threads(lambda _: found.extend([ag.ag_linear(3, 3).W.numpy().tobytes() for _ in range(10)]), range(6))
     assert len(set(found)) == 60
 
 
@@ -88,7 +80,7 @@ def test_a_seed_holds_for_threads_started_before_and_after(device: str) -> None:
     seeded.set()
     drawn.wait()
     thread.join()
-    in_threads(1, lambda _: found.append(mask(device)))
+    in_threads(lambda _: found.append(mask(device)), range(1))
     ag.ag_seed(9)
     assert found == [mask(device), mask(device)]
 
@@ -105,7 +97,7 @@ def test_a_thread_that_seeds_disturbs_nobody(device: str) -> None:
 
     for _ in range(4):
         found.append(mask(device))
-        in_threads(1, other)
+        in_threads(other, range(1))
     assert found == undisturbed and of_thread == undisturbed[:2] * 4
 
 
@@ -122,7 +114,7 @@ def test_a_step_captured_with_another_generator_is_recorded_anew(device: str) ->
             ag.ag_seed(7)
             found.append([run(x).numpy().tobytes() for _ in range(4)])
 
-    in_threads(1, other)
+    in_threads(other, range(1))
     assert len(found) == 2 and found[0] == found[1]
 
 

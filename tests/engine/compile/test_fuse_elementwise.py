@@ -9,7 +9,6 @@ import pytest
 from engine.compile.replays import Compute, check, random_plan
 from helpers.programs import buffer
 
-import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
@@ -33,6 +32,7 @@ def backend(device: str) -> Backend:
     return backend_of(device)
 
 
+@pytest.mark.slow_on("lavapipe")
 @pytest.mark.parametrize("name", [name for name, primitive in PRIMITIVES.items() if primitive.fusable])
 def test_every_function_in_a_chain_is_its_launch(backend: Backend, name: str) -> None:
     """Between two others."""
@@ -43,13 +43,18 @@ def test_every_function_in_a_chain_is_its_launch(backend: Backend, name: str) ->
         second = run(rule, *(first, y)[: len(rule.operands) - 1], **dict.fromkeys(rule.params, 0.25))
         return [run(add, second, x)]
 
-    for shape in (1,), (3, 5), (300, 257):
+    for shape in (1,), (3, 5), (100, 257):
         check(backend, compute, [shape, shape], "fused")
 
 
 def a_result_that_is_read_later(run: Any, x: Buffer, _: Buffer) -> list[Buffer]:
     doubled = run(scale, x, factor=2.0)
     return [run(add, doubled, x), run(PRIMITIVES["permute"], doubled, axes=(1, 0))]
+
+
+def a_result_of_two_that_is_read_later(run: Any, x: Buffer, y: Buffer) -> list[Buffer]:
+    both = run(add, run(scale, x, factor=2.0), y)
+    return [run(mul, both, x), run(PRIMITIVES["permute"], both, axes=(1, 0))]
 
 
 def a_result_that_is_held(run: Any, x: Buffer, _: Buffer) -> list[Buffer]:
@@ -81,6 +86,7 @@ def two_chains_that_meet(run: Any, x: Buffer, y: Buffer) -> list[Buffer]:
 
 CHAINS: dict[Compute, list[str]] = {
     a_result_that_is_read_later: ["fused_pair", "permute"], a_result_that_is_held: ["scale", "add"],
+    a_result_of_two_that_is_read_later: ["fused_pair", "permute"],
     a_change_of_an_operand: ["scale", "copy", "add"], a_result_that_is_overwritten: [], a_reshape: ["fused"],
     two_chains_that_meet: ["fused"],
 }
@@ -144,27 +150,3 @@ def test_small_arrays_stay_apart_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> 
             out = backend.launch(scale, backend.launch(scale, x, factor=2.0), factor=2.0)
         assert recording.finished().launches == expected
         assert out.size == size
-
-
-@pytest.mark.parametrize("norm", [ag.ag_layer_norm, ag.ag_rms_norm])
-def test_a_norm_step_is_as_without_chains(device: str, norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for least in (1, 1 << 60):
-        monkeypatch.setattr(backend_of(device), "target", backend_of(device).target._replace(fuse_from=least))
-        ag.ag_seed(5)
-        model = ag.ag_sequential(ag.ag_linear(6, 8, "gelu"), norm(8), ag.ag_linear(8, 3, "silu"))
-        optimizer = ag.optimizer_adam(model, lr=0.01)
-
-        def step(x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
-            with ag.with_grad_tape():
-                loss = ag.ag_mse_loss(model(x), y)  # noqa: B023 - used in this turn of the loop
-            optimizer.step(ag.backward(loss))  # noqa: B023
-            optimizer.zero_grad()  # noqa: B023
-            return loss
-
-        captured, rng = ag.ag_capture(step), np.random.default_rng(0)
-        losses = [captured(*(ag.ag_tensor(rng.normal(size=s)) for s in ((6, 9), (3, 9)))).item() for _ in range(10)]
-        assert captured.program is not None
-        results.append((losses, {n: x.tobytes() for n, x in model.state_dict().items()}, captured.program.launches))
-    assert results[0][:2] == results[1][:2]
-    assert results[0][2] < results[1][2]
