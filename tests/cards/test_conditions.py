@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from cards.conditions import CARDS, ORDERS, order_between_barriers, poisoned_memory, tiles_of_a_card
 from golden.entries import measured
-from helpers.devices import run_code
 
 import ag
 from ag.engine.backends.vulkan.stream import commands
@@ -53,32 +51,10 @@ def test_a_missing_barrier_would_be_seen(order: str, lavapipe: str, monkeypatch:
     assert max(groups) > 4
 
 
-def test_launches_share_groups(lavapipe: str) -> None:
-    with order_between_barriers("reversed") as groups:
-        measured("W1 captured", lavapipe)
-    assert sum(size > 1 for size in groups) >= 4  # otherwise there is nothing to put in another order
-
-
 def test_an_element_that_nobody_writes_is_nan(lavapipe: str) -> None:
     backend = backend_of(lavapipe)
     with poisoned_memory():
         assert np.isnan(backend.download(backend.alloc((33,), ag.engine.dtype.F32))).all()
-
-
-@pytest.mark.slow
-def test_memory_found_by_address(lavapipe: str) -> None:
-    said = run_code(f"""
-sys.path.insert(0, {str(ROOT / "tests")!r})
-from cards.conditions import found_by_address
-from golden.entries import measured
-from ag.engine.device import backend_of
-with found_by_address():
-    kernels = backend_of({lavapipe!r})._kernels
-said["result"] = measured("W1 captured", {lavapipe!r})
-said["pipelines"] = [len(far) for _, far in kernels._pipelines]
-""")
-    assert said["result"] == json.loads(json.dumps(undisturbed("W1 captured", lavapipe)))
-    assert min(said["pipelines"]) >= 2 and len(said["pipelines"]) > 5
 
 
 @pytest.mark.parametrize("card", [pytest.param(card, marks=() if card == "Vega" else pytest.mark.slow)
@@ -94,17 +70,6 @@ def test_products_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
     exact = a.astype(np.float64) @ b
     for found, want in zip(got, (exact, 2 * exact @ b.T, 2 * a.T @ exact), strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("card", ["H100", "Vega"])
-def test_a_step_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
-    plain = undisturbed("adamw clipped captured", lavapipe)
-    with tiles_of_a_card(backend_of(lavapipe), card):
-        captured, eager = (measured(f"adamw clipped {mode}", lavapipe) for mode in ("captured", "eager"))
-    assert captured == eager
-    losses = [[float.fromhex(x) for x in found["losses"]] for found in (captured, plain)]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -79,15 +79,6 @@ print(found)
     assert out.split() == ["[None,", *["None,"] * 4, "None]"]
 
 
-def test_a_handler_destroys_the_manager(python, spirv_file, fault_layer):
-    out = python(SLOW.format(spirv=str(spirv_file)) + """
-signal.signal(signal.SIGUSR1, lambda number, frame: m.destroy())
-threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-print(m.algorithms(asked, 2))
-""", **fault_layer)
-    assert out.split() == ["[None,", *["None,"] * 4, "None]"]
-
-
 def test_a_handler_that_raises(python, spirv_file, fault_layer):
     out = python(SLOW.format(spirv=str(spirv_file)) + """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it

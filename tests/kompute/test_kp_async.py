@@ -4,7 +4,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 
@@ -61,19 +60,6 @@ def test_another_thread_runs_during_the_wait(rig, wait):
     stop.set()
     thread.join()
     assert after - before >= 10
-
-
-def test_two_managers_run_at_once(rig, kp, spirv_file):
-    other = type(rig)(kp, spirv_file.read_bytes())
-    sequences = [rig.manager.sequence(), other.manager.sequence()]
-    rig.long_work(sequences[0])
-    other.long_work(sequences[1])
-    for sequence in sequences:
-        sequence.eval_async()
-    assert all(sequence.is_running() for sequence in sequences)
-    assert all(sequence.wait() for sequence in sequences)
-    assert np.array_equal(rig.read(1 << 12), other.read(1 << 12))
-    other.manager.destroy()
 
 
 SIGNAL = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -69,15 +67,6 @@ def test_what_runs_is_left_alone(rig, three):
     last.eval_await()
 
 
-def test_one_sequence_twice_is_refused(three):
-    first, second, _ = three
-    for wrong in ([first, first], [second]):
-        with pytest.raises(RuntimeError, match="twice in one submission"):
-            second.eval_async_after(wrong)
-    assert not first.is_running() and not second.is_running()
-    second.eval_async_after([first]).eval_await()
-
-
 @pytest.mark.parametrize("destroyed", [0, 1, 2])
 def test_one_that_runs_is_destroyed(rig, three, destroyed):
     rig.long_work(three[2])
@@ -88,18 +77,6 @@ def test_one_that_runs_is_destroyed(rig, three, destroyed):
             assert sequence.wait()
             sequence.eval_async()
             sequence.eval_await()
-
-
-def test_threads_wait_for_different_ones(rig, three):
-    rig.long_work(three[2])
-    three[2].eval_async_after(three[:2])
-    done = []
-    threads = [threading.Thread(target=lambda s=sequence: done.append(s.wait())) for sequence in three]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert done == [True] * 3
 
 
 def test_the_last_is_dropped_while_it_runs(rig, three):

@@ -161,41 +161,9 @@ def test_a_kind_that_is_forced_and_wrong(limited: Limited, tmp_path: Path) -> No
                     "AG_MATMUL_TILE")
 
 
-WORKLOAD = """
-sys.path.insert(0, "tests")
-from engine.test_counters import WORKLOADS
-losses = {}
-for device in ("cpu", DEVICE):
-    with ag.ag_device(device):
-        ag.ag_seed(0)
-        import engine.test_counters as counters
-        counters.RNG = np.random.default_rng(12)
-        step, x, labels = WORKLOADS[NAME]()
-        captured = ag.ag_capture(step)
-        losses[device] = [captured(x, labels).item() for _ in range(3)]
-said["losses"] = list(losses.values())
-from ag.engine.device import backend_of
-device = backend_of(DEVICE)
-sizes = [nbytes for nbytes, _ in device.arena.segments]
-said["segments"], said["reserved"], said["largest"] = len(sizes), sum(sizes), max(sizes)
-said["kernels"] = len(device._kernels._algorithms)  # different files and specializations
-"""
 RANGE = {"RANGE": 128 << 20}
 CARDS = {"128": SMALLEST | RANGE, "256": SMALL | RANGE, "64MiB": {"ALLOC": 64 << 20},
          "2GiB": {"ALLOC": 2 << 30, **RANGE}}
-
-
-@pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4"])
-@pytest.mark.parametrize("card", CARDS)
-def test_a_training_step(limited: Limited, tmp_path: Path, workload: str, card: str) -> None:
-    limits, pipelines = CARDS[card], tmp_path / "pipelines"
-    said = limited(f"NAME = {workload!r}\n" + WORKLOAD, TYPE=DISCRETE, PIPELINES=pipelines, **limits)
-    assert pipelines.stat().st_size == said["kernels"]
-    most = min(limits.get("ALLOC", 128 << 20), 128 << 20)  # lavapipe binds no more
-    assert said["largest"] <= most and said["segments"] <= said["reserved"] / most + 1
-    cpu, limited_device = said["losses"]
-    assert limited_device == pytest.approx(cpu, rel=1e-3)
-    assert len(set(cpu)) == 3  # it does train
 
 
 def run_table(layer: dict[str, str], which: str, files: list[str], **limits: object) -> str:
@@ -206,11 +174,6 @@ def run_table(layer: dict[str, str], which: str, files: list[str], **limits: obj
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout
-
-
-def test_attention_where_its_kernels_do_not_fit(limits_layer: dict[str, str], lavapipe: str) -> None:
-    which = "lavapipe and attention"
-    assert "passed" in run_table(limits_layer, which, ["tests/table/test_cases_forward.py"], TYPE=DISCRETE, **FEW)
 
 
 @pytest.mark.slow

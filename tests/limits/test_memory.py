@@ -50,14 +50,6 @@ def test_segments_and_pipelines_where_an_allocation_may_have_64_mib(limited: Lim
     assert said["bound"] > said["kernels"] == (tmp_path / "pipelines").stat().st_size
 
 
-def test_segments_where_an_allocation_may_have_2_gib(limited: Limited, tmp_path: Path) -> None:
-    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2."""
-    said = limited(MODEL, PIPELINES=tmp_path / "pipelines", ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
-    assert said["right"] == sums()
-    assert said["bound"] > said["kernels"] == (tmp_path / "pipelines").stat().st_size
-    assert said["largest"] <= 2048 * MIB and said["segments"] <= 6
-
-
 def test_segments_keep_to_the_memory_budget(limited: Limited) -> None:
     said = limited(MODEL + 'said["sizes"] = [nbytes for nbytes, _ in device.arena.segments]', BUDGET=180 * MIB)
     assert said["right"] == sums()
@@ -99,62 +91,6 @@ def test_too_many_allocations_are_no_memory(limited: Limited) -> None:
     expect_reported("a device that allows no further allocation", said["error"], ag.ArenaError, "4194304 bytes",
                     "in use")
     assert 3 < said["kept"] < 200 and said["right"]
-
-
-LARGE = """
-from ag.engine.device import backend_of
-device = backend_of(DEVICE)
-
-class Words(ag.Layer):  # an embedding of 205 kB, whose transpose finds the next word
-    def __init__(self):
-        super().__init__()
-        self.table = ag.ag_embedding(800, 64)
-        self.middle = ag.ag_linear(64, 64, activation="tanh")
-
-    def forward(self, ids):
-        return ag.ag_transpose(self.table.weight) @ self.middle(self.table(ids))
-
-def trained(mode, optimizer):
-    ag.ag_seed(1)
-    model = Words()
-    optimizer = optimizer(model, lr=0.01)
-
-    def step(ids, labels):
-        with ag.with_grad_tape():
-            loss = ag.ag_softmax_cross_entropy_loss(model(ids), labels)
-        grads = ag.backward(loss)
-        ag.clip_grad_norm(model, grads, 1.0)
-        optimizer.step(grads)
-        return loss
-
-    if mode == "captured":
-        step = ag.ag_capture(step)
-    rng = np.random.default_rng(2)
-    losses = [step(*rng.integers(0, 800, (2, 48))).item().hex() for _ in range(3)]
-    return losses, [p.numpy().tobytes().hex()[:4000] for p in model.parameters().values()]
-
-def kept():
-    tensors = [ag.ag_tensor(np.full((100, 1000), i, np.float32)) for i in range(4)]  # 400 kB
-    del tensors[1]
-    total = tensors[0] + 2.0 * tensors[1] - tensors[2]
-    small = [ag.ag_tensor(np.full(100, i, np.float32)) for i in range(50)]  # some where a large one was
-    return [float(total.numpy().min()), float(total.numpy().max()), sum(float(t.numpy().sum()) for t in small)]
-
-with ag.ag_device(DEVICE):
-    for mode in ("eager", "captured"):
-        for name in ("optimizer_adam", "optimizer_sgd"):
-            said[mode + name] = trained(mode, getattr(ag, name))
-    said["kept"] = kept()
-said["largest block"] = device.arena.largest_block
-said["addresses"] = len(device._kernels._addresses)
-"""
-
-
-def test_tensors_larger_than_a_descriptor_covers(limited: Limited) -> None:
-    covered, by_address = limited(LARGE), limited(LARGE, RANGE=MIB // 8)
-    assert covered.pop("addresses") == 0 and by_address.pop("addresses") >= 3
-    assert by_address["largest block"] == covered["largest block"]
-    assert by_address == covered
 
 
 def properties(**limits: int) -> Properties:
