@@ -66,17 +66,6 @@ def test_samples_first() -> None:
         assert np.array_equal(a.x.numpy(), b.x.numpy()) and np.array_equal(a.y.numpy(), b.y.numpy())
 
 
-def test_images_and_vectors() -> None:
-    images = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7)
-    assert [b.x.shape for b in ag.ag_dataloader(images, batch_size=4)] == [(2, 3, 5, 4), (2, 3, 5, 3)]
-    assert [b.x.shape for b in ag.ag_dataloader(np.arange(5.0), batch_size=4)] == [(1, 4), (1, 1)]
-
-
-def test_x_and_y_stay_together() -> None:
-    for batch in ag.ag_dataloader(X, IDS, batch_size=3, seed=1):
-        assert np.array_equal(batch.x.numpy()[0] * 7, batch.y)
-
-
 def test_every_epoch_has_its_own_order_of_all_samples() -> None:
     loader = ag.ag_dataloader(X, batch_size=3, seed=5)
     epochs = [firsts(loader) for _ in range(4)]
@@ -137,48 +126,6 @@ def test_resuming_in_the_middle_gives_the_same_sequence(prefetch: int, k: int) -
         resumed.load_state_dict(json.loads(json.dumps(state)))
         assert resumed.state_dict() == state
         assert [firsts(resumed) for _ in range(3)] == expected
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_resuming_after_leaving_the_loop(prefetch: int) -> None:
-    loader = ag.ag_dataloader(X, IDS, batch_size=3, seed=5, prefetch=prefetch)
-    first, second = firsts(loader), firsts(ag.ag_dataloader(X, batch_size=3, seed=5))
-    assert first == second
-    for k, _ in enumerate(loader):
-        if k == 1:
-            break
-    order, state = loader.order.tolist(), loader.state_dict()
-    resumed = ag.ag_dataloader(X, IDS, batch_size=3)
-    resumed.load_state_dict(state)
-    assert firsts(resumed) == order[6:]
-    assert firsts(resumed) == firsts(loader) != order  # the next epoch, in both
-
-
-def test_a_loop_that_was_left_with_its_last_batch_is_over() -> None:
-    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
-    for _ in zip(range(4), loader, strict=False):
-        pass
-    resumed = ag.ag_dataloader(X, batch_size=3)
-    resumed.load_state_dict(loader.state_dict())
-    assert firsts(resumed) == firsts(loader) and len(firsts(resumed)) == 10
-
-
-def test_one_by_one_goes_on_in_the_middle() -> None:
-    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
-    whole = [b.x.numpy()[0].tolist() for b in ag.ag_dataloader(X, batch_size=3, seed=5)]
-    for k in range(5):
-        resumed = ag.ag_dataloader(X, batch_size=3)
-        resumed.load_state_dict(loader.state_dict())
-        rest = []
-        while resumed.has_next():
-            rest.append(resumed.next_batch().x.numpy()[0].tolist())
-        assert rest == whole[k:]
-        resumed.reset()
-        other = ag.ag_dataloader(X, batch_size=3, seed=5)
-        other.reset()
-        assert resumed.order.tolist() == other.order.tolist()
-        if k < 4:
-            assert loader.next_batch().x.numpy()[0].tolist() == whole[k]
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
@@ -242,14 +189,6 @@ def test_a_loop_that_was_not_begun_takes_no_epoch() -> None:
     loops = [iter(loader), loader.epoch()]
     del loops
     assert firsts(loader) == order
-
-
-def test_two_threads_with_a_loop_each() -> None:
-    loader = ag.ag_dataloader(X, batch_size=1, seed=5, prefetch=2)
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: firsts(loader), range(40)))
-    plain = ag.ag_dataloader(X, batch_size=1, seed=5)
-    assert sorted(found) == sorted(firsts(plain) for _ in range(40))
 
 
 def test_two_threads_that_share_an_epoch() -> None:

@@ -105,21 +105,6 @@ def test_what_is_drawn_follows_from_seed_pass_and_image_alone(folder: Path) -> N
     assert np.array_equal(pictures(resumed), epochs[1])
 
 
-def test_without_random_crop_and_flip_every_pass_is_the_same(folder: Path) -> None:
-    loader = ag.ag_image_folder(folder, 10, shuffle=False, shorter_side=14)
-    assert np.array_equal(pictures(loader), pictures(loader))
-
-
-def test_grey_and_deep_images_are_cut_alike(tmp_path: Path) -> None:
-    ramp = np.linspace(0, 65535, 24 * 18).reshape(18, 24).astype(np.uint16)
-    (tmp_path / "a").mkdir()
-    Image.fromarray(ramp).save(tmp_path / "a" / "1.png")
-    Image.fromarray((ramp / 257).astype(np.uint8)).save(tmp_path / "a" / "2.png")
-    x = pictures(ag.ag_image_folder(tmp_path, 8, shuffle=False, shorter_side=9))
-    assert x.shape == (3, 8, 8, 2)
-    np.testing.assert_allclose(x[..., 0], x[..., 1], atol=0.01)
-
-
 @examples
 @given(size=st.tuples(st.integers(1, 60), st.integers(1, 60)), wanted=st.tuples(st.integers(1, 12), st.integers(1, 12)),
        more=st.integers(0, 5), seed=st.integers(-2**70, 2**70), turn=st.integers(0, 2**40), crop=st.booleans())
@@ -155,13 +140,6 @@ def test_settings_that_will_not_do(folder: Path, options: dict[str, Any], fragme
         ag.ag_image_folder(folder, 10, **options)
 
 
-def test_settings_stay_as_they_are(folder: Path) -> None:
-    loader = ag.ag_image_folder(folder, 10, shorter_side=12, normalize=ag.data.imagenet.MEAN_AND_DEVIATION)
-    for name in ("shorter_side", "random_crop", "random_flip", "normalize"):
-        with expect_error("a setting of a folder that is assigned", AttributeError, f"ag_image_folder: {name} was set"):
-            setattr(loader, name, None)
-
-
 def test_a_broken_image_is_named_when_it_is_cut_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image.Image, "crop", lambda *given: (_ for _ in ()).throw(struct.error("of a kind")))
     with expect_error("ag_image_folder: an image that cannot be cut", ValueError, "0.png", "of a kind"):
@@ -174,7 +152,7 @@ def encoded(form: str) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [150, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"])
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged tags
 def test_damaged_images(tmp_path: Path, form: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

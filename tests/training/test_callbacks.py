@@ -214,23 +214,6 @@ def test_buffers_go_with_them_on_several_devices() -> None:
     assert not np.array_equal(averages[1], averages[3])
 
 
-def test_what_it_sets_on_the_model_holds_on_all_devices() -> None:
-    class Freezes(Callback):
-        def on_epoch_end(self, run: Any) -> None:
-            run.model.layers[0].W.requires_grad = False
-            run.model.layers[1].rate = 0.6
-
-    found = []
-    for devices in (["cpu"], ["cpu", "cpu:1"]):
-        ag.ag_seed(1)
-        model = ag.ag_sequential(ag.ag_linear(1, 4), ag.ag_dropout(0.1), ag.ag_linear(4, 1))
-        ag.fit(model, (X, X), epochs=3, batch_size=8, leaf=4, seed=2, callbacks=Freezes(), devices=devices,
-               verbose=False)
-        found.append(model.state_dict())
-    for name, x in found[0].items():
-        assert x.tobytes() == found[1][name].tobytes(), name
-
-
 def test_the_order_of_calls() -> None:
     calls: list[tuple[Any, ...]] = []
 

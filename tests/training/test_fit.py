@@ -98,6 +98,7 @@ def test_it_is_dp_train_with_epochs() -> None:
     assert_same(one, result.model)
 
 
+@pytest.mark.slow_on("lavapipe")
 def test_on_every_device(device: str) -> None:
     model = net()
     history = train(model, epochs=4)

@@ -147,6 +147,7 @@ def test_history() -> None:
         ag.training.History()["loss"]
 
 
+@pytest.mark.slow
 def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     matplotlib.use("Agg")
