@@ -18,7 +18,6 @@ from helpers.probe import patience
 import ag
 from ag.engine.backend import Backend, Event
 from ag.engine.backends.vulkan.stream.timestamps import Counter as TickCounter
-from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 from ag.engine.device import backend_of
 
 
@@ -146,7 +145,7 @@ def test_a_device_that_is_opened_inside() -> None:
 @pytest.mark.vulkan
 def test_device_times_lie_inside_the_host_times(lavapipe: str) -> None:
     """Kernels run while the host waits for them, so both clocks agree but for the time of one submission."""
-    x = ag.ag_tensor(np.ones((256, 256)), device=lavapipe)
+    x = ag.ag_tensor(np.ones((64, 64)), device=lavapipe)
     ag.ag_matmul(x, x).numpy()  # compiles
     with ag.profile() as seen:
         begin = perf_counter_ns()
@@ -219,34 +218,3 @@ def test_a_device_without_timestamps_is_refused(lavapipe: str, monkeypatch: pyte
     with ag.profile() as seen:
         ag.ag_exp(ag.ag_tensor([[1.0]], device=lavapipe))
     assert kernels(seen, lavapipe) == ["exp"]
-
-
-class Counter32:
-    """A manager and sequence whose counter is about to start again."""
-
-    def sequence(self, *_: int) -> Counter32:
-        return self
-
-    def eval(self) -> Counter32:
-        return self
-
-    def get_timestamps(self) -> list[int]:
-        return [2**32 - 10]
-
-
-def test_a_counter_that_starts_again_at_zero() -> None:
-    events: list[Event] = []
-    stopwatch = Stopwatch(Counter32(), TickCounter(bits=32, period=2.0), "vulkan:9", events)
-    stopwatch.note(["a", "", "b", "c"], [2**32 - 4, 6, 10, 30, 25])
-    assert [(e.kernel, e.end - e.begin) for e in events] == [("a", 20), ("b", 40), ("c", 0)]
-    assert_one_queue(events)
-
-
-def test_nothing_is_noted_without_a_profile(device: str) -> None:
-    assert Backend.settings.events is None
-    x = ag.ag_tensor([[1.0]])
-    x + x
-    with ag.profile() as seen:
-        x + x
-    x + x
-    assert kernels(seen, device) == ["add"]

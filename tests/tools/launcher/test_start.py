@@ -150,14 +150,6 @@ def test_a_rank_is_lost_before_it_has_called(starts: Starts) -> None:
     assert f"the job was lost: rank 1 ({HERE}) was lost as the job started" in starts.text
 
 
-@pytest.mark.slow
-def test_a_job_that_loses_ranks_at_every_start_ends(starts: Starts) -> None:
-    assert starts.run("die() if rank == 2 else join()", "--max-restarts", "1", "-n", "3") == 1
-    assert starts.starts == [2, 2, 2] and not starts.left()
-    assert starts.text.count(f"the job was lost: rank 2 ({HERE}, process ") == 2
-    assert "lost 2 times, and --max-restarts is 1" in starts.text
-
-
 def test_a_job_that_does_not_begin_names_its_ranks(starts: Starts) -> None:
     (starts.folder / "mpiexec").write_text("#!/bin/sh\nexit 1\n", "utf-8")
     assert starts.run("", "--max-restarts", "0", "-n", "2") == 1
