@@ -22,7 +22,7 @@ from ag.parallel.comm.threads import thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
 
 Work = Callable[[Comm], Any]
-KINDS = ["solo", "threads-1", "threads-2", "threads-3", "threads-5", "threads-8"]
+KINDS = ["solo", "threads-1", "threads-3", "threads-8"]
 
 
 @pytest.fixture(params=["mpi"] if UNDER_MPI else KINDS)
@@ -97,7 +97,7 @@ def test_large_sums(group: list[Comm], size: int) -> None:
     assert all(everybody(group, work))
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 64, 100_003])
+@pytest.mark.parametrize("length", [0, 1, 7, 64, 10_003])
 def test_reduce_scatter_and_all_gather_make_an_all_reduce(group: list[Comm], length: int) -> None:
     def work(comm: Comm) -> Any:
         x, whole = of_rank(comm.rank, length), of_rank(comm.rank, length)
@@ -111,7 +111,7 @@ def test_reduce_scatter_and_all_gather_make_an_all_reduce(group: list[Comm], len
     assert all(everybody(group, work))
 
 
-@pytest.mark.parametrize("length", [0, 1, 9, 50_001])
+@pytest.mark.parametrize("length", [0, 1, 9, 5_001])
 def test_parts_of_the_rows_of_all(group: list[Comm], length: int) -> None:
     """Rank 0 has no rows, rank 1 one, and so on."""
 
@@ -131,7 +131,7 @@ def test_all_gather_of_other_lengths(group: list[Comm]) -> None:
     assert all(same(x, expected) for x in everybody(group, lambda c: c.all_gather(np.full(c.rank, c.rank))))
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (), (0,), (300_000,)])
+@pytest.mark.parametrize("shape", [(4, 3), (), (0,), (30_000,)])
 def test_broadcast(group: list[Comm], shape: tuple[int, ...]) -> None:
     def work(comm: Comm) -> bool:
         found = []
@@ -145,7 +145,7 @@ def test_broadcast(group: list[Comm], shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((3,), "f4"), ((), "f8"), ((0, 2), "i4"), ((5, 7), "f2"), ((9,), "?"),
-                                              ((200_000,), "f8"), ((2,), "M8[s]"), ((2,), "U3")])
+                                              ((20_000,), "f8"), ((2,), "M8[s]"), ((2,), "U3")])
 def test_send_and_receive_in_a_ring(group: list[Comm], shape: tuple[int, ...], dtype: str) -> None:
     def work(comm: Comm) -> Any:
         def made(rank: int) -> Any:
@@ -295,23 +295,9 @@ def test_all_may_go_on_in_the_same_group(several: list[Comm]) -> None:
     assert everybody(several, work) == [(i, [*range(size)], size * (size + 1) / 2, True) for i in range(size)]
 
 
-def test_many_calls(group: list[Comm]) -> None:
-    def work(comm: Comm) -> float:
-        x = np.full(3, float(comm.rank))
-        for i in range(100):
-            comm.all_reduce(x)
-            x /= comm.size
-            if i % 7 == 0:
-                comm.barrier()
-        return float(x[0])
-
-    size = group[0].size
-    assert everybody(group, work) == [(size - 1) / 2] * size
-
-
 @pytest.mark.skipif(UNDER_MPI, reason="is about threads")
 @given(st.integers(1, 6), st.integers(0, 40), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_sums_do_not_depend_on_who_comes_first(size: int, length: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, delays = rng.standard_normal((size, length)).astype(np.float32), rng.permutation(size)

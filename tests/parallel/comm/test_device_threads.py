@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,7 +9,6 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.cpu.library import library
 from ag.engine.cpu_threads import callers
 from ag.parallel.comm import device_threads
 from ag.parallel.comm.device_threads import DeviceThreads, Task
@@ -135,38 +131,3 @@ def test_an_error_of_one_step_is_not_that_of_the_next() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- cores for each
-
-
-TRAINED = """
-import sys
-from hashlib import sha256
-import numpy as np
-import ag
-from ag.engine import cpu_threads
-from ag.engine.backends.cpu.library import library
-cpu_threads.cores = lambda: 8
-kernels, seen = library(), set()
-run = kernels._run
-kernels._run = lambda words, launches, threads, callers: (seen.add((threads, callers)),
-                                                          run(words, launches, threads, callers))
-rng = np.random.default_rng(0)
-data = [rng.standard_normal((64, 64), np.float32) for _ in range(2)]
-make = lambda: ag.ag_sequential(*[ag.ag_linear(64, 64, activation="gelu") for _ in range(2)])
-trained = ag.dp_train(make, data, ag.ag_mse_loss, devices=sys.argv[1:], n_iter=2, seed=1, verbose=False, batch=2,
-                      micro_batch=1)
-weights = sha256(b"".join(p.numpy().tobytes() for p in trained.model.parameters().values())).hexdigest()
-print(weights, *sorted(seen, reverse=True))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")
-def test_each_replica_has_its_part_of_the_cores() -> None:
-    """A launch is of four parts for each of its threads; whatever there is, the weights are the same."""
-    found = {}
-    for threads in (8, 1):
-        done = subprocess.run([sys.executable, "-c", TRAINED, "cpu", "cpu:1"], capture_output=True, text=True,
-                              timeout=60, check=True, env={**os.environ, "AG_THREADS": str(threads)})
-        found[threads] = done.stdout.split(" ", 1)
-    assert found[8][1] == "(4, 2)\n" and found[1][1] == "(1, 1)\n"
-    assert found[8][0] == found[1][0]

@@ -119,13 +119,6 @@ def test_start_is_dp_train_under_other_names() -> None:
         np.testing.assert_array_equal(np.asarray(done.params[name]), np.asarray(value))
 
 
-def test_start_takes_so_many_samples_per_worker() -> None:
-    data = [(normal(2, 1), normal(1, 1)) for _ in range(10)]
-    done = ag.start(ag.ag_mse_loss, data, lambda: ag.ag_linear(2, 1), 2, nsamples=5, batchsize=2, devices=["cpu"] * 2,
-                    opt=lambda p: ag.optimizer_sgd(p, lr=0.1))
-    assert len(done.loss_history) == 3
-
-
 def test_start_names_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="start: data is empty"):
         ag.start(ag.ag_mse_loss, [], lambda: ag.ag_linear(2, 1))

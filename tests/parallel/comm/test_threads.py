@@ -123,20 +123,6 @@ def test_a_commit_is_made_by_all_or_by_none() -> None:
     assert found[0] == found[2] == (True, False, True, False, [0, 2])
 
 
-def test_all_may_ask_for_the_same_group_again() -> None:
-    def work(comm: ThreadComm) -> Any:
-        if comm.rank == 0:
-            again, old = comm.survivors()
-        else:
-            with pytest.raises(ag.RankLostError, match="another rank asks for it"):
-                comm.barrier()
-            again, old = comm.survivors()
-        again.barrier()
-        return again.rank, old
-
-    assert each_in_a_thread(thread_comms(2, 20), work) == [(0, [0, 1]), (1, [0, 1])]
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_ranks_are_lost_at_any_time(seed: int) -> None:
     """Two of five, one after the other or at once, also while the others agree; all have the sums of the same steps."""
@@ -196,17 +182,6 @@ def test_an_array_that_is_not_sent() -> None:
     comms = thread_comms(2, timeout=0.1)
     with pytest.raises(ag.CommError, match=r"recv: rank 1 sent nothing to rank 0 within 0\.1 s"):
         comms[0].recv(1)
-
-
-def test_an_abort_wakes_who_waits() -> None:
-    comms = thread_comms(3)
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(comms[i].barrier) for i in (0, 1)]
-        time.sleep(0.05)
-        comms[2].abort("the device is lost")
-        for future in waiting:
-            with pytest.raises(ag.CommError, match="ended by rank 2: the device is lost"):
-                future.result(5)
 
 
 @pytest.mark.parametrize(("size", "timeout"), [(0, 1.0), (2, 0.0)])

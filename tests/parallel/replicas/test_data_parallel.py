@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training_losses import training_losses
 
 import ag
 
@@ -16,13 +15,11 @@ RNG = np.random.default_rng(17)
 Devices = list[str]
 
 
-@pytest.fixture(params=["one", "two", "twice", "five", "two vendors", "cpu and vulkan"])
+@pytest.fixture(params=["one", "two", "twice", "five", "two vendors"])
 def devices(request: pytest.FixtureRequest) -> Devices:
     """Devices to train on; the first is where the model is."""
     if request.param == "two vendors":
         return [request.getfixturevalue("lavapipe"), request.getfixturevalue("swiftshader")]
-    if request.param == "cpu and vulkan":
-        return ["cpu", request.getfixturevalue("lavapipe")]
     several = ["cpu", "cpu:1", "cpu:2", "cpu:3", "cpu:4"]
     return {"one": ["cpu"], "two": several[:2], "twice": ["cpu", "cpu"], "five": several}[request.param]
 
@@ -67,19 +64,6 @@ def test_gradients_of_every_replica_reach_the_module(devices: Devices, batch: in
         out = parallel(ag.ag_tensor(x))
         assert out.device == devices[0] and out.shape == (3, batch)
         np.testing.assert_allclose(out.numpy(), model(ag.ag_tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_training_is_that_of_one_device(devices: Devices) -> None:
-    x, y = normal(4, 7), normal(3, 7)
-
-    def losses(wrap: Callable[[ag.Layer], Any]) -> list[float]:
-        with ag.ag_device(devices[0]):
-            model = wrap(network(devices[0]))
-            return training_losses(model, ag.optimizer_adam(model, lr=0.02), ag.ag_tensor(x), y, steps=20)
-
-    one, many = losses(lambda m: m), losses(lambda m: ag.DataParallel(m, devices))
-    assert one[-1] < 0.7 * one[0]
-    np.testing.assert_allclose(many, one, rtol=1e-4)
 
 
 class WithLoss(ag.Layer):
@@ -322,14 +306,6 @@ def test_scatter_and_gather_undo_each_other(devices: Devices, size: int) -> None
     assert [p.device for p in parts] == devices[: len(parts)] and len(parts) == max(1, min(size, len(devices)))
     assert max(p.shape[1] for p in parts) - min(p.shape[1] for p in parts) <= 1
     assert (ag.gather(parts, devices[0]).numpy() == x).all()
-
-
-def test_gradients_flow_through_scatter_and_gather(devices: Devices) -> None:
-    p = ag.ag_param(normal(2, 7), device=devices[0])
-    w = normal(2, 7)
-    with ag.with_grad_tape(), ag.ag_device(devices[0]):
-        loss = ag.ag_sum(ag.gather(ag.scatter(p, devices), devices[0]) * ag.ag_tensor(w))
-    np.testing.assert_allclose(ag.backward(loss)[p].numpy(), w, rtol=1e-6)
 
 
 def test_scatter_deals_out_structures() -> None:

@@ -79,12 +79,12 @@ def assert_equal(found: Any, expected: Any) -> None:
     (ag.optimizer_sgd, True, {"lr": 0.1, "momentum": 0.9})])
 def test_parameters_are_those_of_the_unsharded_optimizer(stage: int, count: int, make: Any, clip: bool,
                                                          kwargs: Any) -> None:
-    losses, model, optimizer = plain_run(make, DEVICES[:count], 8, clip, **kwargs)
+    losses, model, optimizer = plain_run(make, DEVICES[:count], 5, clip, **kwargs)
     zero = ag.ZeroOptimizer(network(), make, DEVICES[:count], stage, **kwargs)
-    assert zero_run(zero, 8, clip) == losses
+    assert zero_run(zero, 5, clip) == losses
     assert_equal(zero.model.state_dict(), model.state_dict())
     assert_equal(zero.state_dict(), optimizer.state_dict())
-    assert zero.t == 8 and zero.lr == optimizer.lr
+    assert zero.t == 5 and zero.lr == optimizer.lr
 
 
 @STAGES

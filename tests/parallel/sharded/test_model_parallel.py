@@ -27,7 +27,7 @@ def layers() -> list[ag.Layer]:
     return [ag.ag_linear(5, 8, activation="tanh"), ag.ag_batch_norm(8), ag.ag_dropout(0.0), ag.ag_linear(8, 3)]
 
 
-@pytest.fixture(params=["cpus", "two vendors", "cpu and vulkan"])
+@pytest.fixture(params=["cpus", pytest.param("two vendors", marks=pytest.mark.slow), "cpu and vulkan"])
 def pair(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "cpus":
         return ["cpu", "cpu:1"]

@@ -126,7 +126,7 @@ def places(request: pytest.FixtureRequest) -> Callable[[int], list[str]]:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("make", [lambda: plain(1), lambda: plain(3), skipping], ids=["one", "three", "skip"])
-@pytest.mark.parametrize(("batch", "micros"), [(7, 3), (8, 4), (3, 5), (5, 1)])
+@pytest.mark.parametrize(("batch", "micros"), [(7, 3), (3, 5)])
 def test_gradients_of_the_unsplit_model(
     make: Callable[[], list[ag.Layer]], schedule: str, batch: int, micros: int, places: Callable[[int], list[str]]
 ) -> None:
@@ -151,26 +151,6 @@ def test_gradients_of_the_unsplit_model(
     found = [p.grad for stage in stages for p in stage.parameters().values()]
     for g, wanted in zip(found, grads, strict=True):
         np.testing.assert_allclose(g.numpy(), wanted, rtol=1e-6, atol=1e-6)
-
-
-def test_both_schedules_and_any_device_train_alike() -> None:
-    x, y = normal(6, 10), normal(3, 10)
-
-    def losses(schedule: str, micros: int) -> list[float]:
-        ag.ag_seed(4)
-        pipe = ag.Pipeline(plain(3), ["cpu", "cpu:1", "cpu:2"], micros, schedule)
-        optimizer = ag.optimizer_adam(pipe, lr=0.01)
-        found = []
-        for _ in range(15):
-            found.append(pipe.step(ag.ag_tensor(x), ag.ag_tensor(y), ag.ag_mse_loss).item())
-            optimizer.step()
-            optimizer.zero_grad()
-        return found
-
-    one = losses("gpipe", 1)
-    assert one[-1] < 0.8 * one[0]
-    np.testing.assert_allclose(losses("1f1b", 4), one, rtol=1e-4)
-    np.testing.assert_allclose(losses("gpipe", 4), one, rtol=1e-4)
 
 
 def test_a_forward_pass_and_class_numbers() -> None:

@@ -20,12 +20,10 @@ def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-@pytest.fixture(params=["one", "two", "twice", "two vendors", "cpu and vulkan"])
+@pytest.fixture(params=["one", "two", "twice", "two vendors"])
 def devices(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "two vendors":
         return [request.getfixturevalue("lavapipe"), request.getfixturevalue("swiftshader")]
-    if request.param == "cpu and vulkan":
-        return ["cpu", request.getfixturevalue("lavapipe")]
     return {"one": ["cpu"], "two": ["cpu", "cpu:1"], "twice": ["cpu", "cpu"]}[request.param]
 
 
