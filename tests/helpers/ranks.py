@@ -35,17 +35,6 @@ RNG = np.random.default_rng(53)
 # Ragged: samples are columns of 1 to 3 vectors, and their number fits no batch.
 DATA = [(RNG.standard_normal((4, 1 + i % 3)).astype(np.float32), RNG.integers(0, 3, 1 + i % 3)) for i in range(29)]
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "clipped": {"max_norm": 0.05},
-    "accumulating": {"micro_batch": 1, "accumulate": 3},
-    "more samples than there are": {"micro_batch": 5},
-    "a last step with other samples": {"n_iter": 7, "micro_batch": 3},
-    "sgd": {"optimizer": lambda p: ag.optimizer_sgd(p, lr=0.1, momentum=0.9)},
-    "schedule": {"scheduler": lambda optimizer: ag.lr_scheduler_step(optimizer, 2, 0.5)},
-    "uncaptured": {"capture": False},
-}
-
 UNDER_MPI = started_by_launcher()
 
 

@@ -1,4 +1,4 @@
-"""Devices that fail, for the tests of what goes on without them."""
+"""Devices that fail, for the tests of what goes on without them; which tests are quick on lavapipe, too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import pytest
 
 import ag
 from ag.engine.device import backend_of
+
+DRIVERS = ("test_device_time.py", "test_dp_train.py", "test_placements.py")  # what drivers could change
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave lavapipe to the slow leg; parallel training knows no drivers, but for what DRIVERS try."""
+    if item.path.name not in DRIVERS:
+        item.add_marker(pytest.mark.slow_on("lavapipe"))
 
 
 @pytest.fixture

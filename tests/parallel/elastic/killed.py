@@ -47,6 +47,26 @@ class Doomed(ThreadComm):
             super().abort(reason)
 
 
+class Counted(ThreadComm):
+    """A place that counts its rank's meetings with the others."""
+
+    meetings: int
+
+    def _agree(self, *args: Any) -> Any:
+        self.meetings += 1
+        return super()._agree(*args)
+
+    def _meet(self, *args: Any) -> Any:
+        self.meetings += 1
+        return super()._meet(*args)
+
+
+def counted(comm: Comm) -> None:
+    """Count the meetings of a place from now on."""
+    comm.__class__ = Counted
+    comm.meetings = 0
+
+
 def doomed(comm: Comm, meetings: int) -> Comm:
     """The same place, whose rank is killed."""
     assert isinstance(comm, ThreadComm)

@@ -1,19 +1,28 @@
-"""dp_train under the launcher: ranks, mpiexec and the launcher are killed, stopped, asked to leave, and grow."""
+"""dp_train under the launcher: ranks, mpiexec and the launcher are killed, stopped, asked to leave, and grow.
+
+`kills.py` does the same at more moments.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.dp_classifier import digest
+from helpers.probe import patience
 from helpers.ranks import UNDER_MPI, train
+from parallel.elastic.kills import CUT_STEPS, cut, end_at_start, kill, kill_at_start, undisturbed
 from parallel.elastic.launched import PROGRAM, Launched, eventually, launched, what_is_left
+from parallel.elastic.three_hosts import agent, three_hosts, why_not
 
 pytestmark = [pytest.mark.skipif(UNDER_MPI, reason="starts processes itself"), pytest.mark.slow]
 
@@ -48,14 +57,11 @@ def digests(job: Launched) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("ranks, victims", [(3, [0]), (3, [2]), (5, [0, 3])], ids=["the first", "another", "2 of 5"])
-def test_ranks_are_killed(ranks: int, victims: list[int], wanted: str, tmp_path: Path) -> None:
+def test_ranks_are_killed(ranks: int, victims: list[int], wanted: str) -> None:
     chance = random.Random(ranks)
-    plan = [(victim, signal.SIGKILL, chance.uniform(0.0, 0.4)) for victim in victims]
-    with clean(tmp_path, "-n", ranks, PROGRAM, *kills(*plan)) as job:
-        assert job.wait() == 0, job.text
-    assert digests(job) == dict.fromkeys({*range(ranks)} - {*victims}, wanted), job.text
-    assert all(result["steps"] == [*range(40)] for result in job.results().values())
-    assert all(f"rank {victim} (" in job.lines[-1] for victim in victims), job.text
+    found = kill(ranks, victims, [chance.uniform(0.0, 0.4) for _ in victims], wanted)
+    assert not found.wrong, f"{found.text}\n{found.wrong}"
+    assert all(f"rank {victim} (" in found.text.splitlines()[-1] for victim in victims), found.text
 
 
 def test_a_stopped_rank_is_ended(wanted: str, tmp_path: Path) -> None:
@@ -171,3 +177,98 @@ def test_a_job_goes_on_with_other_numbers_of_ranks(wanted_15: str, tmp_path: Pat
                    tmp_path / "job") as job:
             assert job.wait() == 0, job.text
     assert digests(job) == dict.fromkeys(range(4), wanted_15), job.text
+
+
+# ---------------------------------------------------------------------------------------------- the start
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.5, 0.8, 1.1])
+@pytest.mark.parametrize("victim, number", [(0, signal.SIGKILL), (1, signal.SIGTERM)])
+def test_a_rank_is_lost_while_the_job_starts(victim: int, number: int, seconds: float, wanted: str) -> None:
+    found = kill_at_start(victim, number, seconds, wanted)
+    assert not found.wrong, f"{found.text}\n{found.wrong}"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 0.7, 1.1])
+def test_sigterm_ends_a_job_that_starts(seconds: float) -> None:
+    found = end_at_start(seconds)
+    assert not found.wrong, f"{found.text}\n{found.wrong}"
+
+
+def test_a_killed_launcher_is_swept_by_one_of_another_tmpdir(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    with launched("-n", 2, PROGRAM, "--steps", 10000, folder=first) as lives, launched(
+            "-n", 2, PROGRAM, "--steps", 10000, folder=first) as dies:
+        for job in (lives, dies):
+            job.wait_for("step 3")
+        dies.process.kill()
+        assert eventually(lambda: not dies.ranks()), dies.text
+        assert len([x for x in what_is_left(dies, first) if not x.startswith("process")]) == 3, dies.text  # and lives
+        with launched("-n", 1, PROGRAM, "--steps", 1, folder=second) as job:
+            assert job.wait() == 0, job.text
+        (left,) = what_is_left(dies, first)  # the folder of the one that lives
+        (memory,) = {*what_is_left(lives, first)} - {left} - {f"process {x}" for x in lives.ranks().values()} - {
+            x for x in what_is_left(lives, first) if x.startswith("process")}
+        assert Path(left).name == Path(memory).name and Path(memory, "lock").is_file()
+        seen = len(lives.lines)
+        assert eventually(lambda: len(lives.lines) > seen + 3), lives.text
+        lives.process.terminate()
+        lives.wait()
+        assert not what_is_left(lives, first), lives.text
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("others", ["start MPI", "import"])
+def test_a_rank_of_another_host_is_lost_before_it_calls(others: str, tmp_path: Path) -> None:
+    """Only that host knows, and is asked, where Open MPI does not end the others by itself."""
+    script, folder = tmp_path / "script.py", tmp_path / "temporary"
+    folder.mkdir()
+    script.write_text(f"import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '0': print('on', flush=True)\n"
+                      f"if {others == 'import'} and not os.path.exists({str(tmp_path / 'lost')!r}): time.sleep(300)\n"
+                      "import ag\nworld = ag.DistributedWorld.init('mpi', devices=['cpu'])\nworld.comm.barrier()\n"
+                      "print('rank', world.rank, 'of', world.size, flush=True)\n", "utf-8")
+    with three_hosts() as hosts, launched("--hosts", ",".join(hosts.names), script, folder=folder,
+                                          before=hosts.on(1), env=agent()) as job:
+        pid = None
+        while pid is None:
+            pid = job.ranks().get(2)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        assert eventually(lambda: "the job was lost" in job.text, 60), job.text  # where Open MPI ends no line, after it
+        (tmp_path / "lost").touch()
+        assert job.wait(90) == 0, job.text
+        assert time.monotonic() - began < patience(60)
+        assert job.text.count("of 3\n") == 3 and re.search("the job was lost: .*rank 2", job.text), job.text
+        if others == "import":
+            assert "rank 2 (10.77.0.3) was lost as the job started" in job.text, job.text
+        assert not what_is_left(job, folder), job.text
+
+
+# ---------------------------------------------------------------------------------------------- three hosts
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_each_link_is_cut() -> None:
+    """All three at the same time, of hosts of their own; `kills.py --cuts 3` does it more often."""
+    wanted = undisturbed(CUT_STEPS)
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(lambda i: cut(i, wanted), (1, 2, 3))]
+    assert not any(one.wrong for one in found), "\n".join(f"{one.text}\n{one.wrong}" for one in found if one.wrong)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_host_crashes(tmp_path: Path) -> None:
+    with three_hosts() as hosts, launched(
+            "--hosts", ",".join(hosts.names), PROGRAM, "--pause", 0.1, "--checkpoint", tmp_path / "job", "--every", 3,
+            folder=tmp_path, before=hosts.on(1), env=agent()) as job:
+        job.wait_for("step 6")
+        hosts.crash(3)
+        assert job.wait(90) == 0, job.text
+    assert {result["digest"] for result in job.results().values()} == {undisturbed(40)}, job.text
+    assert len(job.results()) == 2 and "10.77.0.3" in job.text and "2 ranks on 10.77.0.1:1, 10.77.0.2:1" in job.text
+    (start,) = {result["steps"][0] for result in job.results().values()}
+    assert start >= 6, start  # the last third step, or the one after which ranks have left, as mpiexec told them
+    assert all(result["steps"] == [*range(start, 40)] for result in job.results().values())

@@ -11,11 +11,10 @@ import pytest
 from helpers.dp_classifier import assert_equal
 from helpers.errors import expect_error
 from helpers.ranks import dealt, outcomes, train
-from parallel.elastic.killed import Killed, doomed
+from parallel.elastic.killed import Killed, counted, doomed
 
 import ag
 from ag.parallel.comm.comm import Comm
-from ag.parallel.comm.threads import ThreadComm
 
 Fail = Callable[[str, int], None]
 
@@ -40,27 +39,17 @@ def undisturbed(replicas: int) -> ag.DPResult:
 
 @cache
 def meetings(ranks: int) -> tuple[int, int]:
-    """How many meetings a rank has before the first step, and altogether."""
-    counted: list[int] = []
+    """Return how many meetings a rank has before the first step, and altogether."""
     begun: list[int] = []
 
-    class Counting(ThreadComm):
-        def _meet(self, *args: Any) -> Any:
-            counted.append(self.rank)
-            return super()._meet(*args)
+    def work(comm: Any) -> int:
+        counted(comm)
+        train(dealt(ranks, 1)[comm.rank], comm,
+                     callback=lambda step: begun.append(comm.meetings) if comm.rank == 0 else None)
+        return comm.meetings
 
-        def _agree(self, *args: Any) -> Any:
-            counted.append(self.rank)
-            return super()._agree(*args)
-
-    def work(comm: Comm) -> Any:
-        comm.__class__ = Counting
-        return train(dealt(ranks, 1)[comm.rank], comm,
-                     callback=lambda step: begun.append(counted.count(0)) if comm.rank == 0 else None)
-
-    outcomes(ranks, work)
-    per_step = begun[2] - begun[1]
-    return begun[0] - per_step, counted.count(0)
+    most, *_ = outcomes(ranks, work)
+    return begun[0] - (begun[2] - begun[1]), most
 
 
 def check(ranks: int, killed: dict[int, int], **options: Any) -> None:
@@ -75,8 +64,7 @@ def check(ranks: int, killed: dict[int, int], **options: Any) -> None:
             assert steps[rank] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("killed", [0, 1, 2])
+@pytest.mark.parametrize(("killed", "part"), [(0, 0), (2, 1), (1, 2), (0, 3)])
 def test_one_rank_of_three(killed: int, part: int) -> None:
     first, last = meetings(3)
     check(3, {killed: first + 2 + part * (last - first - 4) // 4})
@@ -92,7 +80,6 @@ def test_one_rank_of_three_at_any_moment(killed: int) -> None:
 
 def test_two_ranks_of_five() -> None:
     first, last = meetings(5)
-    check(5, {1: first + 6, 0: first + 15})
     check(5, {3: first + 9, 4: first + 9})
     check(5, {0: first + 6, 4: last - 4})
 
@@ -125,21 +112,6 @@ def test_the_next_first_rank_saves(tmp_path: Path) -> None:
     assert_equal(more, train(["cpu"], batch=6, micro_batch=1, n_iter=6))
 
 
-def test_a_rank_that_fails_itself_still_stops_all() -> None:
-    def work(comm: Comm) -> Any:
-        def broken(step: Any) -> None:
-            if comm.rank == 1 and step.step == 1:
-                raise MemoryError("own memory")
-
-        return train(dealt(3, 1)[comm.rank], comm, callback=broken)
-
-    found = outcomes(3, work)
-    assert isinstance(found[1], MemoryError)
-    for rank in (0, 2):
-        with expect_error("dp_train where another rank fails", ag.CommError, "rank 1 failed", "own memory"):
-            raise found[rank]
-
-
 # ---------------------------------------------------------------------------------------------- devices
 
 
@@ -152,8 +124,7 @@ def failing(fail: Fail, device: str, after: int, at: int = 1) -> Callable[[Any],
     return callback
 
 
-@pytest.mark.parametrize("capture", ["auto", False])
-@pytest.mark.parametrize("after", [0, 1, 7, 11])
+@pytest.mark.parametrize(("after", "capture"), [(0, "auto"), (7, "auto"), (11, "auto"), (7, False)])
 def test_a_lost_device_is_a_replica_less(after: int, capture: Any, fail: Fail,
                                          caplog: pytest.LogCaptureFixture) -> None:
     found = train(["cpu", "cpu:1", "cpu:2"], callback=failing(fail, "cpu:1", after), capture=capture)
@@ -178,14 +149,13 @@ def test_no_device_is_left(fail: Fail) -> None:
         train(["cpu:1"], callback=failing(fail, "cpu:1", 3))
 
 
-@pytest.mark.parametrize("after", [0, 9])
-def test_ranks_learn_of_a_lost_device(after: int, fail: Fail) -> None:
+def test_ranks_learn_of_a_lost_device(fail: Fail) -> None:
     def work(comm: Comm) -> Any:
-        mine = dealt(3, 2)[comm.rank]
-        return train(mine, comm, callback=failing(fail, mine[1], after) if comm.rank == 1 else None)
+        mine = dealt(2, 2)[comm.rank]
+        return train(mine, comm, callback=failing(fail, mine[1], 9) if comm.rank == 1 else None)
 
-    wanted = undisturbed(6)
-    for rank, result in enumerate(outcomes(3, work)):
+    wanted = undisturbed(4)
+    for rank, result in enumerate(outcomes(2, work)):
         assert_equal(result, wanted)
         assert len(result.devices) == (1 if rank == 1 else 2)
 

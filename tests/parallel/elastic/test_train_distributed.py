@@ -5,61 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.errors import expect_error
+from parallel.elastic.trained import Trained, X, Y, calls
 
 import ag
 
-RNG = np.random.default_rng(31)
-X = RNG.standard_normal((4, 44)).astype(np.float32)
-Y = X[:2] - X[2:]
-EPOCHS, STEPS = 3, 12  # four steps per epoch, the last with fewer samples
 Fail = Callable[[str, int], None]
-
-
-def layers() -> list[ag.Layer]:
-    ag.ag_seed(5)
-    return [ag.ag_linear(4, 8, activation="tanh"), ag.ag_batch_norm(8), ag.ag_linear(8, 2)]
-
-
-MODELS: dict[str, Callable[[tuple[str, ...]], Any]] = {
-    "data parallel": lambda devices: ag.DataParallel(ag.ag_sequential(layers()), devices),
-    "synchronised": lambda devices: ag.DataParallel(ag.SyncBatchNorm.convert(ag.ag_sequential(layers())), devices),
-    "compressed": lambda devices: ag.CompressedDataParallel(ag.ag_sequential(layers()), devices, 0.2, momentum=0.5),
-    "model parallel": lambda devices: ag.ModelParallel(layers(), devices),
-    "pipeline": lambda devices: ag.Pipeline(layers(), devices),
-}
-
-
-class Trained:
-    """A finished job; `happens` says what befalls it, by the number of the call of the loss."""
-
-    def __init__(self, devices: list[str], kind: str = "data parallel", data: Any = None, home: str | None = None,
-                 epochs: int = EPOCHS, happens: dict[int, Callable[[], None]] | None = None, **options: Any) -> None:
-        self.world = ag.DistributedWorld.init(devices=devices)
-        with ag.ag_device(home or devices[0]):
-            self.model = MODELS[kind](self.world.devices)
-        self.optimizer = ag.optimizer_adam(self.model.parameters(), lr=0.02)
-        data = ag.ag_dataloader(X, Y, batch_size=12, seed=1) if data is None else data
-        calls = count()
-
-        def loss_fn(out: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
-            (happens or {}).get(next(calls), lambda: None)()
-            return ag.ag_mse_loss(out, y)
-
-        self.losses = ag.train_distributed(self.model, data, self.world, loss_fn, self.optimizer, epochs, **options)
-
-    def everything(self) -> list[Any]:
-        return [self.losses, *(x.tobytes() for x in self.model.state_dict().values()),
-                *(x.tobytes() for x in self.optimizer.state_dict().values())]
-
-
 THREE = ["cpu", "cpu:1", "cpu:2"]
+KINDS = ["batch norm", "synchronised", "compressed", "model parallel", "pipeline"]
 
 
 @pytest.mark.parametrize(("failing", "step", "after", "every"), [
@@ -68,9 +26,9 @@ THREE = ["cpu", "cpu:1", "cpu:2"]
         for step, after in ((0, 0), (1, 20), (4, 41), (7, 0), (11, 5)) for every in (None, 1, 3))])
 def test_the_weights_are_those_of_an_undisturbed_job(failing: str, step: int, after: int, every: int | None, fail: Fail,
                                                      tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    wanted = undisturbed("data parallel")
-    found = Trained(THREE, happens={step: lambda: fail(failing, after)}, checkpoint=tmp_path / "job.safetensors",
-                    checkpoint_every=every)
+    wanted = undisturbed("batch norm")
+    found = Trained(THREE, "batch norm", happens=calls({step: lambda: fail(failing, after)}), checkpoint_every=every,
+                    checkpoint=tmp_path / "job.safetensors")
     assert failing not in found.world.devices and len(found.world.devices) == 3
     assert failing not in {p.device for p in found.model.parameters().values()}
     (said,) = caplog.messages
@@ -88,10 +46,10 @@ def undisturbed(kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("failing", ["cpu", pytest.param("cpu:1", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_way_to_spread_a_model(kind: str, failing: str, fail: Fail, tmp_path: Path) -> None:
     wanted = undisturbed(kind)
-    found = Trained(THREE, kind, happens={9: lambda: fail(failing, 25)}, checkpoint=tmp_path / "job.safetensors",
+    found = Trained(THREE, kind, happens=calls({9: lambda: fail(failing, 25)}), checkpoint=tmp_path / "job.safetensors",
                     checkpoint_every=2)
     assert failing not in {x.device for x in found.model.parameters().values()} | set(found.world.devices)
     assert found.everything() == wanted
@@ -102,9 +60,9 @@ def test_one_device_after_the_other(fail: Fail, tmp_path: Path, caplog: pytest.L
     batches = [(ag.ag_tensor(X[:, k : k + 11]), ag.ag_tensor(Y[:, k : k + 11])) for k in range(0, 44, 11)]
     with ag.ag_device("cpu:3"):  # which is not in the world
         elsewhere = [(ag.ag_to_device(x, "cpu:3"), ag.ag_to_device(y, "cpu:3")) for x, y in batches]
-    wanted = Trained(THREE, data=batches).everything()
-    found = Trained(THREE, data=elsewhere, checkpoint=tmp_path / "job.safetensors", checkpoint_every=1,
-                    happens={3: lambda: fail("cpu", 10), 8: lambda: fail("cpu:1", 10)})
+    wanted = Trained(THREE, data=lambda: batches).everything()
+    found = Trained(THREE, data=lambda: elsewhere, checkpoint=tmp_path / "job.safetensors", checkpoint_every=1,
+                    happens=calls({3: lambda: fail("cpu", 10), 8: lambda: fail("cpu:1", 10)}))
     assert found.world.devices == ("cpu:2",) * 3
     assert len(caplog.messages) == 2
     assert found.everything() == wanted
@@ -114,7 +72,7 @@ def test_the_default_device_fails(fail: Fail, tmp_path: Path) -> None:
     wanted = undisturbed("data parallel")
     with ag.ag_device("cpu:1"):
         found = Trained(["cpu:1", "cpu", "cpu:2"], checkpoint=tmp_path / "job.safetensors", checkpoint_every=1,
-                        happens={5: lambda: fail("cpu:1", 3)})
+                        happens=calls({5: lambda: fail("cpu:1", 3)}))
         assert ag.ag_default_device() == "cpu:1"
     assert found.everything() == wanted
 
@@ -124,7 +82,7 @@ def test_a_checkpoint_stays_where_it_was_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
     Trained(["cpu"], checkpoint="job.safetensors", checkpoint_every=2, epochs=1,
-            happens={2: lambda: monkeypatch.chdir(tmp_path / "other")})
+            happens=calls({2: lambda: monkeypatch.chdir(tmp_path / "other")}))
     assert (tmp_path / "job.safetensors").exists() and not [*(tmp_path / "other").iterdir()]
 
 
@@ -137,7 +95,7 @@ def test_no_device_is_left(fail: Fail, tmp_path: Path, monkeypatch: pytest.Monke
 
     with expect_error("train_distributed when every device has failed", ag.DeviceError, "cpu, cpu:1, cpu:2 failed in "
                       "step 6", "no device is left", "resume=True"):
-        Trained(THREE, happens={6: all_fail}, checkpoint=path, checkpoint_every=4)
+        Trained(THREE, happens=calls({6: all_fail}), checkpoint=path, checkpoint_every=4)
     monkeypatch.undo()
     again = Trained(["cpu:3", "cpu:3", "cpu:4"], checkpoint=path, resume=True)
     assert again.everything() == undisturbed("data parallel")
@@ -147,11 +105,11 @@ def test_one_failure_too_many(fail: Fail, tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "job.safetensors"
     with expect_error("train_distributed with more failures than max_restarts", ag.DeviceError, "cpu:1 failed in step",
                       "max_restarts are used up", "resume=True"):
-        Trained(THREE, happens={3: lambda: fail("cpu:2", 0), 6: lambda: fail("cpu:1", 0)}, checkpoint=path,
+        Trained(THREE, happens=calls({3: lambda: fail("cpu:2", 0), 6: lambda: fail("cpu:1", 0)}), checkpoint=path,
                 max_restarts=1)
     monkeypatch.undo()
     with pytest.raises(ag.DeviceError, match="cpu:1: the device was lost"):  # without a checkpoint
-        Trained(["cpu", "cpu:1"], home="cpu:1", happens={3: lambda: fail("cpu:1", 0)})
+        Trained(["cpu", "cpu:1"], home="cpu:1", happens=calls({3: lambda: fail("cpu:1", 0)}))
 
 
 def test_what_is_no_failure_of_a_device_is_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -159,7 +117,7 @@ def test_what_is_no_failure_of_a_device_is_raised(tmp_path: Path, caplog: pytest
         raise ag.DeviceError("a tensor is on another device.")
 
     with pytest.raises(ag.DeviceError, match="a tensor is on another"):
-        Trained(THREE, happens={3: own_error}, checkpoint=tmp_path / "job.safetensors")
+        Trained(THREE, happens=calls({3: own_error}), checkpoint=tmp_path / "job.safetensors")
     assert not caplog.messages
 
 
@@ -168,7 +126,7 @@ def test_a_replica_that_does_not_come_in_time(tmp_path: Path, caplog: pytest.Log
     def late() -> None:
         raise ag.CommError("all_reduce: rank 1 did not come within 60 s.")
 
-    found = Trained(THREE, happens={6: late}, checkpoint=tmp_path / "job.safetensors")
+    found = Trained(THREE, happens=calls({6: late}), checkpoint=tmp_path / "job.safetensors")
     assert found.world.devices == tuple(THREE)
     (said,) = caplog.messages
     assert "a replica did not answer in step 6 (all_reduce: rank 1" in said and "going on from step 4" in said
@@ -179,8 +137,8 @@ def test_a_replica_that_does_not_come_in_time(tmp_path: Path, caplog: pytest.Log
     ({"checkpoint_every": 2}, "without checkpoint"), ({"resume": True}, "without checkpoint"),
     ({"checkpoint": "x", "checkpoint_every": 0}, "checkpoint_every is 0; a whole number of at least 1"),
     ({"checkpoint": "x", "max_restarts": -1}, "max_restarts is -1; a whole number of at least 0"),
-    ({"checkpoint": "x", "data": iter([])}, "data is a list_iterator, which can be passed through once"),
-    ({"epochs": 2, "data": iter([])}, "which can be passed through once, and epochs is 2"),
+    ({"checkpoint": "x", "data": lambda: iter([])}, "data is a list_iterator, which can be passed through once"),
+    ({"epochs": 2, "data": lambda: iter([])}, "which can be passed through once, and epochs is 2"),
 ])
 def test_wrong_arguments_are_named(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
@@ -200,7 +158,7 @@ class Once:
 
 def test_an_epoch_without_batches_is_no_epoch() -> None:
     with expect_error("data that is gone after an epoch", ValueError, "no batch in epoch 1"):
-        Trained(["cpu"], data=Once())
+        Trained(["cpu"], data=Once)
 
 
 def test_a_loss_that_is_not_finite_ends_the_job() -> None:
@@ -220,11 +178,12 @@ def test_zero_cannot_be_restarted(tmp_path: Path) -> None:
         ag.train_distributed(zero.model, [], world, ag.ag_mse_loss, optimizer, checkpoint=tmp_path / "x")
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_two_vendors_of_which_one_fails(lavapipe: str, swiftshader: str, fail: Fail, tmp_path: Path) -> None:
     """Lost for good in a process of its own: test_faults."""
     found = Trained([lavapipe, swiftshader], checkpoint=tmp_path / "job.safetensors", checkpoint_every=2,
-                    happens={5: lambda: fail(lavapipe, 7)})
+                    happens=calls({5: lambda: fail(lavapipe, 7)}))
     assert found.world.devices == (swiftshader, swiftshader)
     np.testing.assert_allclose(found.losses, Trained(["cpu", "cpu:1"]).losses, atol=1e-4)
 

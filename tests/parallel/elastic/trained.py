@@ -18,6 +18,11 @@ EPOCHS, STEPS = 3, 12  # four steps per epoch, the last with 8 of 12 samples
 Happens = dict[tuple[int, int], Callable[[], None]]  # by rank and call of the loss
 
 
+def calls(of_loss: dict[int, Callable[[], None]]) -> Happens:
+    """Return what befalls the only rank, by the number of the call of the loss."""
+    return {(0, call): what for call, what in of_loss.items()}
+
+
 def layers(norm: bool = False, dropout: bool = False) -> list[ag.Layer]:
     ag.ag_seed(5)
     return [ag.ag_linear(4, 8, activation="tanh"), *([ag.ag_batch_norm(8)] if norm else []),
@@ -28,6 +33,8 @@ MODELS: dict[str, Callable[[list[str]], Any]] = {
     "data parallel": lambda devices: ag.DataParallel(ag.ag_sequential(layers()), devices),
     "a layer": lambda devices: ag.ag_sequential(layers()),
     "batch norm": lambda devices: ag.DataParallel(ag.ag_sequential(layers(norm=True)), devices),
+    "synchronised": lambda devices: ag.DataParallel(ag.SyncBatchNorm.convert(ag.ag_sequential(layers(norm=True))),
+                                                    devices),
     "dropout": lambda devices: ag.DataParallel(ag.ag_sequential(layers(dropout=True)), devices),
     "compressed": lambda devices: ag.CompressedDataParallel(ag.ag_sequential(layers()), devices, 0.2, momentum=0.5),
     "everything sent": lambda devices: ag.CompressedDataParallel(ag.ag_sequential(layers()), devices, 1.0),
@@ -45,16 +52,16 @@ class Trained:
 
     def __init__(self, devices: list[str], kind: str = "data parallel", comm: Comm | None = None, data: Any = None,
                  happens: Happens | None = None, seed: int | None = 1, lr: float = 0.02, epochs: int = EPOCHS,
-                 **options: Any) -> None:
+                 home: str | None = None, **options: Any) -> None:
         rank = comm.rank if comm is not None else 0
         self.world = ag.DistributedWorld(devices, comm)
-        calls = count()
+        number = count()
 
         def loss_fn(out: ag.Tensor, y: Any) -> ag.Tensor:
-            (happens or {}).get((rank, next(calls)), lambda: None)()
+            (happens or {}).get((rank, next(number)), lambda: None)()
             return ag.ag_mse_loss(out, y)
 
-        with ag.ag_device(devices[0]):
+        with ag.ag_device(home or devices[0]):
             self.model = MODELS[kind](devices)
             self.optimizer = ag.optimizer_sgd(self.model.parameters(), lr=lr * 5) if "sent" in kind or "comp" in kind \
                 else ag.optimizer_adam(self.model.parameters(), lr=lr)
@@ -62,6 +69,11 @@ class Trained:
             self.data = data
             self.losses = ag.train_distributed(self.model, data, self.world, loss_fn, self.optimizer, epochs,
                                                **options)
+
+    def everything(self) -> list[Any]:
+        """Return what a device that fails must not change, with every bit."""
+        return [self.losses, *(x.tobytes() for x in self.model.state_dict().values()),
+                *(x.tobytes() for x in self.optimizer.state_dict().values())]
 
     def numbers(self) -> list[np.ndarray]:
         return [np.array(self.losses), *self.model.state_dict().values()]

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,11 @@ def train(devices: list[str], callback: Callable[[ag.DPStep], Any] | None = None
                 "seed": 4, "batch": 8, "stack": 4, "verbose": False}
     return ag.dp_train(Net, DATA, options.pop("loss_fn", ag.ag_softmax_cross_entropy_loss), devices=devices,
                        callback=callback, **{**settings, **options})
+
+
+@cache
+def plain_losses() -> np.ndarray:
+    return train(["cpu"]).loss_history
 
 
 def at(step: int, do: Callable[[list[Any]], Any], of: slice = slice(None)) -> Callable[[ag.DPStep], None]:
@@ -96,15 +102,28 @@ def test_they_are_the_final_weights(device: str) -> None:
         assert np.array_equal(p.numpy(), found[0][name]) and np.abs(p.numpy()).max() <= 0.05
 
 
-def test_an_average_of_weights_is_swapped_in_and_out() -> None:
-    """As with an exponential moving average that is validated: what comes back is what was there."""
-    def swap(step: ag.DPStep) -> None:
-        for model in step.models:
-            kept = model.state_dict()
-            model.load_state_dict({name: np.zeros_like(x) for name, x in kept.items()})
-            model.load_state_dict(kept)
+def swap(step: ag.DPStep) -> None:
+    """Set an average of weights, as for validation, and what was there again."""
+    for model in step.models:
+        kept = model.state_dict()
+        model.load_state_dict({name: np.zeros_like(x) for name, x in kept.items()})
+        model.load_state_dict(kept)
 
-    assert_equal(train(["cpu", "cpu:1"], swap), train(["cpu"]))
+
+def validate(step: ag.DPStep) -> None:
+    model = ag.ag_eval(step.models[0])
+    model(DATA[0]["x"])
+    ag.ag_train(model)
+
+
+def number(step: ag.DPStep) -> None:
+    for i, model in enumerate(step.models):
+        model.number = i
+
+
+@pytest.mark.parametrize("callback", [swap, validate, number])
+def test_callbacks_that_change_nothing(callback: Callable[[ag.DPStep], None]) -> None:
+    assert_equal(train(["cpu", "cpu:1"], callback), train(["cpu"]))
 
 
 def test_all_kinds_of_optimizers_go_on_with_them(tmp_path: Path) -> None:
@@ -120,7 +139,7 @@ def test_all_kinds_of_optimizers_go_on_with_them(tmp_path: Path) -> None:
     assert_equal(train(["cpu", "cpu:1"], optimizer=two, checkpoint=path, resume=True), one)
 
 
-def test_16_bits(dtype: str) -> None:
+def test_16_bits(f16: None) -> None:
     one = train(["cpu"], at(3, clip), n_iter=5)
     assert_equal(train(["cpu", "cpu:1"], at(3, clip, slice(1)), n_iter=5), one)
     assert np.abs(train(["cpu"], at(4, clip), n_iter=5).params["first_W"].numpy()).max() <= 0.0501
@@ -198,24 +217,8 @@ def test_weights_that_a_function_sets_are_gone_after_the_step(replicas: int) -> 
     assert all(np.array_equal(w, found[0]) for w in found) and (found[0] != 1).all()
 
 
-def test_weights_of_the_hosts_optimizer_may_be_set_too() -> None:
-    made: list[Any] = []
-
-    def make(params: dict[str, ag.Tensor]) -> Any:
-        made.append(ag.optimizer_sgd(params, lr=0.1))
-        return made[-1]
-
-    def change(_: Any) -> None:
-        for p in made[-1].params.values():
-            p.data = np.full(p.shape, 0.125)
-
-    result = train(["cpu", "cpu:1"], at(7, change), optimizer=make)
-    assert {float(v) for p in result.params.values() for v in np.unique(p.numpy())} == {0.125}
-
-
-@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
-@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(("replicas", "several", "captured"), [
+    pytest.param(1, False, False, id="1-one-eager"), pytest.param(2, True, True, id="2-several-captured")])
 def test_the_host_and_a_model_may_be_set_at_once(replicas: int, several: bool, captured: bool) -> None:
     """Whatever weight is set, and wherever, holds; all others stay as the step has left them."""
     made: list[Any] = []
@@ -255,18 +258,8 @@ def test_its_rate_and_settings_take_effect() -> None:
 
         return train(["cpu"], at(3, lambda _: [setattr(made[-1], n, v) for n, v in changes.items()]), optimizer=make)
 
-    assert not np.array_equal(run(lr=0.0).loss_history[5:], run().loss_history[5:])
-    assert not np.array_equal(run(momentum=0.0).loss_history[5:], run().loss_history[5:])
-
-
-def test_two_values_for_one_weight() -> None:
-    def differ(models: list[Any]) -> None:
-        for i, model in enumerate(models):
-            model.first.W.data = np.full(model.first.W.shape, i + 2.0)
-
-    with expect_error("dp_train with a callback that gives two models unlike weights", ag.CommError,
-                      "callback", "first_W", "replica 1"):
-        train(["cpu", "cpu:1"], at(3, differ))
+    losses = [tuple(run(**changes).loss_history[5:]) for changes in ({}, {"lr": 0.0}, {"momentum": 0.0})]
+    assert len(set(losses)) == 3
 
 
 # ---------------------------------------------------------------------------------------------- modes and settings
@@ -277,16 +270,7 @@ def test_modes_that_a_callback_sets_hold_for_all(of: slice) -> None:
     one = train(["cpu"], at(3, lambda models: [ag.ag_eval(m) for m in models]))
     found = train(["cpu", "cpu:1"], at(3, lambda models: [ag.ag_eval(m) for m in models], of))
     assert_equal(found, one)
-    assert not found.model.training and not np.array_equal(one.loss_history[4:], train(["cpu"]).loss_history[4:])
-
-
-def test_validating_in_the_other_mode_changes_nothing() -> None:
-    def validate(step: ag.DPStep) -> None:
-        model = ag.ag_eval(step.models[0])
-        model(DATA[0]["x"])
-        ag.ag_train(model)
-
-    assert_equal(train(["cpu", "cpu:1"], validate), train(["cpu"]))
+    assert not found.model.training and not np.array_equal(one.loss_history[4:], plain_losses()[4:])
 
 
 def freeze(models: list[Any]) -> None:
@@ -334,35 +318,36 @@ def no_more_doubles(models: list[Any]) -> None:
         ag.ag_eval(model.doubles)
 
 
-@pytest.mark.parametrize("of", [slice(None), slice(1), slice(1, 2)], ids=["all", "first", "second"])
-@pytest.mark.parametrize("change", [freeze, drop_more, another_activation, scale_in, no_more_doubles])
-def test_settings_that_a_callback_sets_hold_for_all(change: Any, of: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_a_callback_sets_hold_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "Net", Nested)
-    one = train(["cpu"], at(3, change))
-    assert_equal(train(["cpu", "cpu:1"], at(3, change, of)), one)
-    assert not np.array_equal(one.loss_history[5:], train(["cpu"]).loss_history[5:])
+    losses = {tuple(train(["cpu"]).loss_history[5:])}
+    for change, of in ((freeze, slice(1)), (drop_more, slice(1, 2)), (another_activation, slice(None)),
+                       (scale_in, slice(1)), (no_more_doubles, slice(1, 2))):
+        one = train(["cpu"], at(3, change))
+        assert_equal(train(["cpu", "cpu:1"], at(3, change, of)), one)
+        losses.add(tuple(one.loss_history[5:]))
+    assert len(losses) == 6
 
 
-def test_settings_that_cannot_hold_for_all_are_refused() -> None:
-    def unlike(models: list[Any]) -> None:
-        models[0].drop.rate, models[1].drop.rate = 0.5, 0.6
-
-    with expect_error("a callback that sets a rate in two ways", ag.CommError, "drop.rate", "replica 1 (cpu:1)"):
-        train(["cpu", "cpu:1", "cpu:2"], at(1, unlike), batch=12)
-
-    def another(models: list[Any]) -> None:
-        models[0].last = ag.ag_linear(6, 3)
-
-    with expect_error("a callback that puts a layer into one model", ag.CommError, "last", "set it on all models"):
-        train(["cpu", "cpu:1"], at(1, another))
+def unlike_weights(models: list[Any]) -> None:
+    for i, model in enumerate(models):
+        model.first.W.data = np.full(model.first.W.shape, i + 2.0)
 
 
-def test_a_callback_may_set_every_model_by_itself() -> None:
-    def number(step: ag.DPStep) -> None:
-        for i, model in enumerate(step.models):
-            model.number = i
+def unlike_rates(models: list[Any]) -> None:
+    models[0].drop.rate, models[1].drop.rate = 0.5, 0.6
 
-    assert_equal(train(["cpu", "cpu:1"], number), train(["cpu"]))
+
+def another_layer(models: list[Any]) -> None:
+    models[0].last = ag.ag_linear(6, 3)
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (unlike_weights, ["callback", "first_W", "replica 1"]), (unlike_rates, ["drop.rate", "replica 1 (cpu:1)"]),
+    (another_layer, ["last", "set it on all models"])])
+def test_what_cannot_hold_for_all_is_refused(change: Any, words: list[str]) -> None:
+    with expect_error("a callback that sets models in several ways", ag.CommError, *words):
+        train(["cpu", "cpu:1", "cpu:2"], at(1, change), batch=12)
 
 
 TEMPERATURE = {"is": 1.0}
@@ -395,12 +380,11 @@ def a_rate(models: list[Any]) -> None:
 @pytest.mark.parametrize("change", [an_attribute, a_dict, a_global, a_rate])
 def test_what_the_functions_read_may_change(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = []
-    for capture in (False, "auto", True):
+    for capture in (False, "auto"):
         monkeypatch.setitem(TEMPERATURE, "is", 1.0)
         monkeypatch.setitem(globals(), "SCALE", 1.0)
         losses.append(train(["cpu", "cpu:1"], at(3, change), loss_fn=loss_with_settings, capture=capture).loss_history)
-    assert np.array_equal(losses[0], losses[1]) and np.array_equal(losses[0], losses[2])
-    assert not np.array_equal(losses[0][4:], train(["cpu"]).loss_history[4:])
+    assert np.array_equal(*losses) and not np.array_equal(losses[0][4:], plain_losses()[4:])
 
 
 def test_what_changes_every_time_runs_uncaptured(caplog: pytest.LogCaptureFixture,
@@ -418,25 +402,6 @@ def test_what_changes_every_time_runs_uncaptured(caplog: pytest.LogCaptureFixtur
     assert "uncaptured" in record.getMessage() and "callback" in record.getMessage()
 
 
-class Counting(Net):
-    """Changes what it reads, in every pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Any) -> Any:
-        self.calls += 1
-        return super().forward(x) * (1.0 + (self.calls % 3) / 8)
-
-
-def test_a_model_that_counts_its_calls_runs_uncaptured(caplog: pytest.LogCaptureFixture,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "Net", Counting)
-    assert np.array_equal(train(["cpu"]).loss_history, train(["cpu"], capture=False).loss_history)
-    assert any("uncaptured" in r.getMessage() for r in caplog.records)
-
-
 # ---------------------------------------------------------------------------------------------- the end
 
 
@@ -451,9 +416,9 @@ def test_a_callback_that_returns_false_ends_the_job(device: str, answer: Any, tm
     assert_equal(train(places(device, 1), checkpoint=path, resume=True), whole)
 
 
-@pytest.mark.parametrize("answer", [None, True, 0, "", []])
-def test_what_else_a_callback_returns_does_not(answer: Any) -> None:
-    assert len(train(["cpu"], lambda step: answer, n_iter=3).loss_history) == 3
+def test_what_else_a_callback_returns_does_not() -> None:
+    answers = [None, True, 0, "", [], None]
+    assert len(train(["cpu"], lambda step: answers.pop(), n_iter=6).loss_history) == 6
 
 
 def test_one_rank_ends_the_job_of_all() -> None:
@@ -481,8 +446,7 @@ def test_an_interrupt_returns_what_there_is(replicas: int, tmp_path: Path, caplo
     assert_equal(train(["cpu"], checkpoint=path, resume=True), whole)
 
 
-@pytest.mark.parametrize("place", ["forward", "loss", "target"])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(("replicas", "place"), [(2, "forward"), (2, "loss"), (1, "target")])
 def test_an_interrupt_in_a_step_leaves_it_out(place: str, replicas: int, tmp_path: Path) -> None:
     step, path = [0], tmp_path / "job"
 
@@ -645,24 +609,17 @@ def terminate_at(step: int) -> Callable[[ag.DPStep], None]:
     return at(step, lambda _: os.kill(os.getpid(), signal.SIGTERM))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_sigterm_saves_after_the_next_step_and_exits(replicas: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("replicas", "at_step"), [(1, 3), (2, 7)])
+def test_sigterm_saves_after_the_next_step_and_exits(replicas: int, at_step: int, tmp_path: Path) -> None:
+    """Also in the last step."""
     path, steps = tmp_path / "job", list[int]()
-    terminate = terminate_at(3)
+    terminate = terminate_at(at_step)
     with pytest.raises(SystemExit) as end:
         train(places("cpu", replicas), lambda step: (steps.append(step.step), terminate(step)), checkpoint=path)
-    assert end.value.code == 143 and steps == [0, 1, 2, 3, 4]
+    assert end.value.code == 143 and steps == list(range(8))[: at_step + 2]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it stays until the process is gone
     assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_sigterm_in_the_last_step_exits_too(tmp_path: Path) -> None:
-    path = tmp_path / "job"
-    with pytest.raises(SystemExit):
-        train(["cpu"], terminate_at(7), checkpoint=path)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
 
 
 def test_sigterm_is_the_programs_own_matter_otherwise(tmp_path: Path) -> None:

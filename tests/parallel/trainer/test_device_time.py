@@ -189,7 +189,7 @@ def test_each_replica_has_the_time_of_its_own_samples(vulkan: str, together: boo
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two on one device the first waits for the work of both, which only the device tells apart."""
     monkeypatch.setattr(load_balance, "METERED_EVERY", 1)
-    many, few, none = train([vulkan] * 3, micro_batch=2, balance=[5, 1, 0], n_iter=8, sync_batch_norm=together)
+    many, few, none = train([vulkan] * 3, micro_batch=2, balance=[5, 1, 0], n_iter=4, sync_batch_norm=together)
     assert none["compute_ms"] == 0 < few["compute_ms"] < many["compute_ms"]
     assert few["compute_ms"] > 0.02 * many["compute_ms"]
 
@@ -204,6 +204,7 @@ def test_a_device_without_timestamps_has_the_clock_of_the_host(vulkan: str, monk
 # ---------------------------------------------------------------------------------------------- two devices at once
 
 
+@pytest.mark.slow  # test_dp_train proves that neither device waits for the other
 @pytest.mark.vulkan
 def test_two_devices_work_at_the_same_time(lavapipe: str, swiftshader: str) -> None:
     """In some steps, the two together take less time than their work: one after the other, no step can.

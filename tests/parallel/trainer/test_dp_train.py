@@ -6,7 +6,6 @@ Equal bits of all placements are in test_placements, what it accepts in test_inp
 from __future__ import annotations
 
 import threading
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,8 @@ from ag.parallel.trainer.stacks import stacked
 # ---------------------------------------------------------------------------------------------- like devices
 
 
-@pytest.mark.sync
-def test_captured_and_eager_give_the_same_bits(device: str) -> None:
-    assert_equal(train(places(device, 2), capture=True), train(places(device, 2), capture=False))
-
-
-def test_accumulating_equals_larger_micro_batches(device: str) -> None:
-    assert_equal(train(places(device, 2), micro_batch=3, accumulate=4), train(places(device, 2), micro_batch=12))
-
-
-def test_uneven_shares_give_the_same_bits(device: str) -> None:
-    assert_equal(train(places(device, 3), balance=[5, 0, 2]), train(places(device, 3)))
+def test_accumulating_equals_larger_micro_batches() -> None:
+    assert_equal(train(places("cpu", 2), micro_batch=3, accumulate=4), train(places("cpu", 2), micro_batch=12))
 
 
 def test_each_sample_draws_numbers_of_its_own() -> None:
@@ -83,50 +73,7 @@ def test_one_replica_is_the_hand_written_loop(device: str) -> None:
         assert np.array_equal(result.optimizer_state[name], value), name
 
 
-def test_on_the_cpu_the_hand_written_loop_needs_no_copies() -> None:
-    result = train(["cpu"], micro_batch=1, n_iter=20)
-    ag.ag_seed(4)
-    model = make_model()
-    optimizer = ag.optimizer_adam(model, lr=0.05)
-    for x, labels in DATA[:20]:
-        with ag.with_grad_tape():
-            loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(x)), labels)
-        optimizer.step(ag.backward(loss))
-    for name, p in model.parameters().items():
-        assert np.array_equal(result.params[name].numpy(), p.numpy()), name
-
-
-def test_it_learns(device: str) -> None:
-    targets = [(x, np.array([int(x[0, 0] > 0)])) for x, _ in DATA]
-    result = ag.dp_train(lambda: ag.ag_linear(4, 2), targets, ag.ag_softmax_cross_entropy_loss,
-                         lambda model, s: model(s[0]), lambda s: s[1], devices=places(device, 2), micro_batch=15,
-                         n_iter=60, lr=0.1, seed=1, verbose=False)
-    assert result.loss < 0.25 < result.loss_history[0]
-    hits = [np.argmax(result.model(ag.ag_tensor(x, result.devices[0])).numpy()) == y[0] for x, y in targets]
-    assert sum(hits) >= 28
-
-
 # ---------------------------------------------------------------------------------------------- unlike devices
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("mix", [["lavapipe", "swiftshader"], ["cpu", "lavapipe"], ["swiftshader", "cpu", "lavapipe"]],
-                         ids="+".join)
-def test_unlike_devices_stay_equal_after_every_step(mix: list[str], lavapipe: str, swiftshader: str) -> None:
-    devices = [{"lavapipe": lavapipe, "swiftshader": swiftshader, "cpu": "cpu"}[name] for name in mix]
-    digests = []
-
-    def check(step: ag.DPStep) -> None:
-        found = {sha256(b"".join(v.tobytes() for v in m.state_dict().values())).hexdigest() for m in step.models}
-        assert [m.parameters()["layer1_W"].device for m in step.models] == devices
-        assert len(found) == 1, f"replicas differ after step {step.step}"
-        digests.extend(found)
-
-    result = train(devices, n_iter=8, callback=check)
-    assert len(set(digests)) == 8
-    assert result.devices == devices
-    one = train(["cpu"], n_iter=8)
-    assert np.abs(result.loss_history - one.loss_history).max() < 1e-4
 
 
 @pytest.mark.vulkan
@@ -153,24 +100,6 @@ def test_no_device_waits_until_another_was_given_its_work(late: int, lavapipe: s
     assert np.isfinite(train([lavapipe, swiftshader], n_iter=3).loss_history).all()
 
 
-def test_cpu_devices_work_in_threads_of_their_own() -> None:
-    met: list[int] = []
-    tried: list[Any] = []
-    together = threading.Barrier(2, timeout=30)  # broken, and an error, unless both replicas are in their step at once
-
-    def forward(model: ag.Layer, sample: Any) -> ag.Tensor:
-        if tried:
-            together.wait()
-            met.append(threading.get_ident())
-        tried.append(sample)  # the first sample is tried before, alone
-        return model(sample[0])
-
-    result = ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, forward, lambda s: s[1],
-                         devices=["cpu", "cpu:1"], n_iter=3, capture=False, verbose=False)
-    assert np.isfinite(result.loss_history).all()
-    assert len(met) == 6 and len(set(met)) == 2
-
-
 def test_every_pass_is_a_call_in_the_thread_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that compiled code replays, whose bits are those of a step that is not captured."""
     ran: list[str] = []
@@ -189,7 +118,7 @@ def test_every_pass_is_a_call_in_the_thread_of_its_device(monkeypatch: pytest.Mo
 def test_samples_are_stacked_once(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the calling thread could not replay them."""
     counts = []
-    for n in (40, 60):
+    for n in (10, 16):
         made: list[Any] = []
 
         def counted(samples: Any, made: list[Any] = made) -> Any:
@@ -200,11 +129,10 @@ def test_samples_are_stacked_once(capture: bool, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(stacks, "stacked", counted)
         train(["cpu", "cpu:1"], n_iter=n, capture=capture, stack=12)
         counts.append(len(made))
-    assert counts[1] - counts[0] == 20 * 2
+    assert counts[1] - counts[0] == 6 * 2
 
 
-@pytest.mark.parametrize("micro_batch", [1, 3, 8])
-def test_one_transfer_each_way_per_replica_and_step(device: str, micro_batch: int, monkeypatch: Any) -> None:
+def test_one_transfer_each_way_per_replica_and_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not counting what fills the slots of the samples and the random streams.
 
     The optimizer leaves weights in the memory of CPU devices itself.
@@ -233,6 +161,6 @@ def test_one_transfer_each_way_per_replica_and_step(device: str, micro_batch: in
         per_step.append(sorted(moved))
         moved.clear()
 
-    train(names, micro_batch=micro_batch, n_iter=4, callback=note)
+    train(names, micro_batch=3, n_iter=4, callback=note)
     ways = ("down",) if device == "cpu" else ("down", "up")
     assert per_step[1:] == [sorted((way, name) for name in names for way in ways)] * 3

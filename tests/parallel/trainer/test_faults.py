@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from helpers.dp_classifier import assert_equal
 from helpers.errors import expect_error
-from helpers.probe import patience
 
 import ag
 from ag.parallel.trainer.replica import Replica
@@ -81,12 +80,12 @@ ERRORS: dict[str, type[BaseException]] = {"error": KeyError, "dies": SystemExit,
                                           "hangs": ag.CommError}
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 8))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 24))])
 def test_200_random_faults(part: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """25 in each part.  A job that failed goes on from its checkpoint, as if nothing had happened, to the bit."""
+    """Eight or nine in each part.  A job that failed goes on from its checkpoint to the bit."""
     random = np.random.default_rng(part)
     kinds = ["error"] * 7 + ["dies"] * 5 + ["nan"] * 4 + ["skipped nan"] * 3 + ["slow"] * 4 + ["hangs"] * 2
-    for i, kind in enumerate(kinds):
+    for i, kind in enumerate(kinds[part % 3 :: 3]):
         n, again = (int(x) for x in random.choice([1, 2, 3], 2))
         n = max(n, 2) if kind == "hangs" else n  # one device has nobody who could tell
         step, position = int(random.integers(STEPS)), int(random.integers(6))
@@ -117,18 +116,6 @@ def test_200_random_faults(part: int, tmp_path: Path, caplog: pytest.LogCaptureF
                 assert all(np.isfinite(p.numpy()).all() for p in result.params.values()), said
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "in lock step"])
-def test_a_replica_that_hangs_is_named(together: bool) -> None:
-    fault = Fault("hangs", 1, 10)
-    begin = time.monotonic()
-    with expect_error("dp_train with a device that does not finish its part", ag.CommError, "replica 1 (cpu:1)",
-                      "step 1", "within 1 s", "larger timeout"):
-        train(2, fault, together, timeout=1.0)
-    assert time.monotonic() - begin < patience(10)
-    fault.released.set()
-    no_thread_is_left()
-
-
 @pytest.mark.parametrize("replica, device", [(0, "cpu"), (1, "cpu:1")])
 def test_a_replica_that_hangs_after_replays_is_named(replica: int, device: str) -> None:
     """The function runs again, as what it reads has changed, and it does so in a thread that may be left behind."""
@@ -157,14 +144,6 @@ def test_a_replica_that_hangs_after_replays_is_named(replica: int, device: str) 
                     devices=["cpu", "cpu:1"], n_iter=30, verbose=False, callback=callback, timeout=1.0)
     go.set()
     no_thread_is_left()
-
-
-def test_an_error_names_its_replica(device: str) -> None:
-    devices = ["cpu", "cpu:1"] if device == "cpu" else [device] * 2
-    with pytest.raises(KeyError, match="own error") as caught:
-        train(2, Fault("error", 1, 10), False, devices=devices)
-    assert caught.value.__notes__ == [f"dp_train: raised by replica 1 ({devices[1]}) in step 1; weights are as before "
-                                      f"it."]
 
 
 def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.dp_classifier import assert_equal
+from helpers.ranks import DATA
+from helpers.ranks import train as train_ragged
 
 import ag
-
-RNG = np.random.default_rng(41)
-# Ragged: samples are columns of 1 to 3 vectors, and their number fits no number of replicas.
-SIZES = [1 + i % 3 for i in range(29)]
-DATA = [((1 + RNG.standard_normal((4, n))).astype(np.float32), RNG.integers(0, 3, n)) for n in SIZES]
 
 
 def network(width: int) -> ag.Layer:
@@ -23,9 +19,7 @@ def network(width: int) -> ag.Layer:
 
 
 def train(devices: list[str], width: int = 6, **options: Any) -> ag.DPResult:
-    settings = {"batch": 8, "lr": 0.01, "seed": 6, "verbose": False, "shuffle": False, **options}
-    return ag.dp_train(lambda: network(width), DATA, ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]),
-                       lambda s: s[1], devices=devices, **settings)
+    return train_ragged(devices, make_model=lambda: network(width), **{"batch": 8, **options})
 
 
 # ---------------------------------------------------------------------------------------------- what is kept
@@ -75,9 +69,9 @@ class Keeping:
         return sum(not np.array_equal(np.asarray(x), then) for x, then in zip(self.values, self.copies, strict=True))
 
 
-@pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}, {"several": True}], ids=["plain", "clipped", "halves"])
 @pytest.mark.parametrize("width", [6, pytest.param(700, marks=pytest.mark.slow)])  # copied by one thread, by several
-@pytest.mark.parametrize("others", [0, 1, "vulkan"])
+@pytest.mark.parametrize(("others", "options"), [(0, {}), (0, {"several": True}), (1, {"max_norm": 0.05}),
+                                                 ("vulkan", {"several": True})])
 def test_values_that_a_callback_keeps_do_not_change(others: Any, width: int, options: dict[str, Any],
                                                     request: pytest.FixtureRequest) -> None:
     """Whatever steps follow; and keeping them changes no result."""
@@ -108,22 +102,3 @@ def test_weights_beyond_float32_spoil_no_later_step() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- two kinds of device
-
-
-@pytest.mark.vulkan
-@pytest.mark.slow
-@pytest.mark.parametrize("mix", [["lavapipe", "swiftshader"], ["cpu", "lavapipe"]], ids="+".join)
-def test_two_kinds_of_device_are_equal_by_hash_after_every_step(mix: list[str], lavapipe: str,
-                                                                swiftshader: str) -> None:
-    devices = [{"lavapipe": lavapipe, "swiftshader": swiftshader, "cpu": "cpu"}[name] for name in mix]
-    hashes: list[set[str]] = []
-
-    def look(step: ag.DPStep) -> None:
-        hashes.append({sha256(b"".join(v.tobytes() for v in m.state_dict().values())).hexdigest()
-                       for m in step.models})
-
-    options: dict[str, Any] = {"n_iter": 200, "lr": 0.002}
-    result = train(devices, callback=look, **options)
-    assert [len(found) for found in hashes] == [1] * 200 and len(set.union(*hashes)) == 200
-    for device in devices:
-        assert np.abs(result.loss_history - train([device], **options).loss_history).max() < 1e-4

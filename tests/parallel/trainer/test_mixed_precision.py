@@ -1,43 +1,16 @@
-"""dp_train with 16-bit models: the same bits for any number of replicas, and one loss scale for all of them."""
+"""dp_train with 16-bit models: one loss scale for all replicas.  Their equal bits are in test_placements."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.dp_classifier import assert_equal, make_model, outcome, places, train
+from helpers.dp_classifier import BATCH, DATA, assert_equal, make_model, outcome, places
 
 import ag
 from ag.autograd.half import FIRST_SCALE, scales_of
-
-SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}
-
-
-OPTIONS = {"captured": {}, "eager": {"capture": False}, "clipped": {"max_norm": 0.05}, "sgd": SGD}
-
-
-@pytest.mark.slow_on("lavapipe")
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_any_number_of_replicas_gives_the_same_bits(device: str, dtype: str, options: dict[str, Any]) -> None:
-    one = train(places(device, 1), **options)
-    for n in (2, 4):
-        assert_equal(train(places(device, n), **options), one)
-    assert {p.dtype for p in one.params.values()} == {dtype}
-    assert one.loss_history[-1] < one.loss_history[0]
-
-
-def test_two_vendors_and_the_cpu_stay_equal(lavapipe: str, swiftshader: str, dtype: str) -> None:
-    seen = []
-
-    def equal(step: ag.DPStep) -> None:
-        weights = [{n: p.numpy().tobytes() for n, p in model.parameters().items()} for model in step.models]
-        seen.append(weights[0] == weights[1] == weights[2])
-
-    train([lavapipe, swiftshader, "cpu"], callback=equal)
-    assert seen == [True] * 4
 
 
 def large(model: ag.Layer, sample: Any) -> ag.Tensor:
@@ -46,8 +19,6 @@ def large(model: ag.Layer, sample: Any) -> ag.Tensor:
 
 
 def overflowing(devices: list[str], **options: Any) -> ag.DPResult:
-    from helpers.dp_classifier import BATCH, DATA
-
     settings = {"micro_batch": BATCH // len(devices), "n_iter": 12, "lr": 0.05, "seed": 4, "verbose": False,
                 "stack": 1, "shuffle": False}
     return ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, large, lambda s: s[1], devices=devices,

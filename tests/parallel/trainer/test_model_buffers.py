@@ -1,8 +1,7 @@
-"""dp_train moves the models' buffers once in a step: the same bits for any number of replicas, on all of them."""
+"""dp_train moves the models' buffers once in a step, on all replicas alike."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,27 +17,10 @@ from helpers.dp_buffers import (
     train,
     with_average,
 )
-from helpers.dp_classifier import assert_equal, places
+from helpers.dp_classifier import places
 from helpers.errors import expect_error
-from helpers.ranks import outcomes
 
 import ag
-
-
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
-def test_all_replicas_have_the_buffers_of_one(device: str, together: bool) -> None:
-    """After every step, also those that a layer makes anew."""
-    models: list[Any] = []
-
-    def look(step: ag.DPStep) -> None:
-        models[:] = step.models
-        for model in models[1:]:
-            assert_same_buffers(model, models[0])
-
-    options = {"sync_batch_norm": together, "callback": look, "batch": 6}
-    one = train(places(device, 1), with_average, **options)
-    assert_same(train(places(device, 3), with_average, **options, balance=[3, 0, 1]), one)
-    assert len(models) == 3
 
 
 @pytest.mark.sync
@@ -60,8 +42,7 @@ def test_a_step_moves_them_by_the_mean_over_its_samples(device: str) -> None:
     np.testing.assert_allclose(found["layer1_running_var"], variance, rtol=1e-5)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
-def test_constants_stay_as_they_are(device: str, together: bool) -> None:
+def test_constants_stay_as_they_are(device: str) -> None:
     made: list[Any] = []
 
     def make() -> ag.Layer:
@@ -69,7 +50,7 @@ def test_constants_stay_as_they_are(device: str, together: bool) -> None:
         made.append((model, buffers(model)))
         return model
 
-    result = train(places(device, 3), make, batch=6, n_iter=3, sync_batch_norm=together)
+    result = train(places(device, 3), make, batch=6, n_iter=3)
     after, (_, first) = buffers(result.model), made[0]
     for name in ("layer1_mask", "layer1_table", "layer1_numbers"):
         assert np.array_equal(after[name], first[name]), name
@@ -77,26 +58,6 @@ def test_constants_stay_as_they_are(device: str, together: bool) -> None:
     for model, _ in made:
         assert_same_buffers(model, result.model)
     assert after["layer1_calls"] == 3
-
-
-def test_16_bit_models(device: str, dtype: str) -> None:
-    one = train(places(device, 1), batch=4)
-    assert_same(train(places(device, 2), batch=4), one)
-    assert {x.dtype for x in one.model.buffers().values()} == {"f32"}
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
-def test_unlike_devices_have_equal_buffers_after_every_step(lavapipe: str, swiftshader: str, together: bool) -> None:
-    def look(step: ag.DPStep) -> None:
-        for model in step.models[1:]:
-            assert_same_buffers(model, step.models[0])
-
-    options: dict[str, Any] = {"sync_batch_norm": together, "n_iter": 3, "batch": 6, "callback": look,
-                               "optimizer": lambda p: ag.optimizer_sgd(p, lr=0.05)}
-    found = buffers(train([lavapipe, swiftshader, "cpu"], **options).model)
-    for name, x in buffers(train(["cpu"], **options).model).items():
-        np.testing.assert_allclose(found[name], x, atol=1e-4, err_msg=name)
 
 
 def test_a_step_that_is_left_out_leaves_them_alone(device: str) -> None:
@@ -147,21 +108,3 @@ def test_models_whose_buffers_differ() -> None:
     with expect_error("dp_train with a make_model that builds different buffers", ag.CommError, "2 buffers",
                       "replica 1 0"):
         train(["cpu", "cpu:1"], lambda: Scaled(next(features)))
-
-
-def test_ranks_have_the_same_buffers_and_optimizers(tmp_path: Path) -> None:
-    """Two ranks, also after a resume, and one process with all devices."""
-    options: dict[str, Any] = {"batch": 4, "optimizer": lambda p: [
-        ag.optimizer_sgd({name: x for name, x in p.items() if name.endswith("W") is last}, lr=0.1)
-        for last in (True, False)]}
-    whole = train(places("cpu", 4), with_average, **options | {"batch": 8}, n_iter=4)
-
-    def job(comm: Any, **more: Any) -> ag.DPResult:
-        return train([f"cpu:{2 * comm.rank + i}" for i in range(2)], with_average, **options, **more, world=comm,
-                     checkpoint=tmp_path / "job")
-
-    outcomes(2, lambda comm: job(comm, n_iter=2))
-    for found in outcomes(2, lambda comm: job(comm, n_iter=4, resume=True)):
-        assert_equal(found, whole)
-        a, b = buffers(found.model), buffers(whole.model)
-        assert all(np.array_equal(a[name], b[name]) for name in b if name not in ("layer1_numbers", "layer1_mask"))

@@ -102,7 +102,6 @@ def test_skip_leaves_the_step_out_on_all_replicas(device: str, caplog: pytest.Lo
 @pytest.mark.parametrize(("options", "fragments"), [
     ({"data": []}, ["data is empty"]),
     ({"n_iter": -1}, ["n_iter is -1"]),
-    ({"n_iter": 1.5}, ["n_iter is 1.5"]),
     ({"n_gpu": 0, "devices": None}, ["n_gpu is 0", "at least 1"]),
     ({"micro_batch": 0}, ["micro_batch is 0"]),
     ({"accumulate": 0}, ["accumulate is 0"]),
@@ -118,23 +117,18 @@ def test_skip_leaves_the_step_out_on_all_replicas(device: str, caplog: pytest.Lo
     ({"max_norm": 0.0}, ["max_norm is 0.0", "positive"]),
     ({"max_norm": float("nan")}, ["max_norm is nan", "positive"]),
     ({"verbose": -1}, ["verbose is -1"]),
-    ({"verbose": 2.5}, ["verbose is 2.5"]),
     ({"lr": -1.0}, ["lr is -1.0"]),
     ({"lr": float("nan")}, ["lr is nan"]),
     ({"lr": "fast"}, ["lr is 'fast'", "number"]),
     ({"n_iter": 2.0}, ["n_iter is 2.0", "whole number"]),
     ({"n_iter": True}, ["n_iter is True", "whole number"]),
     ({"n_iter": None}, ["n_iter is None", "whole number"]),
-    ({"micro_batch": 2.0}, ["micro_batch is 2.0"]),
     ({"accumulate": True}, ["accumulate is True"]),
     ({"batch": 0}, ["batch is 0"]),
-    ({"batch": 2.5}, ["batch is 2.5"]),
     ({"stack": 0}, ["stack is 0"]),
     ({"stack": "all"}, ["'all'", "'auto'", "whole number"]),
     ({"stack": None}, ["stack is None", "'auto'"]),
-    ({"stack": 2.0}, ["stack is 2.0"]),
     ({"shuffle": "yes"}, ["shuffle is 'yes'", "True or False"]),
-    ({"shuffle": 1}, ["shuffle is 1", "True or False"]),
     ({"resume": None}, ["resume is None"]),
     ({"sync_batch_norm": "auto"}, ["sync_batch_norm is 'auto'"]),
     ({"seed": 1.5}, ["seed is 1.5"]),
@@ -234,24 +228,15 @@ def test_what_is_no_model() -> None:
         train(make=lambda: ag.ag_dropout(0.5))
 
 
-def test_a_loss_of_several_elements() -> None:
-    with expect_error("dp_train with a loss of several elements", ag.TapeError, "(2, 1)", "one element"):
-        train(loss_fn=lambda pred, target: pred - ag.ag_tensor(target))
-
-
-def test_a_loss_that_is_a_number() -> None:
-    with expect_error("dp_train with a loss that is no tensor", TypeError, "float", "tensor of one element"):
-        train(loss_fn=lambda pred, target: 0.0)
-
-
-def test_a_loss_without_parameters() -> None:
-    with expect_error("dp_train with a loss that no parameter reaches", ag.TapeError, "not recorded"):
-        train(loss_fn=lambda pred, target: ag.ag_sum(ag.ag_tensor(target)))
-
-
-def test_a_scheduler_that_makes_no_schedule() -> None:
-    with expect_error("dp_train with a scheduler that makes no schedule", TypeError, "returned 3", "step()"):
-        train(scheduler=lambda optimizer: 3)
+@pytest.mark.parametrize(("options", "error", "fragments"), [
+    ({"loss_fn": lambda pred, target: pred - ag.ag_tensor(target)}, ag.TapeError, ["(2, 1)", "one element"]),
+    ({"loss_fn": lambda pred, target: 0.0}, TypeError, ["float", "tensor of one element"]),
+    ({"loss_fn": lambda pred, target: ag.ag_sum(ag.ag_tensor(target))}, ag.TapeError, ["not recorded"]),
+    ({"scheduler": lambda optimizer: 3}, TypeError, ["returned 3", "step()"]),
+], ids=["several elements", "a number", "no parameter", "no schedule"])
+def test_what_functions_must_not_return(options: dict[str, Any], error: type[Exception], fragments: list[str]) -> None:
+    with expect_error("dp_train with a function that returns something else", error, *fragments):
+        train(**options)
 
 
 @pytest.mark.parametrize("change", ["replaced", "unfrozen", "frozen"])

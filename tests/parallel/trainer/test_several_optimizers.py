@@ -7,20 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.dp_buffers import DATA, Params, assert_same, decayed, make_model, train, two
+from helpers.dp_buffers import DATA, assert_same, decayed, make_model, train, two
 from helpers.dp_classifier import places
 from helpers.errors import expect_error
 
 import ag
 from ag.optim.flat import FlatGroup
 from ag.parallel.trainer import host_optimizer
-
-
-@pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}, {"capture": False}], ids=["free", "clipped", "eager"])
-def test_any_number_of_replicas_gives_the_same_bits(device: str, options: dict[str, Any]) -> None:
-    one = train(places(device, 1), optimizer=two, batch=6, **options)
-    for n in (2, 3):
-        assert_same(train(places(device, n), optimizer=two, batch=6, **options), one)
 
 
 @pytest.mark.parametrize("max_norm", [np.inf, 0.05], ids=["free", "clipped"])
@@ -75,18 +68,6 @@ def test_weights_that_are_lent_stay(make: Any) -> None:
         assert np.array_equal(lent(), before) and not np.array_equal(host.weights(), before)
 
 
-def test_two_halves_of_adam_are_adam(device: str) -> None:
-    """To the bit: an update depends on nothing but its own parameter."""
-    def halves(params: Params) -> list[Any]:
-        names = list(params)
-        return [ag.optimizer_adam({n: params[n] for n in part}, lr=0.02) for part in (names[1::2], names[::2])]
-
-    one, found = train(places(device, 2), batch=6), train(places(device, 2), batch=6, optimizer=halves)
-    assert np.array_equal(found.loss_history, one.loss_history)
-    for name, p in one.params.items():
-        assert np.array_equal(found.params[name].numpy(), p.numpy()), name
-
-
 def test_one_in_a_list_or_in_another_order_is_one(device: str) -> None:
     whole = train([device], batch=4)
     for make in (lambda p: [ag.optimizer_adam(p, lr=0.02)], lambda p: ag.optimizer_adam(list(p.values()), lr=0.02),
@@ -94,16 +75,6 @@ def test_one_in_a_list_or_in_another_order_is_one(device: str) -> None:
         found = train([device], batch=4, optimizer=make)
         assert np.array_equal(found.loss_history, whole.loss_history)
         assert all(np.array_equal(found.params[n].numpy(), p.numpy()) for n, p in whole.params.items())
-
-
-@pytest.mark.vulkan
-def test_unlike_devices_stay_equal(lavapipe: str, swiftshader: str) -> None:
-    def look(step: ag.DPStep) -> None:
-        first, *others = ({n: p.numpy().tobytes() for n, p in m.parameters().items()} for m in step.models)
-        assert all(other == first for other in others)
-
-    result = train([lavapipe, swiftshader, "cpu"], optimizer=two, batch=6, callback=look)
-    assert np.abs(result.loss_history - train(["cpu"], optimizer=two, batch=6).loss_history).max() < 1e-4
 
 
 # ---------------------------------------------------------------------------------------------- who has what

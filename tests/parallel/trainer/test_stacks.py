@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,21 +44,6 @@ LAYERS: dict[str, tuple[Any, ...]] = {
 # ---------------------------------------------------------------------------------------------- equal bits
 
 
-def test_whatever_the_shares_are(device: str) -> None:
-    one = train(places(device, 1), stack=4)
-    assert_equal(train(places(device, 3), stack=4, balance=[2, 0, 2]), one)
-    assert_equal(train(places(device, 3), stack=4, balance=[1, 1, 2]), one)
-
-
-def test_accumulated_and_resumed(tmp_path: Path) -> None:
-    layers = LAYERS["norm"]
-    one = train(["cpu"], *layers, stack=4)
-    assert_equal(train(["cpu", "cpu:1"], *layers, batch=None, micro_batch=4, accumulate=2), one)
-    path = tmp_path / "job"
-    train(["cpu", "cpu:1"], *layers, stack=4, n_iter=3, checkpoint=path)
-    assert_equal(train(["cpu"], *layers, stack=4, checkpoint=path, resume=True), one)
-
-
 def test_a_share_that_ends_in_a_stack_passes_its_part(device: str) -> None:
     """The mean is the same but for rounding, and masks of dropout are nobody else's."""
     for layers in ((), LAYERS["dropout"]):
@@ -97,12 +81,11 @@ def test_micro_batch_is_the_size_of_stacks() -> None:
     assert_equal(train(["cpu", "cpu:1"], batch=None, micro_batch=8), train(["cpu"], stack=8))
 
 
-@pytest.mark.parametrize("stack", [2, 3])
-def test_with_synchronous_batch_norm(stack: int) -> None:
+def test_with_synchronous_batch_norm() -> None:
     layers = (lambda: ag.ag_batch_norm(6),)
     whole = train(["cpu"], *layers, stack=1, batch=8, sync_batch_norm=True)
     for devices in (["cpu"], ["cpu", "cpu:1"]):
-        found = train(devices, *layers, stack=stack, batch=8, sync_batch_norm=True)
+        found = train(devices, *layers, stack=3, batch=8, sync_batch_norm=True)
         np.testing.assert_allclose(found.loss_history, whole.loss_history, rtol=1e-3)
         for name, x in whole.model.buffers().items():
             np.testing.assert_allclose(found.model.buffers()[name].numpy(), x.numpy(), rtol=1e-3, atol=1e-5)
@@ -150,7 +133,6 @@ def test_where_some_samples_differ_their_stack_is_passed_one_by_one(layers: Any)
     one = train(["cpu"], *layers, data=data, stack=4)
     assert {(4, 1), (4, 2), (4, 4)} <= SEEN
     assert_equal(train(["cpu", "cpu:1"], *layers, data=data, stack=4), one)
-    assert_equal(train([f"cpu:{i}" for i in range(4)], *layers, data=data, stack=4), one)
     if not layers:
         np.testing.assert_allclose(one.loss_history, train(["cpu"], data=data, stack=1).loss_history, rtol=1e-4)
 
