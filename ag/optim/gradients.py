@@ -7,7 +7,7 @@ a captured step the compiler lets the optimizer's launch multiply (`ag.engine.co
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from math import fsum, hypot, inf, isfinite, sqrt
+from math import fsum, hypot, inf, isfinite, isnan, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -223,7 +223,7 @@ def norm_on_the_host(grads: Mapping[str, Buffer | Array], may_be_infinite: bool 
         if not isfinite(norm) and not may_be_infinite:
             raise FloatingPointError(f"clip_grad_norm: the gradient of {name} has norm {norm}; gradients are "
                                      f"unchanged. Lower lr or look for a division by zero.")
-    return hypot(*norms.values())
+    return nan if any(map(isnan, norms.values())) else hypot(*norms.values())  # of inf and NaN, hypot makes inf
 
 
 @np.errstate(all="ignore")

@@ -174,6 +174,7 @@ class World:
             "chance": names["chance"].getstate(),
             "counter": dict(names["counter"]),
             "calls": getattr(self.model, "calls", None),
+            "trained": list(self.model.parameters()),
         }
 
     def adopt(self, seen: Seen, python: Mapping[str, Any]) -> None:
@@ -195,6 +196,7 @@ class World:
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
             x.grad = None if g is None else _tensor_like(g, x)
+            x.requires_grad = name in python["trained"]
         for name, opt in self.optimizers.items():
             opt.load_state_dict(
                 {

@@ -50,6 +50,13 @@ def test_clip_grad_norm_refuses_what_is_not_finite(device: str, bad: float) -> N
         assert np.array_equal(g.numpy(), before[name], equal_nan=True)
 
 
+@pytest.mark.parametrize("bad", [[np.nan, 1.0], [np.inf, 1.0], [np.inf, np.nan]])
+def test_the_norm_of_f16_gradients_that_are_not_finite(device: str, bad: list[float]) -> None:
+    V, W = (ag.ag_param([[1.0]], dtype="f16") for _ in "VW")
+    V.grad, W.grad = (ag.ag_tensor([[g]]) for g in bad)
+    assert np.array_equal(ag.clip_grad_norm([V, W], None, 1.0), np.linalg.norm(bad), equal_nan=True)
+
+
 @pytest.mark.parametrize(("size", "max_norm"), [(1e-25, 5e-26), (1e-25, 1.0), (1e25, 1.0), (1e30, 1e-12)])
 def test_clip_grad_norm_at_both_ends(device: str, size: float, max_norm: float) -> None:
     W, g = ag.ag_param([[0.0, 0.0]]), ag.ag_tensor([[3 * size, 4 * size]])
