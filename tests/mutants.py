@@ -6,7 +6,7 @@
 
 Each mutant is made in a copy of the tree, in which the tests that are to fail run; before that they must pass there.
 A test that fails otherwise than by an assertion, or by an error of the tape or of ranks, kills nothing.  Prints a
-table; the exit status is 1 if a mutant survives.  Knows nothing inside `ag`.  `make mutants` calls it.
+table; the exit status is 1 if a mutant survives.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from tempfile import TemporaryDirectory
+from threading import Timer
 from time import perf_counter
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -37,6 +39,26 @@ COPIED = ("ag", "shaders", "third_party/kp/fault", "tests", "tools", "docs", "ex
           "kernels_build.py", "README.md", "CHANGELOG.md", "Makefile")
 SPV = "ag/engine/backends/vulkan/spv"
 LIMIT_S = 300  # of one run of pytest
+# Runs pytest with the arguments of each line, in a fork that need not import it and numpy, and prints its number first.
+SERVER = """
+import importlib, json, os, sys
+import _pytest.config, numpy, pytest
+for name in _pytest.config.default_plugins:
+    importlib.import_module(f"_pytest.{name}")
+nothing = os.open(os.devnull, os.O_RDONLY)
+for line in sys.stdin:
+    if not (child := os.fork()):
+        printed = os.open("printed.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        for here, there in enumerate((nothing, printed, printed)):
+            os.dup2(there, here)
+        os.setpgid(0, 0)
+        status = pytest.main(json.loads(line))
+        sys.stdout.flush()
+        os._exit(status)
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("ended", flush=True)
+"""
 # How the message of a failed test begins: an assertion, or what the library says itself, but not that a
 # kernel was not compiled.
 KILLS = ("AssertionError", "assert ", "Failed: ", *(
@@ -80,6 +102,9 @@ class Copy:
         # A mutant may have the length and the second of the text before it, so bytecode goes by the text's hash.
         compiling = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "ag", "kernels_build.py"]
         subprocess.run([sys.executable, *compiling], cwd=folder, env=self._env, check=True)
+        self._server = subprocess.Popen(  # ends with its stdin
+            [sys.executable, "-c", SERVER], cwd=folder, env=self._env, text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE)
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[None]:
@@ -117,11 +142,20 @@ class Copy:
         return outcomes(report) if report.is_file() else {}, printed
 
     def _run(self, *arguments: str) -> str:
-        try:
-            return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=self.folder, env=self._env,
-                                  timeout=LIMIT_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
-        except subprocess.TimeoutExpired:
-            return f"it took more than {LIMIT_S} s"
+        asked, answers = self._server.stdin, self._server.stdout
+        assert asked is not None and answers is not None
+        print(json.dumps(arguments), file=asked, flush=True)
+        child, late = int(answers.readline()), []
+
+        def end() -> None:
+            late.append(f"it took more than {LIMIT_S} s")
+            os.killpg(child, signal.SIGKILL)
+
+        timer = Timer(LIMIT_S, end)
+        timer.start()
+        answers.readline()
+        timer.cancel()
+        return "".join(late) or (self.folder / "printed.txt").read_text("utf-8", "replace")
 
 
 def outcomes(report: Path) -> dict[str, str]:
