@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -276,19 +275,6 @@ def test_an_image_is_decoded_when_its_batch_is_due(folder: Path, monkeypatch: py
     assert opened == []
     due = [loader.files[k] for k in loader.order[5:]]
     assert len(samples(loader)) == 7 and opened == due
-
-
-def test_images_are_decoded_off_the_training_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = set()
-    resize = Image.Image.resize
-
-    def seen(*args: Any, **options: Any) -> Any:
-        threads.add(threading.current_thread())
-        return resize(*args, **options)
-
-    monkeypatch.setattr(Image.Image, "resize", seen)
-    samples(ag.ag_image_folder(folder, size=2, batch_size=5))
-    assert threads and threading.main_thread() not in threads
 
 
 def test_folders_that_will_not_do(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -14,7 +13,6 @@ from helpers.properties import examples
 from helpers.ranks import outcomes
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 import ag
 from ag.parallel.comm.comm import Comm
@@ -135,24 +133,6 @@ def test_the_shape_of_an_empty_part() -> None:
                    ag.ag_dataloader(pairs, batch_size=2, shuffle=False)):
         shapes = [(batch.x.shape, np.shape(batch.y)) for batch in loader.share(1, 3)]
         assert shapes == [((2, 1), (1,)), ((2, 0), (0,))]
-
-
-def test_image_folders_are_shared(tmp_path: Path) -> None:
-    for kind in ("ant", "bee"):
-        (tmp_path / kind).mkdir()
-        for k in range(5):
-            pixels = np.random.default_rng(k).integers(0, 256, (9, 12, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / kind / f"{k}.png")
-
-    def loader() -> ag.ag_image_folder:
-        return ag.ag_image_folder(tmp_path, 6, 4, seed=2, shorter_side=8, random_crop=True, random_flip=True)
-
-    whole, parts = loader(), [loader().share(i, 3) for i in range(3)]
-    for _ in range(2):
-        for batch, *shares in zip(whole, *parts, strict=True):
-            assert np.array_equal(np.concatenate([s.x.numpy() for s in shares], -1), batch.x.numpy())
-            assert np.concatenate([s.y for s in shares]).tolist() == batch.y.tolist()
-    assert parts[0].classes == whole.classes
 
 
 @pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0), (0.0, 2), (0, 2.0), (True, 2), (None, 1)])

@@ -46,14 +46,6 @@ def test_more_cpu_devices_than_cores_share_threads(
     assert list(threads_of(CPUS, set(CPUS), wait=True).values()) == [0, 1, 2, 3, 4]
 
 
-def test_calls_that_wait_for_each_other_have_a_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_threads, "threads", lambda: 1)
-    barrier = threading.Barrier(len(CPUS), timeout=10)
-    threads = DeviceThreads(CPUS, set(CPUS), 10.0, wait=True)
-    threads.run([Task(device, device, lambda: barrier.wait() and None) for device in CPUS], 0)
-    threads.close()
-
-
 def test_errors_in_a_shared_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other calls are made, and the first error is raised."""
     monkeypatch.setattr(device_threads, "threads", lambda: 1)

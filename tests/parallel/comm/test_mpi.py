@@ -76,11 +76,15 @@ seen = [mpi_process.progress()]
 def look():
     while not os.path.exists(sys.argv[1]):
         seen.append(mpi_process.progress())
+        if seen[-1] == "joining" and rank == 0:
+            open(sys.argv[1] + " soon", "w").close()
         time.sleep(0.02)
 watch = threading.Thread(target=look)
 watch.start()
-if rank == 1:
-    time.sleep(0.7)
+late = time.monotonic() + 10
+while rank == 1 and not os.path.exists(sys.argv[1] + " soon") and time.monotonic() < late:
+    time.sleep(0.02)
+time.sleep(0.5 * rank)
 comm = mpi_comm(60)
 open(sys.argv[1], "w").close()
 watch.join()

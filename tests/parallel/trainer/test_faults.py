@@ -163,8 +163,3 @@ def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.Monke
         ag.dp_train(make_model, DATA, ag.ag_mse_loss, lambda m, s: m(s[0]), lambda s: s[1], devices=["cpu", "cpu:1"],
                     n_iter=9, verbose=False, callback=lambda step: steps.append(step.step))
     assert steps == [0]
-
-
-def test_a_timeout_that_is_not_positive() -> None:
-    with expect_error("dp_train(timeout=0)", ValueError, "timeout is 0", "positive"):
-        train(2, None, False, timeout=0)

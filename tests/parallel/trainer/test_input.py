@@ -75,17 +75,6 @@ def test_a_step_that_cannot_be_captured_is_announced_once(caplog: pytest.LogCapt
         train(forward_fn=forward, capture=True)
 
 
-def test_the_content_of_an_own_object_may_change() -> None:
-    sample = Own(XS[0], YS[0])
-
-    def change(step: ag.DPStep) -> None:
-        sample.x = XS[step.step + 1]
-
-    own = train([sample], forward_fn=lambda m, s: m(s.x), target_fn=lambda s: s.y, callback=change, devices=["cpu"])
-    expected = train([(XS[k], YS[0]) for k in range(3)], devices=["cpu"], capture=False)
-    assert np.array_equal(own.loss_history, expected.loss_history)
-
-
 def test_numbers_in_samples_are_part_of_the_step(caplog: pytest.LogCaptureFixture) -> None:
     """Each number needs a captured step of its own; beyond some dozens the rest runs eagerly, which is said."""
     data = [(x, y, i / 8) for i, (x, y) in enumerate(DATA * 8)]
@@ -93,13 +82,6 @@ def test_numbers_in_samples_are_part_of_the_step(caplog: pytest.LogCaptureFixtur
     assert np.array_equal(train(data, **options).loss_history, train(data, **options, capture=False).loss_history)
     (record,) = caplog.records
     assert "uncaptured" in record.getMessage()
-
-
-def test_one_and_one_point_zero_are_different_numbers() -> None:
-    data = [(*DATA[0], True), (*DATA[0], 1), (*DATA[0], 1.0)]
-    seen = []
-    train(data, forward_fn=lambda m, s: seen.append(type(s[2])) or m(s[0]), devices=["cpu"])
-    assert set(seen) == {bool, int, float}
 
 
 def test_fewer_samples_than_replicas_use_none_twice() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.dp_buffers import assert_same
-from helpers.dp_classifier import assert_equal, make_model
+from helpers.dp_classifier import assert_equal
 from helpers.errors import expect_error
 from helpers.ranks import DATA, dealt, on_ranks, outcomes, train
 from hypothesis import given, settings
@@ -202,10 +202,3 @@ def test_the_total_is_that_of_one_tree(sizes: list[int], length: int, seed: int)
 
     for total in outcomes(len(sizes), work):
         assert np.array_equal(total, tree_sum(rows, np.add))
-
-
-def test_equal_blocks_cost_what_an_all_reduce_costs() -> None:
-    """Each of R ranks sends (R - 1) / R of the gradients, and of their sums."""
-    words = sum(-(-p.size // 4) * 4 for p in make_model().parameters().values()) + 4
-    for result in on_ranks(dealt(4, 1), micro_batch=4):
-        assert result.report[0]["wire_bytes_per_step"] == 2 * 3 * 4 * words // 4

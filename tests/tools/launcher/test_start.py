@@ -250,22 +250,18 @@ time.sleep(60)
     assert monotonic() - begin < patience(10)
 
 
-def test_sigterm_does_not_wait_for_a_list_of_hosts(starts: Starts) -> None:
-    script = starts.folder / "hosts.sh"
-    script.write_text("#!/bin/sh\nkill -TERM $PPID\nexec sleep 60\n", "utf-8")
+@pytest.mark.parametrize(("option", "text"), [
+    ("--discover", "#!/bin/sh\nkill -TERM $PPID\nexec sleep 60\n"),
+    ("--hosts", f"#!/bin/sh\nkill -TERM {os.getpid()}\nsleep 60 & wait\n")])
+def test_sigterm_does_not_wait_for_hosts(option: str, text: str, starts: Starts,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a list of them, or for those that do not answer."""
+    script = starts.folder / "script.sh"
+    script.write_text(text, "utf-8")
     script.chmod(0o700)
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(script))
     begin = monotonic()
-    assert starts.run("", "--discover", str(script)) == 143
-    assert monotonic() - begin < patience(20) and starts.starts == [0, 0, 0]
-
-
-def test_sigterm_does_not_wait_for_hosts_that_do_not_answer(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = starts.folder / "agent"
-    agent.write_text(f"#!/bin/sh\nkill -TERM {os.getpid()}\nsleep 60 & wait\n", "utf-8")
-    agent.chmod(0o700)
-    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(agent))
-    begin = monotonic()
-    assert starts.run("", "--hosts", "nowhere.invalid,localhost") == 143
+    assert starts.run("", option, str(script) if option == "--discover" else "nowhere.invalid,localhost") == 143
     assert monotonic() - begin < patience(hosts._ANSWER / 2) and starts.starts == [0, 0, 0]
 
 
