@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -151,21 +152,20 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
         if twice := kernels.keys() & declared.keys():
             raise KernelError(f"{path.name}: {', '.join(sorted(twice))} is declared twice.")
         kernels |= declared
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         Path(folder, "functions.h").write_text(header, "utf-8")
         jobs = []
         for level, flags in levels.items():
             for path, text in sources.items():
                 made = Path(folder, f"{path.stem}{level}.o")
                 contract = ["-ffp-contract=fast"] if CONTRACT.search(text) else []
-                jobs.append((level, subprocess.Popen(
-                    [*command, *FLAGS, *flags, *contract, *more, f"-I{folder}", f"-I{SOURCES}", "-c", str(path), "-o",
-                     str(made)], stderr=subprocess.PIPE, text=True)))
+                jobs.append((level, pool.submit(
+                    subprocess.run, [*command, *FLAGS, *flags, *contract, *more, f"-I{folder}", f"-I{SOURCES}", "-c",
+                                     str(path), "-o", str(made)], stderr=subprocess.PIPE, text=True, check=False)))
         failed: dict[str, str] = {}
         for level, job in jobs:
-            message = job.communicate()[1]
-            if job.returncode:
-                failed.setdefault(level, message)
+            if (done := job.result()).returncode:
+                failed.setdefault(level, done.stderr)
         for level in levels:
             objects = [str(Path(folder, f"{path.stem}{level}.o")) for path in sources]
             library = out / f"kernels{level}.so"
