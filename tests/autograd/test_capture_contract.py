@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import py_object
@@ -302,3 +303,34 @@ def test_work_in_another_thread_is_refused(device: str) -> None:
                  lambda x: x * in_thread(lambda: ag.ag_tensor([[3.0, 4.0]], device=device))):
         with expect_error("a captured step that uses another thread", ag.CaptureError, "another one"):
             ag.ag_capture(work)(ag.ag_tensor([[1.0, 2.0]]))
+
+
+def test_threads_capture_independently(device: str) -> None:
+    def train(number: int, captured: bool) -> list[list[float]]:
+        rng = np.random.default_rng(number)
+        with ag.ag_device(device):
+            W = ag.ag_param(rng.normal(size=(1, 3)))
+            optimizer = ag.optimizer_adam({"W": W}, lr=0.1)
+
+            def step(x: np.ndarray, y: np.ndarray) -> ag.Tensor:
+                with ag.with_grad_tape():
+                    loss = ag.ag_mse_loss(W @ ag.ag_tensor(x), y)
+                optimizer.step(ag.backward(loss))
+                return loss
+
+            run = ag.ag_capture(step) if captured else step
+            losses = [run(X[k % 12], Y[k % 12]).item() for k in range(20)]
+            return [losses, W.numpy().ravel().tolist()]
+
+    alone = [train(number, False) for number in range(4)]
+    together: list[object] = [None] * 4
+
+    def work(number: int) -> None:
+        together[number] = train(number, True)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict, UserList, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -198,3 +199,33 @@ def test_an_exception_in_the_step_comes_through(device: str) -> None:
             captured(x)
         assert x.buffer.backend.recording is None
         assert (x + x).numpy().tolist() == [[2.0, 4.0]]
+
+
+@pytest.mark.parametrize("make", [deque, UserList, lambda items: UserDict(enumerate(items))])
+def test_containers_of_a_layer_change(make: Callable[[list[float]], Any]) -> None:
+    class Own(ag.Layer):
+        def __init__(self) -> None:
+            self.slopes = make([0.5, 7.0])
+
+        def forward(self, x: ag.Tensor) -> ag.Tensor:
+            return ag.ag_leaky_relu(x, self.slopes[0])
+
+    model = Own()
+    step = ag.ag_capture(lambda x: model(x) + 0.0)
+    for slope in (0.5, 0.25, 0.75):
+        model.slopes[0] = slope
+        for k in range(3):
+            assert step(ag.ag_tensor([-1.0 - k])).item() == -slope * (1 + k)
+
+
+def test_a_closed_step_is_captured_anew(device: str) -> None:
+    step = ag.ag_capture(lambda x: x + x)
+    step(ag.ag_tensor([1.0]))
+    step.close()
+    assert step.program is None
+    assert step(ag.ag_tensor([1.0, 2.0])).numpy().ravel().tolist() == [2.0, 4.0]
+
+
+def test_arguments_on_two_devices(device: str) -> None:
+    with expect_error("a step captured with arguments on two devices", ag.CaptureError, "cpu:1", device):
+        ag.ag_capture(lambda a, b: a)(ag.ag_tensor([1.0]), ag.ag_tensor([1.0], device="cpu:1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from helpers.errors import expect_error
 from helpers.training_run import Run
 
 import ag
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -99,3 +102,59 @@ def test_names_that_no_file_can_have(tmp_path: Path) -> None:
     for name in ("a\0b", "\ud800" if sys.platform != "win32" else "a\0"):
         with pytest.raises(OSError, match="Not the name of a file"):
             ag.ag_save_model(ag.ag_linear(2, 2), os.path.join(tmp_path, name))
+
+
+SAVING = """
+import os, random, signal, sys, time
+import numpy as np
+import ag
+
+path, kills = sys.argv[1], int(sys.argv[2])
+model = ag.ag_linear(64, 64)
+optimizer = ag.optimizer_adam(model)
+moments = optimizer.state_dict()
+
+def saved(step):
+    optimizer.load_state_dict({name: np.full_like(array, step) if name != "settings" else array
+                               for name, array in moments.items()})
+    model.load_state_dict({name: np.full_like(array, step) for name, array in model.state_dict().items()})
+    ag.ag_save_checkpoint(path, model, optimizer, step=step, extra=step)
+
+saved(0)
+rng = random.Random(0)
+step, seen, slow = 0, set(), 1.0  # slow: where others use the machine, a save takes longer
+for _ in range(kills):
+    child = os.fork()
+    if child == 0:
+        while True:
+            step += 1
+            saved(step)
+    time.sleep(rng.uniform(0, 0.02) * slow)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = ag.ag_load_checkpoint(path, model, optimizer)
+    assert found.extra == found.step >= step, (found, step)
+    state = {name: x for name, x in optimizer.state_dict().items() if name != "settings"}
+    for array in (*model.state_dict().values(), *state.values()):
+        assert (array == found.step).all(), found
+    slow = max(1.0, slow * (1.1 if found.step == step else 0.9))
+    step = found.step
+    seen.add(step)
+print(len(seen))
+"""
+
+
+@pytest.mark.slow  # a hundred processes; test_replacing has the order of a save's steps
+def test_killed_while_saving_the_latest_file_loads(path: Path) -> None:
+    # One process forks its victims: they need not import anything, so a kill takes milliseconds.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", SAVING, str(path), "100"], env=env, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20  # most kills came after a save, and some of them in one
+    left = [name for name in os.listdir(path.parent) if name != path.name]
+    assert left and all(name.startswith(f".{path.name}.") for name in left)
+    for name in left:
+        os.utime(path.parent / name, (0, 0))  # long ago
+    ag.ag_save_checkpoint(path, ag.ag_linear(64, 64))
+    assert os.listdir(path.parent) == [path.name]

@@ -339,3 +339,11 @@ def test_a_left_file_that_cannot_be_removed_does_not_matter(saved: Path, monkeyp
         patch.setattr("os.unlink", refuse)
         ag.ag_save_model(ag.ag_linear(3, 3), saved)
     assert left.exists() and ag.ag_load_model(saved).W.shape == (3, 3)
+
+
+def test_a_file_cannot_ask_for_a_layer_of_the_user(path: Path) -> None:
+    known = set(LIBRARY)
+    write(path, {"layer": forged("Mine", __name__).__name__, "args": {}})
+    with expect_error("loading a file with a forged description", ag.CheckpointError, "'Mine'", "model_fn"):
+        ag.ag_load_model(path)
+    assert set(LIBRARY) == known

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ag
 
@@ -79,3 +80,12 @@ def test_multihead_attention(device: str, tmp_path: Path) -> None:
 def test_attention_to_scores_that_overflow_in_exp(device: str) -> None:
     k = np.array([[1e4, -1e4, 0.0]], np.float32)
     assert ag.ag_attention([[1.0, -1.0]], k, [[1.0, 2.0, 3.0]]).numpy().tolist() == [[1.0, 2.0]]
+
+
+def test_captured_embedding_refuses_bad_ids_on_a_replay(device: str) -> None:
+    layer = ag.ag_embedding(4, 2)
+    step = ag.ag_capture(lambda ids: layer(ids))
+    step(np.array([0, 1]))
+    assert np.array_equal(step(np.array([3, 2])).numpy(), layer.weight.numpy()[:, [3, 2]])
+    with pytest.raises(IndexError, match=r"ag_embedding_lookup: the id 4 is outside 0\.\.3"):
+        step(np.array([0, 4]))

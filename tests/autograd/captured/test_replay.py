@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from helpers.devices import run_code
 from helpers.interrupts import at_place
 
 import ag
@@ -342,3 +343,50 @@ def test_what_it_is_made_of() -> None:
     for wrong in ((), (0, {}, (), (), ((1, 2),)) + (None,) * 11):
         with pytest.raises(TypeError):
             program._code.Replay(*wrong)
+
+
+@pytest.mark.parametrize("returns", ["nothing", "a dict", "its argument", "the same tensor twice"])
+def test_what_steps_return(device: str, returns: str) -> None:
+    @ag.ag_capture
+    def step(x: Any) -> Any:
+        y = x * 2.0
+        return {"nothing": None, "a dict": {"y": y, "z": [y + 1.0]}, "its argument": x,
+                "the same tensor twice": (y, y)}[returns]
+
+    for number in range(1, 7):
+        x = ag.ag_tensor(np.full(3, number, np.float32), device)
+        found = step(x)
+        if returns == "nothing":
+            assert found is None
+        elif returns == "a dict":
+            assert (found["y"].numpy() + 1 == found["z"][0].numpy()).all()
+        elif returns == "its argument":
+            assert found is x
+        else:
+            assert found[0] is found[1]
+
+
+SHUT_DOWN = """
+import numpy as np, ag
+x = ag.ag_tensor(np.ones(3), DEVICE)
+step = ag.ag_capture(lambda x: x * 2.0)
+for _ in range(6):
+    step(x)
+ag.ag_shutdown()
+try:
+    step(x)
+except ag.DeviceError as error:
+    said = {"error": str(error)}
+"""
+
+
+def test_a_device_that_was_shut_down(device: str) -> None:
+    assert "closed by ag_shutdown" in run_code(f"DEVICE = {device!r}\n{SHUT_DOWN}")["error"]
+
+
+def test_without_compiled_code(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "HAS_CODE", False)
+    twin = Twin(device, True, monkeypatch)
+    for number in range(1, 12):
+        assert isinstance(twin(*batch(device, number)), list)
+    assert twin.looks == 11

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from ctypes import py_object
+from typing import Any
 
 import numpy as np
 import pytest
@@ -308,3 +309,24 @@ def test_what_is_kept_has_no_values_if_the_call_cannot_be_made(device: str, monk
     with expect_error("a kept tensor of a step that failed", ag.CaptureError, "shape (2, 3) has no values"):
         kept[0].numpy()
     assert trained.left() == plain.left()
+
+
+def test_an_interrupt_while_the_program_runs_loses_no_gradient(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = Trained(device)
+    trained.w.grad = gradient = ag.ag_tensor(ROWS, device=device)
+    backend = backend_of(device)
+    make = backend.program
+
+    class Interrupted:
+        def __init__(self, launches: list[Any]) -> None:
+            self._program = make(launches)
+
+        def run(self, given: object = ()) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "program", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ag.ag_capture(trained)(x_on(device))
+    assert trained.w.grad is gradient and gradient.numpy().tolist() == ROWS.tolist()
+    assert not OPEN
