@@ -102,6 +102,7 @@ def test_memory_that_is_used_again(backend: Any) -> None:
         assert np.array_equal(backend.download(y), 2 * values) and np.array_equal(backend.download(z), -values)
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_a_captured_step(backend: Any) -> None:
     size = 40
 
