@@ -86,7 +86,8 @@ def test_keys_and_masks_at_the_peak(device: str) -> None:
         assert backend.download(first).tolist() == backend.download(second).tolist()
 
 
-@pytest.mark.parametrize("inputs", [False, pytest.param(True, marks=pytest.mark.slow_on("lavapipe"))])
+@pytest.mark.slow_on("lavapipe")
+@pytest.mark.parametrize("inputs", [False, True])
 def test_a_training_with_dropout_is_the_eager_one(device: str, inputs: bool) -> None:
     def losses(recompute: bool | None) -> list[float]:
         ag.ag_seed(0)
