@@ -96,15 +96,26 @@ def test_attention_with_samples_first(rate: float, lavapipe: str) -> None:
         np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("card", ["H100", "Vega"])
+def test_a_step_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
+    plain = undisturbed("adamw clipped captured", lavapipe)
+    with tiles_of_a_card(backend_of(lavapipe), card):
+        captured, eager = (measured(f"adamw clipped {mode}", lavapipe) for mode in ("captured", "eager"))
+    assert captured == eager
+    losses = [[float.fromhex(x) for x in found["losses"]] for found in (captured, plain)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 TABLE = [f"tests/table/test_cases_{what}.py" for what in ("forward", "gradient", "capture")]
-COUNTERS = "tests/engine/test_counters.py"
+LESS = [TABLE[0], TABLE[2], "tests/engine/test_counters.py"]  # captured steps have gradients, too
 RUNS = {  # what is tried together: the plugin's settings, files, and at least how many tests
     "H100, reversed, poisoned": ({"AG_CARD": "H100", "AG_ORDER": "reversed", "AG_POISON": "1"},
-                                 [*TABLE, COUNTERS], 1300),
-    "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, [*TABLE, COUNTERS], 1300),
-    "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"}, [*TABLE, COUNTERS], 1300),
-    "Vega, reversed": ({"AG_CARD": "Vega", "AG_ORDER": "reversed"}, [*TABLE, COUNTERS], 1300),
-    "by address": ({"AG_ADDRESSED": "1"}, ["tests/engine/kernels", TABLE[-1], COUNTERS], 400),
+                                 [TABLE[1], *LESS], 1300),
+    "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, LESS, 800),
+    "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"}, LESS, 800),
+    "Vega, reversed": ({"AG_CARD": "Vega", "AG_ORDER": "reversed"}, LESS, 800),
+    "by address": ({"AG_ADDRESSED": "1"}, ["tests/engine/kernels", *LESS[1:]], 400),
 }
 
 
