@@ -252,7 +252,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize(("option", "text"), [
     ("--discover", "#!/bin/sh\nkill -TERM $PPID\nexec sleep 60\n"),
-    ("--hosts", f"#!/bin/sh\nkill -TERM {os.getpid()}\nsleep 60 & wait\n")])
+    ("--hosts", f"#!/bin/sh\nkill -TERM {os.getpid()}\nsleep 60 & wait\n")], ids=["--discover", "--hosts"])
 def test_sigterm_does_not_wait_for_hosts(option: str, text: str, starts: Starts,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """For a list of them, or for those that do not answer."""
