@@ -8,8 +8,17 @@ import sys
 log = logging.getLogger("ag")
 
 
+def _printable(character: str) -> str:
+    return character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+
+
 def _call_handlers(record: logging.LogRecord) -> None:
-    """Lose the record where stderr takes nothing: a handler that cannot write raises when it reports that there."""
+    """Escape what cannot be printed, as texts of files may, and lose the record where stderr takes nothing.
+
+    A handler that cannot write raises when it reports that there.
+    """
+    if not (text := record.getMessage()).isprintable():
+        record.msg, record.args = "".join(map(_printable, text)), ()
     try:
         logging.Logger.callHandlers(log, record)
     except (ValueError, AttributeError, TypeError, RuntimeError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Give the junit file the test's processor time: the wall's says little on a machine that others share."""
     if call.when == "teardown":
         item.user_properties.append(("processor_s", f"{processor_s() - item.stash[BEGIN]:.3f}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape half characters, which a worker cannot send: one in a message would end the whole run."""
+    return sendable((yield))
+
+
+def sendable(x: Any) -> Any:
+    """Return a report's data with every text as UTF-8 can have it."""
+    if isinstance(x, str):
+        return x.encode("utf-8", "backslashreplace").decode()
+    if isinstance(x, dict):
+        return {key: sendable(value) for key, value in x.items()}
+    return type(x)(map(sendable, x)) if type(x) in (list, tuple) else x
 
 
 def pytest_collection_finish() -> None:

@@ -48,3 +48,9 @@ def test_an_error_of_a_handler_is_raised() -> None:
             log.warning("a warning")
     finally:
         log.removeHandler(handler)
+
+
+def test_what_cannot_be_printed_is_escaped(caplog: pytest.LogCaptureFixture) -> None:
+    log.warning("stopped (%s), %d%%", "\x1b[31m\ud800 é\n", 100)
+    log.warning("plain %s", "text")
+    assert caplog.messages == ["stopped (\\x1b[31m\\ud800 é\n), 100%", "plain text"]
