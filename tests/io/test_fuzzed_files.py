@@ -197,7 +197,7 @@ loading, events = False, []
 def note(event, arguments):
     if event == "open" and arguments[0] == str(path) and arguments[1] in ("r", None):
         return  # the file that is to be read
-    if loading and not event.startswith(("object.", "builtins.id", "sys._getframe")):
+    if loading and not event.startswith(("object.", "builtins.id", "sys._getframe", "gc.get_referents")):
         events.append((event, str(arguments)[:200]))
 
 def watched(load):

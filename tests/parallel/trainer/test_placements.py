@@ -168,5 +168,6 @@ def test_unlike_devices_are_equal_after_every_step(scenario: str, lavapipe: str,
     options = SCENARIOS[scenario]
     balance = shares(PLACEMENTS["3 replicas"], stacks_of(options))[0]
     losses = train(devices, options, callback=look, balance=balance).loss_history
-    assert len(set(hashes)) == len(hashes) == len(losses)
+    left_out = scenario.startswith("float16")  # a step whose gradients overflow halves the loss scale, alike on all
+    assert len(set(hashes)) == len(hashes) - left_out and len(hashes) == len(losses)
     np.testing.assert_allclose(losses, alone("cpu", scenario)["losses"], atol=0.02 if "dtype" in options else 1e-4)

@@ -51,7 +51,7 @@ class Emulated(Library):
 
     memory: ClassVar[Memory]
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], level: str | None) -> None:
         self.level, self.lacks, self._lock = "", "", threading.Lock()
         names = [f"ag_{name}" for name in manifest["kernels"]]
         program = [folder / "emulated", folder / "kernels.so", str(self.memory.file), hex(ADDRESS), hex(NBYTES), *names]
