@@ -6,7 +6,7 @@ the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics c
 and `vulkan`.  Words go straight to lavapipe's memory, and by way of staging memory to SwiftShader's.
 
 The quick leg tries both drivers where ops and backends are tested. Everything else runs on lavapipe there, and on
-SwiftShader in the slow leg: the options of kernels, and what is built on ops and does not know drivers.
+SwiftShader in the slow leg, unless its mark is `not_on`: long repetitions of what does not know drivers.
 """
 
 from __future__ import annotations
@@ -71,15 +71,28 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def names(item: pytest.Item, mark: str) -> set[str]:
+    """Return which parameters of a test are drivers that such a mark names."""
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {name for found in item.iter_markers(mark) for name in found.args}
+    return named & {x for x in params if isinstance(x, str)}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is `not_on` its driver."""
+    left_out = [item for item in items if names(item, "not_on")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not names(item, "not_on")]
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test `vulkan` if it takes such a device, and slow on devices that its mark `slow_on` or folder names."""
     if {"vulkan", "lavapipe", "swiftshader"} & set(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.vulkan)
-    slow = {name for mark in item.iter_markers("slow_on") for name in mark.args}
     if not item.path.relative_to(TESTS).as_posix().startswith(BOTH_DRIVERS):
-        slow.add("swiftshader")
-    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    if slow & {x for x in params if isinstance(x, str)}:
+        item.add_marker(pytest.mark.slow_on("swiftshader"))
+    if names(item, "slow_on"):
         item.add_marker(pytest.mark.slow)
 
 
@@ -131,6 +144,12 @@ def lavapipe() -> str:
 def swiftshader() -> str:
     """The device of the SwiftShader driver."""
     return vulkan_device("swiftshader")
+
+
+@pytest.fixture
+def is_slow(request: pytest.FixtureRequest) -> bool:
+    """Tell whether the test is in the slow leg, where it tries more of the same."""
+    return request.node.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(params=["f16", "bf16"])

@@ -66,7 +66,7 @@ KILLS = ("AssertionError", "assert ", "Failed: ", *(
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant: the test that killed it, or why it lives."""
+    """The fate of a mutant: the test that killed it, or why it lives."""
 
     mutant: Mutant
     killer: str

@@ -90,7 +90,8 @@ def assert_flat(device: str, step: Callable[[], object], warm: int, steps: int) 
     assert min(b - a for a, b in pairwise(sizes)) < ROOM_BYTES, sizes
 
 
-either_length = pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)],
+either_length = pytest.mark.parametrize("long", [False, pytest.param(True, marks=[
+    pytest.mark.slow, pytest.mark.not_on("swiftshader")])],
                                         ids=["short", "long"])
 
 

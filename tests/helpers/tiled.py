@@ -16,9 +16,10 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Primitive
 
-KINDS = [  # the chosen one on both drivers and M on one; the slow leg has them all on both
+ON_ONE, SLOW = pytest.mark.not_on("swiftshader"), pytest.mark.slow
+KINDS = [  # the chosen one on both drivers and M on one; the slow leg has all on lavapipe, and three on SwiftShader
     pytest.param("", id="chosen"), pytest.param("M", marks=pytest.mark.slow_on("swiftshader")),
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in TILES if kind != "M"),
+    *(pytest.param(kind, marks=[SLOW] if kind == "V" else [SLOW, ON_ONE]) for kind in TILES if kind != "M"),
 ]
 
 

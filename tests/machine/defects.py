@@ -63,6 +63,7 @@ DEFECTS = [
         *(_RECORDING, "elif self.backend is not device:", "elif False:"),
         *(_BACKEND, "            mine.note(launch)", "            mine.note(launch) if mine.backend is self else None"),
         *(_CALL, "if not recording.launches:", "if False:"),
+        *(_BACKEND, "mine.waits else None", "mine.waits and mine.backend is self else None"),
     ),
     Defect(
         "a replay leaves no gradient",

@@ -26,6 +26,7 @@ def test_nothing_diverges(pair: Pair) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.not_on("swiftshader")
 def test_nothing_diverges_for_long(pair: Pair) -> None:
     assert explore(pair, 100, examples=6, length=30) == ""
 

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 900  # of one command; compiling the extension takes half a minute on an idle machine
+OWN_PYTHON = getattr(sys, "_base_executable", sys.executable)
 OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
 NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "not_built.txt")
 NEEDED = ("g++", "glslangValidator", "spirv-opt", "spirv-val")
@@ -45,14 +46,6 @@ def other_python() -> str | None:
             if said.strip() == version:
                 return python
     return None
-
-
-def python_of(version: str) -> str:
-    """This Python, or the other one."""
-    found = getattr(sys, "_base_executable", sys.executable) if version == "own" else other_python()
-    if found is None:
-        pytest.skip(f"there is no other Python here than {OWN} that can compile extensions")
-    return found
 
 
 def environment(folder: Path, python: str) -> Path:
@@ -101,11 +94,11 @@ def wheel_of(archive: Path, folder: Path, python: Path, **settings: str) -> Path
     return wheel
 
 
-@pytest.mark.parametrize("version", ["own", "other"])
 def test_a_wheel_trains_without_clone_and_compiler(
-    archive: Path, version: str, tmp_path: Path, request: pytest.FixtureRequest
+    archive: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    user = environment(tmp_path / "user", python_of(version))
+    """Of another Python, if there is one: `make wheel` builds and checks one for this."""
+    user = environment(tmp_path / "user", other_python() or OWN_PYTHON)
     wheel = wheel_of(archive, tmp_path, user)  # built in an environment of pip's own
     print(run(sys.executable, ROOT / "tools" / "check_wheel.py", wheel, cwd=tmp_path))
     bare = without_tools(tmp_path, user)
@@ -124,7 +117,7 @@ def test_a_wheel_trains_without_clone_and_compiler(
 
 
 def test_a_bare_clone_without_tools_gives_a_wheel_for_the_cpu_that_says_why(clone: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path / "venv", python_of("own"))
+    python = environment(tmp_path / "venv", OWN_PYTHON)
     copy = tmp_path / "ag-clone"
     shutil.copytree(clone, copy)
     left = copy / "build" / f"lib.{get_platform()}-{sys.implementation.cache_tag}" / "ag"  # of an earlier build
@@ -142,7 +135,7 @@ def test_a_bare_clone_without_tools_gives_a_wheel_for_the_cpu_that_says_why(clon
 
 
 def test_type_checkers_see_an_editable_install_and_a_folder_does_not_hide_it(clone: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path / "venv", python_of("own"))
+    python = environment(tmp_path / "venv", OWN_PYTHON)
     copy = tmp_path / "work" / "ag"  # as a clone is called
     shutil.copytree(clone, copy)
     run(python, "-m", "pip", "install", "-e", copy, cwd=tmp_path, **without_tools(tmp_path, python))
@@ -157,7 +150,7 @@ def test_type_checkers_see_an_editable_install_and_a_folder_does_not_hide_it(clo
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="cibuildwheel needs Python 3.11")
 def test_cibuildwheel_builds_for_every_python_and_both_processors(tmp_path: Path) -> None:
     """It refuses options that it does not know; building itself needs containers."""
-    python = environment(tmp_path / "venv", python_of("own"))
+    python = environment(tmp_path / "venv", OWN_PYTHON)
     run(python, "-m", "pip", "install", "cibuildwheel>=3.1", cwd=tmp_path)
     for processor in ("x86_64", "aarch64"):
         said = run(python, "-m", "cibuildwheel", "--platform", "linux", "--archs", processor,

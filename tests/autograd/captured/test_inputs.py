@@ -49,7 +49,8 @@ def training(rows: int) -> tuple[Callable[..., ag.Tensor], ag.Tensor]:
     return step, W
 
 
-@pytest.mark.parametrize("rows", [3, 700, pytest.param(4096, marks=pytest.mark.slow)])  # 8 MiB go by the chunks
+@pytest.mark.parametrize("rows", [3, 700, pytest.param(
+    4096, marks=[pytest.mark.slow, pytest.mark.not_on("swiftshader")])])  # 8 MiB go by the chunks
 def test_many_calls_at_once(device: str, rows: int) -> None:
     """Nothing is read before the last call, and every array is overwritten as soon as it was given."""
     resident = ag.ag_tensor(np.full((rows, 512), 0.5))

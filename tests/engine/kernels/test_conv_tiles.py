@@ -23,7 +23,6 @@ from ag.engine.shape import Window, places
 
 pytestmark = pytest.mark.vulkan
 GEOMETRIES = int(os.environ.get("AG_TEST_GEOMETRIES", "25"))
-WINDOWS = pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])  # each makes pipelines
 FIRST = [Window((2, 3), (1, 2), (0, 2), (3, 1)), Window((3, 3), (2, 1), (1, 1)), Window((1, 1))]
 PRIMITIVES = [conv2d, conv2d_input_grad, conv2d_weight_grad]
 
@@ -90,10 +89,9 @@ def check_all(backend: Any, primitive: Primitive, given: list[Case]) -> None:
             backend.check_guards()
 
 
-@WINDOWS
 @pytest.mark.parametrize("primitive", PRIMITIVES, ids=lambda p: p.name)
-def test_random_geometries(backend: Any, primitive: Primitive, count: int) -> None:
-    check_all(backend, primitive, cases(primitive, count))
+def test_random_geometries(backend: Any, primitive: Primitive, is_slow: bool) -> None:
+    check_all(backend, primitive, cases(primitive, 2 if is_slow else 1))  # windows, each of which makes pipelines
 
 
 @pytest.mark.parametrize("kind", [""], indirect=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.programs import buffer
 from helpers.random_operands import assert_product, geometry, random_operands, windows
-from helpers.tiled import KINDS, blank, make_directly, normal, on, tiled_backend
+from helpers.tiled import KINDS, ON_ONE, SLOW, blank, make_directly, normal, on, tiled_backend
 from table.rows import EPS
 
 from ag.engine.backends.vulkan.products.tiles import TILES
@@ -22,7 +22,6 @@ from ag.engine.shape import Window, places
 
 pytestmark = pytest.mark.vulkan
 
-ROUNDS = pytest.mark.parametrize("rounds", [4, pytest.param(9, marks=pytest.mark.slow)])  # each makes pipelines
 CHAINS: tuple[tuple[Chain, int | None], ...] = (  # and the register that is stored too
     ((("add", 0, 1, 0.0), ("relu", 4, 4, 0.0)), None),
     ((("add", 0, 1, 0.0), ("gelu", 4, 4, 0.0), ("add", 5, 2, 0.0)), 4),
@@ -36,13 +35,19 @@ def tiled(vulkan: str, kind: str) -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture(params=[KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("L", "M", "V"))])
+@pytest.fixture(params=[KINDS[0], pytest.param("L", marks=[SLOW, ON_ONE]), pytest.param("M", marks=[SLOW, ON_ONE]),
+                        pytest.param("V", marks=SLOW)])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
 
 
-@ROUNDS
+@pytest.fixture
+def rounds(is_slow: bool) -> int:
+    """How many random launches; each makes pipelines."""
+    return 6 if is_slow else 4
+
+
 def test_a_chain_gives_the_bits_of_separate_launches(tiled: Any, kind: str, rounds: int) -> None:
     rng = np.random.default_rng(7)
     for i in range(rounds):
@@ -70,7 +75,6 @@ def test_a_chain_gives_the_bits_of_separate_launches(tiled: Any, kind: str, roun
     tiled.check_guards()
 
 
-@ROUNDS
 def test_sums_of_rows_beside_a_product(tiled: Any, kind: str, rounds: int) -> None:
     rng = np.random.default_rng(8)
     for _ in range(rounds):
@@ -97,7 +101,6 @@ def test_long_sums_keep_their_digits(lavapipe: str, swiftshader: str) -> None:
         np.testing.assert_allclose(sums, length * np.float64(np.float32(1.1)), rtol=(length / 32) * EPS["f32"] / 4)
 
 
-@ROUNDS
 @pytest.mark.parametrize("direct_rows", [0, sys.maxsize], ids=["in_tiles", "direct"])
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad"])
 def test_a_chain_behind_a_convolution(tiled: Any, name: str, direct_rows: int, rounds: int) -> None:

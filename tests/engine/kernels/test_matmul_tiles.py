@@ -35,11 +35,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("shapes", [20, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
-def test_random_products(backend: Any, kind: str, shapes: int) -> None:
+def test_random_products(backend: Any, kind: str, is_slow: bool) -> None:
     rng = np.random.default_rng(4)
-    for i in range(shapes):
+    for i in range(150 if is_slow else 20):
         a, b, ta, tb = random_operands(rng, int(rng.integers(1, 3)), TILES[kind or "S"].depth)
         batched = len(a) > 1 and ta != tb  # the other two cases share the code, and pipelines take time
         a, b = (a, b) if batched else (a[:1], b[:1])

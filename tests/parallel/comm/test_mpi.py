@@ -49,7 +49,7 @@ def script(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_the_suite_of_all_groups(ranks: int) -> None:
     status, text = mpirun(ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", HERE / "test_comm.py",
                           timeout=500)
@@ -222,8 +222,7 @@ def disturbed(folder: Path, ranks: int, victims: dict[int, float], what: int, de
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "kills", "seed"), [*((3, 1, seed) for seed in range(6)), (5, 2, 1), (5, 2, 2),
-                                                      (2, 1, 1), (4, 3, 1)])
+@pytest.mark.parametrize(("ranks", "kills", "seed"), [(3, 1, 0), (3, 1, 1), (5, 2, 1), (2, 1, 1), (4, 3, 1)])
 def test_ranks_are_killed_and_the_others_go_on(tmp_path: Path, ranks: int, kills: int, seed: int) -> None:
     """Rank 0, too; every call that is done has the right result, and all have done as many steps."""
     rng = random.Random(100 * ranks + seed)
