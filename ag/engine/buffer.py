@@ -36,6 +36,7 @@ class OpenRecording(Protocol):
     made: set[int]
 
     def refuse(self, error: CaptureError) -> None: ...
+    def lent(self, block: Block) -> None: ...
 
 
 class Device(Protocol):
@@ -202,6 +203,8 @@ class Lease(Block):
             apart = device.alloc(shape, U32)
             device.copy(apart, whole)
             apart.block.inherit(self)
+            if (recording := device.recording) is not None:
+                recording.lent(apart.block)
             for b in tenants:
                 b.relocate(apart.block, b.address + apart.address - self.address)
 

@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import Any, NamedTuple, Protocol, cast
 from weakref import ReferenceType, ref
 
-from ag.engine.arena import OFFSET_BITS, Block
+from ag.engine.arena import OFFSET_BITS, Block, now
 from ag.engine.buffer import Buffer, Device, settle
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
@@ -109,7 +109,7 @@ class Recording:
         # leave
         # given_up: whether nobody will make its launches
         # thread: whose it is
-        self.waits, self.given_up, self.thread = waits, False, get_ident()
+        self.waits, self.given_up, self.thread, self.began = waits, False, get_ident(), now()
         # asked for every host array that becomes a buffer while recording, with the type and the device; returns the
         # buffer to use, or None, or raises
         self.on_upload = on_upload
@@ -227,6 +227,12 @@ class Recording:
         """Another thread did what cannot be recorded."""
         self.failure = self.failure or error
         self.refuse(self.failure)
+
+    def lent(self, block: Block) -> None:
+        """Take over what a program lent; another thread's, if it was replayed since the recording began."""
+        if block.made > self.began:
+            self.made.discard(id(block))
+            self.foreign.add(id(block))
 
     def close(self) -> None:
         """The recording was taken out of `OPEN`."""

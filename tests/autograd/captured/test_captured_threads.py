@@ -100,3 +100,22 @@ def test_values_written_before_a_result_moves_out_are_noticed() -> None:
                 ag.backward(loss)
         else:
             assert (ag.backward(loss)[W].numpy() == 3.0).all()
+
+
+@pytest.mark.parametrize("lent_to", [1, 2])
+def test_a_step_may_not_use_what_another_thread_replays_meanwhile(device: str, lent_to: int) -> None:
+    other, found = replayed(device), list[ag.Tensor]()
+    with ag.ag_device(device):
+        if lent_to == 2:  # and so to nobody alone
+            in_threads(lambda: [other(X[1]) for _ in range(8)])
+
+        def body(x: np.ndarray) -> ag.Tensor:
+            in_threads(lambda: found.append(other(X[3])))
+            return ag.ag_tensor(x) * ag.ag_sum(found[-1])
+
+        step = ag.ag_capture(body)
+        with pytest.raises(ag.CaptureError, match="passes between the step's thread and another one"):
+            step(np.ones(1, np.float32))
+        before = other(X[2])  # of before the recording: it is a constant of the step
+        assert ag.ag_capture(lambda x: ag.ag_tensor(x) * ag.ag_sum(before))(np.ones(1, np.float32)).item() == (
+            2.0 * before.size)
