@@ -15,6 +15,7 @@ import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -144,6 +145,13 @@ def lavapipe() -> str:
 def swiftshader() -> str:
     """The device of the SwiftShader driver."""
     return vulkan_device("swiftshader")
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder in memory, if there can be one: files by the thousand need not go to a disk."""
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -112,9 +112,7 @@ LESS = [TABLE[0], TABLE[2], "tests/engine/test_counters.py"]  # captured steps h
 RUNS = {  # what is tried together: the plugin's settings, files, and at least how many tests
     "H100, reversed, poisoned": ({"AG_CARD": "H100", "AG_ORDER": "reversed", "AG_POISON": "1"},
                                  [TABLE[1], *LESS], 1300),
-    "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, LESS, 700),
     "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"}, LESS, 700),
-    "Vega, reversed": ({"AG_CARD": "Vega", "AG_ORDER": "reversed"}, LESS, 700),
     "by address": ({"AG_ADDRESSED": "1"}, ["tests/engine/kernels", *LESS[1:]], 400),
 }
 

@@ -7,9 +7,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -49,10 +48,8 @@ MODELS = {model.__name__: model for model in (images, words, halves)}
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    memory = "/dev/shm"  # if there is one: files by the thousand need not go to a disk
-    with TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as folder:
-        yield Path(folder) / "broken.safetensors"
+def path(in_memory: Path) -> Path:
+    return in_memory / "broken.safetensors"
 
 
 def content_of(model: Any, path: Path) -> bytes:

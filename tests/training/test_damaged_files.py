@@ -69,8 +69,8 @@ def epochs_of_fit(path: Path, resume: bool = True) -> int:
 
 @pytest.mark.parametrize("count", [100, pytest.param(20_000, marks=pytest.mark.slow)])  # each is a whole job
 @pytest.mark.parametrize("job", [epochs_of_fit, steps_of_dp_train])
-def test_damaged_checkpoints(job: Callable[..., int], tmp_path: Path, count: int) -> None:
-    path, goes_on = tmp_path / "job", 0
+def test_damaged_checkpoints(job: Callable[..., int], in_memory: Path, count: int) -> None:
+    path, goes_on = in_memory / "job", 0
     job(path, resume=False)
     for variant in mutations(path.read_bytes(), count, seed=4):
         path.write_bytes(variant)
