@@ -121,8 +121,11 @@ class Backend(ABC):
     target: Target = Target()  # what the compiler and the choice of kernels go by
     settings: ClassVar[Settings] = Settings()  # the same object for every device
     timestamps: bool = False  # whether the device can say itself how long it has worked, as `meter` needs it
-    # where views are noted that are made while a recording is open: who holds one holds its block
-    noted_views: list[ReferenceType[Buffer]] | None = None
+
+    @cached_property
+    def noted_views(self) -> dict[int, list[ReferenceType[Buffer]]]:
+        """Views that each thread made since it began to record: who holds one holds its block."""
+        return {}
 
     @cached_property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]:
@@ -306,9 +309,9 @@ class Backend(ABC):
     def forked(self) -> None:
         """Go on in a forked child, which has none of the other threads."""
         self.arena.forked()
-        for thread in OPEN.keys() - {get_ident()}:
-            del OPEN[thread]
-        self.forget_views()
+        for threads in (OPEN, self.noted_views):
+            for thread in threads.keys() - {get_ident()}:
+                threads.pop(thread)
 
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""
@@ -327,15 +330,13 @@ class Backend(ABC):
         """A program that makes these launches."""
 
     def note_views(self) -> list[ReferenceType[Buffer]]:
-        """Note views from now on in a list, for all recordings that work on this device."""
-        if self.noted_views is None:
-            self.noted_views = []
-        return self.noted_views
+        """Note views of this thread from now on in a list, for its recording."""
+        self.noted_views[get_ident()] = views = list[ReferenceType[Buffer]]()
+        return views
 
     def forget_views(self) -> None:
-        """A recording was closed: stop noting views if it was the last."""
-        if not any(recording.backend is self for recording in list(OPEN.values())):
-            self.noted_views = None
+        """Stop noting views, as this thread's recording was closed."""
+        self.noted_views.pop(get_ident(), None)
 
     @property
     def recording(self) -> Recording | None:

@@ -46,8 +46,9 @@ class Device(Protocol):
     arena: Arena
     target: Target
     asynchronous: bool
-    noted_views: list[ReferenceType[Buffer]] | None
 
+    @property
+    def noted_views(self) -> dict[int, list[ReferenceType[Buffer]]]: ...
     @property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
     @property
@@ -125,8 +126,8 @@ class Buffer:
             self.block.settle()
         owner, dtype = self.backend, self.dtype
         view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
-        if owner.noted_views is not None:
-            owner.noted_views.append(ref(view))
+        if owner.noted_views:
+            _note_view(owner, view)
         if type(self.block) is Lease:
             self.block.tenants.append(ref(view))
         return view
@@ -137,8 +138,8 @@ class Buffer:
             return self
         owner, shape = self.backend, (self.nbytes // I32.itemsize,)
         words = Buffer(owner, self.block, self.address, shape, I32)
-        if owner.noted_views is not None:
-            owner.noted_views.append(ref(words))
+        if owner.noted_views:
+            _note_view(owner, words)
         return words
 
     def overlaps(self, other: Buffer) -> bool:
@@ -164,6 +165,11 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
+
+
+def _note_view(owner: Device, view: Buffer) -> None:
+    if (views := owner.noted_views.get(get_ident())) is not None:
+        views.append(ref(view))
 
 
 class Lease(Block):

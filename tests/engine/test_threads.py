@@ -11,7 +11,9 @@ import pytest
 from helpers.interrupts import in_threads
 
 import ag
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
+from ag.engine.dtype import F32
 from ag.engine.program import OPEN, Recording
 
 THREADS = 8
@@ -176,3 +178,23 @@ def test_recordings_of_other_threads_that_end_while_they_are_looked_at() -> None
         gc.set_threshold(*before)
         OPEN.clear()
     assert len(ended) > 100
+
+
+def test_a_recording_holds_no_view_of_another_thread() -> None:
+    """While it held one to look at it, the step of that thread was refused for a tensor that somebody keeps."""
+    backend = backend_of("cpu")
+    x, far = backend.zeros((2, 3), F32), []
+
+    def elsewhere() -> None:
+        with record(backend) as other:
+            far.append(x.view((6,)))
+            assert [view() for view in other.views] == far
+
+    with record(backend) as recording:
+        near = x.view((3, 2))
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(elsewhere).result()
+        nearer = x.view((1, 6))
+        assert [view() for view in recording.views] == [near, nearer]
+    x.view((6, 1))
+    assert len(recording.views) == 2 and not backend.noted_views
