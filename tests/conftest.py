@@ -30,6 +30,7 @@ TESTS = Path(__file__).parent
 if not (TESTS.parent / "ag" / "engine" / "backends" / "cpu" / "built" / "manifest.json").is_file():
     os.environ.setdefault("AG_CPU", "numpy")  # where no compiler is: a line in the log would say so in every process
 BOTH_DRIVERS = ("engine/backends", "ops", "table")  # folders whose tests are quick on either
+LONG = ("cards", "docs", "tools")  # folders with tests of half a minute
 BEGIN = pytest.StashKey[float]()
 
 
@@ -80,11 +81,12 @@ def names(item: pytest.Item, mark: str) -> set[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is `not_on` its driver."""
+    """Leave out what is `not_on` its driver; begin with long tests, as a leg ends when its last worker does."""
     left_out = [item for item in items if names(item, "not_on")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not names(item, "not_on")]
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in LONG)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -82,6 +82,8 @@ def marked(name: str) -> Any:
     """The quick leg leaves out what takes seconds; on drivers W2 to W4, most replicas, and twins of captured ones."""
     if name in HEAVY:
         return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.not_on("swiftshader")])
+    if name in ("W3 costs", "W4 costs"):
+        return pytest.param(name, marks=[pytest.mark.slow_on("lavapipe"), pytest.mark.not_on("swiftshader")])
     slow = name.startswith(("W2", "W3", "W4", "dp_train 1", "dp_train 4")) or name.endswith(" on 1")
     if slow or f"{name.removesuffix(' eager')} captured" in ENTRIES:
         return pytest.param(name, marks=pytest.mark.slow_on("lavapipe", "swiftshader"))

@@ -50,6 +50,13 @@ def kp() -> ModuleType:
 
 # Not in the quick leg: what is tested here is third_party/kp, and it rarely changes.
 DRIVERS = [pytest.param(path, id=Path(path).stem, marks=pytest.mark.slow) for path in ICDS]
+OF_THE_BINDING = ("test_kp_async", "test_kp_lifetime", "test_kp_together")  # which waits alike for any driver
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Try what takes long and is the binding's own on one driver."""
+    if item.path.stem in OF_THE_BINDING:
+        item.add_marker(pytest.mark.not_on(*ICDS[1:]))
 
 
 @pytest.fixture(params=DRIVERS or [pytest.param(None, id="no-driver")])
