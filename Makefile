@@ -22,7 +22,7 @@ setup-test:  ## the same, with the validation layer and the tests' two drivers
 demo: setup  ## train iris data-parallel on every Vulkan device, or on the CPU
 	@$(run) examples/dp_iris.py
 
-test: setup-test  ## run lint, test-quick and test-sync: about 5 minutes on two cores at a slowness of 1
+test: setup-test  ## run lint, test-quick and test-sync: about 4 minutes on two cores at a slowness of 1
 	@tools/test.sh lint quick sync
 
 test-full: setup-test  ## run what `make test` leaves out: test-slow, kernels and ops under validation, mutants

@@ -84,7 +84,7 @@ def test_pytorch_agrees(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.not_on("swiftshader")
-@pytest.mark.parametrize("seed", range(1000, 1010))
+@pytest.mark.parametrize("seed", range(1000, 1004))
 def test_many_captured_programs(device: str, seed: int) -> None:
     program = Program.drawn(seed)
     assert not differences(program, device), program
