@@ -93,8 +93,7 @@ def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
     kinds = set(map(type, data))
     if Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data):
         return True
-    return not kinds.isdisjoint((list, tuple)) and any(
-        type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
+    return not kinds.isdisjoint((list, tuple)) and any(type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
 
 
 def as_input(x: TensorLike, weight: Tensor) -> Tensor:

@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, Typ
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.half import Widening, rounded, widening
-from ag.autograd.operands import (
-    Vectors,
-    alike,
-    number_given,
-    operands_on_one_device,
-    plain_tensor,
-    refuse_integers,
-)
+from ag.autograd.operands import Vectors, alike, number_given, operands_on_one_device, plain_tensor, refuse_integers
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, TensorLike, register
 from ag.autograd.unchanged import checked, repeated_since, telling

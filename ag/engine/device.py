@@ -335,8 +335,7 @@ def ag_shutdown() -> None:
             except (RuntimeError, MemoryError) as error:  # one that fails does not keep the others open
                 from ag.log import log  # which takes time to load
 
-                log.warning(
-                    "ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
+                log.warning("ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
 
 
 atexit.register(ag_shutdown)

@@ -78,8 +78,7 @@ def take_over(recording: Recording) -> Holders:
     alive = {place: block or revived.get(place) or stand_ins[place] for place, block in blocks.items()}
     buffers = []
     for note, same in zip(notes, held, strict=True):
-        buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype,
-                                      note.constant))
+        buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, note.constant))
     launches += [Launch(primitive, tuple([buffers[k] for k in operands]), params, fresh)
                  for primitive, operands, params, fresh in numbers]
     escaped = [b for b in buffers if blocks[b.block.address] is not None]

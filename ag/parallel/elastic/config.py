@@ -73,8 +73,7 @@ class Config:
 
     def world(self) -> DistributedWorld:
         """Make the world of the processes and devices."""
-        return DistributedWorld.init(self.backend, devices=self.devices, timeout=self.timeout,
-                                     min_ranks=self.min_ranks)
+        return DistributedWorld.init(self.backend, devices=self.devices, timeout=self.timeout, min_ranks=self.min_ranks)
 
     def parallel(self, model: Any, world: DistributedWorld) -> Layer:
         """Spread a model, or its layers or stages, over the world as the strategy says."""

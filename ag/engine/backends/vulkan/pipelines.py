@@ -114,8 +114,7 @@ class Kernels:
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
         self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
-        self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits),
-                              limits["max_shared_memory"])
+        self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits), limits["max_shared_memory"])
         self._few_registers = has_few_registers(device)
         self.covered = limits["max_storage_buffer_range"]  # bytes; larger segments are reached by their address
         self.makes_parts = limits["api_version"] >= VULKAN_1_1  # a launch may begin at a later workgroup

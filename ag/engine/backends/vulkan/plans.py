@@ -189,8 +189,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     writes = tuple(o["writes"] for o in entry["operands"])
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
     work = _evaluate(entry["work"], values) if entry["work"] else 0
-    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
-                needs)
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs)
 
 
 def _parts(values: Params) -> Params:

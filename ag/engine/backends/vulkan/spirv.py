@@ -101,8 +101,7 @@ class _Module:
     def __init__(self, first_new: int, instructions: list[Instruction], bindings: Collection[int]) -> None:
         self.new_id = count(first_new).__next__
         self.types = {x[1]: x for x in instructions if _TYPE_INT <= code_of(x) <= _TYPE_POINTER}
-        bound = {x[1] for x in instructions
-                 if code_of(x) == _DECORATE and x[2] == _BINDING and x[3] in bindings}
+        bound = {x[1] for x in instructions if code_of(x) == _DECORATE and x[2] == _BINDING and x[3] in bindings}
         self.buffers = {x[2]: x for x in instructions if code_of(x) == _VARIABLE and x[2] in bound
                         and x[3] in (_UNIFORM, _STORAGE_BUFFER)}
         self.index = next(x[1] for x in self.types.values() if code_of(x) == _TYPE_INT and x[2] == 32)
