@@ -124,7 +124,7 @@ class Backend(ABC):
 
     @cached_property
     def noted_views(self) -> dict[int, list[ReferenceType[Buffer]]]:
-        """Views that each thread made since it began to record: who holds one holds its block."""
+        """The `views` of open recordings, by thread: who holds a view holds its block."""
         return {}
 
     @cached_property
@@ -328,15 +328,6 @@ class Backend(ABC):
     @abstractmethod
     def program(self, launches: list[Launch]) -> Program:
         """A program that makes these launches."""
-
-    def note_views(self) -> list[ReferenceType[Buffer]]:
-        """Note views of this thread from now on in a list, for its recording."""
-        self.noted_views[get_ident()] = views = list[ReferenceType[Buffer]]()
-        return views
-
-    def forget_views(self) -> None:
-        """Stop noting views, as this thread's recording was closed."""
-        self.noted_views.pop(get_ident(), None)
 
     @property
     def recording(self) -> Recording | None:

@@ -142,7 +142,7 @@ class Recording:
         """Note that a device works for the recording."""
         if self.backend is None:
             self.backend = device
-            self.views = device.note_views()
+            device.noted_views[self.thread] = self.views
             device.arena.coalesce()  # what a program of before has left, for one
         elif self.backend is not device:
             self.refuse(CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a "
@@ -237,7 +237,7 @@ class Recording:
     def close(self) -> None:
         """The recording was taken out of `OPEN`."""
         if self.backend is not None:
-            self.backend.forget_views()
+            self.backend.noted_views.pop(self.thread, None)
 
     def finished(self) -> Program:
         """The program, once: what is recorded goes into it; only after the recording was closed without an error."""
