@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 
 log = logging.getLogger("ag")
 
@@ -17,8 +18,9 @@ def _call_handlers(record: logging.LogRecord) -> None:
 
     A handler that cannot write raises when it reports that there.
     """
-    if not (text := record.getMessage()).isprintable():
-        record.msg, record.args = "".join(map(_printable, text)), ()
+    with suppress(TypeError, ValueError, KeyError):  # wrong arguments: the handlers report them
+        if not (text := record.getMessage()).isprintable():
+            record.msg, record.args = "".join(map(_printable, text)), ()
     try:
         logging.Logger.callHandlers(log, record)
     except (ValueError, AttributeError, TypeError, RuntimeError):

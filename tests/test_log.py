@@ -54,3 +54,16 @@ def test_what_cannot_be_printed_is_escaped(caplog: pytest.LogCaptureFixture) -> 
     log.warning("stopped (%s), %d%%", "\x1b[31m\ud800 é\n", 100)
     log.warning("plain %s", "text")
     assert caplog.messages == ["stopped (\\x1b[31m\\ud800 é\n), 100%", "plain text"]
+
+
+def test_wrong_arguments_are_reported_as_by_any_logger(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "propagate", False)  # to pytest's handler, which raises
+    handler = logging.StreamHandler(sys.stderr)
+    log.addHandler(handler)
+    try:
+        log.warning("%d epochs", "three")
+    finally:
+        log.removeHandler(handler)
+    assert "--- Logging error ---" in capsys.readouterr().err
