@@ -82,10 +82,9 @@ def names(item: pytest.Item, mark: str) -> set[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is `not_on` its driver; begin with long tests, as a leg ends when its last worker does."""
-    left_out = [item for item in items if names(item, "not_on")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not names(item, "not_on")]
+    if left_out := {item for item in items if names(item, "not_on")}:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in LONG)
 
 

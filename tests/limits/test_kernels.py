@@ -179,7 +179,6 @@ def run_table(layer: dict[str, str], which: str, files: list[str], **limits: obj
 @pytest.mark.slow
 @pytest.mark.parametrize("card", CARDS)
 def test_the_case_table(limits_layer: dict[str, str], lavapipe: str, card: str) -> None:
-    parts = ("forward", "gradient", "capture") if card == "128" else ("capture",)  # which has gradients, too
-    files = [f"tests/table/test_cases_{part}.py" for part in parts]
+    files = [f"tests/table/test_cases_{part}.py" for part in ("forward", "gradient", "capture")]
     passed = re.search(r"(\d+) passed", run_table(limits_layer, "lavapipe", files, TYPE=DISCRETE, **CARDS[card]))
-    assert passed and int(passed[1]) > (1300 if card == "128" else 50)
+    assert passed and int(passed[1]) > 1300

@@ -94,9 +94,8 @@ def wheel_of(archive: Path, folder: Path, python: Path, **settings: str) -> Path
     return wheel
 
 
-def test_a_wheel_trains_without_clone_and_compiler(
-    archive: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_wheel_trains_without_clone_and_compiler(archive: Path, tmp_path: Path,
+                                                   request: pytest.FixtureRequest) -> None:
     """Of another Python, if there is one: `make wheel` builds and checks one for this."""
     user = environment(tmp_path / "user", other_python() or OWN_PYTHON)
     wheel = wheel_of(archive, tmp_path, user)  # built in an environment of pip's own

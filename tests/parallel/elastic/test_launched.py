@@ -243,7 +243,8 @@ def test_a_rank_of_another_host_is_lost_before_it_calls(others: str, tmp_path: P
         assert time.monotonic() - began < patience(60)
         assert job.text.count("of 3\n") == 3 and re.search("the job was lost: .*rank 2", job.text), job.text
         if others == "import":  # by its address, or by its name where it has said that
-            assert re.search(r"rank 2 \((10\.77\.0\.3\) was lost as the job started|\w+h3, pr)", job.text), job.text
+            named = re.search(r"rank 2 \((10\.77\.0\.3\) was lost as the job started|\w+h3, process \d+\))", job.text)
+            assert named is not None, job.text
         assert not what_is_left(job, folder), job.text
 
 
