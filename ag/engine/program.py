@@ -229,9 +229,9 @@ class Recording:
         self.refuse(self.failure)
 
     def lent(self, block: Block) -> None:
-        """Take over what a program lent; another thread's, if it was replayed since the recording began."""
+        """Take over what a program lent: from outside, and another thread's if it was replayed since this began."""
+        self.made.discard(id(block))
         if block.made > self.began:
-            self.made.discard(id(block))
             self.foreign.add(id(block))
 
     def close(self) -> None:
