@@ -83,11 +83,11 @@ def pack(folder: Path, packed: Path) -> None:
     """One file of what lies in a folder per Python.
 
     Files of the same name follow each other, so that the same file for another Python, or nearly the same, takes no
-    room: four Pythons take little more than twice what one does.
+    room: four Pythons take little more than twice what one does.  Preset 9 takes 15 % less room and four times as long.
     """
     paths = sorted((path for path in folder.rglob("*") if path.is_file()),
                    key=lambda path: path.relative_to(folder).parts[::-1])
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": LARGEST << 1}]
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": LARGEST << 1}]
     with lzma.open(packed, "wb", filters=filters) as stream, tarfile.open(fileobj=stream, mode="w") as file:
         for path in paths:
             file.add(path, str(path.relative_to(folder)))
