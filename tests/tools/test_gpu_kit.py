@@ -94,24 +94,7 @@ def test_without_a_card_it_ends_at_once(machine: Path) -> None:
     assert status == 3 and "the loader says" in output and "/nowhere.json" in output, output
 
 
-def test_all_calls_end_well_and_with_a_verdict(machine: Path) -> None:
-    for call in ROWS:
-        status, output = check(machine, call)
-        assert status == 0, output
-        assert f"gpu_check: {call} on vulkan:0" in output and "| verdict | goal |" in output, output
-        assert len(rows(machine, call)) >= 9, output
-    assert output.count("not run") == 0 and "| W1, captured | 200 us | " in output
-    first, *tests = map(json.loads, rows(machine, "kernels"))
-    outcomes = {row["outcome"] for row in tests}
-    assert first["tests"] == len(tests) and "passed" in outcomes and "failed" not in outcomes
-    for name in ("ops", "step"):
-        content = json.loads((machine / "gpu-kit" / "results" / "vulkan0" / f"{name}.json").read_text())
-        assert "discrete" in content["machine"]["device"] and content["machine"]["commit"]
-        version = subprocess.run([python_of_the_machine(), "--version"], capture_output=True, text=True, check=True)
-        assert version.stdout.split()[1] == content["machine"]["python"]
-
-
-def test_a_call_that_is_killed_leaves_its_rows(machine: Path) -> None:
+def test_calls_that_are_killed_leave_their_rows_and_the_next_ones_end_well(machine: Path) -> None:
     rng, left = random.Random(0), 0
     for call in ROWS:
         running = start(machine, call)
@@ -122,9 +105,20 @@ def test_a_call_that_is_killed_leaves_its_rows(machine: Path) -> None:
         lines = rows(machine, call)
         left += len(lines)
         assert all(line.endswith("\n") and json.loads(line) for line in lines[:-1])
-        status, output = check(machine, call)  # and the next call works
+        status, output = check(machine, call)
         assert status == 0, output
+        assert f"gpu_check: {call} on vulkan:0" in output and "| verdict | goal |" in output, output
+        assert len(rows(machine, call)) >= 9, output
     assert left > 0
+    assert output.count("not run") == 0 and "| W1, captured | 200 us | " in output
+    first, *tests = map(json.loads, rows(machine, "kernels"))
+    outcomes = {row["outcome"] for row in tests}
+    assert first["tests"] == len(tests) and "passed" in outcomes and "failed" not in outcomes
+    for name in ("ops", "step"):
+        content = json.loads((machine / "gpu-kit" / "results" / "vulkan0" / f"{name}.json").read_text())
+        assert "discrete" in content["machine"]["device"] and content["machine"]["commit"]
+        version = subprocess.run([python_of_the_machine(), "--version"], capture_output=True, text=True, check=True)
+        assert version.stdout.split()[1] == content["machine"]["python"]
 
 
 def test_another_python_is_named(machine: Path) -> None:
