@@ -35,7 +35,7 @@ run_pytest() {  # run_pytest LEG ARGUMENTS...
     local more status=0
     read -ra more <<<"${PYTEST_ARGS:-}"
     more=(-o "cache_dir=$folder/cache.$1" --timeout=$((hang_s * slow)) "${more[@]}")
-    .venv/bin/python -m pytest -q -n "$workers" --dist worksteal --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}" ||
+    .venv/bin/python -m pytest -q -n "${processes:-$workers}" --dist worksteal --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}" ||
         status=$?
     [ $status != 5 ] || status=0  # no test has been selected
     if [ $status = 1 ] && [[ $(grep -c :: "$folder/cache.$1/v/cache/lastfailed") = [12] ]]; then
@@ -57,7 +57,8 @@ leg_lint() {
 
 leg_quick() { hang_s=300 run_pytest quick -m 'not slow'; }
 
-leg_slow() { hang_s=1500 run_pytest slow -m slow; }
+# Tests of ranks and of other programs wait for a tenth of the time, so one worker more.
+leg_slow() { processes=$((workers + 1)) hang_s=1500 run_pytest slow -m slow; }
 
 leg_mutants() {
     local words
