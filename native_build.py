@@ -27,11 +27,7 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
-# To modules beside them whose names begin with an underscore.
-QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
-         Path("ag", "autograd", "operands.c"), Path("ag", "engine", "arena.c"),
-         Path("ag", "engine", "backends", "launch.c"),
-         Path("ag", "parallel", "comm", "rows.c"))
+NATIVE = Path("ag", "native")
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree
@@ -111,10 +107,11 @@ NEEDED = (
 
 
 def extensions() -> list[Extension]:
-    """List the extensions for this platform: Kompute, and faster forms of some Python modules."""
+    """List the extensions for this platform: Kompute, and compiled forms of hot paths."""
     options = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O3", "-g0"]
-    return [kompute(), *(Extension(".".join([*path.parent.parts, f"_{path.stem}"]), [str(path)],
-                                   extra_compile_args=options) for path in QUICK)]
+    sources = [str(path.relative_to(ROOT)) for path in sorted((ROOT / NATIVE).glob("*.c"))]
+    return [kompute(), Extension(".".join([*NATIVE.parts, "_code"]), sources, depends=[str(NATIVE / "native.h")],
+                                 extra_compile_args=options)]
 
 
 def kompute() -> Extension:
@@ -141,7 +138,7 @@ def kompute() -> Extension:
 class BuildExtensions(setuptools.command.build_ext.build_ext):
     """Compile extensions where possible; else note why not."""
 
-    whys = "", ""  # Kompute, and one of the others, cannot be built
+    whys = "", ""  # why Kompute and the hot paths cannot be built
 
     def run(self) -> None:
         self.force = self.force or bool(os.environ.get("KP_STATIC_CXX"))  # which no file's time tells
@@ -151,10 +148,9 @@ class BuildExtensions(setuptools.command.build_ext.build_ext):
         note(target / CPU, "quick paths", self.whys[1])
 
     def build_extensions(self) -> None:
-        kp, *others = self.extensions
-        whys = [self._missing(kp) or self._compiled(kp), *map(self._compiled, others)]
-        self.whys = whys[0], next(filter(None, whys[1:]), "")
-        self.extensions = [each for each, why in zip((kp, *others), whys, strict=True) if not why]  # are copied
+        kp, native = self.extensions
+        self.whys = self._missing(kp) or self._compiled(kp), self._compiled(native)
+        self.extensions = [each for each, why in zip((kp, native), self.whys, strict=True) if not why]  # are copied
 
     def _missing(self, kp: Extension) -> str:
         """Name the requirements of Kompute that the compiler does not find."""

@@ -438,7 +438,7 @@ mutant("capture", "launches that failed seem to have run", "ag/engine/program.py
        "in self._moved:", "in ():",
        f"{WAITING}::test_where_a_program_fails_the_results_have_no_values")
 mutant("capture", "a compared call may still be made", "ag/engine/program.py",
-       "self.given_up, self.compiled = True, None", "self.compiled = None",
+       "self.given_up, self._ready = True, False", "self._ready = False",
        f"{WAITING}::test_where_a_program_fails_the_results_have_no_values")
 mutant("capture", "a step that fails is not made up to there", "ag/autograd/captured/call.py",
        "        self.recording.catch_up()\n", "",
@@ -451,8 +451,8 @@ mutant("capture", "what a step leaves is not compared", "ag/autograd/captured/tr
        f"{WAITING}::test_what_is_left_is_compared[cpu-result]",
        f"{WAITING}::test_what_is_left_is_compared[cpu-gradient]")
 mutant("capture", "gradients are lost where the program fails", "ag/autograd/capture.py",
-       "_thread)\n        except BaseException:\n            call.undo()\n",
-       "_thread)\n        except BaseException:\n",
+       "        except BaseException as error:\n            call.undo()\n",
+       "        except BaseException as error:\n",
        f"{WAITING}::test_too_little_memory_for_a_program_loses_no_gradient[cpu]")
 mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/captured/guards.py",
        "self.own_change = self._changed_now()", "self.own_change = None",
@@ -650,7 +650,7 @@ mutant("trainer", "a step has the errors of the one before", "ag/parallel/comm/d
        "copy_context(), tasks[0], []", "copy_context(), tasks[0], self.failed",
        f"{DEVICE_THREADS}::test_an_error_of_one_step_is_not_that_of_the_next")
 mutant("trainer", "a replay that compiled code refuses is made", "ag/autograd/capture.py",
-       "(result := self._quick(args)) is not NotImplemented:", "(result := self._quick(args)) is not self:",
+       "(result := quick(args)) is not NotImplemented:", "(result := quick(args)) is not self:",
        "parallel/trainer/test_faults.py::test_a_replica_that_hangs_after_replays_is_named[0-cpu]")
 mutant("trainer", "Ctrl-C leaves a part of a large array", "ag/engine/cpu_threads.py",
        "    except BaseException:\n        out[...] = array\n        raise", "    except ValueError:\n        raise",

@@ -95,5 +95,5 @@ def test_backends_have_no_names_above_the_device_registry() -> None:
 
 def test_the_package_has_these_parts() -> None:
     parts = {p.stem for p in (ROOT / "ag").iterdir() if p.name != "__pycache__"}
-    assert parts == {"__init__", "__main__", "_later", "errors", "log", "names", "version", "py", "engine",
+    assert parts == {"__init__", "__main__", "_later", "errors", "log", "names", "native", "version", "py", "engine",
                      "autograd", "ops", "nn", "optim", "data", "io", "parallel", "training", "tools"}

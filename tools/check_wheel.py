@@ -25,10 +25,7 @@ import kernels_build  # noqa: E402
 BACKEND = "ag/engine/backends/vulkan/"
 KERNELS = f"{BACKEND}spv/"
 EXTENSIONS = {name: re.compile(rf"{folder}{name}\.[^/]*(so|pyd)")
-              for folder, name in ((BACKEND, "_kp"), ("ag/autograd/captured/", "_unchanged"),
-                                   ("ag/autograd/captured/", "_replay"),
-                                   ("ag/autograd/", "_operands"), ("ag/engine/", "_arena"),
-                                   ("ag/engine/backends/", "_launch"), ("ag/parallel/comm/", "_rows"))}
+              for folder, name in ((BACKEND, "_kp"), ("ag/native/", "_code"))}
 IN_C = "ag/engine/backends/cpu/built/"
 COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")
 NOTE = re.compile(r"ag/engine/backends/\w+/not_built\.txt")

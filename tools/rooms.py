@@ -16,8 +16,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 
 # Files of ag/engine that are its core; the others are its services, which bring devices and kernels together.
-CORE = ("dtype", "shape", "arena", "primitive_types", "buffer", "primitive", "program", "target", "backend",
-        "registry", "cpu_threads")
+CORE = ("dtype", "shape", "arena", "interpreter", "primitive_types", "buffer", "primitive", "program", "target",
+        "backend", "registry", "cpu_threads")
 _ENGINE = ("errors", "core", "kernels", "services")
 _COMPUTING = (*_ENGINE, "autograd", "ops")
 
@@ -89,7 +89,7 @@ def room_of(module: str) -> str | None:
     _, *parts = module.split(".")
     if not parts or parts[0] in ("__main__", "_later"):
         return "ag"
-    if parts[0] in ("errors", "log", "names", "version"):
+    if parts[0] in ("errors", "log", "names", "native", "version"):
         return "errors"
     if parts[0] == "parallel":
         return parts[1] if len(parts) > 1 else "elastic"  # ag.parallel itself: the highest of its rooms

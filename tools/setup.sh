@@ -138,17 +138,14 @@ make_venv() {  # anew when the interpreter or the repository's place changed
 }
 
 has_extension() {
-    .venv/bin/python -c 'import ag.engine.backends.vulkan._kp, ag.autograd.captured._unchanged, ag.autograd.captured._replay
-import ag.autograd._operands, ag.engine._arena, ag.engine.backends._launch, ag.parallel.comm._rows' 2>/dev/null
+    .venv/bin/python -c 'import ag.engine.backends.vulkan._kp, ag.native._code' 2>/dev/null
 }
 
 install_ag() {  # as a path to this folder; compiles the extension and the kernels into it, see native_build.py
     local can=no
     if has_compiler && has_headers && has_python_h; then can=yes; fi
     if { [ $can = no ] || has_extension; } && newer .venv/ag-installed \
-        pyproject.toml setup.py native_build.py ag/autograd/captured/unchanged.c ag/autograd/captured/replay.c \
-        ag/autograd/operands.c ag/engine/arena.c ag/engine/backends/launch.c ag/parallel/comm/rows.c \
-        third_party/kp -type f -not -path '*/__pycache__/*'; then return; fi
+        pyproject.toml setup.py native_build.py ag/native/*.[ch] third_party/kp -type f -not -path '*/__pycache__/*'; then return; fi
     say "installing ag and its development tools into .venv, building the Vulkan extension (about a minute)"
     pip -e '.[dev]' || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
     touch .venv/ag-installed

@@ -5,19 +5,21 @@ The user picks the function.  Rematerialization (`ag.engine.compile.rematerializ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
+
+import numpy as np
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, record_later, with_grad_tape
 from ag.autograd.tensor import Node, Tensor, type_name
-from ag.autograd.unchanged import Told, repeated_since, repeating, telling
-from ag.autograd.watched import note_tensors
+from ag.autograd.unchanged import called, checked, repeated_since
 from ag.engine.arena import now
-from ag.engine.buffer import Buffer
-from ag.engine.program import OPEN, recording_here
+from ag.engine.buffer import Buffer, Device
+from ag.engine.interpreter import Interpreter, current, recording_here
+from ag.engine.primitive import Array
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
 from ag.errors import TapeError
@@ -81,19 +83,16 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     if not is_recording():
         return fn(*args)
     context = copy_context()
-    told = Told(telling.get(), compares=recording_here() is None)  # captured: recordings are compared
-    began, token = now(), telling.set(told)
-    try:
-        with record_later(), draws_kept() as keys:
-            out = _one_tensor(fn(*args))
-    finally:
-        telling.reset(token)
-    if OPEN:
-        note_tensors((out,))  # it may be an older tensor
-    told.use((out,))
-    used = tuple(x for x in told.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
-    told.used.clear()
-    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told)
+    first = Comparison(compares=recording_here() is None)  # captured: recordings are compared
+    began = now()
+    with first, record_later(), draws_kept() as keys:
+        out = _one_tensor(fn(*args))
+    if (here := current()) is not None:
+        here.uses((out,), False)  # it may be an older tensor
+    first.uses((out,), True)
+    used = tuple(x for x in first.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
+    first.used.clear()
+    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), first)
     return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
 
 
@@ -112,9 +111,9 @@ def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
 
 
 def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context: Context, keys: list[Buffer],
-                    shape: Shape, since: int, told: Told) -> Tensor:
-    again = told.again()
-    out, left = context.run(_recorded, fn, args, keys, since, again)
+                    shape: Shape, since: int, first: Comparison) -> Tensor:
+    again = first.again(since)
+    out, left = context.run(_recorded, fn, args, keys, again)
     if left or out.shape != shape:
         raise TapeError(f"ag_checkpoint: a function that returned a tensor of shape {shape} and drew {len(keys)} times "
                         f"from the random generator returns {out.shape} and draws {len(keys) - left} times when it is "
@@ -124,10 +123,8 @@ def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context
 
 
 def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Buffer],
-              since: int, again: Told) -> tuple[Tensor, int]:
-    repeating.set(since)
-    telling.set(again)
-    with with_grad_tape(), draws_repeated(keys) as left:
+              again: Comparison) -> tuple[Tensor, int]:
+    with again, with_grad_tape(), draws_repeated(keys) as left:
         return _one_tensor(fn(*args)), len(left)
 
 
@@ -135,3 +132,89 @@ def _one_tensor(out: object) -> Tensor:
     if not isinstance(out, Tensor):
         raise TypeError(f"ag_checkpoint: the function returns a {type_name(out)}; one tensor is required.")
     return out
+
+
+class Comparison(Interpreter):
+    """Notes ops, numbers, arrays and memory of the first call of a function, or compares those of the second."""
+
+    def __init__(self, first: Comparison | None = None, compares: bool = True, since: int = 0) -> None:
+        self._first = first  # None in the first call
+        self._compares = compares  # note ops and arrays; a captured step compares recordings instead
+        self._since = since  # when the first call had ended
+        self._began = now()
+        self._items: list[tuple[str, object]] = []  # ops with their numbers, and arrays
+        self._before: dict[int, Buffer] = {}  # buffers of the first call that are older than it, by id
+        self.used: dict[Tensor, None] = {}  # tensors of the first call through which gradients flow
+
+    def again(self, since: int) -> Comparison:
+        """Return the interpreter of the second call."""
+        return Comparison(self, self._compares, since)
+
+    @property
+    def repeats(self) -> int:
+        return self._since or super().repeats
+
+    def before_op(self, name: str, inputs: Sequence[Tensor], values: Sequence[object], params: Sequence[object],
+                  launch: Run) -> Run:
+        self._note(name, [params, [x for x in values if isinstance(x, (int, float))]])
+        self._use(inputs, is_recording() is not False)
+        launch = super().before_op(name, inputs, values, params, launch)
+        return checked(launch, self._since, name, inputs, [x.buffer for x in inputs]) if self._since else launch
+
+    def uploaded(self, array: Array, dtype: object, device: Device) -> Buffer | None:
+        slot = super().uploaded(array, dtype, device)
+        if slot is None:
+            self._note(f"an array of shape {array.shape}", array)
+        return slot
+
+    def uses(self, tensors: Sequence[Tensor], gradients: bool) -> None:
+        self._use(tensors, gradients)
+        super().uses(tensors, False)
+
+    def _note(self, what: str, value: object) -> None:
+        """Note the next op with its numbers, or the next host array with its values; compare in the second call."""
+        if not self._compares:
+            return
+        item = what, _plain(value)
+        if self._first is not None:
+            before = self._first._items[len(self._items) : len(self._items) + 1]
+            if before != [item]:
+                raise _otherwise(before[0][0] if before else "nothing more", what)
+        self._items.append(item)
+
+    def _use(self, tensors: Sequence[Tensor], gradients: bool) -> None:
+        for x in tensors:
+            if self._first is None:
+                if gradients and x.requires_grad:
+                    self.used[x] = None
+                if self._was_there(x.buffer):
+                    self._before[id(x.buffer)] = x.buffer
+            elif id(x.buffer) not in self._first._before and self._was_there(x.buffer):
+                raise TapeError(f"ag_checkpoint: a function computes with {called(x)} when it is called again by "
+                                f"backward, and the first time it did not, or its values lay elsewhere. Replace "
+                                f"tensors, make optimizers and move models after backward.")
+
+    def _was_there(self, b: Buffer) -> bool:
+        """Return whether memory is older than the call."""
+        return b.constant is None and b.block.made < self._began
+
+    def end(self) -> None:
+        """Compare the number of ops when the second call has returned."""
+        if self._first is not None and len(self._items) < len(self._first._items):
+            raise _otherwise(self._first._items[len(self._items)][0], "nothing more")
+
+
+def _plain(value: object) -> object:
+    """Return a comparable form of a value, without holding it."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, hash(value.tobytes())
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(x) for x in value)
+    return repr(value) if isinstance(value, (bool, int, float, complex, str, slice, np.generic)) else type(value)
+
+
+def _otherwise(before: str, now: str) -> TapeError:
+    again = f"{now} with other numbers" if now == before else now
+    return TapeError(f"ag_checkpoint: where a function did {before} the first time, it does {again} when it is called "
+                     f"again by backward; it must do the same every time. Change settings, modes and arrays after "
+                     f"backward.")

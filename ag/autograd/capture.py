@@ -7,24 +7,24 @@ Calls 2, 8, 32, 128 and so on are recorded again and compared; those between the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import is_
+from dataclasses import is_dataclass
 from threading import RLock, get_ident
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
-from weakref import ref
 
 import numpy as np
 
 from ag.autograd.captured.arguments import Args
-from ag.autograd.captured.call import RecordedCall
+from ag.autograd.captured.call import NotCapturedError, RecordedCall
 from ag.autograd.captured.program import CapturedProgram, Replay
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor, type_name
+from ag.autograd.tree import TreeDef, opaque_type, tree_flatten
 from ag.engine.backend import Backend
 from ag.engine.buffer import Device
 from ag.engine.device import ag_default_device, default_dtype
+from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import refuse_masked
-from ag.engine.primitive import Array
-from ag.engine.program import OPEN, Program, recording_here
+from ag.engine.program import Program
 from ag.errors import CaptureError
 from ag.log import log
 from ag.names import Making
@@ -40,33 +40,14 @@ R = TypeVar("R")
 class _Trusted:
     """A program, and how often it was compared with the step."""
 
-    def __init__(self, key: object, program: CapturedProgram, args: Args) -> None:
+    def __init__(self, key: object, program: CapturedProgram) -> None:
         self.key, self.program = key, program
-        # Values of the first call, until a call with other values made the same launches.
-        self.first: list[bytes] | None = [_content(x) for x in args] if args else None
-        self.same: list[ref[Any]] = []  # arguments known to have these values
-        self.calls, self.due = 1, 2
+        self.calls, self.due = 1, 2  # the next call to be compared
 
-    def is_due(self, args: Args) -> bool:
+    def is_due(self) -> bool:
         """Count a call, and return whether it has to be compared."""
         self.calls += 1
-        return self.calls >= self.due or (self.first is not None and not self._are_same(args))
-
-    def _are_same(self, args: Args) -> bool:
-        """Return whether the arguments are the objects whose values were compared last."""
-        return bool(self.same) and all(map(is_, args, map(ref.__call__, self.same)))
-
-    def agreed(self, args: Args) -> None:
-        """Note that a call made the same launches; if its arguments had other values, no launch depends on these.
-
-        Comparing values waits for the device, so the same objects are not compared again.  If their values have changed
-        since, the first call with other objects is compared all the same.
-        """
-        if self.calls >= self.due:
-            self.due *= _GROWTH
-        if self.first is not None and not self._are_same(args):
-            other = self.first != [_content(x) for x in args]
-            self.first, self.same = (None, []) if other else (self.first, [ref(x) for x in args])
+        return self.calls >= self.due
 
 
 class CapturedStep(Generic[P, R]):
@@ -106,7 +87,7 @@ class CapturedStep(Generic[P, R]):
         self._thread = 0 if several else -1  # the calling thread; -1: none yet, 0: several
         self._lock, self._busy = RLock(), False
         # Compiled replay of the last program, and of each; a program holding its own would be a reference cycle.
-        self._quick: Replay | None = None
+        self._quick: tuple[Replay | None, TreeDef | None] = None, None  # with the tree of its arguments
         self._made: dict[_Trusted, Replay | None] = {}
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -132,7 +113,7 @@ class CapturedStep(Generic[P, R]):
 
     def result(self, args: Args) -> Any:
         """Return what a call with these arguments returns."""
-        if OPEN and (recording := recording_here()) is not None:
+        if (recording := recording_here()) is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
                                           "nest. Call the function itself inside the step."))
             return self._step(*args)
@@ -141,65 +122,83 @@ class CapturedStep(Generic[P, R]):
                 return self._step(*args)
             self._busy = True
             try:
-                if self._quick is not None and (result := self._quick(args)) is not NotImplemented:
+                quick, of = self._quick
+                if quick is not None and of is None and (result := quick(args)) is not NotImplemented:
                     return result
-                return self._replay_or_record(args)
+                leaves, tree = _leaves(args)
+                if quick is not None and tree is not None and tree == of and (
+                        result := quick(leaves)) is not NotImplemented:
+                    return result
+                return self._replay_or_record(args, leaves, tree)
             finally:
                 self._busy = False
 
-    def _replay_or_record(self, args: Args) -> object:
+    def _replay_or_record(self, args: Args, leaves: Args, tree: TreeDef | None) -> object:
         if self._thread != get_ident() and self._thread != 0:
             self.close()  # memory leased to the other thread must not be overwritten while in use
             self._thread = get_ident() if self._thread == -1 else 0
-        self._quick = None
-        key = _kind(args)
+        self._quick = None, None
+        key = _kind(leaves, tree)
         change: str | None = None
         for trusted in reversed(self._programs):
             if trusted.key == key and (change := trusted.program.change()) is None:
-                return self._call(trusted, args)
-        if self._in_vain == _IN_VAIN:
-            if not self._gave_up:
-                self._gave_up = True
-                log.warning("ag_capture: a step was recorded %d times and not replayed since, now as %s; it runs "
-                            "uncaptured from here on, which is quicker than to record it again and again.",
-                            _IN_VAIN, change or self._own_change or "its arguments are of yet another kind")
-                self.close()
+                return self._call(trusted, args, leaves, tree)
+        if self._in_vain == _IN_VAIN and not self._gave_up:
+            reason = change or self._own_change or "its arguments are of yet another kind"
+            self._give_up(f"it was recorded {_IN_VAIN} times and not replayed since, now as {reason}")
+        if self._gave_up:
             return self._step(*args)
-        return self._record(key, args)
+        return self._record(key, args, leaves, tree)
 
-    def _record(self, key: object, args: Args) -> object:
+    def _give_up(self, reason: str) -> None:
+        """Run the step uncaptured from now on."""
+        self._gave_up = True
+        log.warning("ag_capture: a step runs uncaptured from here on, which is slower: %s.", reason)
+        self.close()
+
+    def _record(self, key: object, args: Args, leaves: Args, tree: TreeDef | None) -> object:
         self._in_vain += 1
-        call = RecordedCall(self._step, args, self._backend, *self._options)
+        call = RecordedCall(self._step, leaves, tree, self._backend, *self._options)
         try:
             call.record()
             program = CapturedProgram(call, self._thread)
-        except BaseException:
+        except NotCapturedError as reason:
+            if self._options[2]:  # on trial
+                raise CaptureError(f"ag_capture: {reason}") from None
+            self._give_up(str(reason))
+            return self._step(*args)
+        except BaseException as error:
             call.undo()
+            if call.caught and not self._options[2]:  # the step would go on again
+                self._give_up(str(error).removeprefix("ag_capture: ").rstrip("."))
             raise
-        results = program.results(args)
+        results = program.results(leaves)
         if program.own_change is not None:
             self._own_change = program.own_change
             program.close()
             return results
-        self._programs.append(_Trusted(key, program, args))
+        self._programs.append(_Trusted(key, program))
         if len(self._programs) > PROGRAMS_KEPT:
             self._forget(self._programs[0])
         return results
 
-    def _call(self, trusted: _Trusted, args: Args) -> object:
+    def _call(self, trusted: _Trusted, args: Args, leaves: Args, tree: TreeDef | None) -> object:
         if self._programs[-1] is not trusted:
             self._programs.remove(trusted)
             self._programs.append(trusted)
         program = trusted.program
-        program.check(args)
-        if not trusted.is_due(args):
+        try:
+            program.check(leaves)
+        except Exception:  # noqa: BLE001 - of whatever kind the checks of ops raise
+            return self._step(*args)  # raises the error, after all that the step does before it
+        if not trusted.is_due():
             self._in_vain = 0
-            result = program.replay(args)
+            result = program.replay(leaves)
             if trusted not in self._made:
-                self._made[trusted] = program.quickly(trusted, args)
-            self._quick = self._made[trusted]
+                self._made[trusted] = program.quickly(trusted, leaves)
+            self._quick = self._made[trusted], tree
             return result
-        call = RecordedCall(self._step, args, self._backend, *self._options)
+        call = RecordedCall(self._step, leaves, tree, self._backend, *self._options)
         try:
             call.record()
             difference = call.difference(program.trace, program.effects)
@@ -207,15 +206,15 @@ class CapturedStep(Generic[P, R]):
                 call.put_back()
                 self._forget(trusted)
                 raise CaptureError(_other(trusted.calls, difference))
-            trusted.agreed(args)
+            trusted.due *= _GROWTH
             forgotten = call.forget()
         except BaseException:
             call.undo()
             raise
-        return program.replay(args) if forgotten else call.results(args)
+        return program.replay(leaves) if forgotten else call.results(leaves)
 
     def _forget(self, trusted: _Trusted) -> None:
-        self._quick = None
+        self._quick = None, None
         self._made.pop(trusted, None)
         self._programs.remove(trusted)
         trusted.program.close()
@@ -233,11 +232,27 @@ def _other(calls: int, difference: str) -> str:
             f"would not notice. Pass what changes as an argument, or do not capture the step.{since}")
 
 
-def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the cache key of a call: argument types and shapes, and settings."""
-    kinds: list[object] = []
-    device: Device | None = None
+def _leaves(args: Args) -> tuple[Args, TreeDef | None]:
+    """Return the arrays and tensors among arguments, each once, and the tree of their places; None: `args` itself."""
+    if all(isinstance(x, (Tensor, np.ndarray)) for x in args) and len({*map(id, args)}) == len(args):
+        return args, None
     for i, x in enumerate(args):
+        if not (isinstance(x, (Tensor, np.ndarray, dict, list, tuple)) or is_dataclass(x)):
+            raise CaptureError(f"ag_capture: argument {i} is a {type_name(x)}; every argument must be an ag tensor or "
+                               f"a numpy array, or a dict, list, tuple or dataclass of them. Bind other values with a "
+                               f"closure.")
+    leaves, tree = tree_flatten(args, shared=True)
+    if (kind := opaque_type(tree)) is not None:
+        raise CaptureError(f"ag_capture: an argument holds a {kind}; arguments are tensors, arrays, numbers and "
+                           f"strings, in dicts, lists, tuples and dataclasses. Bind other values with a closure.")
+    return tuple(leaves), tree
+
+
+def _kind(leaves: Args, tree: TreeDef | None) -> tuple[object, ...]:
+    """Return the cache key of a call: its tree, types, shapes and names of arguments, and settings."""
+    kinds: list[object] = [tree]
+    device: Device | None = None
+    for i, x in enumerate(leaves):
         if isinstance(x, Tensor):
             b = x.buffer
             if x.requires_grad:
@@ -249,20 +264,12 @@ def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
                     raise CaptureError(f"ag_capture: the arguments are on {device.name} and {b.backend.name}; a "
                                        f"captured step runs on one device. Move them with ag_to_device.")
                 device = b.backend
-            kinds += b.dtype, b.shape
-        elif isinstance(x, np.ndarray):
+            kinds += b.dtype, b.shape, x.name
+        else:
             if type(x) is not np.ndarray:
                 refuse_masked(x, f"ag_capture: argument {i}")
             kinds += x.dtype, x.shape
-        else:
-            raise CaptureError(f"ag_capture: argument {i} is a {type_name(x)}; every argument must be an "
-                               f"ag tensor or a numpy array. Bind other values with a closure.")
     return (*kinds, device, ag_default_device(), default_dtype(), is_recording(), Backend.settings.precision)
-
-
-def _content(x: Tensor | Array) -> bytes:
-    """Return the values of an argument; waits for the device."""
-    return (x.numpy() if isinstance(x, Tensor) else x).tobytes()
 
 
 def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedStep[P, R]:
@@ -271,8 +278,9 @@ def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedS
     Parameters
     ----------
     step_fn : callable
-        Takes tensors and numpy arrays (integer labels too) as positional arguments; returns tensors, in tuples,
-        lists or dicts if it likes, or None.  It may compute losses, call `backward`, clip and step optimizers.
+        Takes tensors and numpy arrays (integer labels too) as positional arguments, also in dicts, lists, tuples
+        and dataclasses, with numbers and strings beside them; returns tensors, in tuples, lists or dicts if it
+        likes, or None.  It may compute losses, call `backward`, clip and step optimizers.
     recompute : bool, optional
         Rematerialization: the compiler computes cheap results (activations, normalizations, embeddings) a second time
         in the backward pass rather than keep them, where that lowers the most memory a replay needs: a replay of a

@@ -7,17 +7,17 @@ constants, which a device shares.  Cotangents move between devices through the h
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ag.autograd.half import scaled, unscaled
 from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike, to_array
-from ag.autograd.unchanged import telling
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
+from ag.engine.interpreter import current
 from ag.engine.kernels.convert import array_to_upload, converted, host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError
@@ -27,13 +27,8 @@ _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
 def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
     """Upload a host array, or return the input slot that it stands for in a captured step."""
-    recording = backend.recording
-    if recording is not None and recording.on_upload is not None:
-        slot = recording.on_upload(array, dtype, backend)
-        if slot is not None:
-            return slot
-    if (told := telling.get()) is not None:
-        told.note(f"an array of shape {array.shape}", array)
+    if (here := current()) is not None and (slot := here.uploaded(array, dtype, backend)) is not None:
+        return cast(Buffer, slot)
     buffer = backend.alloc(array.shape, dtype)
     buffer.block.made = 0  # the upload must not count as a change of older memory
     backend.upload(array, buffer)

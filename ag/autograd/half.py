@@ -21,6 +21,7 @@ import numpy as np
 
 from ag.engine.buffer import Buffer, Device, Run
 from ag.engine.dtype import F32, DType
+from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, copy, mul
 from ag.engine.kernels.elementwise import scale as times
@@ -28,7 +29,6 @@ from ag.engine.kernels.optimizer import nonfinite, scale_update
 from ag.engine.kernels.reduce import max as largest
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.primitive import Array, PrimitiveTo, Returned
-from ag.engine.program import recording_here
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,11 +19,9 @@ from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import Vectors, alike, number_given, operands_on_one_device, plain_tensor, refuse_integers
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, TensorLike, register
-from ag.autograd.unchanged import checked, repeated_since, telling
-from ag.autograd.watched import listening, note_tensors
 from ag.engine.buffer import Buffer, Run
+from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
-from ag.engine.program import OPEN
 from ag.errors import ShapeError
 
 __all__ = ["AxisOp", "Cotangents", "Need", "Op", "Result", "Run", "along_axes",
@@ -197,15 +195,10 @@ class _Function(Generic[S]):
                     params = self.checked(params)
                 backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
                 buffers = [*map(_BUFFER, inputs)]
-            if OPEN:
-                note_tensors(inputs)
             half = dtype.is_half
             launch: Run = backend.launch
-            if (told := telling.get()) is not None:
-                told.note(name, [params, [x for x in values if isinstance(x, (int, float))]])
-                told.use(inputs, is_recording() is not False)
-                if since := repeated_since():
-                    launch = checked(launch, since, name, inputs, buffers)
+            if (here := current()) is not None:
+                launch = here.before_op(name, inputs, values, params, launch)
             run = Widening(launch) if half else launch
             try:
                 out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
@@ -229,8 +222,8 @@ class _Function(Generic[S]):
                                                     half))
             if result is None:
                 result = plain_tensor(out)
-            if (listener := listening.get()) is not None:
-                listener.op(call, name, inputs, params, result)
+            if here is not None:
+                here.after_op(call, name, inputs, params, result)
             return result
 
         def vjp(rule: GradientRule[S]) -> GradientRule[S]:

@@ -7,7 +7,6 @@ A host vector is a column, as in `ag_tensor`, so that adding one element by elem
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from numbers import Number, Real
 from typing import Any, Literal, NoReturn, cast
 
@@ -23,11 +22,9 @@ from ag.engine.kernels.convert import converted, loaded, narrow, stored
 from ag.engine.kernels.elementwise import copy
 from ag.engine.shape import broadcast
 from ag.errors import DeviceError, DtypeError, ShapeError, TapeError
+from ag.native import code
 
-try:
-    _code = import_module(f"{__package__}._operands").Operands(Tensor, Buffer, IDS)
-except ImportError:  # there was no compiler
-    _code = None
+_code = None if code is None else code.Operands(Tensor, Buffer, IDS)
 
 Args = tuple[object, ...]
 

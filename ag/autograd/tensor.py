@@ -17,14 +17,14 @@ import numpy as np
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.autograd.unchanged import any_changed, checked
-from ag.autograd.watched import CHANGES, listening, notes_here
+from ag.autograd.watched import notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
+from ag.engine.interpreter import current
 from ag.engine.kernels.convert import host_array
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
-from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
 from ag.names import Making, MissingNameError, Named
@@ -175,14 +175,14 @@ class Tensor(metaclass=Named):
         grad = self._grad
         if isinstance(grad, PendingGrad):
             grad = self._grad = grad.tensor()
-        if OPEN and (notes := notes_here()) is not None:
+        if (notes := notes_here()) is not None:
             found: Tensor | None = notes.grad_read(self, grad)
             return found
         return grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if OPEN and (notes := notes_here()) is not None:
+        if (notes := notes_here()) is not None:
             notes.grad_written(self)
         self._grad = value
 
@@ -197,7 +197,6 @@ class Tensor(metaclass=Named):
     def rebind(self, buffer: Buffer) -> None:
         """Move to another buffer of the same shape, in an optimizer or on another device."""
         self.buffer = buffer
-        CHANGES.add(self, "buffer")
 
     # -------------------------------------------------------------------------------------- description
 
@@ -245,8 +244,8 @@ class Tensor(metaclass=Named):
 
         Changing the copy does not change the tensor: assign to `data` for that.
         """
-        if (listener := listening.get()) is not None:
-            listener.read(self)
+        if (here := current()) is not None:
+            here.read(self)
         array: Array = self.buffer.backend.download(self.buffer)
         return array
 
@@ -316,11 +315,11 @@ class Tensor(metaclass=Named):
 
     def detach(self) -> Tensor:
         """Return a copy of the values that is not on the tape."""
-        if OPEN and (notes := notes_here()) is not None:
-            notes.tensors((self,))
+        if (here := current()) is not None:
+            here.uses((self,), False)
         apart = Tensor(copied(self.buffer))
-        if (listener := listening.get()) is not None:
-            listener.same(self, apart)
+        if here is not None:
+            here.same(self, apart)
         return apart
 
     if not TYPE_CHECKING:

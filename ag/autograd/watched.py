@@ -1,31 +1,24 @@
 """Watched objects: layers, optimizers and tensors report reads and writes to recordings, and changes to a log.
 
 While a thread records, each attribute of a `Watched` object that it reads or sets goes to its `notes`
-(`ag.autograd.captured.guards`).  Assigning an attribute or moving a tensor also goes into the change log `CHANGES`:
+(`ag.autograd.captured.guards`).  Assigning an attribute also goes into the change log `CHANGES`:
 a replay that finds no new entries compares no attribute.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextvars import ContextVar
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 from ag.autograd.captured.snapshots import MISSING
-from ag.engine.program import OPEN, recording_here
+from ag.engine.interpreter import recording_here
 
 _LOG = 4096  # changes that are kept
 
 
-# A listener hears what a function calls in one context, to write the function down in another form, such as ONNX:
-# op(function, name, operands, params, out), same(x, copy) of a copied tensor, and read(x) of values read on the host.
-listening: ContextVar[Any] = ContextVar("ag_listening", default=None)
-
-
 class ChangeLog:
-    """The last attributes set and tensors moved, as (id of the object, name)."""
+    """The last attributes set, as (id of the object, name)."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, str]] = []
@@ -53,12 +46,14 @@ class ChangeLog:
 
 CHANGES = ChangeLog()
 _switching = Lock()
+_noted: set[int] = set()  # threads that record
 
 
 def _forked() -> None:
-    """Replace the lock in a forked child, where another thread may have held it."""
+    """Replace the lock in a forked child, where another thread may have held it, and forget the other threads."""
     global _switching
     _switching = Lock()
+    _noted.intersection_update({get_ident()})
 
 
 if hasattr(os, "register_at_fork"):
@@ -69,7 +64,7 @@ class Watched:
     """Base of objects whose attributes a captured step may depend on."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if OPEN and (notes := notes_here()) is not None:
+        if (notes := notes_here()) is not None:
             notes.written(self, name, value)
         known = object.__getattribute__(self, "__dict__")  # not noted as a read
         if known.get(name, known) is not value:
@@ -109,17 +104,13 @@ def _noting(self: Watched, name: str) -> Any:
 def start_noting() -> None:
     """Begin to note the attributes that recording threads read."""
     with _switching:
+        _noted.add(get_ident())
         type.__setattr__(Watched, "__getattribute__", _noting)
 
 
 def stop_noting() -> None:
-    """Restore plain attribute access if no recording is open."""
+    """Restore plain attribute access if no other thread records."""
     with _switching:
-        if not OPEN and "__getattribute__" in Watched.__dict__:
+        _noted.discard(get_ident())
+        if not _noted and "__getattribute__" in Watched.__dict__:
             type.__delattr__(Watched, "__getattribute__")
-
-
-def note_tensors(tensors: Sequence[object]) -> None:
-    """Note which tensors a recorded step uses; hot path: callers look first whether `OPEN` has any recording."""
-    if (notes := notes_here()) is not None:
-        notes.tensors(tensors)

@@ -10,18 +10,12 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from itertools import count
-from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
-
-try:
-    _code: ModuleType | None = import_module(f"{__package__}._arena")
-except ImportError:  # there was no compiler
-    _code = None
+from ag.native import code as _code
 
 now = count(1).__next__  # one clock for all devices: what came after what
 

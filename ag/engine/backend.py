@@ -10,17 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from threading import get_ident
-from typing import Any, ClassVar, NamedTuple, NoReturn
-from weakref import ReferenceType, WeakKeyDictionary
+from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ag.engine.arena import Arena, Block, guard_words
-from ag.engine.buffer import Buffer, Lease, note_written
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import DType
+from ag.engine.interpreter import recording_here
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import OPEN, Launch, Program, Recording, note_block, recording_here
+from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
@@ -123,11 +123,6 @@ class Backend(ABC):
     timestamps: bool = False  # whether the device can say itself how long it has worked, as `meter` needs it
 
     @cached_property
-    def noted_views(self) -> dict[int, list[ReferenceType[Buffer]]]:
-        """The `views` of open recordings, by thread: who holds a view holds its block."""
-        return {}
-
-    @cached_property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]:
         """Buffers of one number each, by number and element type; `ag.autograd.create` shares them among ops."""
         return {}
@@ -152,8 +147,8 @@ class Backend(ABC):
     def placed(self, nbytes: int, shape: Shape, dtype: DType) -> Buffer:
         """`alloc` of a shape and a type that take so many bytes, and that the device is known to hold."""
         block = self.arena.alloc(nbytes)
-        if OPEN:
-            note_block(self, block)
+        if (recording := recording_here()) is not None:
+            recording.allocated(self, block)
         buffer = Buffer(self, block, block.address, shape, dtype)
         if self.arena.guard:
             self._paint_guards(buffer)
@@ -195,8 +190,9 @@ class Backend(ABC):
         for b in operands:
             if type(b.block) is not Block:
                 b.block.settle()
-        if OPEN:
-            return self._launch_and_note(primitive, operands, into, params)
+        if (recording := recording_here()) is not None:
+            result = recording.launch(self, primitive, operands, into, params)
+            return result
         result, buffers = self.operands_of(primitive, operands, into, params)
         if into is not None:
             if primitive.outputs == 1:
@@ -206,30 +202,6 @@ class Backend(ABC):
         if primitive.updates:
             note_written(*[buffers[i] for i in primitive.updates])
         self._run(primitive, buffers, params)
-        return result
-
-    def _launch_and_note(self, primitive: PrimitiveTo[Returned], operands: tuple[Buffer, ...], into: Returned | None,
-                         params: Params) -> Returned:
-        """`launch` while some thread records."""
-        result: Returned
-        if (mine := recording_here()) is not None:
-            mine.works_on(self)
-            for b in operands:
-                if type(b.block) is Lease:
-                    b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
-        promise = mine.promise if mine is not None and mine.waits else None
-        result, buffers = self.operands_of(primitive, operands, into, params, promise)
-        self.check_operands(primitive, buffers)
-        if into is not None or primitive.updates:
-            note_written(*buffers[: primitive.outputs], *[buffers[i] for i in primitive.updates])
-        launch = Launch(primitive, buffers, params, into is None)
-        for recording in list(OPEN.values()):
-            if recording is not mine and recording.backend is self:
-                recording.sees(buffers, launch.written)
-        if mine is not None:
-            mine.note(launch)
-        if promise is None:
-            self._run(primitive, buffers, params)
         return result
 
     def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
@@ -251,7 +223,13 @@ class Backend(ABC):
         """
 
     def assign(self, target: Buffer, source: Buffer) -> None:
-        """Copy one buffer into another of the same size and type; never part of a recording, does not wait."""
+        """Copy one buffer into another of the same size and type; does not wait.
+
+        A replay does not copy again, so a recording refuses it for memory that the step did not allocate.
+        """
+        if (recording := recording_here()) is not None and not recording.owns(target.block):
+            recording.refuse(CaptureError(f"ag_capture: the step copies into older memory on {self.name}, and a replay "
+                                          f"would not; do that between steps."))
         note_written(target)
         self.copy(target, source)
 
@@ -309,9 +287,6 @@ class Backend(ABC):
     def forked(self) -> None:
         """Go on in a forked child, which has none of the other threads."""
         self.arena.forked()
-        for threads in (OPEN, self.noted_views):
-            for thread in threads.keys() - {get_ident()}:
-                threads.pop(thread)
 
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""
@@ -332,7 +307,7 @@ class Backend(ABC):
     @property
     def recording(self) -> Recording | None:
         """The recording that this thread has open; other threads use the device as always."""
-        return recording_here()
+        return cast("Recording | None", recording_here())
 
     def refuse_while_recording(self, what: str) -> None:
         """Raise if a recording is open: the host must not touch device memory inside a captured step."""

@@ -14,6 +14,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from ag.engine.arena import Arena, Block, Changes, now
 from ag.engine.dtype import I32, U32, DType
+from ag.engine.interpreter import recording_here
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -33,10 +34,10 @@ class OpenRecording(Protocol):
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None
     guards: dict[str, Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
-    made: set[int]
 
+    def owns(self, block: Block) -> bool: ...
+    def adopt(self, block: Block) -> None: ...
     def refuse(self, error: CaptureError) -> None: ...
-    def lent(self, block: Block) -> None: ...
 
 
 class Device(Protocol):
@@ -47,8 +48,6 @@ class Device(Protocol):
     target: Target
     asynchronous: bool
 
-    @property
-    def noted_views(self) -> dict[int, list[ReferenceType[Buffer]]]: ...
     @property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
     @property
@@ -124,8 +123,8 @@ class Buffer:
             self.block.settle()
         owner, dtype = self.backend, self.dtype
         view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
-        if owner.noted_views:
-            _note_view(owner, view)
+        if (recording := recording_here()) is not None:
+            recording.views.append(ref(view))
         if type(self.block) is Lease:
             self.block.tenants.append(ref(view))
         return view
@@ -136,8 +135,8 @@ class Buffer:
             return self
         owner, shape = self.backend, (self.nbytes // I32.itemsize,)
         words = Buffer(owner, self.block, self.address, shape, I32)
-        if owner.noted_views:
-            _note_view(owner, words)
+        if (recording := recording_here()) is not None:
+            recording.views.append(ref(words))
         return words
 
     def overlaps(self, other: Buffer) -> bool:
@@ -163,11 +162,6 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
-
-
-def _note_view(owner: Device, view: Buffer) -> None:
-    if (views := owner.noted_views.get(get_ident())) is not None:
-        views.append(ref(view))
 
 
 class Lease(Block):
@@ -207,7 +201,7 @@ class Lease(Block):
             apart = device.alloc(shape, U32)
             device.copy(apart, whole)
             apart.block.inherit(self)
-            if (recording := device.recording) is not None:
+            if (recording := recording_here()) is not None:
                 recording.lent(apart.block)
             for b in tenants:
                 b.relocate(apart.block, b.address + apart.address - self.address)
@@ -270,6 +264,8 @@ def note_written(*buffers: Buffer) -> None:
             raise ArenaError(f"note_written: {buffer!r} is a constant that all ops on {buffer.backend.name} share; "
                              f"write into a copy of it.")
         LATEST.last = changes.last = changes.places[buffer.address, buffer.shape, buffer.dtype.itemsize] = now()
+        if (recording := recording_here()) is not None:
+            recording.wrote(block, changes.last)
 
 
 class Writes:

@@ -7,16 +7,18 @@ planned memory.  Asking for one earlier makes the recording `catch_up`, in memor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from math import prod
 from threading import get_ident
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, cast
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import OFFSET_BITS, Block, now
-from ag.engine.buffer import Buffer, Device, settle
+from ag.engine.buffer import Buffer, Device, Lease, Run, note_written, settle
 from ag.engine.dtype import DType
+from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
@@ -100,32 +102,75 @@ class StandIn(Block):
             recording.fail(_threaded(self.shape))
 
 
-class Recording:
-    """An open recording; `program` is there once it is closed."""
+class Owned(Block):
+    """Memory that an open recording has allocated: only its thread may work there.
 
-    def __init__(self, on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None,
-                 recompute: bool = False, trial: bool = False, waits: bool = False) -> None:
-        # waits: whether launches are only noted, for the program to make them: until somebody asks for what they
-        # leave
-        # given_up: whether nobody will make its launches
-        # thread: whose it is
-        self.waits, self.given_up, self.thread, self.began = waits, False, get_ident(), now()
+    Every launch and host access settles what is no plain `Block`, so others need no check.  It becomes a plain block
+    again when the recording is closed.
+    """
+
+    __slots__ = ()
+
+    def settle(self) -> None:
+        """Raise a `CaptureError` in another thread."""
+        if (here := recording_here()) is not None and here.owns(self):
+            return
+        if self.changes is not None and self.changes.fixed:  # a constant, which all threads share
+            return
+        owner = next((r for r in list(_open.values()) if r.owns(self)), None)
+        if owner is None:  # closed meanwhile
+            _become(self, Block)
+        else:
+            owner.fail(_threaded((self.nbytes,)))
+
+
+def _become(block: Block, kind: type[Block]) -> None:
+    block.__class__ = kind
+
+
+_open: dict[int, Recording] = {}  # open recordings of all threads by id; looked at only if a thread meddles
+
+
+def _forked() -> None:
+    """Go on in a forked child, which has none of the other threads."""
+    for recording in [r for r in _open.values() if r.thread != get_ident()]:
+        recording.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class Recording(Interpreter):
+    """A context that records the launches of its thread; `finished` then makes the program."""
+
+    records = True
+
+    def __init__(self, build: Callable[[Recording], Program], backend: Device | None = None,
+                 on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None, recompute: bool = False,
+                 trial: bool = False, waits: bool = False) -> None:
+        self._build = build  # makes the program of a closed recording
+        self.backend = backend  # the device: given, or the first that does something
         # asked for every host array that becomes a buffer while recording, with the type and the device; returns the
         # buffer to use, or None, or raises
         self.on_upload = on_upload
-        self._trial = trial  # whether what cannot be recorded only ends the recording, and not what is recorded
         self.recompute = recompute  # whether its program may compute cheap results twice to save memory
-        self.backend: Device | None = None  # who works for it: given, or the first device that does something
+        self._trial = trial  # whether what cannot be recorded only ends the recording, and not what is recorded
+        # waits: whether launches are only noted, for the program to make them: until something asks for their results
+        # given_up: whether nothing will make its launches
+        self.waits, self.given_up, self.thread, self.began = waits, False, get_ident(), now()
         # by what they guard, each once; called before every replay, they say what the recording depends on and has
         # changed, or None
         self.guards: dict[str, Callable[[], str | None]] = {}
         # called with the host values that a replay puts into that buffer; they raise if the values are not allowed
         self.value_checks: list[tuple[Buffer, Callable[[Array], None]]] = []
         self.launches: list[Launch] = []  # what was launched so far; once it is compiled, what the program launches
-        self.views: list[ReferenceType[Buffer]] = []  # views of the device's buffers that were made meanwhile
+        self.views: list[ReferenceType[Buffer]] = []  # views that the thread made meanwhile
         # blocks (by `id`) that were allocated for it; none dies before the recording is closed
         self.made: set[int] = set()
-        self.foreign: set[int] = set()  # blocks that other threads of the process allocated or wrote meanwhile
+        self._owned: dict[int, tuple[Block, int]] = {}  # the same while it is open, and when each was allocated
+        self._adopted: dict[int, Block] = {}  # blocks made by this thread that count as from before
+        self._wrote: dict[int, int] = {}  # by the id of a block, when this thread wrote there last
         self._touched: set[int] = set()  # blocks that launches work on which were only noted
         self._moved: list[tuple[ReferenceType[Buffer], StandIn, int]] = []  # from stand-ins to memory
         # the outputs that are to outlast the program; nobody may hold another, nor these, when it is compiled.  None:
@@ -134,50 +179,169 @@ class Recording:
         self.outputs: list[Buffer] = []  # the results, wherever the program leaves them
         # what code above the engine notes about the step meanwhile; `ag.autograd.captured.guards`
         self.notes: Any = None
-        # what cannot be recorded, where that was not raised at once: another thread did it, or this is a trial
-        self.failure: CaptureError | None = None
-        self.compiled: Callable[[], Program] | None = None  # makes the program; there once the recording is closed
+        self.failure: CaptureError | None = None  # the first thing that cannot be recorded
+        self._ready = False  # whether it is closed, and was not left by an exception
+
+    def __enter__(self) -> Recording:
+        if recording_here() is not None:
+            raise CaptureError("record: this thread is recording already; captured steps do not nest.")
+        _open[id(self)] = self
+        enter(self)
+        if self.backend is not None:
+            self.backend.arena.coalesce()  # what a program of before has left, for one
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+        self._ready = kind is None and not self.given_up
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether its thread is recording."""
+        return id(self) in _open
 
     def works_on(self, device: Device) -> None:
         """Note that a device works for the recording."""
         if self.backend is None:
             self.backend = device
-            device.noted_views[self.thread] = self.views
-            device.arena.coalesce()  # what a program of before has left, for one
+            device.arena.coalesce()
         elif self.backend is not device:
             self.refuse(CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a "
                                      f"captured step runs on one device. Capture a step per device, or move "
                                      f"everything to one."))
 
     def refuse(self, error: CaptureError) -> None:
-        """Raise, as something cannot be recorded; on trial, note it and go on."""
+        """Note that something cannot be recorded; raise, except on trial.
+
+        The step may catch the error; the recording fails all the same.
+        """
+        self.failure = self.failure or CaptureError(*error.args)  # without a traceback, which would hold the step
         if not self._trial:
             try:
                 raise error
             finally:
-                del error  # which holds this frame, and with it all that the step has, until garbage is collected
-        self.failure = self.failure or error
+                del error  # it holds this frame, and with it all that the step has, until garbage is collected
 
-    def note(self, launch: Launch) -> None:
-        """Add a launch of the thread that records."""
-        for b in launch.buffers:
-            if id(b.block) in self.foreign:
+    def fail(self, error: CaptureError) -> None:
+        """Refuse what another thread did; later refusals there repeat it."""
+        self.failure = self.failure or error
+        self.refuse(self.failure)
+
+    # -------------------------------------------------------------------------------------- what the thread does
+
+    def launch(self, device: Above, primitive: Primitive, operands: tuple[Buffer, ...], into: Above,
+               params: Params) -> Above:
+        """Note a launch, and make it unless the recording waits."""
+        self.works_on(device)
+        for b in operands:
+            if type(b.block) is Lease:
+                b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
+        waits = self.waits
+        result, buffers = device.operands_of(primitive, operands, into, params, self.promise if waits else None)
+        device.check_operands(primitive, buffers)
+        for b in buffers:
+            if self._is_foreign(b.block):
                 self.refuse(_threaded(b.shape))
-        if self.waits:
-            self._touched.update([id(b.block) for b in launch.buffers])
+        launch = Launch(primitive, buffers, params, into is None)
+        if into is not None or primitive.updates:
+            note_written(*buffers[: primitive.outputs], *[buffers[i] for i in primitive.updates])
+        if waits:
+            self._touched.update([id(b.block) for b in buffers])
         self.launches.append(launch)
+        if not waits:
+            device._run(primitive, buffers, params)
+        return result
+
+    def allocated(self, device: Device, block: Block) -> None:
+        """Note a fresh block."""
+        self.works_on(device)
+        self.claim(block)
+
+    def uploaded(self, array: Array, dtype: object, device: Device) -> Buffer | None:
+        return None if self.on_upload is None else self.on_upload(array, cast(DType, dtype), device)
+
+    def wrote(self, block: Block, time: int) -> None:
+        """Note that the thread wrote to a block."""
+        self._wrote[id(block)] = time
+
+    def before_op(self, name: str, inputs: Sequence[Above], values: Sequence[object], params: Sequence[object],
+                  launch: Run) -> Run:
+        """Note the tensors; interpreters around a recording do not hear of its ops before they ran."""
+        self.uses(inputs, False)
+        return launch
+
+    def uses(self, tensors: Sequence[Above], gradients: bool) -> None:
+        if self.notes is not None:
+            self.notes.tensors(tensors)
+
+    # -------------------------------------------------------------------------------------- whose memory it is
+
+    def owns(self, block: Block) -> bool:
+        """Return whether a block was allocated for this recording, which is open."""
+        return id(block) in self._owned and self._owned[id(block)][0] is block
+
+    def claim(self, block: Block) -> None:
+        """Let nothing but this thread work on a block as long as the recording is open."""
+        self.made.add(id(block))
+        self._owned[id(block)] = block, block.made
+        if type(block) is Block:
+            _become(block, Owned)
+
+    def lent(self, block: Block) -> None:
+        """Count a block, to which a result of a captured step moved, as from before: as the program's memory was."""
+        self.made.discard(id(block))
+        if self._owned.pop(id(block), None) is not None and type(block) is Owned:
+            _become(block, Block)
+
+    def adopt(self, block: Block) -> None:
+        """Count a block that this thread just made as from before: state that outlives the step."""
+        self.lent(block)
+        self._adopted[id(block)] = block
+
+    def _is_foreign(self, block: Block) -> bool:
+        """Return whether another thread has allocated a block, or written there, since the recording was opened."""
+        if id(block) in self._owned or type(block) is StandIn:
+            return False
+        changes, wrote = block.changes, self._wrote.get(id(block))
+        if changes is not None and changes.fixed:  # constants are of all threads
+            return False
+        if block.made > self.began and id(block) not in self._adopted:
+            return True
+        return changes is not None and changes.last > self.began and changes.last != wrote
+
+    def close(self) -> None:
+        """Leave the recording, and make its memory ordinary; refuse it if other threads wrote to what it used."""
+        leave(self)
+        if id(self) not in _open:
+            return
+        if self.failure is None and not self.given_up:
+            foreign = next((b for launch in self.launches for b in launch.buffers if self._is_foreign(b.block)), None)
+            if foreign is not None:
+                self.failure = _threaded(foreign.shape)
+        self.release()
+
+    def release(self) -> None:
+        """Make the memory ordinary."""
+        _open.pop(id(self), None)
+        for block, _ in self._owned.values():
+            if type(block) is Owned:
+                _become(block, Block)
+        self._owned, self._adopted = {}, {}
+
+    # -------------------------------------------------------------------------------------- results that wait
 
     def promise(self, shape: Shape, dtype: DType) -> Buffer:
         """The result of a launch that is only noted."""
         device = cast(Device, self.backend)
-        nbytes = -(-prod(shape) * dtype.itemsize // device.arena.align) * device.arena.align
+        nbytes = -(-dtype.nbytes(shape) // device.arena.align) * device.arena.align
         block = StandIn(self, _nowhere() << OFFSET_BITS, nbytes or device.arena.align, shape)
-        note_block(device, block)
+        self.claim(block)
         return Buffer(device, block, block.address, shape, dtype)
 
     def give_up(self) -> None:
-        """Nobody will make its launches: a program of before does, or they failed; what has memory has no values."""
-        self.given_up, self.compiled = True, None
+        """Nothing will make its launches: a program of before does, or they failed; what has memory has no values."""
+        self.given_up, self._ready = True, False
         self.launches.clear()
         for reference, block, address in self._moved:
             if (b := reference()) is not None:
@@ -209,71 +373,22 @@ class Recording:
             if block.address not in places:
                 places[block.address] = place = b.backend.arena.alloc(block.nbytes)
                 place.inherit(block)
-                note_block(b.backend, place)
+                if self.is_open:
+                    self.claim(place)
                 self.made.add(id(place))
         for b, block in moved.values():
             self._moved.append((ref(b), block, b.address))
             place = places[block.address]
             b.relocate(place, place.address + b.address - block.address)
 
-    def sees(self, buffers: tuple[Buffer, ...], written: tuple[Buffer, ...]) -> None:
-        """Another thread launches something: it may not work on what was made for the recording."""
-        for b in buffers:
-            if id(b.block) in self.made:
-                self.fail(_threaded(b.shape))
-        self.foreign.update(id(b.block) for b in written)
-
-    def fail(self, error: CaptureError) -> None:
-        """Another thread did what cannot be recorded."""
-        self.failure = self.failure or error
-        self.refuse(self.failure)
-
-    def lent(self, block: Block) -> None:
-        """Take over what a program lent: from outside, and another thread's if it was replayed since this began."""
-        self.made.discard(id(block))
-        if block.made > self.began:
-            self.foreign.add(id(block))
-
-    def close(self) -> None:
-        """The recording was taken out of `OPEN`."""
-        if self.backend is not None:
-            self.backend.noted_views.pop(self.thread, None)
-
     def finished(self) -> Program:
         """The program, once: what is recorded goes into it; only after the recording was closed without an error."""
         if self.failure is not None:
             raise self.failure
-        if self.compiled is None:
+        if not self._ready:
             raise CaptureError("recording: it is still open or failed; leave its `with` block first.")
-        compiled, self.compiled = self.compiled, None
-        return compiled()
-
-
-# The open recordings by thread; most of the time there is none, and launches look no further.  Who opens one takes it
-# out in a `finally` whose first operation is ``OPEN.pop(thread, None)``: an interrupt finds no place before that.
-# Other threads may change it at any time: ``list(OPEN)`` and ``list(OPEN.values())`` are one operation.  Making pairs
-# is not, nor is ``OPEN.copy()``: where a garbage collection begins inside it, what it gives may contradict itself.
-OPEN: dict[int, Recording] = {}
-
-
-def recording_here() -> Recording | None:
-    """The recording that this thread has open."""
-    return OPEN.get(get_ident()) if OPEN else None
-
-
-def note_block(device: Device, block: Block) -> None:
-    """Tell the open recordings whose a block of a device is, which may have the ``id`` of one that died."""
-    for thread in list(OPEN):
-        recording = OPEN.get(thread)
-        if recording is None:  # closed meanwhile
-            continue
-        if thread == get_ident():
-            recording.works_on(device)
-            recording.made.add(id(block))
-            recording.foreign.discard(id(block))
-        elif recording.backend is device:
-            recording.made.discard(id(block))
-            recording.foreign.add(id(block))
+        self._ready = False
+        return self._build(self)
 
 
 def before_host(*buffers: Buffer) -> None:
@@ -281,8 +396,7 @@ def before_host(*buffers: Buffer) -> None:
 
     What is lent to another thread alone moves to memory of its own.
     """
-    recording = recording_here()
-    if recording is not None and recording.touches(buffers):
+    if (recording := recording_here()) is not None and recording.touches(buffers):
         recording.catch_up()
     settle(*buffers)
 

@@ -106,9 +106,10 @@ def draw_key(backend: Device) -> Buffer:
 
 def _draw_next(backend: Device) -> Buffer:
     state = generator_state(backend)
-    if backend.recording is not None:
-        backend.recording.made.discard(id(state.block))  # it was there before the step, or is to be
-        backend.recording.guards["generator"] = partial(_another, backend, state)
+    if (recording := backend.recording) is not None:
+        if recording.owns(state.block):
+            recording.adopt(state.block)
+        recording.guards["generator"] = partial(_another, backend, state)
     key: Buffer = backend.launch(rng_draw, state)
     return key
 

@@ -11,10 +11,9 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import listening
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer
-from ag.engine.program import recording_here
+from ag.engine.interpreter import current, recording_here
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.names import Making
 from ag.nn.layer import Layer
@@ -190,7 +189,7 @@ def _check_surroundings(tensors: list[Tensor]) -> None:
     if recording_here() is not None:
         raise CaptureError("ag_multihead_attention: a cache was given inside ag_capture; it grows with every call, "
                            "and a replay does always the same. Generate outside the captured step.")
-    if listening.get() is not None:
+    if (here := current()) is not None and here.exports:
         raise ExportError("ag_multihead_attention: a cache was given while the model is exported; its keys would be "
                           "numbers of the graph. Export without one.")
     if is_recording() is not False and any(t.requires_grad for t in tensors):

@@ -9,14 +9,13 @@ from ag.autograd.create import move_cotangent, to_buffer
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, register, tensor_given
-from ag.autograd.unchanged import refuse_changed, repeated_since, tell_used
-from ag.autograd.watched import listening, note_tensors
+from ag.autograd.unchanged import refuse_changed, repeated_since
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
+from ag.engine.interpreter import current
 from ag.engine.kernels.convert import converted
-from ag.engine.program import OPEN
 from ag.errors import DtypeError
 
 __all__ = ["ag_cast", "ag_to_device"]
@@ -49,14 +48,15 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     if source is target:
         return t
     refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
-    tell_used((t,), is_recording() is not False)
+    if (here := current()) is not None:
+        here.uses((t,), is_recording() is not False)
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
         result = Tensor(moved)
     else:
         result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
-    if (listener := listening.get()) is not None:
-        listener.same(t, result)
+    if here is not None:
+        here.same(t, result)
     return result
 
 
@@ -93,9 +93,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32):
         raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
-    if OPEN:
-        note_tensors((t,))
-    tell_used((t,), is_recording() is not False)
+    if (here := current()) is not None:
+        here.uses((t,), is_recording() is not False)
     if not t.buffer.dtype.is_float:
         out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
     else:
@@ -105,8 +104,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         result = Tensor(out)
     else:
         result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))
-    if (listener := listening.get()) is not None:
-        listener.op(ag_cast, "ag_cast", (t,), (), result)
+    if here is not None:
+        here.after_op(ag_cast, "ag_cast", (t,), (), result)
     return result
 
 

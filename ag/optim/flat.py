@@ -15,14 +15,13 @@ import numpy as np
 
 from ag.autograd.create import lift
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, F64, I32, DType
+from ag.engine.interpreter import current
 from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import Array
-from ag.engine.program import OPEN
 from ag.errors import DeviceError, DtypeError, ShapeError
 
 ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
@@ -119,15 +118,17 @@ class FlatGroup:
 
         Needed again if another optimizer adopted them in between.
         """
-        if OPEN:
-            note_tensors([*self.params.values()])
+        if (here := current()) is not None:
+            here.uses([*self.params.values()], False)
         for name, p, view in self._adopted:
             if p.buffer is not view:
                 if p.buffer.backend is not self.backend:
                     raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "
                                       f"{self.backend.name}; make the optimizer after moving the model.")
-                if keep:
+                if keep and here is None:
                     self.backend.assign(view, p.buffer)
+                elif keep:  # as a launch, which a replay makes again
+                    self.backend.launch(copy, p.buffer.words(), into=view.words())
                 p.rebind(view)
 
     def is_where_its_parameters_are(self) -> bool:

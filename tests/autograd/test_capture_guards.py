@@ -160,8 +160,10 @@ def test_a_list_of_its_own_kind_as_output(device: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "said"), [
-    (lambda t: [1.0, 2.0], "list"), (lambda t: 2.0, "argument 1 is a float"), (lambda t: ag.ag_param(t), "parameter"),
-    (lambda t: ag.ag_to_device(t, "cpu:1"), "cpu:1")], ids=["a list", "a number", "a parameter", "two devices"])
+    (lambda t: {1.0, 2.0}, "set"), (lambda t: [object()], "holds a object"),
+    (lambda t: 2.0, "argument 1 is a float"), (lambda t: ag.ag_param(t), "parameter"),
+    (lambda t: ag.ag_to_device(t, "cpu:1"), "cpu:1")],
+    ids=["a set", "an object", "a number", "a parameter", "two devices"])
 def test_what_is_no_argument(device: str, make: Callable[[ag.Tensor], object], said: str) -> None:
     x = ag.ag_tensor([1.0, 2.0])
     with expect_error("a captured step given what is no argument", ag.CaptureError, said):

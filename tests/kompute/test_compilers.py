@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 VULKAN = Path("/usr/include")
-COMPARISONS = ROOT / "ag/autograd/captured/unchanged.c"
+NATIVE = sorted(str(path) for path in (ROOT / "ag" / "native").glob("*.c"))
 MINGW = "x86_64-w64-mingw32-{}-posix"
 
 pytestmark = pytest.mark.slow
@@ -82,11 +82,11 @@ def test_vulkan_behind_the_headers_of_windows(tmp_path: Path, windows: list[str]
           f"-I{ROOT / 'third_party/kp/src'}", str(source))
 
 
-def test_the_comparisons_of_replays(windows: list[str]) -> None:
+def test_the_hot_paths(windows: list[str]) -> None:
     parse(compiler("clang", "clang"), "-fsyntax-only", "-Wall", "-Werror", f"-I{sysconfig.get_path('include')}",
-          str(COMPARISONS))
+          *NATIVE)
     parse(compiler(MINGW.format("gcc"), "g++-mingw-w64-x86-64-posix"), "-fsyntax-only", "-Wall", "-Werror", *windows,
-          str(COMPARISONS))
+          *NATIVE)
 
 
 def test_the_kernels_of_the_cpu_with_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

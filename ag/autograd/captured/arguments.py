@@ -16,9 +16,10 @@ from ag.autograd.captured.trace import Label
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
+from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import StandIn
 from ag.engine.primitive import Array
-from ag.engine.program import OPEN, Given, Recording, recording_here
+from ag.engine.program import Given, Recording
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
@@ -66,7 +67,7 @@ class StepArgument(StandIn):
     def _values(self, writes: bool = False) -> Array:
         """Return the array for access to its values; refused while the step is recorded."""
         recording = self._recording()
-        if recording is not None and recording in list(OPEN.values()):  # else it acts like any array
+        if recording is not None and recording.is_open:  # else it acts like any array
             refused = (f"ag_capture: the step reads or changes the values of an argument of shape {self._array.shape} "
                        f"in Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
             if writes:
@@ -166,10 +167,22 @@ class _TensorSlot:
         device = example.buffer.backend
         self.target = device.alloc(example.shape, example.buffer.dtype)
         device.copy(self.target, example.buffer)
+        self._name, self.example = example.name, example.buffer
 
     def stand_in(self) -> Tensor:
         """Return the tensor that the step gets."""
-        return Tensor(self.target)
+        made = Tensor(self.target)
+        made.name = self._name
+        return made
+
+    def close(self, recording: Recording) -> None:
+        """End recording; raise if the step also uses the memory of the caller's tensor."""
+        given, self.example = self.example, self.target
+        for launch in recording.launches:
+            if any(b.block is given.block and b.overlaps(given) for b in launch.buffers):
+                raise CaptureError(f"ag_capture: an argument of shape {given.shape} is a tensor that the step also "
+                                   f"uses without being given it, such as a layer's; a replay works on a copy of its "
+                                   f"arguments. Pass another tensor, or leave the argument out.")
 
     def give(self, value: Tensor, to: _Given) -> None:
         """Add the slot and its values."""
@@ -264,10 +277,15 @@ class Arguments:
     def close(self, recording: Recording) -> None:
         """End recording."""
         for i, slot in enumerate(self._slots):
+            slot.close(recording)
             if isinstance(slot, _ArraySlot):
-                slot.close(recording)
                 self._checks += [(i, check) for check in slot.checks]
         self._numbers.clear()
+
+    @property
+    def has_arrays(self) -> bool:
+        """Tell whether an argument is an array."""
+        return any(isinstance(slot, _ArraySlot) for slot in self._slots)
 
     @property
     def checked(self) -> bool:
@@ -275,8 +293,8 @@ class Arguments:
         return bool(self._checks)
 
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
-        """Return of each argument like `args` its type, target, and of an array dtype and shape."""
-        return [(Tensor, slot.target, None, None) if isinstance(slot, _TensorSlot) else (
+        """Return of each argument like `args` type, target, and name; of an array type, target, dtype and shape."""
+        return [(Tensor, slot.target, x.name, None) if isinstance(slot, _TensorSlot) else (
             np.ndarray, slot.place(x.shape), x.dtype, x.shape) for slot, x in zip(self._slots, args, strict=True)]
 
     def targets(self) -> list[Buffer]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
-from threading import get_ident
+from operator import is_
 from typing import Any
 from weakref import ref
 
@@ -18,51 +17,63 @@ from ag.autograd.captured.arguments import Args, Arguments
 from ag.autograd.captured.guards import Effects, Notes
 from ag.autograd.captured.trace import Label, Left, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor, type_name
+from ag.autograd.tree import TreeDef, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
-from ag.engine.program import OPEN, Recording
+from ag.engine.program import Recording
 from ag.errors import CaptureError, TapeError
 
 _LEVELS = 100  # of containers in a result
 
 
+class NotCapturedError(Exception):
+    """Says, before the step runs, why it must run uncaptured."""
+
+
 class RecordedCall:
     """One call of a step: `record` makes it; if that or anything later fails, call `undo`."""
 
-    recording: Recording
     notes: Notes
+    caught = False  # whether the step went on after a refusal
 
-    def __init__(self, step: Callable[..., Any], args: Args, backend: Device | None,
+    def __init__(self, step: Callable[..., Any], leaves: Args, tree: TreeDef | None, backend: Device | None,
                  recompute: bool, reads: Sequence[object], trial: bool) -> None:
-        self.arguments = Arguments(args)
+        self.arguments, self._tree = Arguments(leaves), tree
         self.tensors: list[Tensor] = []
         self._step, self._reads = step, reads  # `reads`: functions whose names are guarded
-        self._record = partial(record, backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
-                               waits=not trial)
+        self.recording: Recording = record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
+                                           waits=not trial)
 
     def record(self) -> None:
         """Call the step; raises a `CaptureError` if a replay could not do the same."""
-        thread = get_ident()
+        recording = self.recording
         try:
-            with self._record() as recording:
-                self.recording = recording
-                recording.made.update(self.arguments.labels)
+            with recording:
+                for slot in self.arguments.targets():
+                    recording.claim(slot.block)
                 self.notes = Notes(recording.made)
                 self.notes.names(self._reads)
+                if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
+                    raise NotCapturedError(asked)
                 try:
                     self.notes.open(recording)
                     stand_ins = self.arguments.stand_ins()
-                    output = self._step(*stand_ins)
+                    given = stand_ins if self._tree is None else tree_unflatten(self._tree, stand_ins)
+                    output = self._step(*given)
                 except BaseException:
                     self.put_back()
                     raise
         finally:
-            OPEN.pop(thread, None)  # also after an interrupt in `record`
+            recording.close()  # also after an interrupt in `__exit__`
             stop_noting()
         try:
             if recording.failure is not None:
+                self.caught = True
                 raise recording.failure
+            if self._tree is not None:
+                _refuse_changed(given, self._tree, stand_ins)
+            del given
             self.structure = _structure(output, self.tensors)
             self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
             del output
@@ -77,12 +88,13 @@ class RecordedCall:
                 if self.passed[i] is not None:
                     self.tensors[i] = Tensor(t.buffer)  # in place of the stand-in
             t = None  # type: ignore[assignment]
+            if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
+                raise CaptureError(f"ag_capture: {asked}")
             self.notes.close()
             _refuse_kept([ref(x) for x in stand_ins], stand_ins)
         except BaseException:
             self.put_back()
             self.notes.forget()
-            recording.compiled = None  # a reference cycle, which would hold everything until a collection
             raise
 
     def _labels(self) -> dict[int, Label]:
@@ -135,7 +147,6 @@ class RecordedCall:
     def results(self, args: Args) -> Any:
         """Return what an eager call would."""
         self.put_back()
-        self.recording.compiled = None
         return filled(self.structure, [t if k is None else args[k]
                                         for t, k in zip(self.tensors, self.passed, strict=True)])
 
@@ -154,6 +165,14 @@ class _Ended(Node):
 
 
 ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
+
+
+def _refuse_changed(args: Any, tree: TreeDef, leaves: Sequence[object]) -> None:
+    """Raise if the step changed a container among its arguments."""
+    now, changed = tree_flatten(tuple(args), shared=True)
+    if changed != tree or not all(map(is_, now, leaves)):
+        raise CaptureError("ag_capture: the step changes a list, dict or dataclass among its arguments, and a replay "
+                           "would not; return what is new, or change it outside.")
 
 
 def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:

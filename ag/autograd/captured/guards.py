@@ -7,7 +7,7 @@ only if the change log grew; names, items of containers and ``requires_grad`` be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from copy import deepcopy
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -141,8 +141,9 @@ class Notes:
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self._contents: dict[tuple[int, str], list[Contents]] = {}  # of attributes that are lists or dicts
         self._flat: list[Contents] = []  # of names, after the step also of attributes: compared by every replay
-        self._tensors: dict[int, tuple[ref[Tensor], Buffer]] = {}
-        self._trained: list[tuple[Tensor, bool, str | None]] = []  # tensors that no op made: ``requires_grad``, name
+        self._tensors: set[int] = set()
+        # tensors that no op made: ``requires_grad``, name, buffer
+        self._trained: list[tuple[Tensor, bool, str | None, Buffer]] = []
         self._names = Meanings()
         self._reader = NameReader(Watched)
         self._slow: list[Contents] = []  # the part of `_flat` that compiled code does not compare
@@ -193,18 +194,18 @@ class Notes:
         """Note the buffers of tensors from before the step."""
         for x in tensors:
             if id(x) not in self._tensors and not self._is_new(x.buffer):
-                self._tensors[id(x)] = ref(x), x.buffer
+                self._tensors.add(id(x))
                 if x.node is None:
-                    self._trained.append((x, x.requires_grad, x.name))
+                    self._trained.append((x, x.requires_grad, x.name, x.buffer))
 
     def quickly(self, without: list[Tensor]) -> Callable[[], bool]:
         """Return a quick guard: nothing that no log reports changed, and the tensors `without` have no gradient."""
         if not HAS_CODE:
             return bool  # never sure
-        tensors, flags, called = ([x[i] for x in self._trained] for i in range(3))
+        tensors, flags, called, places = ([x[i] for x in self._trained] for i in range(4))
         attributes = vars(Tensor)
         slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
-                 (attributes["_grad"], without, [None] * len(without))]
+                 (attributes["buffer"], tensors, places), (attributes["_grad"], without, [None] * len(without))]
         quick = [pair for pair in self._flat if is_quick(pair)]
         self._slow = [pair for pair in self._flat if not is_quick(pair)]
         return compiled_guard(slots, quick, *self._names.rows())
@@ -215,9 +216,7 @@ class Notes:
         if position != self._position:
             changes = CHANGES.since(self._position)
             # None: the log was shortened since, so anything noted may have changed
-            noted: Iterator[tuple[int, str]] = iter(changes if changes is not None else [
-                *self._reads, *((number, "buffer") for number in self._tensors)])
-            for key in noted:
+            for key in self._reads if changes is None else changes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
@@ -225,7 +224,9 @@ class Notes:
 
     def _changed_now(self) -> str | None:
         """Describe the first change that no log reports, or None."""
-        for tensor, was, name in self._trained:
+        for tensor, was, name, buffer in self._trained:
+            if tensor.buffer is not buffer:
+                return f"{_called(tensor)} lies elsewhere, as an optimizer was made, or it was moved to another device"
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
             if tensor.name is not name and tensor.name != name:
@@ -235,7 +236,7 @@ class Notes:
         return _other_items(self._flat)
 
     def _changed(self, key: tuple[int, str]) -> str | None:
-        number, name = key
+        _, name = key
         if key in self._reads:
             owner, noted = self._reads[key]
             there = owner()
@@ -246,12 +247,15 @@ class Notes:
                     now = MISSING
                 if not same(noted, now):
                     return f"{name} of {type(there).__name__} was {shown(noted)} and is {shown(now)}"
-        elif name == "buffer" and number in self._tensors:
-            x, buffer = self._tensors[number]
-            moved = x()
-            if moved is not None and moved.buffer is not buffer:
-                return f"{_called(moved)} lies elsewhere, as an optimizer was made, or it was moved to another device"
         return None
+
+    @property
+    def asked_type(self) -> str | None:
+        """Say for which variable the step asks its type, where array arguments have that of their stand-ins."""
+        name = min(self._reader.types, default=None)
+        return None if name is None else (
+            f"the step asks for type({name}), and array arguments are stand-ins of another type while it is recorded; "
+            f"write isinstance({name}, np.ndarray)")
 
     def close(self) -> None:
         """End noting; raise if a replay could not do what the step did."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import repeat
 from operator import is_, itemgetter
-from types import ModuleType
 from typing import NamedTuple, cast
 from weakref import ref
 
@@ -26,14 +24,11 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
 from ag.engine.device import CONTEXT as OF_DEVICE
 from ag.engine.dtype import U32, DType
-from ag.engine.program import OPEN, Program, Recording
+from ag.engine.program import Program, Recording
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
+from ag.native import code as _code
 
-try:
-    _code: ModuleType | None = import_module(f"{__package__}._replay")
-except ImportError:  # there was no compiler
-    _code = None
 HAS_CODE = _code is not None
 
 Replay = Callable[[Args], object]  # returns what a call with these arguments does, or NotImplemented
@@ -163,12 +158,12 @@ class CapturedProgram:
 
         Settings and context variables must then be those of now.
         """
-        if _code is None or not HAS_CODE or self._slots or self._with:
+        if not HAS_CODE or self._slots or self._with:
             return None
         settings = tuple([(variable, variable.get(None)) for variable in (*OF_DEVICE, *OF_TAPE)])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
-            self._thread, OPEN, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._surely,
+            self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._surely,
             tuple(self._guards), self._notes.change, self.check if self._arguments.checked else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]), (self._writes.note,),
             (self.effects.repeat,) if self.effects else (), self.program.run,

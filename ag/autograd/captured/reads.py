@@ -8,6 +8,7 @@ Random generators, iterators and queues are sources: a step that takes from one 
 
 from __future__ import annotations
 
+import builtins
 import random
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,10 +16,9 @@ from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from dis import get_instructions
 from functools import cache, cached_property, partial, partialmethod
-from importlib import import_module
 from importlib.util import resolve_name
 from io import IOBase
-from itertools import count, repeat
+from itertools import compress, count, repeat
 from operator import length_hint
 from pickle import dumps
 from queue import Queue, SimpleQueue
@@ -33,18 +33,15 @@ from types import (
     ModuleType,
 )
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import numpy as np
 
 from ag.autograd.captured.snapshots import MISSING, Contents, held, items_of, same, shown, snapshot, weak
+from ag.native import code as _code
 
 Rows = Sequence[tuple[Any, ...]]
 
-try:
-    _code: Any = import_module(f"{__package__}._unchanged")
-except ImportError:
-    _code = None
 HAS_CODE = _code is not None
 
 
@@ -78,6 +75,25 @@ class Own(NamedTuple):
     owner: object
 
 
+class Referent:
+    """A place: a weak reference, whose only name is `referent`."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, reference: Callable[[], object]) -> None:
+        self._reference = reference
+
+    @property
+    def referent(self) -> object:
+        """Return the object that is referred to, `MISSING` once it was freed."""
+        there = self._reference()
+        return MISSING if there is None else there
+
+
+# Attributes that stand in no dict of their object or class.
+_SPECIAL = frozenset(("__bases__", "__class__", "__code__"))
+
+
 def key_of(place: object) -> tuple[bool, int]:
     """Return a key that identifies a place."""
     return (True, id(place.owner)) if isinstance(place, Own) else (False, id(place))
@@ -98,6 +114,8 @@ def _names_in(place: object) -> Mapping[str, object]:
 
 def meaning(place: object, name: str) -> object:
     """Return the value of a name now, `MISSING` if there is none."""
+    if name in _SPECIAL:
+        return getattr(place, name, MISSING)
     if _has_names(place):
         return _names_in(place).get(name, MISSING)
     if isinstance(place, CellType):
@@ -127,6 +145,13 @@ class _Group:
         self.ids.append(id(name.value))
         self._before.append(_weak(name.value, gone))
         self._meant.append(snapshot(name.value))
+
+    def forget_the_dead(self) -> None:
+        """Drop names whose place was freed."""
+        alive = [held(place) is not None for place in self.places]
+        columns: tuple[list[Any], ...] = self.places, self.names, self.ids, self._before, self._meant
+        for column in columns:
+            column[:] = compress(column, alive)
 
     def change(self, gone: list[object]) -> str | None:
         """Describe the first name with another value, or None; equal values in other objects are noted anew."""
@@ -158,7 +183,8 @@ class Meanings:
 
     def add(self, name: Name) -> None:
         """Note the value of a name; the caller keeps place and value alive until `close`."""
-        (self._group(name.place) if _has_names(name.place) else self._single).add(name, self._gone)
+        has_dict = _has_names(name.place) and name.name not in _SPECIAL
+        (self._group(name.place) if has_dict else self._single).add(name, self._gone)
 
     def absent(self, place: object, names: frozenset[str]) -> None:
         """Note names that a place does not have."""
@@ -173,6 +199,7 @@ class Meanings:
 
     def close(self) -> None:
         """End noting: drop places that the step made and freed."""
+        self._single.forget_the_dead()
         for group in self._groups.values():
             place = group.place.owner if isinstance(group.place, Own) else group.place
             if held(place) is not None:
@@ -276,6 +303,9 @@ MOST = 10_000  # names of a step, the limit
 
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM", "STORE_ATTR", "DELETE_ATTR")
 _OUTER = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+_EMPTY = {"CACHE", "PUSH_NULL", "PRECALL", "RESUME", "NOP", "EXTENDED_ARG"}
+_VARIABLE = "LOAD_FAST", "LOAD_DEREF", "LOAD_NAME"
+_NAMES, _MYSELF = ("__name__", "__qualname__"), ("self", "cls")
 _BY_STRING = {"__dict__", "attrgetter", "getattr", "globals", "hasattr", "methodcaller", "vars"}
 _FEW = 100  # items of a container that are looked into; numbers and strings do not count
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
@@ -307,6 +337,7 @@ class _Loaded(NamedTuple):
     enclosing: frozenset[str]  # variables of enclosing functions
     attributes: frozenset[str]
     imports: frozenset[str]  # modules, with a leading dot for each level of a relative import
+    types: frozenset[str]  # variables of which it asks ``type(x)``, but for names of types
 
 
 @cache
@@ -317,9 +348,16 @@ def _loaded(code: CodeType) -> _Loaded:
         codes += [inner for inner in c.co_consts if isinstance(inner, CodeType)]
     loads: set[tuple[str, str]] = set()
     imports: set[str] = set()
+    types: set[str] = set()
     for c in codes:
         given: list[object] = []  # constants so far: an import follows its level and its names
-        for i in get_instructions(c):
+        instructions = [i for i in get_instructions(c) if i.opname not in _EMPTY]
+        caught = {i.argval for i in instructions if i.opname == "DELETE_FAST"}  # by ``except ... as error``
+        for i, then, after in zip(instructions, instructions[1:], instructions[3:], strict=False):
+            if i.argval == "type" and i.opname in _OUTER and then.opname.startswith(_VARIABLE) and (
+                    after.argval not in _NAMES or "ndarray" in c.co_consts) and then.argval not in {*_MYSELF, *caught}:
+                types.add(str(then.argval))
+        for i in instructions:
             if i.opname == "IMPORT_NAME" and isinstance(level := given[-2], int):
                 imports.add("." * level + i.argval)
             elif i.opname == "MATCH_CLASS" and isinstance(names := given[-1], tuple):
@@ -334,7 +372,7 @@ def _loaded(code: CodeType) -> _Loaded:
         strings = {x for op, x in loads if op == "LOAD_CONST" and x.isidentifier()}
         outer, attributes = outer | strings, attributes | strings
     return _Loaded(frozenset(outer), frozenset(name for op, name in loads if op.endswith("DEREF")),
-                   frozenset(attributes), frozenset(imports))
+                   frozenset(attributes), frozenset(imports), frozenset(types))
 
 
 class _Space:
@@ -365,6 +403,7 @@ class NameReader:
         self._imports: list[tuple[str, FunctionType]] = []  # modules not yet imported
         self._sources: list[tuple[object, Source, object]] = []  # with their states when found
         self._called: dict[int, str] = {}  # names by ids of values
+        self.types: set[str] = set()  # variables of which functions ask ``type(x)``
         self.count = 0  # names found
 
     def new(self) -> list[Name]:
@@ -439,6 +478,9 @@ class NameReader:
             self._space(vars(x), vars(x), foreign=_is_installed(x.__name__))
         elif isinstance(x, ContextVar):
             self._note(x, x.name, meaning(x, x.name))
+        elif isinstance(x, ReferenceType):
+            place = Referent(x)
+            self._note(place, "referent", place.referent)
         elif isinstance(x, type):
             self._classes(type(x))
             for space in self._classes(x):
@@ -453,7 +495,8 @@ class NameReader:
             self._todo.append(x.func)
             self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
         self._todo.append(_wrapped(x))
-        self._classes(type(x))
+        if self._classes(type(x)):
+            self._only(x, "__class__")
         if isinstance(own := getattr(x, "__dict__", None), dict):
             self._space(Own(x), own)
         slots = {name for c in type(x).__mro__ if not _is_installed(c.__module__)
@@ -467,6 +510,7 @@ class NameReader:
         for space in spaces:
             if not space.special:
                 space.special = True
+                self._only(space.place, "__bases__")
                 inside = vars(space.place).copy()
                 self._ask(space, {name for name, value in inside.items() if isinstance(value, property) or (
                     name[:2] == "__" and name not in _MADE and isinstance(value, FunctionType))})
@@ -477,6 +521,9 @@ class NameReader:
         if _is_installed(f.__module__):
             return
         code = _loaded(f.__code__)
+        self._only(f, "__code__")
+        if "type" not in f.__globals__:
+            self.types |= code.types
         self._attributes |= code.attributes
         if f.__dict__:
             self._space(Own(f), f.__dict__)
@@ -489,6 +536,7 @@ class NameReader:
                 self._seen[id(cell)] = cell
                 self._note(cell, name, meaning(cell, name))
         self._ask(self._space(f.__globals__, f.__globals__, is_open=False), code.outer)
+        self._ask(self._space(vars(builtins), vars(builtins), is_open=False), code.outer - f.__globals__.keys())
         for module in sorted(code.imports):
             self._import(module, f)
 
@@ -514,7 +562,7 @@ class NameReader:
             space = self._spaces[key] = _Space(place, keys)
         if is_open and not space.open:
             space.open, space.foreign = True, foreign
-            self._ask(space, self._attributes)
+            self._ask(space, self._attributes | ({"__getattr__"} if isinstance(place, dict) else set()))
         return space
 
     def _ask(self, space: _Space, names: AbstractSet[str]) -> None:
@@ -531,10 +579,17 @@ class NameReader:
                 self._todo.append(value)
 
     def _note(self, place: object, name: str, value: object) -> None:
-        self.count += 1
         self._called[id(value)] = name
-        self._found.append(Name(place, name, value))
         self._todo.append(value)
+        self._noted(place, name, value)
+
+    def _only(self, place: object, name: str) -> None:
+        """Note an attribute without reading what its value reads."""
+        self._noted(place, name, getattr(place, name))
+
+    def _noted(self, place: object, name: str, value: object) -> None:
+        self.count += 1
+        self._found.append(Name(place, name, value))
 
 
 def _wrapped(x: object) -> object:

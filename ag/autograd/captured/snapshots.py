@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sized
 from math import copysign
 from operator import is_
 from types import MappingProxyType, MethodType
-from weakref import ref
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -65,6 +65,8 @@ def items_of(x: object) -> list[object] | None:
         return [x.data]
     if isinstance(x, ChainMap):
         return [x.maps]
+    if isinstance(x, (WeakKeyDictionary, WeakSet, WeakValueDictionary)):
+        return items_of(vars(x)["data"])  # references, which are the same as long as what they refer to is there
     return items_of(getattr(x, "mapping", None)) if isinstance(x, _VIEWS) else None
 
 

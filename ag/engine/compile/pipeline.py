@@ -11,8 +11,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from threading import get_ident
 from typing import cast
 
 from ag.engine.backend import Backend
@@ -27,9 +25,8 @@ from ag.engine.compile.ownership import settle
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
-from ag.engine.program import OPEN, Launch, Program, Recording
+from ag.engine.program import Launch, Program, Recording
 from ag.engine.target import Target
-from ag.errors import CaptureError
 
 Pass = Callable[[Graph, Target], None]
 Wanted = Callable[[Recording, Target], bool]
@@ -79,22 +76,10 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
 def record(backend: Device | None, on_upload: OnUpload | None = None, recompute: bool = False,
-           trial: bool = False, waits: bool = False) -> Iterator[Recording]:
-    """Collect every launch that this thread makes inside.  Afterwards, `Recording.finished` gives the program."""
-    recording, thread = Recording(on_upload, recompute, trial, waits), get_ident()
-    if thread in OPEN:
-        raise CaptureError("record: this thread is recording already; captured steps do not nest.")
-    OPEN[thread] = recording
-    try:
-        if backend is not None:
-            recording.works_on(backend)
-        yield recording
-    finally:
-        OPEN.pop(thread, None)
-        recording.close()
-    recording.compiled = partial(_program, recording)
+           trial: bool = False, waits: bool = False) -> Recording:
+    """Return a context that collects every launch of this thread; its `finished` then gives the program."""
+    return Recording(_program, backend, on_upload, recompute, trial, waits)
 
 
 def _program(recording: Recording) -> Program:

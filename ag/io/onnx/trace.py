@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import listening
 from ag.engine.dtype import DType
+from ag.engine.interpreter import Interpreter
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import ExportError
@@ -33,8 +33,10 @@ class Step(NamedTuple):
     params: tuple[object, ...]
 
 
-class Trace:
-    """The ops of one call, in order."""
+class Trace(Interpreter):
+    """Lists the ops of one call, in order."""
+
+    exports = True
 
     def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor],
                  refused: Callable[[object], str | None]) -> None:
@@ -63,8 +65,8 @@ class Trace:
             self.constants.append(x.numpy())
         return known
 
-    def op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
-           out: object) -> None:
+    def after_op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
+                 out: object) -> None:
         """Append an op."""
         if isinstance(out, Tensor) and out.buffer.backend.recording is not None:
             raise ExportError(f"export_onnx: the model calls {name} in a captured step, which is run otherwise than op "
@@ -106,12 +108,8 @@ class Trace:
 
 def traced(run: Callable[[], object], trace: Trace) -> None:
     """Call a model and fill the trace."""
-    token = listening.set(trace)
-    try:
-        with no_grad():
-            out = run()
-    finally:
-        listening.reset(token)
+    with trace, no_grad():
+        out = run()
     if isinstance(out, dict):
         named: Mapping[str, object] = {str(key): x for key, x in out.items()}
     elif isinstance(out, (tuple, list)):

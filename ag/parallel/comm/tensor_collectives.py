@@ -6,13 +6,13 @@ import functools
 from collections.abc import Sequence
 
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Leaf, Tree, sequence_of, tree_leaves, tree_map
 from ag.engine.device import backend_of
 from ag.engine.shape import along
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
-from ag.parallel.comm.tree import Leaf, Tree, sequence_of, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import shard_sizes, tree_sum
 
 __all__ = ["gather", "scatter"]

@@ -13,9 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from importlib import import_module
 from math import isfinite
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +21,7 @@ import numpy as np
 from ag.engine.cpu_threads import BLOCK, available, callers, cut, makes, pool_at, scratch
 from ag.engine.primitive import Array
 from ag.errors import CommError
+from ag.native import code as _code
 
 V = TypeVar("V")
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
@@ -32,10 +31,6 @@ _ONE_ROW: tuple[Additions, int] = (), 0  # what is to be added, and how many par
 
 PART = -1  # in the place of a number of samples
 
-try:
-    _code: ModuleType | None = import_module(f"{__package__}._rows")
-except ImportError:  # there was no compiler
-    _code = None
 
 
 class TreeSum(Generic[V]):

@@ -18,6 +18,7 @@ import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree, tree_leaves
 from ag.engine.device import ag_default_device, backend_of
 from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, set_stream
@@ -29,7 +30,6 @@ from ag.parallel.comm.comm import Comm, Json, everyone
 from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.comm.membership import Member, Membership, this_process
 from ag.parallel.comm.tensor_collectives import cut, sizes_along
-from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.compression import CompressedDataParallel

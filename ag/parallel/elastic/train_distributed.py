@@ -21,6 +21,7 @@ import numpy as np
 
 from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree
 from ag.data.dataloader import Batch, DataLoader
 from ag.engine.device import ag_default_device, ag_device, backend_of, same_default
 from ag.engine.random import forget_generator
@@ -35,7 +36,6 @@ from ag.optim.optimizer import Optimizer
 from ag.optim.rules import Adam
 from ag.parallel.comm.device_threads import failed_among
 from ag.parallel.comm.tensor_collectives import moved
-from ag.parallel.comm.tree import Tree
 from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.sharded.model_parallel import ModelParallel

@@ -9,6 +9,7 @@ from typing import Any
 
 from ag.autograd.tape import Gradients, backward, with_grad_tape
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree, tree_leaves
 from ag.engine.device import accelerator_name, backend_of, default_devices
 from ag.engine.primitive import Array
 from ag.engine.shape import along
@@ -16,7 +17,6 @@ from ag.errors import TapeError
 from ag.nn.layer import Layer, State, named_tensors
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.parallel.comm.tensor_collectives import gather, moved, scatter, sizes_along
-from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicate, take_buffers
 

@@ -14,15 +14,15 @@ from threading import Condition
 from typing import Any
 
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree
 from ag.engine.cpu_threads import share_cores
 from ag.engine.device import ag_device, backend_of, default_backend
-from ag.engine.program import recording_here
+from ag.engine.interpreter import recording_here
 from ag.errors import CaptureError, CommError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.parallel.comm.device_threads import SharedCores
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
-from ag.parallel.comm.tree import Tree
 from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.replicate import copy_for_replica
 

@@ -14,10 +14,9 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.program import OPEN
+from ag.engine.interpreter import current
 from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.convert import ag_to_device
 
@@ -75,8 +74,8 @@ def copy_for_replica(x: Tensor, device: str) -> Tensor:
     """
     if x.device != device or not (is_recording() and x.requires_grad):
         return ag_to_device(x, device)
-    if OPEN:
-        note_tensors((x,))
+    if (here := current()) is not None:
+        here.uses((x,), False)
     return Tensor(x.buffer, True, Node("replicate", _same_gradient, (x,), (True,), None, ()))
 
 

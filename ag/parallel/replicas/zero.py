@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf, sqrt
 from typing import Any, NoReturn
@@ -21,9 +21,10 @@ from ag.autograd.create import ag_param, ag_tensor, fetch_cotangent, place_cotan
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import Gradients, is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.unchanged import tell_used
+from ag.autograd.tree import Tree
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
+from ag.engine.interpreter import current
 from ag.engine.kernels.convert import number_arrays
 from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
@@ -46,7 +47,6 @@ from ag.optim.gradients import (
 from ag.optim.optimizer import Optimizer
 from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
-from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicas_of
@@ -328,10 +328,10 @@ class ShardedParameters(DataParallel):
 
     def _replica(self, i: int, device: str) -> Model:
         memo: dict[int, object] = {}
-        for x in self.buffers().values():
-            memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
-        memo |= {id(p): p for p in self.module.parameters().values()}
-        for layer in {id(owner): owner for owner in _owners(self.module)}.values():
+        for x in super().named_tensors().values():  # a frozen parameter stays in its shards
+            memo[id(x)] = x if x.id in self._sharded or (i == 0 and x.device == device) else (
+                ag_tensor(x.numpy(), device, x.dtype))
+        for layer in {id(owner): owner for owner in _owners(self.module, self._sharded)}.values():
             memo[id(layer)] = _GatheredLayer(copy.deepcopy(layer, memo), self._sharded, device)
         replica: Model = copy.deepcopy(self.module, memo)
         return replica
@@ -384,8 +384,9 @@ class _GatheredLayer(Layer):
         return ag_checkpoint(self._run, args, kwargs)
 
     def _run(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
-        memo: dict[int, object] = {id(x): x for x in self.layer.buffers().values()}
-        memo |= {id(p): self._sharded[p.id].whole(self._device) for p in self.layer.parameters().values()}
+        memo: dict[int, object] = {
+            id(x): self._sharded[x.id].whole(self._device) if x.id in self._sharded else x
+            for x in self.layer.named_tensors().values()}
         return copy.deepcopy(self.layer, memo)(*args, **kwargs)
 
 
@@ -394,12 +395,12 @@ def _copied(p: Tensor, device: str) -> Tensor:
         return ag_to_device(p, device)
 
 
-def _owners(model: Layer) -> list[Layer]:
-    """Return the outermost layers that own parameters themselves."""
+def _owners(model: Layer, sharded: Container[int]) -> list[Layer]:
+    """Return the outermost layers that own sharded parameters themselves."""
     within = {f"{name}_{own}" for name, child in model.children().items() for own in child.named_tensors()}
-    if any(x.requires_grad and name not in within for name, x in model.named_tensors().items()):
+    if any(x.id in sharded and name not in within for name, x in model.named_tensors().items()):
         return [model]
-    return [owner for child in model.children().values() for owner in _owners(child)]
+    return [owner for child in model.children().values() for owner in _owners(child, sharded)]
 
 
 class ShardedParameter:
@@ -438,10 +439,11 @@ class ShardedParameter:
         return self.linked(ag_tensor(self.numpy(), device, self.dtype))
 
     def linked(self, full: Tensor) -> Tensor:
-        """Make a copy of the whole send its gradient to the shards."""
-        shards = tuple(self.shards.values())
-        if not is_recording():
-            tell_used(shards, is_recording() is None)
+        """Make a copy of the whole send its gradient to the shards, unless the parameter is frozen."""
+        shards, taped = tuple(self.shards.values()), is_recording()
+        if not (taped and self.param.requires_grad):
+            if (here := current()) is not None:
+                here.uses(shards, taped is None and self.param.requires_grad)
             return full
         return Tensor(full.buffer, True, Node("ZeroOptimizer", _scatter_vjp, shards, (True,) * len(shards),
                                               (self, [shard.device for shard in shards]), ()))

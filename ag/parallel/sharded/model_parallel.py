@@ -14,13 +14,13 @@ from itertools import accumulate
 
 from ag.autograd.tape import no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree
 from ag.engine.device import ag_device, backend_of, default_devices
 from ag.errors import ArenaError
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
 from ag.ops.convert import ag_to_device
 from ag.parallel.comm.tensor_collectives import moved
-from ag.parallel.comm.tree import Tree
 
 __all__ = ["ModelParallel"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.engine.shape import along
@@ -20,7 +21,6 @@ from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
 from ag.parallel.comm.tensor_collectives import scatter, sizes_along
-from ag.parallel.comm.tree import Tree
 from ag.parallel.sharded.pipeline_schedules import SCHEDULES, Table, shown, timetable
 
 __all__ = ["Pipeline"]

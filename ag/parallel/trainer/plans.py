@@ -8,16 +8,17 @@ found after replays ends the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from threading import Lock
 
 from ag.autograd.capture import CapturedStep
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Leaf, Tree, TreeDef, array_kinds, opaque_type, take_over, tree_flatten, tree_unflatten
 from ag.engine.backend import Backend
 from ag.engine.random import Streams
 from ag.errors import CaptureError
 from ag.log import log
-from ag.parallel.comm.tree import Leaf, Tree, TreeDef, array_kinds, opaque_type, tree_flatten, tree_unflatten
 
 RECORDED = 6  # times that a step is recorded, if it is not replayed more often
 PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
@@ -72,6 +73,7 @@ class Plans:
         self._streams = Streams(backend)
         self._plans: dict[TreeDef, _Plan] = {}
         self._of_arrays: dict[tuple[object, ...], _Plan] = {}  # the same, for tuples of arrays, which most samples are
+        self._sample: Tree = None  # of the last call, as it was given
         self._begun = self._computed = 0  # samples for which Python ran, and those of them that were finished
 
     @property
@@ -86,6 +88,7 @@ class Plans:
 
     def run(self, sample: Tree, numbers: Numbers) -> None:
         """Write the gradients of a sample, which draws from these streams, to the replica's row."""
+        self._sample = sample
         found = self._plan_of(sample) if self._policy.on else None
         if found is None:
             self._eagerly(sample, numbers)
@@ -128,8 +131,14 @@ class Plans:
 
     def _recorded(self, treedef: TreeDef, leaves: Sequence[Leaf]) -> None:
         self._begun += 1
-        self._call(tree_unflatten(treedef, leaves))
+        sample = tree_unflatten(treedef, leaves)
+        self._call(sample)
         self._computed += 1
+        now, structure = tree_flatten(sample)
+        if structure != treedef or not all(map(is_, now, leaves)):
+            take_over(self._sample, sample, dict(zip(map(id, leaves), tree_flatten(self._sample)[0], strict=True)))
+            raise CaptureError("dp_train: a function of the job changes lists or dicts in its samples, and a replay "
+                               "would not; keep what changes elsewhere.")
 
     def _plan_of(self, sample: Tree) -> tuple[_Plan, tuple[Leaf, ...]] | None:
         """Return the plan for samples like this, perhaps a new one, and its arguments; None if they run eagerly."""

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree
 from ag.data.dataloader import DataLoader
 from ag.data.samples import Pass
 from ag.data.threads import Told
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
-from ag.parallel.comm.tree import Tree
 
 _LOW32 = 0xFFFFFFFF
 _ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import queue
 import random
 import sys
+import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
@@ -622,3 +625,114 @@ def test_states_that_do_not_show() -> None:
     for x in (forever(), zip(), map(abs, ()), enumerate(()), itertools.cycle(()), random.SystemRandom()):
         state = source(x)
         assert state is not None and state() is UNKNOWN
+
+
+# ------------------------------------------------------------------------------------------ what is out of sight
+
+
+class Trainer:
+    temperature = 1.0
+
+
+class OtherTrainer(Trainer):
+    temperature = 3.0
+
+
+class Rate:
+    def rate(self) -> float:
+        return 1.0
+
+
+class Slower:
+    def rate(self) -> float:
+        return 0.5
+
+
+class Mixed(Rate):
+    pass
+
+
+class OtherMixed(Rate):
+    pass
+
+
+def ones_times(factor: Callable[[], float]) -> Callable[[ag.Tensor], ag.Tensor]:
+    return lambda x: x * factor()
+
+
+def weakly() -> tuple[Callable[[], float], Callable[[], None]]:
+    trainer = Trainer()
+    there = weakref.ref(trainer)
+    return lambda: there().temperature, lambda: setattr(trainer, "temperature", 5.0)
+
+
+def weakly_another() -> tuple[Callable[[], float], Callable[[], None]]:
+    trainers = [Trainer()]
+    there = weakref.ref(trainers[0])
+    return lambda: there().temperature if there() else 9.0, trainers.clear
+
+
+def by_weak_values() -> tuple[Callable[[], float], Callable[[], None]]:
+    kept = [Trainer(), OtherTrainer()]
+    known: weakref.WeakValueDictionary[str, Trainer] = weakref.WeakValueDictionary({"a": kept[0]})
+    return lambda: known["a"].temperature, lambda: known.__setitem__("a", kept[1])
+
+
+def by_weak_keys() -> tuple[Callable[[], float], Callable[[], None]]:
+    trainer = Trainer()
+    known: weakref.WeakKeyDictionary[Trainer, float] = weakref.WeakKeyDictionary({trainer: 2.0})
+    return lambda: known[trainer], lambda: known.__setitem__(trainer, 4.0)
+
+
+def by_weak_set() -> tuple[Callable[[], float], Callable[[], None]]:
+    kept = [Trainer(), Trainer()]
+    known = weakref.WeakSet(kept[:1])
+    return lambda: float(len(known)), lambda: known.add(kept[1])
+
+
+def by_class() -> tuple[Callable[[], float], Callable[[], None]]:
+    trainer = Trainer()
+    return lambda: trainer.temperature, lambda: setattr(trainer, "__class__", OtherTrainer)
+
+
+def by_bases() -> tuple[Callable[[], float], Callable[[], None]]:
+    mixed = type("Mixed", (Rate,), {"__module__": __name__})
+    return mixed().rate, lambda: setattr(mixed, "__bases__", (Slower,))
+
+
+def by_code() -> tuple[Callable[[], float], Callable[[], None]]:
+    def rate() -> float:
+        return 1.0
+
+    def other() -> float:
+        return 7.0
+
+    return lambda: rate(), lambda: setattr(rate, "__code__", other.__code__)
+
+
+def by_module() -> tuple[Callable[[], float], Callable[[], None]]:
+    module, state = types.ModuleType("of_the_user"), {"rate": 1.0}
+    module.__getattr__ = lambda name: state[name]  # type: ignore[method-assign]
+    return lambda: module.rate, lambda: state.update(rate=6.0)
+
+
+def by_builtins() -> tuple[Callable[[], float], Callable[[], None]]:
+    builtins.rate_of_a_test = 1.0  # type: ignore[attr-defined]
+    return (lambda: rate_of_a_test,  # type: ignore[name-defined] # noqa: F821
+            lambda: setattr(builtins, "rate_of_a_test", 8.0))
+
+
+OUT_OF_SIGHT = (weakly, weakly_another, by_weak_values, by_weak_keys, by_weak_set, by_class, by_bases, by_code,
+                by_module, by_builtins)
+
+
+@pytest.mark.parametrize("way", OUT_OF_SIGHT, ids=lambda way: way.__name__)
+def test_what_stands_in_no_dict_of_a_name(way: Callable[[], Any]) -> None:
+    factor, change = way()
+    step = ones_times(factor)
+    captured, x = ag.ag_capture(step), ag.ag_tensor([1.0, 2.0])
+    for k in range(6):
+        if k == 4:
+            assert captured._in_vain == 0  # it is replayed
+            change()
+        assert captured(x).numpy().tolist() == step(x).numpy().tolist()

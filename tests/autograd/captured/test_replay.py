@@ -39,9 +39,9 @@ class Twin:
         self.looks = 0
         look = self.run._replay_or_record
 
-        def counted(args: Any) -> Any:
+        def counted(*args: Any) -> Any:
             self.looks += 1
-            return look(args)
+            return look(*args)
 
         monkeypatch.setattr(self.run, "_replay_or_record", counted)
         self._patch = monkeypatch
@@ -107,12 +107,11 @@ def test_calls_that_come_again(twins: list[Twin], kind: str) -> None:
 
 
 def test_the_same_arguments_again_and_again(twins: list[Twin]) -> None:
-    """Only with the very ones that a call was compared with."""
     args, others = batch(twins[0].device, 1), batch(twins[0].device, 1)
-    for number in range(1, 8):
+    for number in range(1, 6):
         same(twins, *args, by_python=number < 4)
-    same(twins, *others, by_python=True)
-    same(twins, *batch(twins[0].device, 2), by_python=True)
+    same(twins, *others, by_python=False)
+    same(twins, *batch(twins[0].device, 2), by_python=False)
 
 
 Change = Callable[[list[Twin]], "AbstractContextManager[Any] | None"]
@@ -196,11 +195,11 @@ ARGUMENTS: dict[str, tuple[Callable[[str], tuple[Any, ...]], bool]] = {
                                                 batch(device, 9, 5, "arrays")[1]), False),
     "every other element": (lambda device: (np.repeat(batch(device, 9, 5, "arrays")[0], 2, 1)[:, ::2],
                                             batch(device, 9, 5, "arrays")[1]), False),
-    "a label that is none": (wrong_labels, False),
+    "a label that is none": (wrong_labels, True),
     "a masked array": (lambda device: (np.ma.masked_array(batch(device, 9, 5, "arrays")[0], mask=True),
                                        batch(device, 9, 5, "arrays")[1]), True),
     "a parameter": (lambda device: (ag.ag_param(np.ones((4, 5)), device), batch(device, 9, 5, "arrays")[1]), True),
-    "a number": (lambda device: (1.0, batch(device, 9, 5, "arrays")[1]), True),
+    "a number": (lambda device: (1.0, batch(device, 9, 5, "arrays")[1]), False),  # refused before
     "one": (lambda device: batch(device, 9, 5, "arrays")[:1], True),
 }
 
@@ -312,7 +311,7 @@ def test_nothing_is_leaked(twins: list[Twin], quiet: None, kind: str) -> None:
         for _ in range(5):
             twin(x, y)
         backend_of(device).synchronize()
-        counts.append([sys.getrefcount(each) for each in (x, y, twin.run._programs[-1], twin.run._quick)])
+        counts.append([sys.getrefcount(each) for each in (x, y, twin.run._programs[-1], *twin.run._made.values())])
         counts[-1].append(backend_of(device).arena.stats().live)
     assert counts[0] == counts[1] == counts[2]
 

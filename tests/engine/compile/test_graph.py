@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, exp, mul
 from ag.engine.kernels.reduce import sum_over
-from ag.engine.program import OPEN, Launch, Recording
+from ag.engine.program import Launch, Recording
 
 
 @pytest.fixture
@@ -131,17 +130,13 @@ def test_every_pass_keeps_the_graph_right(monkeypatch: pytest.MonkeyPatch, name:
 @contextmanager
 def opened(recording: Recording) -> Iterator[None]:
     """Collect launches of this thread, and compile nothing."""
-    OPEN[get_ident()] = recording
-    try:
+    with recording:
         yield
-    finally:
-        del OPEN[get_ident()]
-        recording.close()
 
 
 def recorded(backend: Backend, x: Buffer) -> tuple[Recording, dict[str, Buffer]]:
     """y = exp(x); z = y * y; w = z + x; the caller keeps x, y's view and w."""
-    recording = Recording()
+    recording = pipeline.record(None)
     with opened(recording):
         y = backend.launch(exp, x)
         z = backend.launch(mul, y, y)
@@ -194,7 +189,7 @@ def test_blocks_that_die_while_pinned_come_back_or_become_free(backend: Backend)
 def test_a_cycle_that_is_not_collected_holds_what_it_refers_to(backend: Backend) -> None:
     """As for any memory in Python; nothing of it is reused while it may be read."""
     x = values(backend, 1, 2)
-    recording = Recording()
+    recording = pipeline.record(None)
     with opened(recording):
         cycle: list[Any] = [backend.launch(exp, x)]
         cycle.append(cycle)
@@ -204,7 +199,7 @@ def test_a_cycle_that_is_not_collected_holds_what_it_refers_to(backend: Backend)
 
 
 def test_an_empty_recording(backend: Backend) -> None:
-    assert take_over(Recording()) == Holders()
+    assert take_over(pipeline.record(None)) == Holders()
     with pipeline.record(backend) as recording:
         pass
     assert recording.finished().launches == 0

@@ -342,3 +342,29 @@ def test_a_parameter_that_was_replaced_is_refused(stage: int) -> None:
             loss = ag.ag_mean(zero.model(np.ones((2, 4))))
         ag.backward(loss)
         zero.step()
+
+
+@STAGES
+def test_a_layer_that_is_frozen_for_some_steps(stage: int) -> None:
+    """And one that is frozen from the start, beside an ordinary optimizer."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(3, 8)).astype("f"), np.arange(8) % 2
+
+    def losses(devices: list[str]) -> list[float]:
+        ag.ag_seed(1)
+        model = ag.ag_sequential(ag.ag_linear(3, 8, activation="tanh"), ag.ag_linear(8, 4), ag.ag_linear(4, 2))
+        optimizer: Any = ag.ZeroOptimizer(model, ag.optimizer_adam, devices, stage, lr=0.02) if devices else (
+            ag.optimizer_adam(model, lr=0.02))
+        network, found = optimizer.model if devices else model, []
+        for i in range(8):
+            model[0].W.requires_grad = not 3 <= i < 6
+            model[1].b.requires_grad = i >= 5
+            optimizer.zero_grad()
+            with ag.with_grad_tape():
+                loss = ag.ag_softmax_cross_entropy_loss(network(ag.ag_tensor(x)), y)
+            ag.backward(loss)
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    np.testing.assert_allclose(losses(DEVICES[:2]), losses([]), rtol=1e-5)

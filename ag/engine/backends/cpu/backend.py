@@ -23,9 +23,10 @@ from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.cpu_threads import WIDE, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
+from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
-from ag.engine.program import OPEN, Given, Launch, Program, before_host, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
@@ -166,7 +167,7 @@ class NumpyBackend(Backend):
         return Buffer(self, Block(address, buffer.block.nbytes), address, buffer.shape, buffer.dtype)
 
     def upload(self, array: Array, into: Buffer) -> None:
-        if OPEN or type(into.block) is not Block:  # otherwise it would find nothing to do
+        if recording_here() is not None or type(into.block) is not Block:  # otherwise it would find nothing to do
             before_host(into)
         note_written(into)
         self._fill(into, array)
@@ -203,7 +204,7 @@ class NumpyBackend(Backend):
         return loaded(buffer.native.copy(), buffer.dtype)
 
     def look(self, buffer: Buffer) -> Array:
-        if OPEN or type(buffer.block) is not Block:  # otherwise both would find nothing to do
+        if recording_here() is not None or type(buffer.block) is not Block:  # otherwise both would find nothing to do
             self.refuse_while_recording("reads a tensor on the host")
             before_host(buffer)
         memory: Array = buffer.native.view()

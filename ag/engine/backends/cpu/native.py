@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy as copy_of
 from functools import partial
-from importlib import import_module
 from itertools import groupby
-from types import ModuleType
 from typing import cast
 
 from ag.engine.arena import OFFSET_BITS, Block
@@ -19,16 +17,13 @@ from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import F32
+from ag.engine.interpreter import recording_here
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import OPEN, Given, Launch, Program
+from ag.engine.program import Given, Launch, Program
+from ag.native import code as _code
 
 _HELD = 1 << 16  # work of a program during which Python's lock is held: some ten microseconds
-
-try:
-    _code: ModuleType | None = import_module("ag.engine.backends._launch")
-except ImportError:  # there was no compiler
-    _code = None
 
 
 class NativeProgram(NumpyProgram):
@@ -86,8 +81,7 @@ class NativeBackend(NumpyBackend):
 
     def _quickly(self, launch: Callable[..., object], kernels: Library) -> object:
         """Compile `launch`; what compiled code does not know falls back to it."""
-        assert _code is not None
-        return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, note_written, Buffer, Block,
+        return _code.Launch(self, _table(self._kernels), self.settings, launch, note_written, Buffer, Block,
                             OFFSET_BITS, kernels.launch_at, None, tuple, ())
 
     def run_quickly(self, program: NativeProgram, words: bytes, work: list[int]) -> None:
@@ -141,7 +135,7 @@ class NativeBackend(NumpyBackend):
         ``launch.c`` does the same in a third of the time, and falls back to this for what is new to it.
         """
         kernel = self._kernels.get(primitive.name)
-        if (kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
+        if (kernel is None or primitive.outputs != 1 or primitive.updates or recording_here() is not None
                 or self.settings.events is not None):
             return super().launch(primitive, *operands, into=into, **params)
         kinds: list[object] = []

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib import import_module
-from types import ModuleType
 
 from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backend import Backend
@@ -19,16 +17,12 @@ from ag.engine.backends.vulkan.stream.commands import Command
 from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import F32
+from ag.engine.interpreter import recording_here
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
-from ag.engine.program import OPEN
+from ag.native import code as _code
 
 _KEPT = 4096  # kinds of launches of one primitive
 _ALIGNED, _ELSEWHERE = 0, 4  # addresses that stand for all multiples of 16 bytes, and for all others
-
-try:
-    _code: ModuleType | None = import_module("ag.engine.backends._launch")
-except ImportError:  # built without a compiler
-    _code = None
 
 Ready = tuple[None, int, tuple[int, ...], object, tuple[object, object]]
 
@@ -48,7 +42,7 @@ class Quick:
         if _code is None:
             return slowly
         same = (backend.settings, "precision", "highest"), (self._kernels, "tiles", self._tiles)
-        return _code.Launch(backend, self._table, OPEN, backend.settings, slowly, note_written, Buffer, Block,
+        return _code.Launch(backend, self._table, backend.settings, slowly, note_written, Buffer, Block,
                             OFFSET_BITS, 0, self._record, Command, same)
 
     def _record(self, command: Command) -> None:
@@ -58,7 +52,8 @@ class Quick:
     def learn(self, primitive: Primitive, operands: tuple[Buffer, ...], params: Params, out: object) -> None:
         """Note the recipe of a launch, for the next of its kind."""
         entry = self._table.get(primitive.name)
-        if OPEN or entry is None or not isinstance(out, Buffer) or self._kernels.tiles != self._tiles:
+        if entry is None or not isinstance(out, Buffer) or recording_here() is not None or (
+                self._kernels.tiles != self._tiles):
             return
         ready, names = entry
         key = (*[x for b in operands for x in (b.shape, b.dtype)], *[params[name] for name in names if name in params])

@@ -82,9 +82,7 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
     assert run.returncode != 0 and message in run.stderr and "pointwise.c" in run.stderr, run.stdout + run.stderr
 
 
-HELPERS = (Path("ag", "engine", "arena.c"), Path("ag", "engine", "backends", "launch.c"),
-           Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
-           Path("ag", "parallel", "comm", "rows.c"), Path("ag", "autograd", "operands.c"))
+NATIVE = TESTS.parent / "ag" / "native"
 TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/test_quick.py",
              "engine/backends/cpu/test_launch.py", "autograd/captured/test_unchanged.py",
              "autograd/captured/test_replay.py", "parallel/comm/test_add_up.py",
@@ -93,10 +91,8 @@ TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/te
 
 def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
     command, library = compiler_with("address")
-    for source in HELPERS:
-        name = ".".join((*source.parent.parts, f"_{source.stem}"))
-        subprocess.run([*command, *flags_of("address"), "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}",
-                        str(sources / source), "-o", str(folder / f"{name}.so")], check=True, timeout=DEADLINE_S)
+    subprocess.run([*command, *flags_of("address"), "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}",
+                    *map(str, sources.glob("*.c")), "-o", str(folder / "_code.so")], check=True, timeout=DEADLINE_S)
     return run_with(library, "-m", "pytest", "-qsx", "-m", "not slow", "-k", "not swiftshader",
                     "-p", "engine.backends.cpu.preloaded", "-p", "no:cacheprovider",
                     *[str(TESTS / path) for path in TESTED_BY], AG_TEST_HELPERS=str(folder), PYTHONMALLOC="malloc")
@@ -104,15 +100,15 @@ def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_nothing_is_found_in_the_helpers(tmp_path: Path) -> None:
-    run = helpers(tmp_path, TESTS.parent)
+    run = helpers(tmp_path, NATIVE)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.slow
 def test_a_defect_of_a_helper_is_found(tmp_path: Path) -> None:
-    for source in HELPERS:
-        (tmp_path / source.parent).mkdir(parents=True, exist_ok=True)
-        text = (TESTS.parent / source).read_text("utf-8")
-        (tmp_path / source).write_text(text.replace("*starts[OPERANDS + 1]", "*starts[2]"), "utf-8")
+    for source in NATIVE.iterdir():
+        if source.suffix in (".c", ".h"):
+            text = source.read_text("utf-8")
+            (tmp_path / source.name).write_text(text.replace("*starts[OPERANDS + 1]", "*starts[2]"), "utf-8")
     run = helpers(tmp_path, tmp_path)
     assert run.returncode != 0 and "launch.c" in run.stderr, run.stdout + run.stderr

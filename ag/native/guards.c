@@ -9,13 +9,7 @@ of notes, once; the lists in a row stay those of the notes, which keep them up t
     single      (places, names, ids)                   closure cells, defaults of functions
     contents    (container, items)                     a list, or a dict: its keys, then its values */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-
-#ifndef Py_T_OBJECT_EX /* before Python 3.12 */
-#define Py_T_OBJECT_EX T_OBJECT_EX
-#endif
+#include "native.h"
 
 enum { UNSURE, SURE, FAILED = -1 }; /* what every comparison answers */
 
@@ -28,7 +22,6 @@ typedef struct {
     PyObject *missing; /* what stands for the meaning of a name that is nowhere */
 } Unchanged;
 
-#define ITEM PyTuple_GET_ITEM
 
 /* ---------------------------------------------------------------------------------------------- slots */
 
@@ -285,19 +278,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
 
 static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, dealloc},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
-static PyType_Spec spec = {"ag.autograd.captured._unchanged.Unchanged", sizeof(Unchanged), 0,
+static PyType_Spec spec = {"ag.native._code.Unchanged", sizeof(Unchanged), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
 
-static int execute(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int status = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return status;
-}
-
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_unchanged", .m_slots = module_slots};
-
-PyMODINIT_FUNC PyInit__unchanged(void) { return PyModuleDef_Init(&definition); }
+int add_guards(PyObject *module) { return add_type(module, &spec); }

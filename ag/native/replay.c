@@ -7,14 +7,12 @@ call that is due to be compared; gradients or results that must be moved first. 
 /* It is made of:
 
     thread      the only one that calls it; 0: any
-    open        a dict, empty if no thread records
     settings    (context variable, value): required values
     same        (object, name, value): required attributes
-    kinds       of each argument: (type, slot, dtype, shape)
-    trusted     `calls` is counted here; at `due` a call is compared, and at each call if `first` is not None, except
-                with the arguments that `same` refers to
+    kinds       of each argument: (type, slot, dtype, shape), of a tensor (type, slot, name, None)
+    trusted     `calls` is counted here; at `due` a call is compared
     program     its `leases` is a list of (block, leases)
-    surely      the quick guard, see unchanged.c
+    surely      the quick guard, see guards.c
     guards      return a change in words, or None; so does `change`, which is given the quick guard's answer
     check       raises for values that are not allowed; None if all are
     grads       (tensors, gradients): the required `.grad` of each
@@ -22,15 +20,14 @@ call that is due to be compared; gradients or results that must be moved first. 
     run         runs the launches, given ((buffer, values), ...)
     results     makes the result of the arguments; None: it is None
 
-An argument is of exactly the type given. A tensor wants no gradient, and its buffer has this device, dtype and shape;
-the slot is a buffer. An array has this dtype and shape; the slot is a buffer, or a method that adds it to a list. */
+No argument comes twice, and each is of exactly the type given. A tensor wants no gradient and has the name, and its
+buffer has the device, dtype and shape of the slot, a buffer. An array has this dtype and shape; the slot is a buffer,
+or a method that adds it to a list. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
 #include <pythread.h>
-#include <structmember.h>
 
-enum { OPEN, SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, SURELY, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
+enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, SURELY, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
        PARTS };
 
 typedef struct {
@@ -40,14 +37,13 @@ typedef struct {
     Py_ssize_t grad;
 } Replay;
 
-enum { BUFFER, REQUIRES_GRAD, BACKEND, DTYPE, SHAPE, CALLS, DUE, FIRST, SAME_ONES, LEASES, ATTRIBUTES };
-static const char *const ATTRIBUTE[ATTRIBUTES] = {"buffer", "requires_grad", "backend", "dtype", "shape",
-                                                  "calls",  "due",           "first",   "same",  "leases"};
+enum { BUFFER, REQUIRES_GRAD, NAME, BACKEND, DTYPE, SHAPE, CALLS, DUE, LEASES, ATTRIBUTES };
+static const char *const ATTRIBUTE[ATTRIBUTES] = {"buffer", "requires_grad", "name", "backend", "dtype",
+                                                  "shape",  "calls",         "due",  "leases"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
 enum { UNUSUAL, USUAL, FAILED = -1 }; /* what every question answers */
 
-#define ITEM PyTuple_GET_ITEM
 
 /* Whether an attribute is `wanted`, or equal to it where `equal`. */
 static int has(PyObject *x, PyObject *name, PyObject *wanted, int equal) {
@@ -97,7 +93,7 @@ static int put(PyObject *slot, PyObject *array, PyObject *given) {
 static int give(PyObject *x, PyObject *kind, PyObject *given) {
     PyObject *slot = ITEM(kind, 1);
     int answer = (PyObject *)Py_TYPE(x) == ITEM(kind, 0) ? USUAL : UNUSUAL;
-    if (answer == USUAL && ITEM(kind, 2) != Py_None) { /* an array */
+    if (answer == USUAL && ITEM(kind, 3) != Py_None) { /* an array */
         answer = has(x, attribute[DTYPE], ITEM(kind, 2), 0);
         if (answer == USUAL)
             answer = has(x, attribute[SHAPE], ITEM(kind, 3), 1);
@@ -105,6 +101,8 @@ static int give(PyObject *x, PyObject *kind, PyObject *given) {
     }
     if (answer == USUAL)
         answer = has(x, attribute[REQUIRES_GRAD], Py_False, 0);
+    if (answer == USUAL)
+        answer = has(x, attribute[NAME], ITEM(kind, 2), 1);
     PyObject *buffer = answer == USUAL ? PyObject_GetAttr(x, attribute[BUFFER]) : NULL;
     if (buffer == NULL)
         return answer == USUAL ? FAILED : answer;
@@ -127,6 +125,10 @@ static PyObject *all_given(Replay *self, PyObject *args) {
     if (PyTuple_GET_SIZE(args) != PyTuple_GET_SIZE(kinds))
         return NULL;
     PyObject *given = PyList_New(0);
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(args); i++) /* one object twice is one slot of another program */
+        for (Py_ssize_t j = 0; given != NULL && j < i; j++)
+            if (ITEM(args, i) == ITEM(args, j))
+                Py_CLEAR(given);
     for (Py_ssize_t i = 0; given != NULL && i < PyTuple_GET_SIZE(args); i++)
         if (give(ITEM(args, i), ITEM(kinds, i), given) != USUAL)
             Py_CLEAR(given);
@@ -172,38 +174,10 @@ static int leases_hold(Replay *self) {
     return answer;
 }
 
-/* Whether the arguments are those that weak references refer to. */
-static int are(PyObject *args, PyObject *references) {
-    int answer = PyList_CheckExact(references) && PyList_GET_SIZE(references) == PyTuple_GET_SIZE(args);
-    for (Py_ssize_t i = 0; answer == USUAL && i < PyTuple_GET_SIZE(args); i++) {
-        PyObject *reference = PyList_GET_ITEM(references, i), *now;
-        if (!PyWeakref_CheckRefExact(reference))
-            return UNUSUAL;
-#if PY_VERSION_HEX >= 0x030D0000
-        if (PyWeakref_GetRef(reference, &now) < 0)
-            return FAILED;
-#else
-        now = Py_NewRef(PyWeakref_GetObject(reference));
-#endif
-        answer = now == ITEM(args, i);
-        Py_XDECREF(now);
-    }
-    return answer;
-}
-
 /* The number of this call, a new reference; NULL, perhaps with an error, if it has to be compared. */
-static PyObject *number_of(Replay *self, PyObject *args) {
-    PyObject *trusted = self->part[TRUSTED];
-    int answer = has(trusted, attribute[FIRST], Py_None, 0);
-    if (answer == UNUSUAL) {
-        PyObject *same = PyObject_GetAttr(trusted, attribute[SAME_ONES]);
-        answer = same == NULL ? FAILED : are(args, same);
-        Py_XDECREF(same);
-    }
-    if (answer != USUAL)
-        return NULL;
+static PyObject *number_of(Replay *self) {
+    PyObject *trusted = self->part[TRUSTED], *number = NULL;
     PyObject *calls = PyObject_GetAttr(trusted, attribute[CALLS]), *due = PyObject_GetAttr(trusted, attribute[DUE]);
-    PyObject *number = NULL;
     if (calls != NULL && due != NULL) {
         const long long now = PyLong_AsLongLong(calls) + 1, next = PyLong_AsLongLong(due);
         if (!PyErr_Occurred() && now < next)
@@ -239,11 +213,11 @@ static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
     PyObject *args;
     if (!PyArg_ParseTuple(tuple, "O!:Replay", &PyTuple_Type, &args))
         return NULL;
-    int answer = PyDict_GET_SIZE(self->part[OPEN]) == 0 &&
+    int answer = recording_of_thread() == NULL &&
                  (self->thread == 0 || self->thread == PyThread_get_thread_ident());
     if (answer == USUAL)
         answer = settings_hold(self);
-    PyObject *number = answer == USUAL ? number_of(self, args) : NULL, *result = NULL;
+    PyObject *number = answer == USUAL ? number_of(self) : NULL, *result = NULL;
     PyObject *given = number == NULL ? NULL : all_given(self, args);
     if (given == NULL)
         answer = PyErr_Occurred() ? FAILED : UNUSUAL;
@@ -251,7 +225,9 @@ static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
         answer = nothing_changed(self);
     if (answer == USUAL && self->part[CHECK] != Py_None) {
         result = PyObject_CallOneArg(self->part[CHECK], args);
-        answer = result == NULL ? FAILED : USUAL;
+        answer = result != NULL ? USUAL : PyErr_ExceptionMatches(PyExc_Exception) ? UNUSUAL : FAILED;
+        if (answer == UNUSUAL)
+            PyErr_Clear();
         Py_CLEAR(result);
     }
     if (answer == USUAL)
@@ -308,8 +284,8 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *p[PARTS], *grad;
     PyTypeObject *const tuple = &PyTuple_Type;
     unsigned long thread;
-    if (!PyArg_ParseTuple(args, "kO!O!O!O!OOOO!OOO!O!O!OOO!:Replay", &thread, &PyDict_Type, &p[OPEN], tuple, &p[SETTINGS],
-                          tuple, &p[SAME], tuple, &p[KINDS], &p[TRUSTED], &p[PROGRAM], &p[SURELY], tuple,
+    if (!PyArg_ParseTuple(args, "kO!O!O!OOOO!OOO!O!O!OOO!:Replay", &thread, tuple, &p[SETTINGS], tuple,
+                          &p[SAME], tuple, &p[KINDS], &p[TRUSTED], &p[PROGRAM], &p[SURELY], tuple,
                           &p[GUARDS], &p[CHANGE], &p[CHECK], tuple, &p[GRADS], tuple, &p[BEFORE], tuple, &p[AFTER],
                           &p[RUN], &p[RESULTS], &PyMemberDescr_Type, &grad))
         return NULL;
@@ -332,22 +308,9 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
 
 static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, dealloc},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
-static PyType_Spec spec = {"ag.autograd.captured._replay.Replay", sizeof(Replay), 0,
+static PyType_Spec spec = {"ag.native._code.Replay", sizeof(Replay), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
 
-static int execute(PyObject *module) {
-    for (int i = 0; i < ATTRIBUTES; i++)
-        if ((attribute[i] = PyUnicode_InternFromString(ATTRIBUTE[i])) == NULL)
-            return -1;
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int status = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return status;
+int add_replay(PyObject *module) {
+    return intern(attribute, ATTRIBUTE, ATTRIBUTES) < 0 ? -1 : add_type(module, &spec);
 }
-
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_replay", .m_slots = module_slots};
-
-PyMODINIT_FUNC PyInit__replay(void) { return PyModuleDef_Init(&definition); }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.parallel.comm.tree import opaque_type, tree_flatten, tree_map, tree_unflatten
+from ag.autograd.tree import opaque_type, tree_flatten, tree_map, tree_unflatten
 
 
 class Own(np.ndarray):

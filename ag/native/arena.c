@@ -5,10 +5,7 @@
 Creating objects can run arbitrary Python (garbage collection), which may allocate. So register the block before
 returning it, and check again that the bins were not replaced. The arena is held weakly, as it holds this. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stddef.h>
-#include <structmember.h>
+#include "native.h"
 
 enum { ADDRESS, NBYTES, LEASES, MADE, CHANGES, SLOTS };
 static const char *const SLOT[SLOTS] = {"address", "nbytes", "leases", "made", "changes"};
@@ -222,15 +219,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->loans = Py_NewRef(loans);
     self->block = (PyTypeObject *)Py_NewRef(block);
     self->arena = PyWeakref_NewRef(arena, NULL);
-    for (int i = 0; i < SLOTS && !PyErr_Occurred(); i++) {
-        PyObject *descriptor = PyObject_GetAttrString(block, SLOT[i]);
-        if (descriptor != NULL && Py_TYPE(descriptor) != &PyMemberDescr_Type)
-            PyErr_Format(PyExc_TypeError, "Alloc: %s is no slot of blocks.", SLOT[i]);
-        else if (descriptor != NULL)
-            self->slot[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
-        Py_XDECREF(descriptor);
-    }
-    if (PyErr_Occurred())
+    if (self->arena == NULL || find_slots(self->block, SLOT, self->slot, SLOTS) < 0)
         Py_CLEAR(self);
     (void)named;
     return (PyObject *)self;
@@ -240,20 +229,9 @@ static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Al
 static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
                                    {0, NULL}};
-static PyType_Spec spec = {"ag.engine._arena.Alloc", sizeof(Alloc), 0,
+static PyType_Spec spec = {"ag.native._code.Alloc", sizeof(Alloc), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
 
-static int execute(PyObject *module) {
-    for (int i = 0; i < NAMES; i++)
-        if ((name[i] = PyUnicode_InternFromString(NAME[i])) == NULL)
-            return -1;
-    PyObject *type = PyType_FromSpec(&spec);
-    const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return status;
+int add_arena(PyObject *module) {
+    return intern(name, NAME, NAMES) < 0 ? -1 : add_type(module, &spec);
 }
-
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_arena", .m_slots = module_slots};
-
-PyMODINIT_FUNC PyInit__arena(void) { return PyModuleDef_Init(&definition); }

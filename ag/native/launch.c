@@ -5,7 +5,7 @@ shapes, types and parameters that came before. It is given, once:
     place       the device: its `arena` gives memory, and its `starts` make pointers of addresses
     table       name of a primitive -> (ready, names): (shape, type, ..., parameters...) -> a `Ready` or None, and the
                 names of the parameters, in the order of the key
-    open, settings              a dict, empty if nothing records; `events` is None if nothing takes times
+    settings                    `events` is None if nothing takes times
     slowly, written             the method in Python; told of a buffer before it is written
     buffer, block, bits         the classes of buffers and of blocks on no loan; bits of an address within a segment
     address, record, command    what runs a row of words on a CPU, else 0; what takes a command elsewhere; its class
@@ -14,12 +14,9 @@ shapes, types and parameters that came before. It is given, once:
 A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair, for operands that all begin at a multiple of
 16 bytes and for others: None, or a tuple with the items of `RECIPE`. `Run` replays a small program of the CPU. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stddef.h>
+#include "native.h"
 #include <stdint.h>
 #include <string.h>
-#include <structmember.h>
 
 enum { OPERANDS = 8, KEY = 32, WORDS = 128, HEAD = 3 };            /* the most of each; words before the pointers */
 enum { NBYTES = 1, SHAPE, DTYPE, ROW };                           /* items of `Ready` */
@@ -32,7 +29,7 @@ static const char *const SLOT[SLOTS] = {"backend", "block", "address", "shape", 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *place, *table, *open, *settings, *slowly, *written;
+    PyObject *place, *table, *settings, *slowly, *written;
     PyTypeObject *buffer, *block;
     Py_ssize_t slot[SLOTS];
     int bits;
@@ -46,7 +43,6 @@ static const char *const ATTRIBUTE[ATTRIBUTES] = {"name", "events",   "arena", "
                                                   "into", "itemsize", "put",   "numpy_name"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
-#define ITEM PyTuple_GET_ITEM
 #define FIELD(self, x, which) (*(PyObject **)((char *)(x) + (self)->slot[which]))
 
 /* Whether it is a buffer of this device in a block of its own. */
@@ -247,7 +243,7 @@ static int constant(Launch *self) {
 static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Launch *self = (Launch *)me;
     Py_ssize_t operands = PyVectorcall_NARGS(nargsf) - 1;
-    if (PyDict_GET_SIZE(self->open) == 0 && operands > 0) {
+    if (recording_of_thread() == NULL && operands > 0) {
         PyObject *events = PyObject_GetAttr(self->settings, attribute[EVENTS]);
         PyObject *name = events == Py_None && constant(self) ? PyObject_GetAttr(args[0], attribute[NAME]) : NULL;
         PyObject *entry = name == NULL ? NULL : PyDict_GetItemWithError(self->table, name);
@@ -258,7 +254,7 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
             Py_INCREF(found); /* another thread may forget it while memory is allocated */
             PyObject *out = into == NULL ? made(self, found) : noted(self, into);
             int done = 0;
-            if (out != NULL && PyDict_GET_SIZE(self->open) == 0) /* nobody has begun to record meanwhile */
+            if (out != NULL)
                 done = (self->run == NULL ? recorded : ran)(self, ITEM(found, ROW), out, args + 1, operands);
             Py_DECREF(found);
             if (done > 0 || (out == NULL && PyErr_Occurred()))
@@ -413,7 +409,6 @@ static int traverse(Launch *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->place);
     Py_VISIT(self->table);
-    Py_VISIT(self->open);
     Py_VISIT(self->settings);
     Py_VISIT(self->slowly);
     Py_VISIT(self->written);
@@ -428,7 +423,6 @@ static int traverse(Launch *self, visitproc visit, void *arg) {
 static int clear(Launch *self) {
     Py_CLEAR(self->place);
     Py_CLEAR(self->table);
-    Py_CLEAR(self->open);
     Py_CLEAR(self->settings);
     Py_CLEAR(self->slowly);
     Py_CLEAR(self->written);
@@ -449,11 +443,11 @@ static void dealloc(Launch *self) {
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *place, *table, *open, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant;
+    PyObject *place, *table, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant;
     unsigned long long address;
     int bits;
-    if (!PyArg_ParseTuple(args, "OO!O!OOOO!O!iKOO!O!:Launch", &place, &PyDict_Type, &table, &PyDict_Type, &open,
-                          &settings, &slowly, &written, &PyType_Type, &buffer, &PyType_Type, &block, &bits, &address,
+    if (!PyArg_ParseTuple(args, "OO!OOOO!O!iKOO!O!:Launch", &place, &PyDict_Type, &table, &settings,
+                          &slowly, &written, &PyType_Type, &buffer, &PyType_Type, &block, &bits, &address,
                           &record, &PyType_Type, &command, &PyTuple_Type, &constant))
         return NULL;
     Launch *self = (Launch *)type->tp_alloc(type, 0);
@@ -464,7 +458,6 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->run = (void (*)(const int64_t *))(uintptr_t)address;
     self->place = Py_NewRef(place);
     self->table = Py_NewRef(table);
-    self->open = Py_NewRef(open);
     self->settings = Py_NewRef(settings);
     self->slowly = Py_NewRef(slowly);
     self->written = Py_NewRef(written);
@@ -473,18 +466,8 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->record = Py_NewRef(record);
     self->command = (PyTypeObject *)Py_NewRef(command);
     self->constant = Py_NewRef(constant);
-    for (int i = 0; i < SLOTS; i++) {
-        PyObject *descriptor = PyObject_GetAttrString(buffer, SLOT[i]);
-        if (descriptor != NULL && Py_TYPE(descriptor) != &PyMemberDescr_Type)
-            PyErr_Format(PyExc_TypeError, "Launch: %s is no slot of buffers.", SLOT[i]);
-        else if (descriptor != NULL)
-            self->slot[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
-        Py_XDECREF(descriptor);
-        if (PyErr_Occurred()) {
-            Py_DECREF(self);
-            return NULL;
-        }
-    }
+    if (find_slots(self->buffer, SLOT, self->slot, SLOTS) < 0)
+        Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -492,7 +475,7 @@ static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(La
 static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
                                    {0, NULL}};
-static PyType_Spec spec = {"ag.engine.backends._launch.Launch", sizeof(Launch), 0,
+static PyType_Spec spec = {"ag.native._code.Launch", sizeof(Launch), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
 
 /* Of a `Launch`, the method `run` of a program, all rows, how many, and the function that runs them. */
@@ -522,25 +505,9 @@ static PyType_Slot run_slots[] = {
     {Py_tp_new, run_make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, run_dealloc},
     {Py_tp_traverse, run_traverse}, {Py_tp_clear, run_clear},        {Py_tp_members, run_members},
     {0, NULL}};
-static PyType_Spec run_spec = {"ag.engine.backends._launch.Run", sizeof(Run), 0,
+static PyType_Spec run_spec = {"ag.native._code.Run", sizeof(Run), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, run_slots};
 
-static int execute(PyObject *module) {
-    for (int i = 0; i < ATTRIBUTES; i++)
-        if ((attribute[i] = PyUnicode_InternFromString(ATTRIBUTE[i])) == NULL)
-            return -1;
-    PyType_Spec *const specs[] = {&spec, &run_spec};
-    for (int i = 0; i < 2; i++) {
-        PyObject *type = PyType_FromSpec(specs[i]);
-        const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-        Py_XDECREF(type);
-        if (status < 0)
-            return -1;
-    }
-    return 0;
+int add_launch(PyObject *module) {
+    return intern(attribute, ATTRIBUTE, ATTRIBUTES) < 0 || add_type(module, &spec) < 0 ? -1 : add_type(module, &run_spec);
 }
-
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_launch", .m_slots = module_slots};
-
-PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }

@@ -5,10 +5,7 @@
                                     no others, are tensors of one device and type; else None
     tensor(buffer)                  Tensor(buffer) */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stddef.h>
-#include <structmember.h>
+#include "native.h"
 
 enum { BACKEND, DTYPE, OF_BUFFER };
 static const char *const BUFFER_SLOT[OF_BUFFER] = {"backend", "dtype"};
@@ -109,23 +106,6 @@ static void dealloc(Operands *self) {
     Py_DECREF(type);
 }
 
-/* Where the slots of a class are; -1 with an error if it has not all of them. */
-static int find(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets, int count) {
-    for (int i = 0; i < count; i++) {
-        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, names[i]);
-        if (descriptor == NULL)
-            return -1;
-        if (Py_TYPE(descriptor) != &PyMemberDescr_Type)
-            PyErr_Format(PyExc_TypeError, "Operands: %s is no slot of %.100s.", names[i], type->tp_name);
-        else
-            offsets[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
-        Py_DECREF(descriptor);
-        if (PyErr_Occurred())
-            return -1;
-    }
-    return 0;
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *of_tensor, *of_buffer, *ids;
     if (!PyArg_ParseTuple(args, "O!O!O:Operands", &PyType_Type, &of_tensor, &PyType_Type, &of_buffer, &ids))
@@ -139,8 +119,8 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->tensor = (PyTypeObject *)Py_NewRef(of_tensor);
     self->buffer = (PyTypeObject *)Py_NewRef(of_buffer);
     self->ids = Py_NewRef(ids);
-    if (find(self->tensor, TENSOR_SLOT, self->of_tensor, OF_TENSOR) < 0 ||
-        find(self->buffer, BUFFER_SLOT, self->of_buffer, OF_BUFFER) < 0)
+    if (find_slots(self->tensor, TENSOR_SLOT, self->of_tensor, OF_TENSOR) < 0 ||
+        find_slots(self->buffer, BUFFER_SLOT, self->of_buffer, OF_BUFFER) < 0)
         Py_CLEAR(self);
     (void)named;
     return (PyObject *)self;
@@ -151,17 +131,7 @@ static PyMethodDef methods[] = {{"alike", (PyCFunction)(void (*)(void))alike, ME
                                 {NULL, NULL, 0, NULL}};
 static PyType_Slot type_slots[] = {{Py_tp_new, make},     {Py_tp_dealloc, dealloc},   {Py_tp_traverse, traverse},
                                    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL}};
-static PyType_Spec spec = {"ag.autograd._operands.Operands", sizeof(Operands), 0,
+static PyType_Spec spec = {"ag.native._code.Operands", sizeof(Operands), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
 
-static int execute(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&spec);
-    const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return status;
-}
-
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_operands", .m_slots = module_slots};
-
-PyMODINIT_FUNC PyInit__operands(void) { return PyModuleDef_Init(&definition); }
+int add_operands(PyObject *module) { return add_type(module, &spec); }

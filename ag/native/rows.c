@@ -10,8 +10,7 @@ finite, and None for arrays that it does not take. Where there is much to do it 
 threads share it out, beside so many callers, if `run_at` is the address of what runs the CPU's kernels
 (`ag_run_beside` of ag/engine/backends/cpu/kernels/run.c); 0: this one alone. Knows no tree. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -222,6 +221,4 @@ end:
 
 static PyMethodDef methods[] = {{"add_up", add_up, METH_VARARGS, "Add up rows; see the head of rows.c."},
                                 {NULL, NULL, 0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_methods = methods};
-
-PyMODINIT_FUNC PyInit__rows(void) { return PyModuleDef_Init(&definition); }
+int add_rows(PyObject *module) { return PyModule_AddFunctions(module, methods); }

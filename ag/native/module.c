@@ -1,0 +1,47 @@
+/* The extension module `ag.native._code`: the types and functions of all files of this folder. */
+
+#include "native.h"
+
+int add_type(PyObject *module, PyType_Spec *spec) {
+    PyObject *type = PyType_FromSpec(spec);
+    const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return status;
+}
+
+int intern(PyObject **strings, const char *const *names, int count) {
+    for (int i = 0; i < count; i++)
+        if ((strings[i] = PyUnicode_InternFromString(names[i])) == NULL)
+            return -1;
+    return 0;
+}
+
+int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets, int count) {
+    for (int i = 0; i < count; i++) {
+        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, names[i]);
+        if (descriptor == NULL)
+            return -1;
+        if (Py_TYPE(descriptor) != &PyMemberDescr_Type)
+            PyErr_Format(PyExc_TypeError, "%s is no slot of %.100s.", names[i], type->tp_name);
+        else
+            offsets[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+        Py_DECREF(descriptor);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+static int execute(PyObject *module) {
+    int (*const parts[])(PyObject *) = {add_arena,    add_guards, add_interpreter, add_launch,
+                                           add_operands, add_replay, add_rows};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i](module) < 0)
+            return -1;
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_code", .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__code(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,32 @@
+/* What the C files of this folder share. */
+
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+
+#ifndef Py_T_OBJECT_EX /* before Python 3.12 */
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#endif
+
+#define ITEM PyTuple_GET_ITEM
+
+/* Add a type to the module; -1 with an error. */
+int add_type(PyObject *module, PyType_Spec *spec);
+/* Make strings that live for ever and are the same objects as Python's; -1 with an error. */
+int intern(PyObject **strings, const char *const *names, int count);
+/* Find the offsets of slots of a class; -1 with an error if it has not all of them. */
+int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets, int count);
+
+/* The interpreter that records in this thread, borrowed; NULL: none. */
+PyObject *recording_of_thread(void);
+
+/* One per file: add what the file has to the module; -1 with an error. */
+int add_arena(PyObject *module);
+int add_guards(PyObject *module);
+int add_interpreter(PyObject *module);
+int add_launch(PyObject *module);
+int add_operands(PyObject *module);
+int add_replay(PyObject *module);
+int add_rows(PyObject *module);
