@@ -61,9 +61,10 @@ DEFECTS = [
     Defect(
         "work on another device is not recorded",
         *(_RECORDING, "elif self.backend is not device:", "elif False:"),
-        *(_BACKEND, "            mine.note(launch)", "            mine.note(launch) if mine.backend is self else None"),
+        *(_RECORDING, "        self.launches.append(launch)\n",
+          "        self.launches.extend([launch] if self.backend is device else [])\n"),
         *(_CALL, "if not recording.launches:", "if False:"),
-        *(_BACKEND, "mine.waits else None", "mine.waits and mine.backend is self else None"),
+        *(_RECORDING, "waits = self.waits\n", "waits = self.waits and self.backend is device\n"),
     ),
     Defect(
         "a replay leaves no gradient",
@@ -82,7 +83,8 @@ DEFECTS = [
     ),
     Defect(
         "optimizers and devices move parameters unseen",
-        *(_NOTES, "if moved is not None and moved.buffer is not buffer:", "if False:"),
+        *(_NOTES, "if tensor.buffer is not buffer:", "if False:"),
+        *(_NOTES, '(attributes["buffer"], tensors, places), ', ""),
     ),
     Defect("an array of the step's own stands for its argument", _ARGUMENTS, "example.copy()  #", "example  #"),
     Defect(
@@ -98,8 +100,9 @@ DEFECTS = [
     Defect(
         "work of threads is not recorded",
         *("ag/parallel/replicas/parallel_apply.py", "if len(calls) > 1 and recording_here() is not None:", "if False:"),
-        *(_RECORDING, "if id(b.block) in self.foreign:", "if False:"),
-        *(_RECORDING, "if id(b.block) in self.made:", "if False:"),
+        *(_RECORDING, "if self._is_foreign(b.block):", "if False:"),
+        *(_RECORDING, "if foreign is not None:", "if False:"),
+        *(_RECORDING, "owner.fail(_threaded((self.nbytes,)))", "pass"),
         *_UNCOMPARED,
     ),
     Defect("settings of layers may change", _NOTES, "if not same(noted, now):", "if False:"),
@@ -176,14 +179,14 @@ DEFECTS = [
         *(_ARGUMENTS, "StepArgument(self._example)", "self._example.view()"),
         *("ag/parallel/trainer/plans.py", "            plan.captured.result(leaves)",
           "            plan.captured.result(leaves)\n            for t in plan.captured._programs:\n"
-          "                t.first, t.due = None, 1 << 30"),
+          "                t.due = 1 << 30"),
         *_TAKEN,
     ),
     Defect(
         "dp_train does not see numbers that change in samples",
-        *("ag/parallel/comm/tree.py", "def _constant(x: object) -> _Constant:",
+        *("ag/autograd/tree.py", "def _constant(x: object) -> _Constant:",
           "def _constant(x: object) -> _Constant:\n    return _Same(type(x), x)"),
-        *("ag/parallel/comm/tree.py", "def tree_flatten(",
+        *("ag/autograd/tree.py", "def tree_flatten(",
           "class _Same(_Constant):\n    __eq__ = lambda self, other: True\n    __hash__ = lambda self: 0\n\n\n"
           "def tree_flatten("),
     ),

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from machine.changes import GLOBALS, RATES, SETTINGS, changes
 from machine.models import KINDS
 from machine.pair import Pair
-from machine.steps import HOSTILE, KNOWN, READ, RETURNS, Spec
-from machine.training import HABITS, KNOWN_HABITS, READING
+from machine.steps import HOSTILE, READ, RETURNS, Spec
+from machine.training import HABITS, READING
 from machine.world import MOMENTS
 
 DTYPES = ("f32", "f32", "f32", "f16", "bf16")
@@ -18,8 +18,7 @@ often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
 batches = st.sampled_from([0, 0, 0, 1, 1, 2])
 numbers = st.sampled_from([0.25, 0.5, 0.75, 1.5])
-hostile_ways = st.sampled_from([way for way in HOSTILE if way and way not in KNOWN])
-known_ways = st.sampled_from([*KNOWN])
+hostile_ways = st.sampled_from([way for way in HOSTILE if way])
 harmless = st.just("")
 rarely = st.sampled_from([False] * 9 + [True])
 specs = st.builds(
@@ -45,7 +44,6 @@ class Machine(RuleBasedStateMachine):
     pair: Pair
     kinds: tuple[str, ...] = tuple(KINDS)
     dtypes: tuple[str, ...] = DTYPES
-    known = False  # whether steps do what is known to diverge
 
     def do(self, name: str, /, **arguments: Any) -> None:
         self.pair.do(name, **arguments)
@@ -179,7 +177,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def hostile_step(self, data: st.DataObject) -> None:
-        hostile, returns = data.draw(known_ways if self.known else hostile_ways), data.draw(st.sampled_from([*RETURNS]))
+        hostile, returns = data.draw(hostile_ways), data.draw(st.sampled_from([*RETURNS]))
         form = data.draw(st.sampled_from(["arrays", "tensors", "same"]), label="form")
         if self.steps == 3:
             self.do("drop_step", i=0)
@@ -334,7 +332,7 @@ class Machine(RuleBasedStateMachine):
         accumulate=st.integers(1, 2),
     )
     def train(self, habits: list[str], **arguments: Any) -> None:
-        for habit in [*KNOWN_HABITS] if self.known else habits:
+        for habit in habits:
             self.do("train", habit=habit, **arguments)
 
     @rule()
@@ -359,7 +357,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def machine_for(
-    pair: Pair, kinds: tuple[str, ...] = tuple(KINDS), dtypes: tuple[str, ...] = DTYPES, known: bool = False
+    pair: Pair, kinds: tuple[str, ...] = tuple(KINDS), dtypes: tuple[str, ...] = DTYPES
 ) -> type[Machine]:
     """Make a machine whose worlds are those of `pair`."""
-    return type("Machine", (Machine,), {"pair": pair, "kinds": kinds, "dtypes": dtypes, "known": known})
+    return type("Machine", (Machine,), {"pair": pair, "kinds": kinds, "dtypes": dtypes})

@@ -29,10 +29,10 @@ LENGTH = 25  # actions of one example
 
 
 def explore(
-    pair: Pair, number: int, examples: int, length: int = LENGTH, kinds: tuple[str, ...] = (), known: bool = False
+    pair: Pair, number: int, examples: int, length: int = LENGTH, kinds: tuple[str, ...] = ()
 ) -> str:
     """Run some examples; return the divergence that was found, or nothing."""
-    machine = machine_for(pair, kinds, known=known) if kinds else machine_for(pair, known=known)
+    machine = machine_for(pair, kinds) if kinds else machine_for(pair)
     chosen = settings(
         max_examples=examples,
         stateful_step_count=length,
@@ -58,7 +58,6 @@ def main() -> int:
     parser.add_argument("--kinds", default="", help="models, with commas")
     parser.add_argument("--without", default="", help="actions that are left out, with commas")
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--known", action="store_true", help="also what is known to diverge (steps.py, training.py)")
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
@@ -67,7 +66,7 @@ def main() -> int:
     actions, refused = {}, {}
     while steps < given.steps and not (found and given.first):
         pair = Pair(given.device, not given.eager, tuple(given.without.split(",")))
-        explore(pair, number, 10, kinds=tuple(filter(None, given.kinds.split(","))), known=given.known)
+        explore(pair, number, 10, kinds=tuple(filter(None, given.kinds.split(","))))
         number += 1
         steps += sum(pair.actions.values())
         for total, part in ((actions, pair.actions), (refused, pair.refused)):

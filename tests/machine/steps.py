@@ -45,8 +45,6 @@ HOSTILE = {
     "default device": "with ag.ag_device(other):\n    made = ag.ag_tensor([1.0])\n"
     "penalty = ag.ag_to_device(ag.ag_mean(made), device)",
 }
-# Diverge today: faults of the seam between steps and capture, by their reproductions; test_machine.py expects them.
-KNOWN = {"shares a parameter": "a01", "asks what was passed twice": "a05", "catches an error": "a07"}
 # What some of these read, by the names of the action `set_global`.
 READ = {"raises after an update": "trouble", "freezes": "trouble",
         "global": "shift", "dict": "scale", "raises": "trouble", "closure tensor": "new weights",

@@ -9,8 +9,7 @@ from machine.defects import DEFECTS, ROOT
 from machine.pair import Divergence, Pair
 from machine.rules import Machine
 from machine.run import explore
-from machine.steps import KNOWN, Spec
-from machine.training import KNOWN_HABITS
+from machine.steps import Spec
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_a_difference_is_seen() -> None:
     pair.close()
 
 
-# ---------------------------------------------------------------------------------------------- known faults
+# ---------------------------------------------------------------------------------------------- once known faults
 
 
 @pytest.fixture
@@ -59,17 +58,15 @@ def plain() -> Iterator[Pair]:
     made.close()
 
 
-@pytest.mark.xfail(strict=True, raises=Divergence, reason="a fault of the seam between steps and capture")
-@pytest.mark.parametrize("hostile", KNOWN)
-def test_a_step_that_is_known_to_diverge(plain: Pair, hostile: str) -> None:
+@pytest.mark.parametrize("hostile", ["shares a parameter", "asks what was passed twice", "catches an error"])
+def test_a_hostile_step(plain: Pair, hostile: str) -> None:
     plain.do("new_step", spec=Spec(hostile=hostile))
     for k in range(6):
         plain.do("step", i=0, batch=k % 2, form="same")
 
 
-@pytest.mark.xfail(strict=True, raises=Divergence, reason="a copy of a sample or a layer stands for the thing itself")
-@pytest.mark.parametrize("habit", KNOWN_HABITS)
-def test_a_training_that_is_known_to_diverge(plain: Pair, habit: str) -> None:
+@pytest.mark.parametrize("habit", ["counts in samples", "counts in a layer"])
+def test_a_training_that_counts(plain: Pair, habit: str) -> None:
     plain.do("train", habit=habit, capture=True, replicas=2, micro_batch=2, accumulate=1)
 
 

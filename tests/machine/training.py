@@ -96,10 +96,8 @@ CALLBACKS: dict[str, Callable[[Any, list[Sample]], None]] = {
     "changes arrays": _change_arrays,
     "freezes": _freeze,
 }
-HABITS = ["", "dropout", "dropout for some", "class weights", "augments", "counts", "decides", *CALLBACKS]
-
-# Diverge today, as in steps.py: a counter in a sample is dropped, one in a layer is counted by each replica for itself.
-KNOWN_HABITS = {"counts in samples": "a02", "counts in a layer": "a16"}
+HABITS = ["", "dropout", "dropout for some", "class weights", "augments", "counts", "decides", "counts in samples",
+          "counts in a layer", *CALLBACKS]
 READING = ["class weights", "decides"]  # those that read values of samples in Python
 
 

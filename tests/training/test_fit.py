@@ -443,3 +443,33 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
     with expect_error("of dp_train", ag.CheckpointError, "of dp_train alone"):
         train(net(), **resumed)
     assert train(net(), checkpoint=tmp_path / "new", resume=True).epochs == 3
+
+
+@pytest.mark.parametrize("capture", [False, "auto"])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_step_that_fails_changes_nothing(at: int, capture: bool | str) -> None:
+    """Weights, running statistics and the optimizer's state are those of the last step that was made."""
+    x = np.random.default_rng(0).normal(size=(32, 2)).astype("f") * 3 + 5
+
+    def trained(steps: int, fails: bool) -> dict[str, Any]:
+        ag.ag_seed(3)
+        model, calls = ag.nn.Sequential(ag.nn.BatchNorm(2), ag.nn.Linear(2, 1)), []
+
+        class Counts(ag.training.Callback):
+            def on_step_end(self, run: Any, step: int, loss: float) -> None:
+                calls.append(1)
+
+        def loss(output: ag.Tensor, target: ag.Tensor) -> ag.Tensor:
+            if fails and len(calls) == steps:
+                raise RuntimeError("no loss")
+            return ag.ag_mse_loss(output, target)
+
+        data = (x, x[:, :1]) if fails else (x[: 8 * steps], x[: 8 * steps, :1])
+        try:
+            ag.fit(model, data, epochs=1, batch_size=8, loss=loss, shuffle=False, verbose=False, capture=capture,
+                   callbacks=[Counts()])
+        except RuntimeError:
+            assert fails
+        return {name: value.tolist() for name, value in model.state_dict().items()}
+
+    assert trained(at, True) == trained(at, False)

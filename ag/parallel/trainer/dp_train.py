@@ -459,6 +459,9 @@ class _Job:
             except DeviceError as error:
                 self._trainer.go_on_without(error)
                 self._trainer.settle()
+            except Exception:
+                self._trainer.settle()  # a step that fails changes nothing
+                raise
 
     def _check(self) -> None:
         """Compare all replicas with the host."""

@@ -19,6 +19,7 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.half import LossScale
 from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree, tree_leaves, tree_map
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.engine.kernels.elementwise import add, copy, scale
@@ -29,11 +30,10 @@ from ag.nn.layer import Model
 from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.optim.gradients import refuse_untrained
-from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import Node, TreeSum
 from ag.parallel.trainer.load_balance import DeviceClock
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
-from ag.parallel.trainer.plans import CapturePolicy, Plans
+from ag.parallel.trainer.plans import CapturePolicy, Numbers, Plans
 from ag.parallel.trainer.stacks import Stack
 
 LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
@@ -81,6 +81,7 @@ class Replica:
         self._moved_view = self.row.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
+        self.counted = 0  # stacks of this step that are in the tree, as their random numbers were counted
         self.given: tuple[Sequence[Stack], int, int | None] = (), 0, None  # arguments of the next `run`
         self.collected: list[Node] = []
         self.begin_anew()
@@ -115,19 +116,29 @@ class Replica:
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some stacks; an asynchronous device is not waited for.
 
-        `first`, the number of stacks in earlier steps, decides the random streams.  A stack takes `draws` streams; None
-        for the first of the job.
+        `first`, the number of stacks in earlier steps, decides the random streams.  A stack takes `draws` streams.
         """
-        self._tree = TreeSum(self._added)
-        for stack in stacks:
-            if stack.passes:
-                self.plans.run(stack.together, stack.streams(first, draws))
-                row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
-                self._tree.push(stack.place, stack.parts, row)
-            else:
-                row = self._sum_of(stack)
-                self._tree.push(stack.place, stack.parts, row)
+        done, self.counted = self.counted, 0
+        if not done:
+            self._tree = TreeSum(self._added)
+        for stack in stacks[done:]:
+            self._pass(stack, stack.streams(first, draws), len(stacks) == 1)
         self.backend.submit()
+
+    def count(self, stack: Stack) -> None:
+        """Compute the first stack of the job; `run` goes on behind it.  `plans.drawn` is how many streams it took."""
+        self._tree = TreeSum(self._added)
+        self._pass(stack, stack.streams(0, None), False)
+        self.counted = 1
+
+    def _pass(self, stack: Stack, streams: Numbers, alone: bool) -> None:
+        """Add the row of a stack to the tree; `alone`: the step has no other."""
+        if stack.passes:
+            self.plans.run(stack.together, streams)
+            row = self._weighed(stack, len(self._tree.nodes), alone)
+        else:
+            row = self._sum_of(stack)
+        self._tree.push(stack.place, stack.parts, row)
 
     def _sum_of(self, stack: Stack) -> Buffer:
         """Return the row of a stack whose samples are passed one by one and added up in their own tree."""
@@ -256,7 +267,7 @@ class Replica:
 
     def settle(self) -> None:
         """Discard an interrupted step, except for weights and buffers."""
-        self._tree = TreeSum(self._added)
+        self._tree, self.counted = TreeSum(self._added), 0
         self.plans.clear()
         for p in self.params.values():
             p.grad = None

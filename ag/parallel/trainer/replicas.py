@@ -95,10 +95,10 @@ class Replicas:
         return [r.collected for r in self._replicas]
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
-        """Run the first stack of the job, if it is here, and return how many random streams it takes."""
+        """Compute the first stack of the job, if it is here, and return how many random streams it took."""
         for replica, stacks in zip(self, shards, strict=True):
             if stacks and stacks[0].place == 0 and stacks[0].heads:
-                self._threads.run([_task(replica, partial(replica.run, stacks[:1], 0, None))], k)
+                self._threads.run([_task(replica, partial(replica.count, stacks[0]))], k)
                 return replica.plans.drawn
         return None
 

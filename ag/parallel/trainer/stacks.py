@@ -13,10 +13,10 @@ import numpy as np
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree, sequence_of, tree_map
 from ag.engine.primitive import Array
 from ag.ops.indexing import ag_concat
 from ag.ops.reshape import ag_reshape
-from ag.parallel.comm.tree import Tree, sequence_of
 from ag.parallel.comm.tree_reduction import PART
 
 _CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
@@ -169,7 +169,8 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
     if not all_alike(stack.samples):
         return None
     try:
-        apart = [loss_of(sample) for sample in stack.samples]
+        # functions may change lists and dicts in samples, which are to see that once
+        apart = [loss_of(tree_map(lambda x: x, sample)) for sample in stack.samples]
     except Exception:  # noqa: BLE001 - it is raised again where the samples are passed
         return None
     try:

@@ -16,8 +16,9 @@ import numpy as np
 from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
-from ag.errors import DeviceError
+from ag.errors import CommError, DeviceError
 from ag.log import log
+from ag.nn.layer import Layer, Model
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
 from ag.parallel.comm.comm import Json
@@ -102,7 +103,14 @@ class Trainer:
         """
         if current_seed() != self.seed:  # a callback has seeded the generator
             ag_seed(self.seed)
+        looks = k & (k - 1) == 0 and (len(self.replicas) > 1 or self._ranks.size > 1)
+        before = _numbers(self.replicas.first.model) if looks else {}
         nodes = self._compute(k, shard, dealt)
+        for name, value in before.items():
+            if (now := _numbers(self.replicas.first.model).get(name)) != value and value == value:
+                raise CommError(f"dp_train: the model changes its own {name} from {value} to {now} in step {k}, and "
+                                f"every replica would have a number of its own, so that results depend on how many "
+                                f"there are; keep it in a buffer, or set it in a callback.")
         begin = perf_counter()
         finite = self._reduce(k, nodes)
         loss, moved = float(self._mean[self._size]), self._moved
@@ -139,6 +147,8 @@ class Trainer:
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
         """Return the sums of every replica's samples."""
         shards = self.replicas.shards(k, shard, dealt)
+        for replica in self.replicas:
+            replica.counted = 0  # of an attempt that failed
         if self._draws is None and not self.replicas.synchronizes:
             counted = self._ranks.exchange(self.replicas.count_draws(k, shards))
             self._draws = next(draws for draws in counted if draws is not None)
@@ -234,3 +244,10 @@ class Trainer:
         moved = (first.row.size + first.group.size + first.buffers.size) * first.group.dtype.itemsize
         return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved, **self._ranks.report()}
                 for r in self.replicas]
+
+
+def _numbers(model: Model) -> dict[str, float]:
+    """Return the numbers among the attributes of a model and its layers."""
+    layers = model.modules() if isinstance(model, Layer) else [("", model)]
+    return {".".join(filter(None, (name, attribute))): value for name, layer in layers
+            for attribute, value in getattr(layer, "__dict__", {}).items() if type(value) in (int, float)}
