@@ -62,14 +62,14 @@ tests() {  # tests SECONDS FILE...; a row per test, by rows.py
 if [ "$call" = kernels ]; then  # a wrong kernel makes every figure worthless
     part 40 "$python" -m ag devices
     if [ -n "$quick" ]; then
-        tests 120 tests/ops/test_values.py tests/autograd/test_capture.py
+        tests 120 tests/ops/test_values.py tests/capture/test_capture.py
     else
         tests 420 tests/table tests/engine/kernels/test_kernel_reference.py tests/engine/kernels/test_edges.py \
             tests/engine/kernels/test_attention.py tests/engine/kernels/test_epilogue.py \
             tests/engine/compile/test_fuse_elementwise.py tests/engine/compile/test_copy_elimination.py \
             tests/engine/compile/test_fold_scaling.py tests/engine/test_random.py tests/tools/test_profile.py \
             tests/engine/test_counters.py tests/engine/backends/test_autotune.py \
-            tests/engine/backends/test_cooperative.py tests/autograd/test_capture.py tests/ops/test_values.py \
+            tests/engine/backends/test_cooperative.py tests/capture/test_capture.py tests/ops/test_values.py \
             tests/optim/test_optimizers.py
     fi
 elif [ "$call" = operations ]; then

@@ -221,14 +221,14 @@ mutant("kernel", "launches are looked up whatever the precision", QUICK,
 mutant("kernel", "launches of unaligned operands are those of aligned ones", QUICK,
        "_ALIGNED, _ELSEWHERE = 0, 4", "_ALIGNED, _ELSEWHERE = 0, 0",
        f"{QUICKLY}::test_the_same_commands[lavapipe-words of four]")
-ZEROS = "autograd/captured/test_zeros.py"
-mutant("capture", "zeros of either sign are one value", "ag/autograd/captured/snapshots.py",
+ZEROS = "capture/test_zeros.py"
+mutant("capture", "zeros of either sign are one value", "ag/capture/snapshots.py",
        "return copysign(1.0, x) == copysign(1.0, y)", "return True",
        f"{ZEROS}::test_a_step_that_reads_another_zero_is_recorded_anew[cpu-a parameter]")
-mutant("capture", "zeros of either sign are one operand", "ag/autograd/captured/trace.py",
+mutant("capture", "zeros of either sign are one operand", "ag/capture/trace.py",
        "not all(map(equal, x, y))", "x != y",
        f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a number]")
-mutant("capture", "zeros of either sign are one parameter", "ag/autograd/captured/trace.py",
+mutant("capture", "zeros of either sign are one parameter", "ag/capture/trace.py",
        "if not equal(a.params.get(name), b.params.get(name)):", "if a.params.get(name) != b.params.get(name):",
        f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a parameter]")
 mutant("kernel", "zeros of either sign are one launch", "ag/engine/backends/vulkan/pipelines.py",
@@ -311,7 +311,7 @@ condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > ite
           "test_memory_rests_before_others_get_it")
 condition("lasting memory", "memory_plan", "take(since, inf, start", "take(since, since, start",
           f"{TESTS}/test_memory_plan.py::test_recomputing_changes_no_bit[gpt]",
-          "autograd/test_capture.py::test_80_steps_equal_eager_to_the_bit[cpu]")
+          "capture/test_capture.py::test_80_steps_equal_eager_to_the_bit[cpu]")
 condition("who holds memory", "ownership", "if blocks[b.block.address] is not None]", "if False]",
           f"{TESTS}/test_graph.py::test_what_others_hold_has_escaped")
 condition("who has a view", "ownership", "frozenset(b.block.address for b in views)", "frozenset()",
@@ -345,13 +345,13 @@ mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.
 mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/half.py",
        "if scale is not None and any(scale.later(params)) else None", "if False else None",
        f"{OWNERS}::test_a_step_adopts_again_what_a_state_took[cpu-captured]")
-mutant("capture", "a handler's call takes the slots of the call it interrupts", "ag/autograd/capture.py",
+mutant("capture", "a handler's call takes the slots of the call it interrupts", "ag/capture/step.py",
        "            if self._busy:", "            if self._gave_up:",
-       "autograd/captured/test_inputs.py::test_whoever_calls_the_step_in_the_middle_of_a_call[cpu]")
+       "capture/test_inputs.py::test_whoever_calls_the_step_in_the_middle_of_a_call[cpu]")
 mutant("capture", "what moved is copied from where it was", "ag/engine/backends/vulkan/transfers.py",
        "recorded = self._recorded.get(origin := tuple(sources))",
        "recorded = next(iter(self._recorded.values()), None); origin = tuple(sources)",
-       "autograd/captured/test_inputs.py::test_many_calls_at_once[lavapipe-3]")
+       "capture/test_inputs.py::test_many_calls_at_once[lavapipe-3]")
 mutant("capture", "a later position does not see all keys", "ag/nn/attention.py", "causal_mask = call.is_first", "pass",
        "nn/test_key_value_cache.py::test_logits_are_those_of_the_whole_sequence[cpu-5-1]")
 mutant("capture", "weights may change", "ag/nn/key_value_cache.py",
@@ -360,7 +360,7 @@ mutant("capture", "weights may change", "ag/nn/key_value_cache.py",
 mutant("capture", "layers may be at different positions", "ag/nn/key_value_cache.py",
        "if before.positions > (least := min(self._cache._lengths())):", "if least := 0:",
        "nn/test_key_value_cache.py::test_a_layer_that_stands_in_two_places")
-mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)",
+mutant("capture", "a captured step keeps what it read", "ag/capture/snapshots.py", "return ref(value)",
        "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
 mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/half.py",
        "return None if same else \"the loss", "return None if True else \"the loss",
@@ -382,46 +382,46 @@ mutant("random stream", "another thread's generator is not noticed", "ag/engine/
 
 # ---------------------------------------------------------------------------------------------- capture and tape
 
-mutant("capture", "guards are not asked", "ag/autograd/captured/program.py", "for guard in self._guards:",
+mutant("capture", "guards are not asked", "ag/capture/program.py", "for guard in self._guards:",
        "for guard in ():",
        "engine/test_threads.py::test_a_step_captured_with_another_generator_is_recorded_anew[cpu]")
-mutant("capture", "what was read is not compared", "ag/autograd/captured/program.py",
-       "return self._notes.change(surely)", "return None", "autograd/test_capture_guards.py::test_another_mode[cpu]")
-mutant("capture", "recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:",
-       "autograd/test_capture_contract.py::test_a_branch[cpu]")
-mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py", "for i, check in self._checks:",
+mutant("capture", "what was read is not compared", "ag/capture/program.py",
+       "return self._notes.change(surely)", "return None", "capture/test_capture_guards.py::test_another_mode[cpu]")
+mutant("capture", "recordings are not compared", "ag/capture/step.py", "if difference is not None:", "if False:",
+       "capture/test_capture_contract.py::test_a_branch[cpu]")
+mutant("capture", "numbers are not checked", "ag/capture/arguments.py", "for i, check in self._checks:",
        "for i, check in ():",
-       "autograd/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
-mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
+       "capture/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
+mutant("capture", "a tensor's slot is not filled", "ag/capture/arguments.py",
        "to.append((self.target, value.buffer))", "pass",
-       "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
-mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/guards.py",
+       "capture/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
+mutant("capture", "objects of a layer's own are not looked into", "ag/capture/guards.py",
        "self._reader.values(value)", "pass",
-       "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list]")
-mutant("capture", "names that are not there yet are not looked for", "ag/autograd/captured/reads.py",
+       "capture/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list]")
+mutant("capture", "names that are not there yet are not looked for", "ag/capture/reads.py",
        "self._group(place).absent = names", "pass",
-       "autograd/captured/test_reads.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
-mutant("capture", "memory that is used again means the same", "ag/autograd/captured/reads.py",
+       "capture/test_reads.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
+mutant("capture", "memory that is used again means the same", "ag/capture/reads.py",
        "return ref(value, gone.append)", "return ref(value)",
-       "autograd/captured/test_reads.py::test_another_object_in_the_same_memory")
-mutant("capture", "what a step takes is not asked for", "ag/autograd/captured/guards.py",
+       "capture/test_reads.py::test_another_object_in_the_same_memory")
+mutant("capture", "what a step takes is not asked for", "ag/capture/guards.py",
        "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:",
-       "autograd/captured/test_reads.py::test_what_is_taken_is_refused[random]")
-mutant("capture", "values of arguments are told", "ag/autograd/captured/arguments.py",
+       "capture/test_reads.py::test_what_is_taken_is_refused[random]")
+mutant("capture", "values of arguments are told", "ag/capture/arguments.py",
        "            recording.refuse(CaptureError(refused))", "            pass",
-       "autograd/captured/test_step_argument.py::test_values_are_refused[asarray]")
-mutant("capture", "replays set the same list", "ag/autograd/captured/guards.py", "            if made:",
+       "capture/test_step_argument.py::test_values_are_refused[asarray]")
+mutant("capture", "replays set the same list", "ag/capture/effects.py", "            if made:",
        "            if False:",
-       "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
-mutant("capture", "what differs from call to call is set again", "ag/autograd/captured/call.py",
+       "capture/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
+mutant("capture", "what differs from call to call is set again", "ag/capture/call.py",
        " or effects.difference(self.notes.effects)", "",
-       "autograd/captured/test_effects.py::test_what_is_set_to_something_else_each_time_is_refused")
-WAITING = "autograd/captured/test_waiting.py"
-mutant("capture", "nothing waits for the program", "ag/autograd/captured/call.py", "waits=not trial", "waits=False",
+       "capture/test_effects.py::test_what_is_set_to_something_else_each_time_is_refused")
+WAITING = "capture/test_waiting.py"
+mutant("capture", "nothing waits for the program", "ag/capture/call.py", "waits=not trial", "waits=False",
        f"{WAITING}::test_a_recorded_call_needs_the_memory_of_its_program[cpu]")
-mutant("capture", "the program of a new recording does not run", "ag/autograd/captured/program.py",
+mutant("capture", "the program of a new recording does not run", "ag/capture/program.py",
        "            self.program.run()\n        _copy", "            pass\n        _copy",
-       "autograd/test_capture.py::test_80_steps_equal_eager_to_the_bit[cpu]")
+       "capture/test_capture.py::test_80_steps_equal_eager_to_the_bit[cpu]")
 mutant("capture", "the host writes before what was noted", "ag/engine/program.py",
        "recording.touches(buffers)", "False", f"{WAITING}::test_an_upload_comes_after_what_was_noted[cpu]",
        f"{WAITING}::test_an_assignment_comes_after_what_was_noted[cpu]")
@@ -440,23 +440,23 @@ mutant("capture", "launches that failed seem to have run", "ag/engine/program.py
 mutant("capture", "a compared call may still be made", "ag/engine/program.py",
        "self.given_up, self._ready = True, False", "self._ready = False",
        f"{WAITING}::test_where_a_program_fails_the_results_have_no_values")
-mutant("capture", "a step that fails is not made up to there", "ag/autograd/captured/call.py",
+mutant("capture", "a step that fails is not made up to there", "ag/capture/call.py",
        "        self.recording.catch_up()\n", "",
        f"{WAITING}::test_an_error_in_the_step_leaves_what_an_eager_call_leaves[cpu]",
        f"{WAITING}::test_a_compared_call_that_does_something_else_is_made[cpu]")
-mutant("capture", "what is kept has no values", "ag/autograd/captured/program.py",
+mutant("capture", "what is kept has no values", "ag/capture/program.py",
        "            recording.catch_up()\n", "",
        f"{WAITING}::test_a_tensor_that_is_kept_has_its_values[cpu]")
-mutant("capture", "what a step leaves is not compared", "ag/autograd/captured/trace.py", "(*made_of, *left)", "made_of",
+mutant("capture", "what a step leaves is not compared", "ag/capture/trace.py", "(*made_of, *left)", "made_of",
        f"{WAITING}::test_what_is_left_is_compared[cpu-result]",
        f"{WAITING}::test_what_is_left_is_compared[cpu-gradient]")
-mutant("capture", "gradients are lost where the program fails", "ag/autograd/capture.py",
+mutant("capture", "gradients are lost where the program fails", "ag/capture/step.py",
        "        except BaseException as error:\n            call.undo()\n",
        "        except BaseException as error:\n",
        f"{WAITING}::test_too_little_memory_for_a_program_loses_no_gradient[cpu]")
-mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/captured/guards.py",
+mutant("capture", "what a step has changed itself is overlooked", "ag/capture/guards.py",
        "self.own_change = self._changed_now()", "self.own_change = None",
-       "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[an item]")
+       "capture/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[an item]")
 mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
        "if self._computed == computed:", "if True:",
        "parallel/trainer/test_plans.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
@@ -500,12 +500,13 @@ mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",
        "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")
-mutant("capture", "compiled comparison: requires_grad", "ag/autograd/captured/guards.py",
+mutant("capture", "compiled comparison: requires_grad", "ag/capture/guards.py",
        '(attributes["requires_grad"], tensors, flags), ', "",
-       "autograd/captured/test_unchanged.py::test_what_changes_is_noticed[6-compiled]")
-mutant("capture", "compiled comparison: names of other places", "ag/autograd/captured/reads.py",
-       "for place, names, ids, absent, _ in self._places],", "for place, names, ids, absent, _ in self._places[:1]],",
-       "autograd/captured/test_unchanged.py::test_what_changes_is_noticed[9-compiled]")
+       "capture/test_unchanged.py::test_what_changes_is_noticed[6-compiled]")
+mutant("capture", "compiled comparison: names of other places", "ag/capture/reads.py",
+       "for place, names, ids, absent, group in self._places],",
+       "for place, names, ids, absent, group in self._places[:1]],",
+       "capture/test_unchanged.py::test_what_changes_is_noticed[9-compiled]")
 mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self.T_max)",
        "cos(pi * k / (self.T_max + 1))", "optim/test_schedule.py::test_cosine_begins_at_lr_and_ends_at_lr_min")
 mutant("scheduler", "step: a step early", "ag/optim/schedule.py", "(k // self.step_size)",
@@ -649,7 +650,7 @@ mutant("trainer", "Ctrl-C leaves calls behind", "ag/parallel/comm/device_threads
 mutant("trainer", "a step has the errors of the one before", "ag/parallel/comm/device_threads.py",
        "copy_context(), tasks[0], []", "copy_context(), tasks[0], self.failed",
        f"{DEVICE_THREADS}::test_an_error_of_one_step_is_not_that_of_the_next")
-mutant("trainer", "a replay that compiled code refuses is made", "ag/autograd/capture.py",
+mutant("trainer", "a replay that compiled code refuses is made", "ag/capture/step.py",
        "(result := quick(args)) is not NotImplemented:", "(result := quick(args)) is not self:",
        "parallel/trainer/test_faults.py::test_a_replica_that_hangs_after_replays_is_named[0-cpu]")
 mutant("trainer", "Ctrl-C leaves a part of a large array", "ag/engine/cpu_threads.py",

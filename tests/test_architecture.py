@@ -45,9 +45,9 @@ SEEDED = {  # module, a line to add, what is said
     "for type checkers only": ("ag.engine.buffer", "if TYPE_CHECKING:\n    import ag.autograd.tensor", "may not"),
     "inside a function": ("ag.engine.arena", "def f():\n    import ag.nn.layer", "may not"),
     "the backend's base class and the compiler": ("ag.engine.backend", f"from {DOOR} import record", "may not"),
-    "the compiler by another door": ("ag.autograd.captured.call", "from ag.engine.compile.graph import Graph", "only"),
-    "another name of the door": ("ag.autograd.captured.call", f"from {DOOR} import PASSES", "only"),
-    "another visitor": ("ag.autograd.tape", f"from {DOOR} import record", "only"),
+    "the compiler by another door": ("ag.capture.call", "from ag.engine.compile.graph import Graph", "only"),
+    "another name of the door": ("ag.capture.call", f"from {DOOR} import PASSES", "only"),
+    "another visitor": ("ag.capture.trace", f"from {DOOR} import record", "only"),
     "a backend by import instead of by name": ("ag.engine.device", "import ag.engine.backends.cpu.backend", "may not"),
     "a package from outside": ("ag.nn.layer", "import torch", "nobody"),
     "a package in another place": ("ag.ops.matmul", "import PIL", "only"),
@@ -96,4 +96,4 @@ def test_backends_have_no_names_above_the_device_registry() -> None:
 def test_the_package_has_these_parts() -> None:
     parts = {p.stem for p in (ROOT / "ag").iterdir() if p.name != "__pycache__"}
     assert parts == {"__init__", "__main__", "_later", "errors", "log", "names", "native", "version", "py", "engine",
-                     "autograd", "ops", "nn", "optim", "data", "io", "parallel", "training", "tools"}
+                     "autograd", "capture", "ops", "nn", "optim", "data", "io", "parallel", "training", "tools"}

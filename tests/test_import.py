@@ -20,7 +20,7 @@ HEAVY = {"asyncio", "concurrent", "concurrent.futures", "csv", "decimal", "diffl
          "gzip", "hashlib", "http", "importlib.metadata", "ipaddress", "json", "logging", "multiprocessing", "pdb",
          "pkgutil", "pydoc", "queue", "random", "secrets", "select", "shutil", "signal", "socket", "ssl", "statistics",
          "subprocess", "tempfile", "traceback", "unittest", "urllib", "uuid", "xml", "zipfile"}
-LATER = ("ag.autograd.capture", "ag.data", "ag.engine.backends", "ag.engine.compile", "ag.io", "ag.parallel",
+LATER = ("ag.capture.step", "ag.data", "ag.engine.backends", "ag.engine.compile", "ag.io", "ag.parallel",
          "ag.tools", "ag.training")
 
 

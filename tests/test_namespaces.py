@@ -19,7 +19,7 @@ from ag import names
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel", "training")
 ESTIMATORS = {"AgClassifier", "AgRegressor"} if find_spec("sklearn") else set()  # which need scikit-learn
 # What is public in these is in `ag`.
-INSIDE = {"autograd", "engine", "errors", "log", "names", "native", "tools", "version"}
+INSIDE = {"autograd", "capture", "engine", "errors", "log", "names", "native", "tools", "version"}
 
 
 def home(thing: object) -> str:

@@ -30,7 +30,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "backends.cpu": ("errors", "core", "kernels"),
     "backends.vulkan": ("errors", "core", "kernels"),
     "services": ("errors", "core", "kernels"),  # backends are loaded by name, on first use
-    "autograd": (*_ENGINE, "compile"),
+    "autograd": _ENGINE,
+    "capture": (*_ENGINE, "autograd", "compile"),
     "ops": (*_ENGINE, "autograd"),
     "nn": _COMPUTING,
     "optim": _COMPUTING,
@@ -39,15 +40,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "comm": (*_COMPUTING, "nn", "optim", "data", "io"),
     "replicas": (*_COMPUTING, "nn", "optim", "data", "io", "comm"),
     "sharded": (*_COMPUTING, "nn", "optim", "data", "io", "comm"),
-    "trainer": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "compile"),
+    "trainer": (*_COMPUTING, "capture", "nn", "optim", "data", "io", "comm", "replicas", "sharded", "compile"),
     "elastic": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer"),
     "training": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "trainer", "elastic"),
     "tools": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "elastic"),
-    "ag": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic", "training",
-           "tools"),
+    "ag": (*_COMPUTING, "capture", "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic",
+           "training", "tools"),
 }
 DOOR = "ag.engine.compile.pipeline"  # what others import of the compiler: `record`, and nothing else
-VISITORS = ("ag.autograd.captured.call", "ag.parallel.trainer.host_optimizer")  # who does
+VISITORS = ("ag.capture.call", "ag.parallel.trainer.host_optimizer")  # who does
 
 # Packages from outside the standard library, and where they may be imported.
 OUTSIDE: dict[str, tuple[str, ...]] = {

@@ -1,9 +1,4 @@
-"""Watched objects: layers, optimizers and tensors report reads and writes to recordings, and changes to a log.
-
-While a thread records, each attribute of a `Watched` object that it reads or sets goes to its `notes`
-(`ag.autograd.captured.guards`).  Assigning an attribute also goes into the change log `CHANGES`:
-a replay that finds no new entries compares no attribute.
-"""
+"""Watched objects: layers, optimizers and schedules tell a recording which attributes its thread reads and sets."""
 
 from __future__ import annotations
 
@@ -11,40 +6,17 @@ import os
 from threading import Lock, get_ident
 from typing import Any
 
-from ag.autograd.captured.snapshots import MISSING
 from ag.engine.interpreter import recording_here
 
-_LOG = 4096  # changes that are kept
+
+class _Missing:
+    """The value of a name that does not exist."""
+
+    def __repr__(self) -> str:
+        return "nothing"
 
 
-class ChangeLog:
-    """The last attributes set, as (id of the object, name)."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[int, str]] = []
-        self._dropped = 0
-
-    @property
-    def position(self) -> int:
-        """Number of changes so far."""
-        return self._dropped + len(self._entries)
-
-    def add(self, changed: object, name: str) -> None:
-        """Log a change."""
-        self._entries.append((id(changed), name))
-        if len(self._entries) > _LOG:
-            with _switching:
-                surplus = max(len(self._entries) - _LOG // 2, 0)
-                self._dropped += surplus
-                del self._entries[:surplus]
-
-    def since(self, position: int) -> list[tuple[int, str]] | None:
-        """Return the changes from a position on; None if some were dropped."""
-        start = position - self._dropped
-        return self._entries[start:] if start >= 0 else None
-
-
-CHANGES = ChangeLog()
+MISSING = _Missing()
 _switching = Lock()
 _noted: set[int] = set()  # threads that record
 
@@ -66,14 +38,7 @@ class Watched:
     def __setattr__(self, name: str, value: object) -> None:
         if (notes := notes_here()) is not None:
             notes.written(self, name, value)
-        known = object.__getattribute__(self, "__dict__")  # not noted as a read
-        if known.get(name, known) is not value:
-            CHANGES.add(self, name)
         object.__setattr__(self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        CHANGES.add(self, name)
-        object.__delattr__(self, name)
 
 
 def notes_here() -> Any:

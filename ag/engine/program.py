@@ -177,7 +177,7 @@ class Recording(Interpreter):
         # whatever somebody holds outlasts it.
         self.results: list[tuple[int, int]] | None = None
         self.outputs: list[Buffer] = []  # the results, wherever the program leaves them
-        # what code above the engine notes about the step meanwhile; `ag.autograd.captured.guards`
+        # what code above the engine notes about the step meanwhile; `ag.capture.guards`
         self.notes: Any = None
         self.failure: CaptureError | None = None  # the first thing that cannot be recorded
         self._ready = False  # whether it is closed, and was not left by an exception

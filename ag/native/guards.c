@@ -4,12 +4,16 @@ True: nothing has changed. False: something may have; guards.py then compares, a
 of notes, once; the lists in a row stay those of the notes, which keep them up to date:
 
     slots       (descriptor, objects, values)          attributes of many tensors, such as requires_grad
-    names       (place, names, ids, absent, absent)    globals of a module, or an object's own attributes; `absent`:
-                                                       missing names, as a set and as a tuple
+    names       (place, names, ids, absent, absent, class)    globals of a module, or an object's own attributes;
+                                                       `absent`: missing names, as a set and as a tuple; `class`: the
+                                                       id of the object's class, or None
     single      (places, names, ids)                   closure cells, defaults of functions
     contents    (container, items)                     a list, or a dict: its keys, then its values */
 
 #include "native.h"
+
+static PyObject *referent; /* the name of what a weak reference refers to */
+static const char *const REFERENT = "referent";
 
 enum { UNSURE, SURE, FAILED = -1 }; /* what every comparison answers */
 
@@ -62,11 +66,15 @@ static PyObject *held(PyObject *x) {
 }
 
 /* The dict in which the names of a place stand, a new reference: an empty one where it has none, as an object with
-slots, or is gone; NULL where that is no dict, perhaps with an error. */
-static PyObject *names_of(PyObject *place) {
+slots, or is gone; NULL where that is no dict, or the owner not of this class, perhaps with an error. */
+static PyObject *names_of(PyObject *place, PyObject *class) {
     if (PyDict_Check(place))
         return Py_NewRef(place);
     PyObject *owner = held(place), *own = NULL;
+    if (class != Py_None && (PyObject *)Py_TYPE(owner) != PyLong_AsVoidPtr(class)) {
+        Py_DECREF(owner);
+        return NULL;
+    }
     if (owner != NULL && PyType_Check(owner)) {
 #if PY_VERSION_HEX >= 0x030C0000
         own = PyType_GetDict((PyTypeObject *)owner);
@@ -74,7 +82,7 @@ static PyObject *names_of(PyObject *place) {
         own = Py_XNewRef(((PyTypeObject *)owner)->tp_dict);
 #endif
     } else if (owner != NULL) {
-        own = PyObject_GetAttrString(owner, "__dict__"); /* which may run Python, and so end with an interrupt */
+        own = PyObject_GenericGetDict(owner, NULL);
         if (own == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
             PyErr_Clear();
             own = PyDict_New();
@@ -109,7 +117,7 @@ static int has_none(PyObject *own, PyObject *absent, PyObject *listed) {
 }
 
 static int names_hold(PyObject *row, PyObject *missing) {
-    PyObject *names = ITEM(row, 1), *ids = ITEM(row, 2), *own = names_of(ITEM(row, 0));
+    PyObject *names = ITEM(row, 1), *ids = ITEM(row, 2), *own = names_of(ITEM(row, 0), ITEM(row, 5));
     if (own == NULL)
         return PyErr_Occurred() ? FAILED : UNSURE;
     int answer = PyList_GET_SIZE(names) == PyList_GET_SIZE(ids) ? SURE : UNSURE;
@@ -129,6 +137,8 @@ static int names_hold(PyObject *row, PyObject *missing) {
 /* What a name means that is no global and no own attribute, a new reference; NULL with an error if that fails. */
 static PyObject *meaning(PyObject *place, PyObject *name, PyObject *missing) {
     PyObject *now;
+    if (name == referent)
+        return Py_NewRef(place == Py_None ? missing : place);
     if (PyCell_Check(place)) {
         now = PyCell_GET(place);
         return Py_NewRef(now == NULL ? missing : now);
@@ -200,7 +210,7 @@ static const struct {
     const char *format;
 } KIND[KINDS] = {
     [SLOTS] = {slots_hold, "O!O!O!"},
-    [NAMES] = {names_hold, "O!O!O!O!O!"},
+    [NAMES] = {names_hold, "O!O!O!O!O!O!"},
     [SINGLE] = {single_holds, "O!O!O!"},
     [CONTENTS] = {contents_hold, "O!O!"},
 };
@@ -241,18 +251,18 @@ static void dealloc(Unchanged *self) {
 /* The rows as a tuple, a new reference, if each is what is said of its kind. */
 static PyObject *checked(PyObject *rows, int kind) {
     PyTypeObject *list = &PyList_Type, *any = &PyBaseObject_Type; /* no constants, where Python is another library */
-    PyTypeObject *of[KINDS][5] = {[SLOTS] = {&PyMemberDescr_Type, list, list},
-                                  [NAMES] = {any, list, list, &PyFrozenSet_Type, &PyTuple_Type},
+    PyTypeObject *of[KINDS][6] = {[SLOTS] = {&PyMemberDescr_Type, list, list},
+                                  [NAMES] = {any, list, list, &PyFrozenSet_Type, &PyTuple_Type, any},
                                   [SINGLE] = {list, list, list},
                                   [CONTENTS] = {any, list}};
     PyTypeObject **types = of[kind];
-    PyObject *x[5], *found = PySequence_Tuple(rows);
+    PyObject *x[6], *found = PySequence_Tuple(rows);
     for (Py_ssize_t i = 0; found != NULL && i < PyTuple_GET_SIZE(found); i++) {
         PyObject *row = ITEM(found, i);
         if (!PyTuple_Check(row))
             PyErr_Format(PyExc_TypeError, "Unchanged: a row is a %.100s; a tuple is required.", Py_TYPE(row)->tp_name);
         if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, KIND[kind].format, types[0], &x[0], types[1], &x[1],
-                                                     types[2], &x[2], types[3], &x[3], types[4], &x[4]))
+                                                     types[2], &x[2], types[3], &x[3], types[4], &x[4], types[5], &x[5]))
             Py_CLEAR(found);
     }
     return found;
@@ -281,4 +291,4 @@ static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, cal
 static PyType_Spec spec = {"ag.native._code.Unchanged", sizeof(Unchanged), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
 
-int add_guards(PyObject *module) { return add_type(module, &spec); }
+int add_guards(PyObject *module) { return intern(&referent, &REFERENT, 1) < 0 ? -1 : add_type(module, &spec); }

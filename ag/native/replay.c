@@ -13,7 +13,8 @@ call that is due to be compared; gradients or results that must be moved first. 
     trusted     `calls` is counted here; at `due` a call is compared
     program     its `leases` is a list of (block, leases)
     surely      the quick guard, see guards.c
-    guards      return a change in words, or None; so does `change`, which is given the quick guard's answer
+    guards      return a change in words, or None; so does `change`, which is given the quick guard's answer, and is
+                None if that compares everything
     check       raises for values that are not allowed; None if all are
     grads       (tensors, gradients): the required `.grad` of each
     calls       called before the launches, and after them: two tuples
@@ -148,7 +149,9 @@ static int nothing_changed(Replay *self) {
     int answer = is(PyObject_CallNoArgs(self->part[SURELY]), Py_True);
     for (Py_ssize_t i = 0; answer == USUAL && i < PyTuple_GET_SIZE(guards); i++)
         answer = is(PyObject_CallNoArgs(ITEM(guards, i)), Py_None);
-    return answer == USUAL ? is(PyObject_CallOneArg(self->part[CHANGE], Py_True), Py_None) : answer;
+    if (answer != USUAL || self->part[CHANGE] == Py_None)
+        return answer;
+    return is(PyObject_CallOneArg(self->part[CHANGE], Py_True), Py_None);
 }
 
 /* Whether every gradient is the one that was left, so that none has to be put back. */

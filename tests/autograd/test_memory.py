@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd.watched import CHANGES
 from ag.engine.device import backend_of
 
 software = pytest.mark.slow_on("lavapipe", "swiftshader")
@@ -47,7 +46,6 @@ def used_bytes() -> int:
     driver asks for aligned blocks of a megabyte again and again, and among what others keep each may lie elsewhere.
     """
     gc.collect()
-    CHANGES._dropped, CHANGES._entries = CHANGES.position, []  # the log of attributes that were set; it has a bound
     blocks = PYTHON_BLOCK_BYTES * sys.getallocatedblocks()
     if os.environ.get("AG_BARRIER_ALL") == "1":  # the leg with the validation layer, whose own tables grow
         return blocks

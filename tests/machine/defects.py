@@ -44,15 +44,15 @@ class Defect:
             path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
 
 
-_CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
-_ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/guards.py"
+_CALL, _PROGRAM = "ag/capture/call.py", "ag/capture/program.py"
+_ARGUMENTS, _NOTES = "ag/capture/arguments.py", "ag/capture/guards.py"
 # The machine's chances are generators, from which a step may not take; where it may, two recordings differ.
 _TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:")
 # A list in which a step keeps something has changed, so its recording would not be replayed.
 _CHANGED = (_NOTES, "self.own_change = self._changed_now()", "self.own_change = None")
 _UNWATCHED = (_CALL, " or effects.difference(self.notes.effects)", "")
-_MEANINGS = "ag/autograd/captured/reads.py"
-_CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
+_MEANINGS = "ag/capture/reads.py"
+_CAPTURE, _RECORDING = "ag/capture/step.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
 _UNCOMPARED = (_CAPTURE, "if difference is not None:", "if False:")
 _WRITABLE_CONSTANTS = ("ag/engine/buffer.py", "buffer.block.changes.fixed = True", "pass")
@@ -105,7 +105,11 @@ DEFECTS = [
         *(_RECORDING, "owner.fail(_threaded((self.nbytes,)))", "pass"),
         *_UNCOMPARED,
     ),
-    Defect("settings of layers may change", _NOTES, "if not same(noted, now):", "if False:"),
+    Defect(
+        "settings of layers may change",
+        *(_NOTES, "self._changed_now() or self._attributes.change()", "self._changed_now()"),
+        *(_NOTES, "[*rows[0], *more[0]]", "rows[0]"),
+    ),
     Defect("items of lists may change", _NOTES, "if has_other_items(container, items):", "if False:"),
     Defect("what names mean may change", _MEANINGS,
            "if value is not held(before) and not same(", "if False and not same("),
@@ -133,7 +137,7 @@ DEFECTS = [
     Defect("recordings are not compared", *_UNCOMPARED, *_TAKEN),
     Defect(
         "numbers of two recordings are not compared",
-        *("ag/autograd/captured/trace.py", 'what: Label = ("number", numbers.get(place, b.constant))',
+        *("ag/capture/trace.py", 'what: Label = ("number", numbers.get(place, b.constant))',
           'what: Label = ("number", 0)'),
         *_TAKEN,
     ),

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from threading import Lock
 
-from ag.autograd.capture import CapturedStep
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Leaf, Tree, TreeDef, array_kinds, opaque_type, take_over, tree_flatten, tree_unflatten
+from ag.capture.step import CapturedStep
 from ag.engine.backend import Backend
 from ag.engine.random import Streams
 from ag.errors import CaptureError

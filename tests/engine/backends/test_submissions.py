@@ -13,7 +13,7 @@ from curves.workloads import BATCH
 from helpers.errors import expect_error
 
 import ag
-from ag.autograd.captured.call import RecordedCall
+from ag.capture.call import RecordedCall
 from ag.engine.backends.vulkan.plans import Plan, planned
 from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.backends.vulkan.stream.commands import Budget, Command, Copy, groups_of, seconds_of

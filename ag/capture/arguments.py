@@ -12,8 +12,8 @@ from weakref import ref
 
 import numpy as np
 
-from ag.autograd.captured.trace import Label
 from ag.autograd.tensor import Tensor
+from ag.capture.trace import Label
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here

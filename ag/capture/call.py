@@ -13,12 +13,13 @@ from operator import is_
 from typing import Any
 from weakref import ref
 
-from ag.autograd.captured.arguments import Args, Arguments
-from ag.autograd.captured.guards import Effects, Notes
-from ag.autograd.captured.trace import Label, Left, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor, type_name
 from ag.autograd.tree import TreeDef, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
+from ag.capture.arguments import Args, Arguments
+from ag.capture.effects import Effects
+from ag.capture.guards import Notes
+from ag.capture.trace import Label, Left, Traced, first_difference, trace_of
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
 from ag.engine.program import Recording

@@ -14,7 +14,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.autograd.capture import PROGRAMS_KEPT
+from ag.capture.step import PROGRAMS_KEPT
 
 X = [np.full((3, 4), float(k), np.float32) for k in range(14)]
 SWITCH = 0

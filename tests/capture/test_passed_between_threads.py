@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd.capture import CapturedStep
+from ag.capture.step import CapturedStep
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -16,8 +16,8 @@ from helpers.devices import run_code
 from helpers.interrupts import at_place
 
 import ag
-from ag.autograd.capture import CapturedStep
-from ag.autograd.captured import program
+from ag.capture import program
+from ag.capture.step import CapturedStep
 from ag.engine.backends.cpu import native
 from ag.engine.device import _device, backend_of
 

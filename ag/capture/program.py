@@ -15,10 +15,10 @@ from operator import is_, itemgetter
 from typing import NamedTuple, cast
 from weakref import ref
 
-from ag.autograd.captured.arguments import Args
-from ag.autograd.captured.call import ENDED, RecordedCall, filled
 from ag.autograd.tape import CONTEXT as OF_TAPE
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of
+from ag.capture.arguments import Args
+from ag.capture.call import ENDED, RecordedCall, filled
 from ag.engine.arena import Block
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
@@ -164,7 +164,8 @@ class CapturedProgram:
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
             self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._surely,
-            tuple(self._guards), self._notes.change, self.check if self._arguments.checked else None,
+            tuple(self._guards), self._notes.change if self._notes.is_slow else None,
+            self.check if self._arguments.checked else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]), (self._writes.note,),
             (self.effects.repeat,) if self.effects else (), self.program.run,
             None if self._structure is None else self.results, vars(Tensor)["_grad"]))

@@ -17,21 +17,13 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
 
+from ag.autograd.watched import MISSING
+
 Contents = tuple[object, object]  # a container, and its items (compared by identity), bytes or length
 _MANY = 1000  # of larger containers only the length is compared
 _LEVELS = 6
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
-
-
-class _Missing:
-    """The value of a name that does not exist."""
-
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-MISSING = _Missing()
 
 
 def weak(value: object) -> object:
@@ -121,7 +113,7 @@ def shown(noted: object) -> str:
     there = held(noted)
     if there is None and noted is not None:
         return "an object that is gone"
-    return repr(there) if isinstance(there, (*_PLAIN, _Missing)) else f"a {type(there).__name__}"
+    return repr(there) if isinstance(there, (*_PLAIN, type(MISSING))) else f"a {type(there).__name__}"
 
 
 def contents(value: object) -> Iterator[Contents]:

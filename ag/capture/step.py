@@ -13,12 +13,12 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
-from ag.autograd.captured.arguments import Args
-from ag.autograd.captured.call import NotCapturedError, RecordedCall
-from ag.autograd.captured.program import CapturedProgram, Replay
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, opaque_type, tree_flatten
+from ag.capture.arguments import Args
+from ag.capture.call import NotCapturedError, RecordedCall
+from ag.capture.program import CapturedProgram, Replay
 from ag.engine.backend import Backend
 from ag.engine.buffer import Device
 from ag.engine.device import ag_default_device, default_dtype

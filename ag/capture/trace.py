@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from ag.autograd.captured.snapshots import equal
+from ag.capture.snapshots import equal
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params
 from ag.engine.program import Recording

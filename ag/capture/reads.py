@@ -37,7 +37,8 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from ag.autograd.captured.snapshots import MISSING, Contents, held, items_of, same, shown, snapshot, weak
+from ag.autograd.watched import MISSING
+from ag.capture.snapshots import Contents, held, items_of, same, shown, snapshot, weak
 from ag.native import code as _code
 
 Rows = Sequence[tuple[Any, ...]]
@@ -75,21 +76,7 @@ class Own(NamedTuple):
     owner: object
 
 
-class Referent:
-    """A place: a weak reference, whose only name is `referent`."""
-
-    __slots__ = ("_reference",)
-
-    def __init__(self, reference: Callable[[], object]) -> None:
-        self._reference = reference
-
-    @property
-    def referent(self) -> object:
-        """Return the object that is referred to, `MISSING` once it was freed."""
-        there = self._reference()
-        return MISSING if there is None else there
-
-
+REFERENT = sys.intern("referent")  # the name of what a weak reference refers to
 # Attributes that stand in no dict of their object or class.
 _SPECIAL = frozenset(("__bases__", "__class__", "__code__"))
 
@@ -116,6 +103,9 @@ def meaning(place: object, name: str) -> object:
     """Return the value of a name now, `MISSING` if there is none."""
     if name in _SPECIAL:
         return getattr(place, name, MISSING)
+    if name is REFERENT:
+        there = place() if isinstance(place, ReferenceType) else place
+        return MISSING if there is None else there
     if _has_names(place):
         return _names_in(place).get(name, MISSING)
     if isinstance(place, CellType):
@@ -131,6 +121,8 @@ class _Group:
 
     def __init__(self, place: object = None) -> None:
         self.place = Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
+        self.kind = weak(type(place.owner)) if isinstance(place, Own) else None
+        self.kind_id = id(type(place.owner)) if isinstance(place, Own) else None
         self.places: list[object] = []
         self.names: list[str] = []
         self.ids: list[int] = []
@@ -155,6 +147,9 @@ class _Group:
 
     def change(self, gone: list[object]) -> str | None:
         """Describe the first name with another value, or None; equal values in other objects are noted anew."""
+        owner = held(self.place.owner) if isinstance(self.place, Own) else None
+        if owner is not None and type(owner) is not held(self.kind):
+            return f"__class__ was {shown(self.kind)} and is {shown(type(owner))}"
         now = [meaning(held(place), name) for place, name in zip(self.places, self.names, strict=True)]
         for name, before, meant, value in zip(self.names, self._before, self._meant, now, strict=True):
             if value is not held(before) and not same(meant, snapshot(value)):
@@ -174,17 +169,20 @@ class Meanings:
     callback reports every noted value that is freed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gone: list[object]) -> None:
         self._single = _Group()  # cells, slots, defaults of functions
         self._groups: dict[tuple[bool, int], _Group] = {}
-        self._gone: list[object] = []  # references to noted values that were freed
+        self._gone = gone  # gets references to noted values that were freed
         # For `change`: a dict of globals or the owner of attributes, its names, ids and absent names, and the group.
         self._places: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
 
     def add(self, name: Name) -> None:
         """Note the value of a name; the caller keeps place and value alive until `close`."""
-        has_dict = _has_names(name.place) and name.name not in _SPECIAL
-        (self._group(name.place) if has_dict else self._single).add(name, self._gone)
+        if isinstance(name.place, Own) and name.name == "__class__":
+            self._group(name.place)  # which knows it
+        else:
+            has_dict = _has_names(name.place) and name.name not in _SPECIAL
+            (self._group(name.place) if has_dict else self._single).add(name, self._gone)
 
     def absent(self, place: object, names: frozenset[str]) -> None:
         """Note names that a place does not have."""
@@ -206,14 +204,15 @@ class Meanings:
                 self._places.append((place, group.names, group.ids, group.absent, group))
         self._groups = {}
 
-    def rows(self) -> tuple[Rows, Rows, list[object]]:
-        """Return the rows of `compiled_guard`: names by place, names with their own places, freed values."""
+    def rows(self) -> tuple[Rows, Rows]:
+        """Return rows of `compiled_guard`: names by place, names with their own places."""
         single = self._single
-        return ([(place, names, ids, absent, tuple(absent)) for place, names, ids, absent, _ in self._places],
-                [(single.places, single.names, single.ids)], self._gone)
+        return ([(place, names, ids, absent, tuple(absent), group.kind_id)
+                 for place, names, ids, absent, group in self._places],
+                [(single.places, single.names, single.ids)])
 
     def change(self) -> str | None:
-        """Describe the first name with another value; None if all are as noted."""
+        """Describe the first name with another value; None if all are as noted.  The caller then empties `gone`."""
         gone, single = len(self._gone), self._single
         doubtful: list[_Group] = []
         if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
@@ -221,13 +220,13 @@ class Meanings:
             doubtful.append(single)
         for place, names, ids, absent, group in self._places:
             own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
-            if gone or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
+            is_other = group.kind_id is not None and id(type(held(place))) != group.kind_id
+            if gone or is_other or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
                     absent and not own.keys().isdisjoint(absent)):
                 doubtful.append(group)
         for group in doubtful:
             if (found := group.change(self._gone)) is not None:
                 return found
-        del self._gone[:gone]
         return None
 
 
@@ -479,8 +478,7 @@ class NameReader:
         elif isinstance(x, ContextVar):
             self._note(x, x.name, meaning(x, x.name))
         elif isinstance(x, ReferenceType):
-            place = Referent(x)
-            self._note(place, "referent", place.referent)
+            self._note(x, REFERENT, meaning(x, REFERENT))
         elif isinstance(x, type):
             self._classes(type(x))
             for space in self._classes(x):
@@ -495,10 +493,12 @@ class NameReader:
             self._todo.append(x.func)
             self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
         self._todo.append(_wrapped(x))
-        if self._classes(type(x)):
-            self._only(x, "__class__")
-        if isinstance(own := getattr(x, "__dict__", None), dict):
+        is_users = bool(self._classes(type(x)))
+        own = getattr(x, "__dict__", None)
+        if isinstance(own, dict):
             self._space(Own(x), own)
+        if is_users:
+            self._noted(Own(x) if isinstance(own, dict) else x, "__class__", type(x))
         slots = {name for c in type(x).__mro__ if not _is_installed(c.__module__)
                  for name, value in vars(c).copy().items() if isinstance(value, MemberDescriptorType)}
         if slots:

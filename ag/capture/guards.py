@@ -1,0 +1,206 @@
+"""Guards of a recording: what the step read and wrote in Python, so that a replay can tell whether it still holds.
+
+`Notes` hears of attributes, names, tensors and gradients while the step is recorded.  All of it is compared before
+every replay: in C by identity, and where that differs, in Python by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from weakref import ref
+
+from ag.autograd.tensor import Tensor
+from ag.autograd.watched import Watched, start_noting
+from ag.capture.effects import KEPT, Effects, Leaf
+from ag.capture.reads import HAS_CODE, MOST, Meanings, Name, NameReader, Own, compiled_guard, is_quick
+from ag.capture.snapshots import Contents, contents, has_other_items
+from ag.engine.buffer import Buffer
+from ag.engine.program import Recording
+from ag.errors import CaptureError
+
+Key = tuple[int, str]  # the id of an object and the name of an attribute
+
+
+class Notes:
+    """Notes of what one thread read and wrote since `open`."""
+
+    def __init__(self, made: set[int]) -> None:
+        self._made = made  # ids of blocks allocated since; these and constants are not state
+        self._reads: set[Key] = set()
+        self._owners: dict[int, Watched] = {}  # of attributes, kept while the step runs, so that ids stay theirs
+        self._absent: dict[int, set[str]] = {}  # attributes that an owner does not have
+        self._contents: list[tuple[ref[Watched], list[Contents]]] = []  # containers in attributes of an owner
+        self._flat: list[Contents] = []  # containers, compared by every replay
+        self._tensors: set[int] = set()
+        # tensors that no op made: ``requires_grad``, name, buffer
+        self._trained: list[tuple[Tensor, bool, str | None, Buffer]] = []
+        self._gone: list[object] = []  # references to noted values that were freed
+        self._names, self._attributes = Meanings(self._gone), Meanings(self._gone)
+        self._reader = NameReader(Watched)
+        self._slow: list[Contents] = []  # the part of `_flat` that compiled code does not compare
+        self.effects = Effects()
+        self.own_change: str | None = None  # a change by the step of what it reads: it cannot be replayed
+        self.leaves: dict[int, Leaf] = {}
+
+    def _is_new(self, b: Buffer) -> bool:
+        return id(b.block) in self._made or b.constant is not None
+
+    def open(self, recording: Recording) -> None:
+        """Note what the thread of a recording does while it is open."""
+        recording.notes = self
+        start_noting()
+
+    # -------------------------------------------------------------------------------------- attributes and tensors
+
+    def read(self, owner: Watched, name: str, value: object) -> None:
+        """Note the value of an attribute, unless the step set it."""
+        key, kind = (id(owner), name), type(owner)
+        if key in self._reads or key in self.effects:
+            return
+        self._reads.add(key)
+        if id(owner) not in self._owners:
+            self._owners[id(owner)] = owner
+            self._attributes.add(Name(Own(owner), "__class__", kind))
+        self._reader.told(kind, name)
+        self._reader.values(value)
+        self._note_names()
+        if name not in object.__getattribute__(owner, "__dict__"):  # but perhaps in the class's
+            self._absent.setdefault(id(owner), set()).add(name)
+        else:
+            self._attributes.add(Name(Own(owner), name, value))
+            self._contents.append((ref(owner), [*contents(value)]))
+
+    def written(self, owner: Watched, name: str, value: object) -> None:
+        """Note the new value of an attribute."""
+        self.effects.note(owner, name, value)
+
+    def names(self, functions: Sequence[object]) -> None:
+        """Note the values of names that functions read outside their own locals."""
+        self._reader.values(*functions)
+        self._note_names()
+
+    def _note_names(self) -> None:
+        for name in self._reader.new():
+            if name.place is not None:
+                self._names.add(name)
+            self._flat += contents(name.value)
+
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Note the buffers of tensors from before the step."""
+        for x in tensors:
+            if id(x) not in self._tensors and not self._is_new(x.buffer):
+                self._tensors.add(id(x))
+                if x.node is None:
+                    self._trained.append((x, x.requires_grad, x.name, x.buffer))
+
+    def quickly(self, without: list[Tensor]) -> Callable[[], bool]:
+        """Return a quick guard: nothing that no log reports changed, and the tensors `without` have no gradient."""
+        if not HAS_CODE:
+            return bool  # never sure
+        tensors, flags, called, places = ([x[i] for x in self._trained] for i in range(4))
+        attributes = vars(Tensor)
+        slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
+                 (attributes["buffer"], tensors, places), (attributes["_grad"], without, [None] * len(without))]
+        quick = [pair for pair in self._flat if is_quick(pair)]
+        self._slow = [pair for pair in self._flat if not is_quick(pair)]
+        rows, more = self._names.rows(), self._attributes.rows()
+        return compiled_guard(slots, quick, [*rows[0], *more[0]], [*rows[1], *more[1]], self._gone)
+
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether Python compares something that `quickly` does not."""
+        return bool(self._slow)
+
+    def change(self, surely: bool = False) -> str | None:
+        """Describe the first change since noting, or None; `surely`: the result of `quickly`."""
+        if surely:
+            return _other_items(self._slow)
+        gone = len(self._gone)
+        found = self._changed_now() or self._attributes.change()
+        if found is None:
+            del self._gone[:gone]
+        return found
+
+    def _changed_now(self) -> str | None:
+        """Describe the first change but of attributes of layers and optimizers, or None."""
+        for tensor, was, name, buffer in self._trained:
+            if tensor.buffer is not buffer:
+                return f"{_called(tensor)} lies elsewhere, as an optimizer was made, or it was moved to another device"
+            if tensor.requires_grad is not was:
+                return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
+            if tensor.name is not name and tensor.name != name:
+                return f"the name of {_called(tensor)} was {name!r}"
+        if (found := self._names.change()) is not None:
+            return found
+        return _other_items(self._flat)
+
+    @property
+    def asked_type(self) -> str | None:
+        """Say for which variable the step asks its type, where array arguments have that of their stand-ins."""
+        name = min(self._reader.types, default=None)
+        return None if name is None else (
+            f"the step asks for type({name}), and array arguments are stand-ins of another type while it is recorded; "
+            f"write isinstance({name}, np.ndarray)")
+
+    def close(self) -> None:
+        """End noting; raise if a replay could not do what the step did."""
+        if (taken := self._reader.taken()) is not None:
+            raise CaptureError(f"ag_capture: the step {taken}; a replay would not. Take it before the step, and pass "
+                               f"it as an argument.")
+        self._reader.modules()
+        self._note_names()
+        if self._reader.count >= MOST:
+            raise CaptureError(f"ag_capture: the step, with what it calls, reads more than {MOST:,} names, too many to "
+                               f"compare before every replay; let it reach fewer objects, or do not capture it.")
+        for place, names in self._reader.missing():
+            self._names.absent(place, names)
+        for number, absent in self._absent.items():
+            self._attributes.absent(Own(self._owners[number]), frozenset(absent))
+        known = self._reader.known()
+        self.forget()
+        self._names.close()
+        before = -1
+        while before != len(self.effects):  # freeing one object may free the next
+            before = len(self.effects)
+            self.effects.forget_the_dead()
+        self._attributes.close()
+        self._flat += [pair for owner, pairs in self._contents if owner() is not None for pair in pairs]
+        self.effects.close(known, KEPT)
+        self.own_change = self._changed_now()
+
+    def forget(self) -> None:
+        """Free what was held while the step ran."""
+        self._reader = NameReader(Watched)
+        self._owners = {}
+
+    # -------------------------------------------------------------------------------------- gradients
+
+    def grad_read(self, x: Tensor, grad: Tensor | None) -> Tensor | None:
+        """Return the gradient of `x`, or the stand-in for one from before the step."""
+        if id(x) not in self.leaves and not self._is_new(x.buffer):
+            leaf = self.leaves[id(x)] = Leaf(x, read=True)
+            if grad is not None:
+                backend = grad.buffer.backend
+                slot = backend.alloc(grad.shape, grad.buffer.dtype)
+                backend.assign(slot, grad.buffer)
+                stand_in = Tensor(slot)
+                leaf.initial, leaf.slot = grad, stand_in
+                x.set_grad(stand_in)
+                return stand_in
+        return grad
+
+    def grad_written(self, x: Tensor) -> None:
+        """Note that the step sets the gradient of `x`."""
+        if id(x) not in self.leaves and not self._is_new(x.buffer):
+            self.leaves[id(x)] = Leaf(x, read=False)
+
+
+def _other_items(pairs: list[Contents]) -> str | None:
+    for container, items in pairs:
+        if has_other_items(container, items):
+            return f"a {type(container).__name__} that the step reads has other items"
+    return None
+
+
+def _called(x: Tensor) -> str:
+    return f"the parameter {x.name!r}" if x.name else f"a tensor of shape {x.shape}"
