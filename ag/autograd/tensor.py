@@ -17,7 +17,6 @@ import numpy as np
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.autograd.unchanged import any_changed, checked
-from ag.autograd.watched import notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
@@ -175,15 +174,14 @@ class Tensor(metaclass=Named):
         grad = self._grad
         if isinstance(grad, PendingGrad):
             grad = self._grad = grad.tensor()
-        if (notes := notes_here()) is not None:
-            found: Tensor | None = notes.grad_read(self, grad)
-            return found
-        return grad
+        here = current()
+        seen: Tensor | None = grad if here is None else here.grad_read(self, grad)
+        return seen
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if (notes := notes_here()) is not None:
-            notes.grad_written(self)
+        if (here := current()) is not None:
+            here.grad_written(self)
         self._grad = value
 
     def set_grad(self, grad: Tensor | PendingGrad | None) -> None:

@@ -62,6 +62,15 @@ class Interpreter:
         if self.outer is not None:
             self.outer.uses(tensors, gradients)
 
+    def grad_read(self, x: Above, grad: Above) -> Above:
+        """Hear that the gradient of a tensor is read; return the one that is to be seen."""
+        return grad if self.outer is None else self.outer.grad_read(x, grad)
+
+    def grad_written(self, x: Above) -> None:
+        """Hear that the gradient of a tensor is set."""
+        if self.outer is not None:
+            self.outer.grad_written(x)
+
     def same(self, x: Above, other: Above) -> None:
         """Hear that the tensor `other` has the values of `x`."""
         if self.outer is not None:

@@ -275,6 +275,13 @@ class Recording(Interpreter):
         if self.notes is not None:
             self.notes.tensors(tensors)
 
+    def grad_read(self, x: Above, grad: Above) -> Above:
+        return grad if self.notes is None else self.notes.grad_read(x, grad)
+
+    def grad_written(self, x: Above) -> None:
+        if self.notes is not None:
+            self.notes.grad_written(x)
+
     # -------------------------------------------------------------------------------------- whose memory it is
 
     def owns(self, block: Block) -> bool:

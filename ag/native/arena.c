@@ -136,6 +136,7 @@ static PyObject *lent(Alloc *self, PyObject *arena, PyObject *bins, PyObject *ad
 }
 
 static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    entered |= IN_ARENA;
     Alloc *self = (Alloc *)me;
     if (PyVectorcall_NARGS(nargsf) != 1 || kwnames != NULL)
         return PyErr_Format(PyExc_TypeError, "alloc: one argument is required, a number of bytes.");

@@ -216,6 +216,7 @@ static const struct {
 };
 
 static PyObject *call(Unchanged *self, PyObject *args, PyObject *named) {
+    entered |= IN_GUARDS;
     int answer = PyList_GET_SIZE(self->gone) ? UNSURE : SURE;
     for (int kind = 0; kind < KINDS; kind++)
         for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->rows[kind]); i++)

@@ -17,6 +17,7 @@ enum { OUTER, RECORDS };
 PyObject *recording_of_thread(void) { return recording; }
 
 static PyObject *current(PyObject *module, PyObject *none) {
+    entered |= IN_INTERPRETER;
     (void)module, (void)none;
     return Py_NewRef(innermost == NULL ? Py_None : innermost);
 }

@@ -241,6 +241,7 @@ static int constant(Launch *self) {
 }
 
 static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    entered |= IN_LAUNCH;
     Launch *self = (Launch *)me;
     Py_ssize_t operands = PyVectorcall_NARGS(nargsf) - 1;
     if (recording_of_thread() == NULL && operands > 0) {
@@ -363,6 +364,7 @@ static int filled(Run *self, PyObject *given) {
 }
 
 static PyObject *run_call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    entered |= IN_LAUNCH;
     Run *self = (Run *)me;
     const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *events = PyObject_GetAttr(self->of->settings, attribute[EVENTS]);

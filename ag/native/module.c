@@ -32,7 +32,29 @@ int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets
     return 0;
 }
 
+unsigned entered;
+
+static PyObject *entered_since(PyObject *module, PyObject *none) {
+    static const char *const NAME[] = {"arena", "guards", "interpreter", "launch", "operands", "replay", "rows"};
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names != NULL && i < (int)(sizeof NAME / sizeof *NAME); i++) {
+        PyObject *name = entered >> i & 1 ? PyUnicode_FromString(NAME[i]) : NULL;
+        if (entered >> i & 1 && (name == NULL || PyList_Append(names, name) < 0))
+            Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    entered = 0;
+    (void)module, (void)none;
+    return names;
+}
+
+static PyMethodDef methods[] = {
+    {"entered", entered_since, METH_NOARGS, "Return the files called since this was asked last, without suffix."},
+    {NULL, NULL, 0, NULL}};
+
 static int execute(PyObject *module) {
+    if (PyModule_AddFunctions(module, methods) < 0)
+        return -1;
     int (*const parts[])(PyObject *) = {add_arena,    add_guards, add_interpreter, add_launch,
                                            add_operands, add_replay, add_rows};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

@@ -29,6 +29,7 @@ static PyObject *buffer_of(Operands *self, PyObject *x) {
 }
 
 static PyObject *alike(PyObject *me, PyObject *const *given, Py_ssize_t count) {
+    entered |= IN_OPERANDS;
     Operands *self = (Operands *)me;
     const Py_ssize_t operands = count == 2 ? PyLong_AsSsize_t(given[1]) : -1;
     if (operands < 0 || !PyTuple_CheckExact(given[0])) {

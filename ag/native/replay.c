@@ -213,6 +213,7 @@ static PyObject *replayed(Replay *self, PyObject *args, PyObject *given) {
 }
 
 static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
+    entered |= IN_REPLAY;
     PyObject *args;
     if (!PyArg_ParseTuple(tuple, "O!:Replay", &PyTuple_Type, &args))
         return NULL;

@@ -150,6 +150,7 @@ static void make(job *j, runner run, int64_t threads, int64_t callers) {
 }
 
 static PyObject *add_up(PyObject *module, PyObject *args) {
+    entered |= IN_ROWS;
     PyObject *rows, *out, *list;
     job j = {0};
     Py_ssize_t run_at, threads, callers;

@@ -17,7 +17,8 @@ from ag.autograd.watched import Watched
 M = TypeVar("M")
 
 _NOT_INSIDE = (type, ModuleType, CodeType, FrameType)  # what these refer to is no part of a model
-_OWN = ("ag.autograd.", "ag.capture.", "ag.engine.")  # objects of these packages hold no layers: programs, devices, memory
+# objects of these packages hold no layers: programs, devices, memory
+_OWN = ("ag.autograd.", "ag.capture.", "ag.engine.")
 _NO_VALUES = (*_NOT_INSIDE, FunctionType, classmethod, staticmethod, property, MemberDescriptorType)
 _LIBRARIES = {"ag", "builtins", *sys.stdlib_module_names}  # whose classes hold no layers of a model
 

@@ -96,7 +96,7 @@ def test_everything_is_passed_on() -> None:
 
     class Hears(Interpreter):
         def __getattribute__(self, name: str) -> Any:
-            if name in ("uploaded", "before_op", "after_op", "uses", "same", "read"):
+            if name in ("uploaded", "before_op", "after_op", "uses", "same", "read", "grad_read", "grad_written"):
                 return lambda *args: heard.append((name, args))
             return super().__getattribute__(name)
 
@@ -106,7 +106,7 @@ def test_everything_is_passed_on() -> None:
     with outer, inner:
         assert inner.exports is True and inner.repeats == 7
         calls = {"uploaded": (1, 2, 3), "before_op": (1, 2, 3, 4, 5), "after_op": (1, 2, 3, 4, 5), "uses": ((1,), True),
-                 "same": (1, 2), "read": (1,)}
+                 "same": (1, 2), "read": (1,), "grad_read": (1, 2), "grad_written": (1,)}
         for name, args in calls.items():
             getattr(inner, name)(*args)
     assert heard == [*calls.items()]
