@@ -156,9 +156,11 @@ class Comparison(Interpreter):
 
     def before_op(self, name: str, inputs: Sequence[Tensor], values: Sequence[object], params: Sequence[object],
                   launch: Run) -> Run:
-        self._note(name, [params, [x for x in values if isinstance(x, (int, float))]])
+        if self._compares:
+            self._note(name, [params, [x for x in values if isinstance(x, (int, float))]])
         self._use(inputs, is_recording() is not False)
-        launch = super().before_op(name, inputs, values, params, launch)
+        if self.outer is not None:
+            launch = self.outer.before_op(name, inputs, values, params, launch)
         return checked(launch, self._since, name, inputs, [x.buffer for x in inputs]) if self._since else launch
 
     def uploaded(self, array: Array, dtype: object, device: Device) -> Buffer | None:
