@@ -211,8 +211,8 @@ mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/
 
 COMMANDS = "ag/engine/backends/vulkan/stream/commands.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
-QUICKLY = "engine/backends/test_quick.py"
-QUICK = "ag/engine/backends/vulkan/quick.py"
+QUICKLY = "engine/backends/test_launch_cache.py"
+QUICK = "ag/engine/backends/vulkan/launch_cache.py"
 mutant("kernel", "zeros of either sign are looked up", QUICK, "if plain and not zero and", "if plain and",
        f"{QUICKLY}::test_zeros_of_both_signs[lavapipe]")
 mutant("kernel", "launches are looked up whatever the precision", QUICK,
@@ -386,7 +386,7 @@ mutant("capture", "guards are not asked", "ag/capture/program.py", "for guard in
        "for guard in ():",
        "engine/test_threads.py::test_a_step_captured_with_another_generator_is_recorded_anew[cpu]")
 mutant("capture", "what was read is not compared", "ag/capture/program.py",
-       "return self._notes.change(surely)", "return None", "capture/test_capture_guards.py::test_another_mode[cpu]")
+       "return self._notes.change(holds)", "return None", "capture/test_capture_guards.py::test_another_mode[cpu]")
 mutant("capture", "recordings are not compared", "ag/capture/step.py", "if difference is not None:", "if False:",
        "capture/test_capture_contract.py::test_a_branch[cpu]")
 mutant("capture", "numbers are not checked", "ag/capture/arguments.py", "for i, check in self._checks:",

@@ -12,7 +12,7 @@ from weakref import ref
 from ag.autograd.tensor import Tensor
 from ag.autograd.watched import Watched, start_noting
 from ag.capture.effects import KEPT, Effects, Leaf
-from ag.capture.reads import HAS_CODE, MOST, Meanings, Name, NameReader, Own, compiled_guard, is_quick
+from ag.capture.reads import HAS_CODE, MOST, Name, NameGuards, NameReader, Own, compiled_guard, is_quick
 from ag.capture.snapshots import Contents, contents, has_other_items
 from ag.engine.buffer import Buffer
 from ag.engine.program import Recording
@@ -35,7 +35,7 @@ class Notes:
         # tensors that no op made: ``requires_grad``, name, buffer
         self._trained: list[tuple[Tensor, bool, str | None, Buffer]] = []
         self._gone: list[object] = []  # references to noted values that were freed
-        self._names, self._attributes = Meanings(self._gone), Meanings(self._gone)
+        self._names, self._attributes = NameGuards(self._gone), NameGuards(self._gone)
         self._reader = NameReader(Watched)
         self._slow: list[Contents] = []  # the part of `_flat` that compiled code does not compare
         self.effects = Effects()
@@ -61,7 +61,7 @@ class Notes:
         if id(owner) not in self._owners:
             self._owners[id(owner)] = owner
             self._attributes.add(Name(Own(owner), "__class__", kind))
-        self._reader.told(kind, name)
+        self._reader.read_attribute(kind, name)
         self._reader.values(value)
         self._note_names()
         if name not in object.__getattribute__(owner, "__dict__"):  # but perhaps in the class's
@@ -93,7 +93,7 @@ class Notes:
                 if x.node is None:
                     self._trained.append((x, x.requires_grad, x.name, x.buffer))
 
-    def quickly(self, without: list[Tensor]) -> Callable[[], bool]:
+    def compiled(self, without: list[Tensor]) -> Callable[[], bool]:
         """Return a quick guard: nothing that no log reports changed, and the tensors `without` have no gradient."""
         if not HAS_CODE:
             return bool  # never sure
@@ -108,12 +108,12 @@ class Notes:
 
     @property
     def is_slow(self) -> bool:
-        """Tell whether Python compares something that `quickly` does not."""
+        """Tell whether Python compares something that `compiled` does not."""
         return bool(self._slow)
 
-    def change(self, surely: bool = False) -> str | None:
-        """Describe the first change since noting, or None; `surely`: the result of `quickly`."""
-        if surely:
+    def change(self, holds: bool = False) -> str | None:
+        """Describe the first change since noting, or None; `holds`: the result of `compiled`."""
+        if holds:
             return _other_items(self._slow)
         gone = len(self._gone)
         found = self._changed_now() or self._attributes.change()

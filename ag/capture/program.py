@@ -105,19 +105,19 @@ class CapturedProgram:
         for leaf in notes.leaves.values():
             leaf.initial = None
         self._lend()
-        self._surely = notes.quickly(self._without)
+        self._holds = notes.compiled(self._without)
 
     def change(self) -> str | None:
         """Describe what has changed of what the recording depends on; None if it holds."""
-        surely = self._surely()
-        if not surely and not all(map(is_, grads_of(self._without), _NONE)):
+        holds = self._holds()
+        if not holds and not all(map(is_, grads_of(self._without), _NONE)):
             return "a gradient is there that was not"
         if self._with and any(map(is_, grads_of(self._with), _NONE)):
             return "a gradient that was there is not"
         for guard in self._guards:
             if (found := guard()) is not None:
                 return found
-        return self._notes.change(surely)
+        return self._notes.change(holds)
 
     @property
     def own_change(self) -> str | None:
@@ -153,7 +153,7 @@ class CapturedProgram:
         self.effects.repeat()
         return self.results(args)
 
-    def quickly(self, trusted: object, args: Args) -> Replay | None:
+    def compiled_replay(self, trusted: object, args: Args) -> Replay | None:
         """Return a compiled replay of calls with arguments like `args`, or None; `trusted` counts its calls.
 
         Settings and context variables must then be those of now.
@@ -163,7 +163,7 @@ class CapturedProgram:
         settings = tuple([(variable, variable.get(None)) for variable in (*OF_DEVICE, *OF_TAPE)])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
-            self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._surely,
+            self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
             tuple(self._guards), self._notes.change if self._notes.is_slow else None,
             self.check if self._arguments.checked else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]), (self._writes.note,),

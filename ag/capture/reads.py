@@ -162,7 +162,7 @@ class _Group:
         return None
 
 
-class Meanings:
+class NameGuards:
     """Guards of names: compares the identities of all values of a place at once, and values only if these differ.
 
     Values are held weakly where possible, so reading them keeps nothing alive.  A freed object's id may be reused, so a
@@ -398,7 +398,7 @@ class NameReader:
         self._todo: list[object] = []
         self._attributes: set[str] = set()  # loaded by any of the functions
         self._asked = 0  # how many of them were looked up in all spaces
-        self._told: set[str] = set()  # attributes of watched objects that were read
+        self._watched_names: set[str] = set()  # attributes of watched objects that were read
         self._imports: list[tuple[str, FunctionType]] = []  # modules not yet imported
         self._sources: list[tuple[object, Source, object]] = []  # with their states when found
         self._called: dict[int, str] = {}  # names by ids of values
@@ -422,9 +422,9 @@ class NameReader:
         """Add functions that are called, and other values that are read."""
         self._todo += values
 
-    def told(self, kind: type, name: str) -> None:
+    def read_attribute(self, kind: type, name: str) -> None:
         """Add an attribute read of a watched object; its class may be the user's own."""
-        self._told.add(name)
+        self._watched_names.add(name)
         if kind not in self._kinds:
             self._kinds.add(kind)
             for space in self._classes(kind):
@@ -436,7 +436,7 @@ class NameReader:
         for space in self._spaces.values():
             names = space.read | self._attributes if space.open else space.read
             if not space.foreign:
-                yield space.place, frozenset((names | self._told if isinstance(space.place, type) else names)
+                yield space.place, frozenset((names | self._watched_names if isinstance(space.place, type) else names)
                                              - space.keys)
 
     def known(self) -> frozenset[int]:

@@ -195,7 +195,7 @@ class CapturedStep(Generic[P, R]):
             self._in_vain = 0
             result = program.replay(leaves)
             if trusted not in self._made:
-                self._made[trusted] = program.quickly(trusted, leaves)
+                self._made[trusted] = program.compiled_replay(trusted, leaves)
             self._quick = self._made[trusted], tree
             return result
         call = RecordedCall(self._step, leaves, tree, self._backend, *self._options)

@@ -1,7 +1,7 @@
 """Threads of data loaders: things made ahead in the background, and a lock that survives forks and copies.
 
-`made_ahead` makes things in an order that is known from the start, for loops.  `Told` learns again and again which
-come next, for `dp_train`.  A loop that ends early does not wait for its thread, and threads keep no process alive.
+`made_ahead` makes things in an order that is known from the start, for loops.  `Prefetcher` hears in every step of
+`dp_train` which come next.  A loop that ends early does not wait for its thread, and threads keep no process alive.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Maker(Generic[T]):
         self._room.release()
 
 
-class Told(Generic[K, T]):
+class Prefetcher(Generic[K, T]):
     """Things that threads make before they are asked for, each by its key.
 
     With several threads, `make(key)` is called for several keys at a time; one thread keeps the order.
@@ -114,7 +114,7 @@ class Told(Generic[K, T]):
 
     def __init__(self, make: Callable[[K], T], threads: int) -> None:
         self._make, self._threads = make, threads
-        self._told: dict[K, Future[T]] = {}
+        self._coming: dict[K, Future[T]] = {}
         self._due: SimpleQueue[tuple[K, Future[T]] | None] = SimpleQueue()
         self._started = False
 
@@ -128,13 +128,13 @@ class Told(Generic[K, T]):
             for _ in range(self._threads):
                 Thread(target=copy_context().run, args=(self._run,), daemon=True, name="ag_samples").start()
         needed = {*wanted, *coming}
-        for key in [key for key in self._told if key not in needed]:
-            self._told.pop(key).cancel()
+        for key in [key for key in self._coming if key not in needed]:
+            self._coming.pop(key).cancel()
         for key in (*wanted, *coming):
-            if key not in self._told:
-                self._told[key] = Future()
-                self._due.put((key, self._told[key]))
-        found = {key: self._told.pop(key) for key in dict.fromkeys(wanted)}
+            if key not in self._coming:
+                self._coming[key] = Future()
+                self._due.put((key, self._coming[key]))
+        found = {key: self._coming.pop(key) for key in dict.fromkeys(wanted)}
         for thing in found.values():
             while not thing.done():
                 wait([thing], _LOOK)
@@ -151,9 +151,9 @@ class Told(Generic[K, T]):
 
     def close(self) -> None:
         """Forget the keys and end the threads; does not wait for them."""
-        for thing in self._told.values():
+        for thing in self._coming.values():
             thing.cancel()
-        self._told.clear()
+        self._coming.clear()
         for _ in range(self._threads):
             self._due.put(None)
 

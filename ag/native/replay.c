@@ -12,7 +12,7 @@ call that is due to be compared; gradients or results that must be moved first. 
     kinds       of each argument: (type, slot, dtype, shape), of a tensor (type, slot, name, None)
     trusted     `calls` is counted here; at `due` a call is compared
     program     its `leases` is a list of (block, leases)
-    surely      the quick guard, see guards.c
+    holds       the quick guard, see guards.c
     guards      return a change in words, or None; so does `change`, which is given the quick guard's answer, and is
                 None if that compares everything
     check       raises for values that are not allowed; None if all are
@@ -28,7 +28,7 @@ or a method that adds it to a list. */
 #include "native.h"
 #include <pythread.h>
 
-enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, SURELY, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
+enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, HOLDS, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
        PARTS };
 
 typedef struct {
@@ -146,7 +146,7 @@ static int is(PyObject *said, PyObject *wanted) {
 /* Whether all is as it was that the step has read. */
 static int nothing_changed(Replay *self) {
     PyObject *guards = self->part[GUARDS];
-    int answer = is(PyObject_CallNoArgs(self->part[SURELY]), Py_True);
+    int answer = is(PyObject_CallNoArgs(self->part[HOLDS]), Py_True);
     for (Py_ssize_t i = 0; answer == USUAL && i < PyTuple_GET_SIZE(guards); i++)
         answer = is(PyObject_CallNoArgs(ITEM(guards, i)), Py_None);
     if (answer != USUAL || self->part[CHANGE] == Py_None)
@@ -289,7 +289,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyTypeObject *const tuple = &PyTuple_Type;
     unsigned long thread;
     if (!PyArg_ParseTuple(args, "kO!O!O!OOOO!OOO!O!O!OOO!:Replay", &thread, tuple, &p[SETTINGS], tuple,
-                          &p[SAME], tuple, &p[KINDS], &p[TRUSTED], &p[PROGRAM], &p[SURELY], tuple,
+                          &p[SAME], tuple, &p[KINDS], &p[TRUSTED], &p[PROGRAM], &p[HOLDS], tuple,
                           &p[GUARDS], &p[CHANGE], &p[CHECK], tuple, &p[GRADS], tuple, &p[BEFORE], tuple, &p[AFTER],
                           &p[RUN], &p[RESULTS], &PyMemberDescr_Type, &grad))
         return NULL;

@@ -21,7 +21,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.capture.reads import UNKNOWN, Meanings, Name, Own, source
+from ag.capture.reads import UNKNOWN, Name, NameGuards, Own, source
 
 W = ag.ag_param([[2.0]])
 Read = Callable[[], float]
@@ -477,8 +477,8 @@ class Thing:
     k: float
 
 
-def noted(*names: Name) -> Meanings:
-    meanings = Meanings([])
+def noted(*names: Name) -> NameGuards:
+    meanings = NameGuards([])
     for name in names:
         meanings.add(name)
     meanings.close()
@@ -511,7 +511,7 @@ def test_a_place_that_is_gone() -> None:
     """With the step it is another one in each call; later nobody can read there as before."""
     thing, other = Thing(), Thing()
     thing.k = other.k = 1.0
-    meanings = Meanings([])
+    meanings = NameGuards([])
     for x in (thing, other):
         meanings.add(Name(Own(x), "k", 1.0))
     del x, other

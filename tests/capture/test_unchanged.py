@@ -52,20 +52,20 @@ def names_row(place: object, own: dict[str, object], names: list[str], absent: s
 @needs_code
 def test_slots() -> None:
     things = [Slotted(None), Slotted(True)]
-    surely = of(slots=[(Slotted.__dict__["x"], things, [None, True])])
-    assert surely()
+    holds = of(slots=[(Slotted.__dict__["x"], things, [None, True])])
+    assert holds()
     things[1].x = 1  # which is equal
-    assert not surely()
+    assert not holds()
     things[1].x = True
-    assert surely()
+    assert holds()
     called = of(slots=[(Slotted.__dict__["x"], things[:1], ["inner_W"])])
     assert not called()
     things[0].x = "".join(["inner", "_W"])  # another string, which is equal
-    assert called() and not surely()
+    assert called() and not holds()
     things[0].x = "inner_b"
     assert not called()
     del things[0].x
-    assert not surely()
+    assert not holds()
 
 
 @needs_code
@@ -87,32 +87,32 @@ def test_names(kind: str, absent: set[str]) -> None:
 
     name = "shared" if kind == "class" else "rate"
     before = own[name]
-    surely = of(names=[names_row(place, dict(own), [name, "nowhere"], absent)])
-    assert surely()
+    holds = of(names=[names_row(place, dict(own), [name, "nowhere"], absent)])
+    assert holds()
     set_(name, object())
-    assert not surely()
+    assert not holds()
     set_(name, before)
-    assert surely()
+    assert holds()
     set_("nowhere", 1)
-    assert not surely()
+    assert not holds()
     unset("nowhere")
-    assert surely()
+    assert holds()
     set_("unrelated", 1)
-    assert surely()
+    assert holds()
     set_("new", 1)
-    assert not surely()
+    assert not holds()
     unset("new")
     unset("unrelated")
-    assert surely()
+    assert holds()
 
 
 @needs_code
 def test_a_place_that_is_gone() -> None:
     thing = Thing()
-    surely = of(names=[names_row(ref(thing), vars(thing), ["rate"], set())])
-    assert surely()
+    holds = of(names=[names_row(ref(thing), vars(thing), ["rate"], set())])
+    assert holds()
     del thing
-    assert not surely()
+    assert not holds()
 
 
 @needs_code
@@ -156,21 +156,21 @@ def test_single_names() -> None:
     inner: Any = outer()
     (cell,) = inner.__closure__
     slotted = Slotted(value)
-    surely = of(single=[([cell, variable, slotted, inner], ["cell_contents", "variable", "x", "__defaults__"],
+    holds = of(single=[([cell, variable, slotted, inner], ["cell_contents", "variable", "x", "__defaults__"],
                          [id(value), id(MISSING), id(value), id(inner.__defaults__)])])
-    assert surely()
+    assert holds()
     inner(other)
-    assert not surely()
+    assert not holds()
     inner(value)
-    assert surely()
+    assert holds()
     token = variable.set(other)
-    assert not surely()
+    assert not holds()
     variable.reset(token)
     slotted.x = other
-    assert not surely()
+    assert not holds()
     slotted.x = value
     inner.__defaults__ = (1,)
-    assert not surely()
+    assert not holds()
     cell_only = of(single=[([cell], ["cell_contents"], [id(value)])])
     assert cell_only()
     inner(delete=True)
@@ -193,28 +193,28 @@ def test_an_error_of_an_attribute_reaches_the_caller() -> None:
 def test_contents() -> None:
     a, b = object(), object()
     numbers, table = [a, b], {"a": a, "b": b}
-    surely = of(contents=[(numbers, [a, b]), (table, ["a", "b", a, b])])
-    assert surely()
+    holds = of(contents=[(numbers, [a, b]), (table, ["a", "b", a, b])])
+    assert holds()
     for change, back in [(lambda: numbers.append(a), lambda: numbers.pop()),
                          (lambda: numbers.reverse(), lambda: numbers.reverse()),
                          (lambda: table.update(c=a), lambda: table.pop("c")),
                          (lambda: table.update(a=b), lambda: table.update(a=a))]:
         change()
-        assert not surely()
+        assert not holds()
         back()
-        assert surely()
+        assert holds()
     table["a"] = table.pop("a")  # in another order
-    assert not surely()
+    assert not holds()
     assert not is_quick((OrderedDict(a=a), ["a", a])) and not is_quick((np.zeros(3), b"")) and not is_quick(([], 3))
 
 
 @needs_code
 def test_what_is_gone() -> None:
     gone: list[object] = []
-    surely = of(gone=gone)
-    assert surely()
+    holds = of(gone=gone)
+    assert holds()
     gone.append(1)
-    assert not surely()
+    assert not holds()
 
 
 @needs_code
@@ -230,17 +230,17 @@ def test_other_rows_are_refused(rows: dict[str, Any]) -> None:
 def test_nothing_is_kept_or_lost() -> None:
     """References are counted right; a circle through the rows is collected."""
     thing, items = Thing(), [object()]
-    surely = of(contents=[(items, [*items])], names=[names_row(ref(thing), vars(thing), ["rate"], {"a"})],
+    holds = of(contents=[(items, [*items])], names=[names_row(ref(thing), vars(thing), ["rate"], {"a"})],
                 single=[([thing], ["rate"], [id(thing.rate)])])
     counted = (thing, thing.rate, items, items[0], Thing, MISSING)
     before = [sys.getrefcount(counted[i]) for i in range(6)]
     for _ in range(1000):
-        assert surely()
+        assert holds()
     assert [sys.getrefcount(counted[i]) for i in range(6)] == before
     circle: list[Any] = [thing]
     circle.append(of(contents=[(circle, [thing])]))
     there = ref(thing)
-    del thing, surely, counted, circle
+    del thing, holds, counted, circle
     gc.collect()
     assert there() is None
 
@@ -306,10 +306,10 @@ def test_what_changes_is_noticed(other: int, code: bool, monkeypatch: pytest.Mon
     for k in range(4):
         assert_as_eager(k)
     program = step._programs[-1].program
-    assert program._surely() is code
+    assert program._holds() is code
     OTHERS[other](model, globals())
-    assert not program._surely() or program._notes._changed_now() is None
+    assert not program._holds() or program._notes._changed_now() is None
     if OTHERS[other] is OTHERS[-1] or other == len(OTHERS) - 2:
-        assert program._surely() is code
+        assert program._holds() is code
     for k in range(4):
         assert_as_eager(k)

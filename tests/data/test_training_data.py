@@ -17,7 +17,7 @@ from helpers.ranks import dealt, outcomes
 from PIL import Image
 
 import ag
-from ag.data.threads import Told
+from ag.data.threads import Prefetcher
 from ag.parallel.comm.comm import Comm
 
 RNG = np.random.default_rng(11)
@@ -25,7 +25,7 @@ RNG = np.random.default_rng(11)
 
 def test_things_come_in_order_and_each_is_made_once() -> None:
     made: list[int] = []
-    told = Told(lambda k: made.append(k) or 10 * k, threads=1)
+    told = Prefetcher(lambda k: made.append(k) or 10 * k, threads=1)
     assert told.take([3, 1], coming=[2, 7]) == [30, 10]
     assert told.take([7, 2], coming=[5]) == [70, 20]
     assert told.take([5]) == [50]
@@ -42,7 +42,7 @@ def test_what_does_not_come_any_more_is_not_made() -> None:
         made.append(k)
         return k
 
-    told = Told(make, threads=1)
+    told = Prefetcher(make, threads=1)
     told.take([0], coming=[1, 2, 3, 4])
     threading.Timer(0.05, go.set).start()
     assert told.take([4, 8], coming=[1]) == [4, 8]
@@ -55,7 +55,7 @@ def test_an_error_comes_with_its_thing_and_only_then() -> None:
     def make(k: int) -> float:
         return 1 / k
 
-    told = Told(make, threads=2)
+    told = Prefetcher(make, threads=2)
     assert told.take([1], coming=[0, 2]) == [1]
     assert told.take([2], coming=[0]) == [0.5]
     with pytest.raises(ZeroDivisionError):
@@ -69,7 +69,7 @@ def makers() -> list[threading.Thread]:
 
 
 def test_threads_end() -> None:
-    told = Told(lambda k: k, threads=3)
+    told = Prefetcher(lambda k: k, threads=3)
     told.take([1, 2, 3])
     mine = makers()
     assert len(mine) >= 3

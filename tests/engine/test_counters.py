@@ -50,7 +50,7 @@ class Traffic:
 @pytest.fixture(autouse=True)
 def put_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small programs of the CPU copy what they are given in compiled code, where nobody could count it."""
-    monkeypatch.setattr(NativeBackend, "run_quickly", lambda *_: None)
+    monkeypatch.setattr(NativeBackend, "compile_run", lambda *_: None)
 
 
 @contextmanager

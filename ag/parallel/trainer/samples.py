@@ -16,7 +16,7 @@ from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree
 from ag.data.dataloader import DataLoader
 from ag.data.samples import Pass
-from ag.data.threads import Told
+from ag.data.threads import Prefetcher
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
 
@@ -67,7 +67,7 @@ class Samples:
         self._orders: dict[int, Array] = {}
         threads = 0 if self.loader is None else self.loader.threads
         self.ahead = 0 if self.loader is None or not threads else self.loader.prefetch  # steps
-        self._told = Told(self._made, threads) if self.ahead else None
+        self._prefetcher = Prefetcher(self._made, threads) if self.ahead else None
         self.waited_s = 0.0  # for samples
 
     def __len__(self) -> int:
@@ -97,17 +97,17 @@ class Samples:
         """Return the samples at these places of the whole job; a loader prefetches those at the places `coming`."""
         began = perf_counter()
         wanted = [self._numbered(place) for place in places]
-        if self._told is None:
+        if self._prefetcher is None:
             samples = [*map(self._made, wanted)]
         else:
-            samples = self._told.take(wanted, [self._numbered(place) for place in coming])
+            samples = self._prefetcher.take(wanted, [self._numbered(place) for place in coming])
         self.waited_s += perf_counter() - began
         return samples
 
     def close(self) -> None:
         """Stop prefetching."""
-        if self._told is not None:
-            self._told.close()
+        if self._prefetcher is not None:
+            self._prefetcher.close()
 
     def _numbered(self, place: int) -> tuple[int, int]:
         """Return the pass and the number of the sample at a place."""

@@ -1,4 +1,4 @@
-"""What compiled code that makes launches must do on every device: test_quick.py and cpu/test_launch.py try it."""
+"""Launches in compiled code, on every device: test_launch_cache.py and cpu/test_launch.py try them."""
 
 from __future__ import annotations
 

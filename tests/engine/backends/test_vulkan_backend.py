@@ -102,7 +102,7 @@ def test_synchronize_waits(backend: VulkanBackend) -> None:
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str) -> Iterator[Path]:
     backend: Any = backend_of(gpu)
-    for kinds, _ in backend._quick._table.values():  # of launches that would not ask for kernels any more
+    for kinds, _ in backend._launch_cache._table.values():  # of launches that would not ask for kernels any more
         kinds.clear()
     folder = tmp_path / "spv"
     shutil.copytree(kernels._SPV, folder)

@@ -87,7 +87,7 @@ class Kernel:
 
     def plan(self, kinds: list[object], primitive: Primitive, params: Params) -> Plan | None:
         """Plan a launch, given shape and type of each operand; None if the kernel does not take one of them."""
-        key = tuple(kinds) if not params else (*kinds, *self.told_apart(primitive, params))
+        key = tuple(kinds) if not params else (*kinds, *self.key_of(primitive, params))
         found = self.plans.get(key, _UNKNOWN)
         if found is _UNKNOWN:
             if len(self.plans) >= PLANS_KEPT:
@@ -96,7 +96,7 @@ class Kernel:
             found = self.plans[key] = self._planned(primitive, shapes, dtypes, params)
         return found
 
-    def told_apart(self, primitive: Primitive, params: Params) -> list[object]:
+    def key_of(self, primitive: Primitive, params: Params) -> list[object]:
         """Parameters as part of a key, with the signs of zeros, which are equal and differ."""
         key = [*map(params.__getitem__, primitive.params)]
         if self.reals and 0.0 in key:

@@ -41,7 +41,7 @@ class NativeProgram(NumpyProgram):
                 words = b"".join(row for row, _ in found)
                 self._runs.append(partial(backend.run, words, len(found), sum(work for _, work in found)))
                 if len(found) == len(rows):
-                    backend.run_quickly(self, words, [work for _, work in found])
+                    backend.compile_run(self, words, [work for _, work in found])
             else:
                 self._runs.append(partial(quietly, [call for call, _ in group]))
 
@@ -77,14 +77,14 @@ class NativeBackend(NumpyBackend):
         self._library = kernels
         self.starts: list[int] = []  # by segment: what makes a pointer of an address
         if _code is not None and kernels.launch_at and not guard and type(self).launch is NativeBackend.launch:
-            setattr(self, "launch", self._quickly(self.launch, kernels))  # noqa: B010 - in the place of the method
+            setattr(self, "launch", self._compiled_launch(self.launch, kernels))  # noqa: B010 - in the place of the method
 
-    def _quickly(self, launch: Callable[..., object], kernels: Library) -> object:
+    def _compiled_launch(self, launch: Callable[..., object], kernels: Library) -> object:
         """Compile `launch`; what compiled code does not know falls back to it."""
         return _code.Launch(self, _table(self._kernels), self.settings, launch, note_written, Buffer, Block,
                             OFFSET_BITS, kernels.launch_at, None, tuple, ())
 
-    def run_quickly(self, program: NativeProgram, words: bytes, work: list[int]) -> None:
+    def compile_run(self, program: NativeProgram, words: bytes, work: list[int]) -> None:
         """Let compiled code run a program of small launches, whose rows these are; else it calls `run`."""
         run_at = self._library.run_at
         if _code is not None and isinstance(self.launch, _code.Launch) and run_at and (
@@ -146,7 +146,7 @@ class NativeBackend(NumpyBackend):
                 self.check_operands(primitive, operands)
             kinds += b.shape, b.dtype
         if params:
-            kinds += kernel.told_apart(primitive, params)
+            kinds += kernel.key_of(primitive, params)
         key = tuple(kinds)
         try:
             ready = kernel.ready[key]

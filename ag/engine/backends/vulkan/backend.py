@@ -16,6 +16,7 @@ from ag.engine.arena import Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.kp_types import Tensor
+from ag.engine.backends.vulkan.launch_cache import LaunchCache
 from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS, LetGo
 from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
@@ -23,7 +24,6 @@ from ag.engine.backends.vulkan.plans import Plan, check_kernels
 from ag.engine.backends.vulkan.products.autotune import Tune, tried
 from ag.engine.backends.vulkan.products.cooperative import Cooperative
 from ag.engine.backends.vulkan.products.tiles import Rule
-from ag.engine.backends.vulkan.quick import Quick
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.stream.commands import Budget, Command, Recorded
 from ag.engine.backends.vulkan.stream.recorder import Recorder
@@ -41,7 +41,7 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches before freed memory is used again, as several may run at once
 _IN_TURN = 2  # sequences of a program: one runs while the next is prepared
-_PARTS = ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow", "_quick")
+_PARTS = ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow", "_launch_cache")
 _INHERITED: list[object] = []  # from the parent process; never freed
 
 
@@ -163,9 +163,9 @@ class VulkanBackend(Backend):
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
-        self._quick = Quick(self._kernels, self.recorder, self.lock)
+        self._launch_cache = LaunchCache(self._kernels, self.recorder, self.lock)
         if not (guard or self._trace or self._shadow or self._tune) and type(self).launch is VulkanBackend.launch:
-            setattr(self, "launch", self._quick.launch(self, self.launch))  # noqa: B010
+            setattr(self, "launch", self._launch_cache.launch(self, self.launch))  # noqa: B010
         if self.settings.events is not None:
             self.retime()
 
@@ -222,7 +222,7 @@ class VulkanBackend(Backend):
                **params: object) -> Returned:
         """Launch as `Backend.launch` does, and teach compiled code to make the next launch of this kind."""
         out = super().launch(primitive, *operands, into=into, **params)
-        self._quick.learn(primitive, operands, params, out)
+        self._launch_cache.learn(primitive, operands, params, out)
         return out
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:

@@ -40,7 +40,7 @@ class Counting(NativeBackend):
             return self.method(primitive, *operands, **params)
 
         assert make is _code.Launch
-        setattr(self, "launch", self._quickly(slowly, kernels))  # noqa: B010
+        setattr(self, "launch", self._compiled_launch(slowly, kernels))  # noqa: B010
 
     def of(self, *shape: int, dtype: DType = F32) -> Buffer:
         buffer = self.alloc(shape, dtype)

@@ -83,7 +83,7 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
 
 
 NATIVE = TESTS.parent / "ag" / "native"
-TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/test_quick.py",
+TESTED_BY = ("engine/test_arena.py", "engine/test_alloc.py", "engine/backends/test_launch_cache.py",
              "engine/backends/cpu/test_launch.py", "capture/test_unchanged.py",
              "capture/test_replay.py", "parallel/comm/test_add_up.py",
              "ops/test_operands_in_c.py")

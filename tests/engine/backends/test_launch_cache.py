@@ -13,7 +13,7 @@ import pytest
 from engine.backends import quick_launches
 
 import ag
-from ag.engine.backends.vulkan import quick
+from ag.engine.backends.vulkan import launch_cache
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.stream.commands import Command
 from ag.engine.buffer import Buffer
@@ -22,7 +22,7 @@ from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import PRIMITIVES
 
-pytestmark = [pytest.mark.vulkan, pytest.mark.skipif(quick._code is None, reason="no compiler was here")]
+pytestmark = [pytest.mark.vulkan, pytest.mark.skipif(launch_cache._code is None, reason="no compiler was here")]
 RNG = np.random.default_rng(4)
 
 
@@ -31,8 +31,8 @@ class Device:
         self.backend: Any = backend_of(name)
         self.left: list[str] = []
         self.commands: list[Command] = []
-        table = quick.Quick(self.backend._kernels, self.backend.recorder, self.backend.lock)
-        monkeypatch.setattr(self.backend, "_quick", table)
+        table = launch_cache.LaunchCache(self.backend._kernels, self.backend.recorder, self.backend.lock)
+        monkeypatch.setattr(self.backend, "_launch_cache", table)
         record_it = self.backend.recorder.record
 
         def noted(command: Command) -> None:

@@ -27,7 +27,7 @@ _ALIGNED, _ELSEWHERE = 0, 4  # addresses that stand for all multiples of 16 byte
 Ready = tuple[None, int, tuple[int, ...], object, tuple[object, object]]
 
 
-class Quick:
+class LaunchCache:
     def __init__(self, kernels: Kernels, recorder: Recorder, lock: AbstractContextManager[bool]) -> None:
         self._kernels, self._tiles, self._recorder, self._lock = kernels, kernels.tiles, recorder, lock
         made = manifest()["kernels"]
