@@ -39,8 +39,9 @@ class RecordedCall:
     caught = False  # whether the step went on after a refusal
 
     def __init__(self, step: Callable[..., Any], leaves: Args, tree: TreeDef | None, backend: Device | None,
-                 recompute: bool, reads: Sequence[object], trial: bool) -> None:
+                 recompute: bool, reads: Sequence[object], trial: bool, args: Args = ()) -> None:
         self.arguments, self._tree = Arguments(leaves), tree
+        self._ids = {*map(id, leaves), *map(id, args)}  # of what the caller holds
         self.tensors: list[Tensor] = []
         self._step, self._reads = step, reads  # `reads`: functions whose names are guarded
         self.recording: Recording = record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
@@ -91,7 +92,7 @@ class RecordedCall:
             t = None  # type: ignore[assignment]
             if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
                 raise CaptureError(f"ag_capture: {asked}")
-            self.notes.close()
+            self.notes.close(self._ids)
             _refuse_kept([ref(x) for x in stand_ins], stand_ins)
         except BaseException:
             self.put_back()

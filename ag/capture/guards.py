@@ -39,6 +39,7 @@ class Notes:
         self._reader = NameReader(Watched)
         self._slow: list[Contents] = []  # the part of `_flat` that compiled code does not compare
         self.effects = Effects()
+        self.known: frozenset[int] = frozenset()  # ids that an argument must not have, as the step may ask for it
         self.own_change: str | None = None  # a change by the step of what it reads: it cannot be replayed
         self.leaves: dict[int, Leaf] = {}
 
@@ -142,8 +143,13 @@ class Notes:
             f"the step asks for type({name}), and array arguments are stand-ins of another type while it is recorded; "
             f"write isinstance({name}, np.ndarray)")
 
-    def close(self) -> None:
-        """End noting; raise if a replay could not do what the step did."""
+    def close(self, args: set[int]) -> None:
+        """End noting; raise if a replay could not do what the step did; `args`: ids of the caller's arguments."""
+        self.known = self._reader.known() if self._reader.identity else frozenset()
+        if not args.isdisjoint(self.known):
+            raise CaptureError("ag_capture: the step can reach one of its arguments by itself, and may ask whether it "
+                               "is that object, by `is`, `in` or `id`; it gets stand-ins, which are not. Pass it in "
+                               "one way only.")
         if (taken := self._reader.taken()) is not None:
             raise CaptureError(f"ag_capture: the step {taken}; a replay would not. Take it before the step, and pass "
                                f"it as an argument.")

@@ -125,7 +125,9 @@ class CapturedProgram:
         return self._notes.own_change
 
     def check(self, args: Args) -> None:
-        """Raise, before anything runs, if a value of an array is not allowed."""
+        """Raise, before anything runs, if a value of an array is not allowed, or an argument is known to the step."""
+        if not self._notes.known.isdisjoint(map(id, args)):
+            raise CaptureError("ag_capture: the step can reach one of its arguments by itself.")
         self._arguments.check(args)
 
     def replay(self, args: Args) -> object:
@@ -165,7 +167,7 @@ class CapturedProgram:
         return cast(Replay, _code.Replay(
             self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
             tuple(self._guards), self._notes.change if self._notes.is_slow else None,
-            self.check if self._arguments.checked else None,
+            self.check if self._arguments.checked or self._notes.known else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]), (self._writes.note,),
             (self.effects.repeat,) if self.effects else (), self.program.run,
             None if self._structure is None else self.results, vars(Tensor)["_grad"]))

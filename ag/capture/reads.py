@@ -18,7 +18,7 @@ from dis import get_instructions
 from functools import cache, cached_property, partial, partialmethod
 from importlib.util import resolve_name
 from io import IOBase
-from itertools import compress, count, repeat
+from itertools import compress, count, pairwise, repeat
 from operator import length_hint
 from pickle import dumps
 from queue import Queue, SimpleQueue
@@ -337,6 +337,7 @@ class _Loaded(NamedTuple):
     attributes: frozenset[str]
     imports: frozenset[str]  # modules, with a leading dot for each level of a relative import
     types: frozenset[str]  # variables of which it asks ``type(x)``, but for names of types
+    identity: bool  # whether it may ask if two objects are one: by `is`, `in` or `id`
 
 
 @cache
@@ -348,6 +349,7 @@ def _loaded(code: CodeType) -> _Loaded:
     loads: set[tuple[str, str]] = set()
     imports: set[str] = set()
     types: set[str] = set()
+    identity = False
     for c in codes:
         given: list[object] = []  # constants so far: an import follows its level and its names
         instructions = [i for i in get_instructions(c) if i.opname not in _EMPTY]
@@ -356,6 +358,8 @@ def _loaded(code: CodeType) -> _Loaded:
             if i.argval == "type" and i.opname in _OUTER and then.opname.startswith(_VARIABLE) and (
                     after.argval not in _NAMES or "ndarray" in c.co_consts) and then.argval not in {*_MYSELF, *caught}:
                 types.add(str(then.argval))
+        identity |= any((i.opname == "IS_OP" and before.opname != "LOAD_CONST") or i.opname == "CONTAINS_OP"
+                        for before, i in pairwise(instructions))
         for i in instructions:
             if i.opname == "IMPORT_NAME" and isinstance(level := given[-2], int):
                 imports.add("." * level + i.argval)
@@ -371,7 +375,7 @@ def _loaded(code: CodeType) -> _Loaded:
         strings = {x for op, x in loads if op == "LOAD_CONST" and x.isidentifier()}
         outer, attributes = outer | strings, attributes | strings
     return _Loaded(frozenset(outer), frozenset(name for op, name in loads if op.endswith("DEREF")),
-                   frozenset(attributes), frozenset(imports), frozenset(types))
+                   frozenset(attributes), frozenset(imports), frozenset(types), identity or "id" in outer)
 
 
 class _Space:
@@ -403,6 +407,7 @@ class NameReader:
         self._sources: list[tuple[object, Source, object]] = []  # with their states when found
         self._called: dict[int, str] = {}  # names by ids of values
         self.types: set[str] = set()  # variables of which functions ask ``type(x)``
+        self.identity = False  # whether one of them may ask if two objects are one
         self.count = 0  # names found
 
     def new(self) -> list[Name]:
@@ -524,6 +529,7 @@ class NameReader:
         self._only(f, "__code__")
         if "type" not in f.__globals__:
             self.types |= code.types
+        self.identity |= code.identity
         self._attributes |= code.attributes
         if f.__dict__:
             self._space(Own(f), f.__dict__)

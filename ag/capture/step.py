@@ -158,7 +158,7 @@ class CapturedStep(Generic[P, R]):
 
     def _record(self, key: object, args: Args, leaves: Args, tree: TreeDef | None) -> object:
         self._in_vain += 1
-        call = RecordedCall(self._step, leaves, tree, self._backend, *self._options)
+        call = RecordedCall(self._step, leaves, tree, self._backend, *self._options, args)
         try:
             call.record()
             program = CapturedProgram(call, self._thread)
@@ -198,7 +198,7 @@ class CapturedStep(Generic[P, R]):
                 self._made[trusted] = program.compiled_replay(trusted, leaves)
             self._quick = self._made[trusted], tree
             return result
-        call = RecordedCall(self._step, leaves, tree, self._backend, *self._options)
+        call = RecordedCall(self._step, leaves, tree, self._backend, *self._options, args)
         try:
             call.record()
             difference = call.difference(program.trace, program.effects)

@@ -163,3 +163,31 @@ def test_arguments_that_a_step_keeps_are_refused(device: str) -> None:
     kept: list[Any] = []
     with ag.ag_device(device), pytest.raises(ag.CaptureError, match="keeps its argument"):
         ag.ag_capture(lambda d: (kept.append(d["x"]), d["x"] * 2.0)[1])({"x": ag.ag_tensor([1.0])})
+
+
+KNOWN = ag.ag_tensor([5.0])
+TABLE = {"known": KNOWN}
+
+
+def by_global(x: ag.Tensor) -> bool:
+    return x is KNOWN
+
+
+def in_a_list(x: ag.Tensor) -> bool:
+    return any(x is y for y in [*TABLE.values()])
+
+
+def by_id(x: ag.Tensor) -> bool:
+    return id(x) == id(KNOWN)
+
+
+@pytest.mark.parametrize("asks", [by_global, in_a_list, by_id], ids=lambda asks: asks.__name__)
+def test_a_step_that_asks_whether_an_argument_is_one_it_knows(asks: Callable[[Any], bool]) -> None:
+    def step(x: ag.Tensor) -> ag.Tensor:
+        return x * (2.0 if asks(x) else 1.0)
+
+    captured, other = ag.ag_capture(step), ag.ag_tensor([3.0])
+    with pytest.raises(ag.CaptureError, match="reach one of its arguments by itself"):
+        captured(KNOWN)
+    assert [captured(other).item() for _ in range(4)] == [3.0] * 4
+    assert [captured(x).item() for x in (other, KNOWN, other, KNOWN)] == [3.0, 10.0, 3.0, 10.0]  # uncaptured, if known
