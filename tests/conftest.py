@@ -1,12 +1,9 @@
 """Devices for the tests: the CPU and two software Vulkan drivers, which stand for two vendors.
 
-`device` runs a test on each of them, `vulkan` on the Vulkan ones; `lavapipe` and `swiftshader` give one of them by
-name.  A driver that `AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with
-the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`
+`device` runs a test on each of them, `vulkan` on the Vulkan ones; `lavapipe` and `swiftshader` give one by name.  A
+driver that `AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with the
+reason.  The variable `AG_TEST_DEVICE=vulkan:0` puts another device, such as a card, in the place of the two in `device`
 and `vulkan`.  Words go straight to lavapipe's memory, and by way of staging memory to SwiftShader's.
-
-The quick leg tries both drivers where ops and backends are tested. Everything else runs on lavapipe there, and on
-SwiftShader in the slow leg, unless its mark is `not_on`: long repetitions of what does not know drivers.
 """
 
 from __future__ import annotations
@@ -29,6 +26,8 @@ from ag.engine.backends.vulkan.transfers import Transfers
 TESTS = Path(__file__).parent
 if not (TESTS.parent / "ag" / "engine" / "backends" / "cpu" / "built" / "manifest.json").is_file():
     os.environ.setdefault("AG_CPU", "numpy")  # where no compiler is: a line in the log would say so in every process
+# The quick leg tries both drivers where ops and backends are tested.  Everything else runs on lavapipe there, and on
+# SwiftShader in the slow leg, unless its mark is `not_on`: long repetitions of code that knows no drivers.
 BOTH_DRIVERS = ("engine/backends", "ops", "table")  # folders whose tests are quick on either
 LONG = ("cards", "docs", "tools")  # folders with tests of half a minute
 BEGIN = pytest.StashKey[float]()

@@ -1,8 +1,8 @@
 """Small ways to break the package, each with the tests of the quick leg that see it.
 
-A mutant replaces one short text, which occurs once in its file, by another.  ``tests/mutants.py`` makes them one at a
-time in a copy of the tree and runs the tests named; `tests/test_mutants.py` keeps the table true.  When a text has
-changed, name the new one; when no quick test fails, write the test, not a weaker mutant.  Knows nothing inside `ag`.
+A mutant replaces one short text, which occurs once in its file, by another.  The script ``tests/mutants.py`` makes
+mutants one at a time in a copy of the tree and runs the tests named; `tests/test_mutants.py` keeps the table true.
+When a text has changed, name the new one; when no quick test fails, write the test, not a weaker mutant.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
 """Break the package in each of the ways of mutant_table.py, and see that the quick leg's tests notice.
+Words, as in `python tests/mutants.py conv pass`, choose mutants by family, name or file; else all are made.
 
-    python tests/mutants.py            all of them
-    python tests/mutants.py conv pass  those whose family, name or file has one of these words
-
-Each mutant is made in a copy of the tree, in which the tests that are to fail run; before that they must pass there.
-A test that fails otherwise than by an assertion, or by an error of the tape or of ranks, kills nothing.  Prints a
+Each mutant is made in a copy of the tree.  The tests that are to fail run there, and must pass there before.  A test
+that fails otherwise than by an assertion, or by an error of the tape or of ranks, kills nothing.  The script prints a
 table; the exit status is 1 if a mutant survives.
 """
 
@@ -177,7 +175,7 @@ def chosen(words: Sequence[str]) -> list[Mutant]:
 
 
 def not_ready(copy: Copy, mutants: Sequence[Mutant]) -> list[str]:
-    """What is wrong with the tests before anything is broken."""
+    """List what is wrong with the tests before anything is broken."""
     ids = sorted({i for m in mutants for i in m.killers})
     found, printed = copy.test(ids)
     if not found:
@@ -188,7 +186,7 @@ def not_ready(copy: Copy, mutants: Sequence[Mutant]) -> list[str]:
 
 
 def same(killer: str, test: str) -> bool:
-    """Whether a test is the one that an id names, or one of its parameters."""
+    """Return whether a test is the one that an id names, or one of its parameters."""
     return test == killer or test.startswith(f"{killer}[")
 
 

@@ -1,5 +1,5 @@
-"""The public API, name by name: `SIGNATURES` was written from the design of the API, not from the package.
-`DIFFERS` gives the reason for every signature that was changed on purpose."""
+"""Check the public API, name by name: `SIGNATURES` was written from the design of the API, not from the package.
+The table `DIFFERS` gives the reason for every signature that was changed on purpose."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MODULES = sources()
 
 
 def inside(module: str, package: str) -> bool:
-    """Whether a module is a package or lies in it."""
+    """Return whether a module is a package or lies in it."""
     return module == package or module.startswith(package + ".")
 
 

@@ -38,7 +38,7 @@ A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
 def world() -> dict[str, Any]:
-    """What the lines are about."""
+    """Return the names that the lines use."""
     model = ag.nn.Sequential(ag.nn.Linear(2, 3, activation="relu"), ag.nn.Linear(3, 2))
     model[0].W.data, model[1].W.data = np.ones((3, 2)), np.ones((2, 3))
     return {"ag": ag, "nn": ag.nn, "ops": ag.ops, "optim": ag.optim, "data": ag.data, "np": np, "math": math,

@@ -1,4 +1,4 @@
-"""What `import ag` loads, counted, and what is loaded when first used; each test has an interpreter of its own."""
+"""Count what `import ag` loads, and what is loaded when first used; each test has an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATER = ("ag.capture.step", "ag.data", "ag.engine.backends", "ag.engine.compile"
 
 
 def inside(module: str, package: str) -> bool:
-    """Whether a module is a package or lies in it."""
+    """Return whether a module is a package or lies in it."""
     return module == package or module.startswith(package + ".")
 
 

@@ -1,4 +1,4 @@
-"""What `ag` shows: the flat names and seven namespaces, in which the same objects are found by subject."""
+"""Check the names of `ag`: the flat ones, and seven namespaces that have the same objects by subject."""
 
 from __future__ import annotations
 

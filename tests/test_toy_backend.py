@@ -1,5 +1,5 @@
-"""A backend is what registers itself: a toy one, which `ag` has never heard of, is listed, runs ops and captured steps,
-and trains; and no module outside a backend's own folder names it."""
+"""Register a toy backend, which `ag` has never heard of: it is listed, runs ops and captured steps, and trains.
+No module outside a backend's own folder names that backend."""
 
 from __future__ import annotations
 

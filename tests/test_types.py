@@ -1,5 +1,5 @@
-"""Types: what callers and rules of ops are told is true.  `make lint` runs mypy over this file too;
-a call that it must refuse carries the error it must be refused with."""
+"""Check that the types which callers and rules of ops are told are true.  In `make lint` mypy reads this file too;
+a call that mypy must refuse carries the error that mypy must give."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 PyTorch's losses are in curves/torch.json, written by curves/make.py; curves/workloads.py makes weights and data, and
 curves/models.py the models.  The ResNet exercises convolution, batch norm, pooling and SGD, the GPT embedding,
-attention, layer norm and AdamW.  The CPU device is compared with PyTorch at the size of the benchmarks W4 and W3, and
-Vulkan with the CPU device at smaller batches, since software drivers take seconds for a step.
+attention, layer norm and AdamW.  The CPU device is compared with PyTorch at the size of the benchmarks W4 and W3.
+Vulkan is compared with the CPU device at smaller batches, since software drivers take seconds for a step.
 """
 
 from __future__ import annotations

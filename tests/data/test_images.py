@@ -63,7 +63,7 @@ def test_normalised_colours(folder: Path) -> None:
 
 
 def windows(image: np.ndarray, whole: np.ndarray) -> list[tuple[int, int, bool]]:
-    """Where in the whole an image can be from: top, left, and whether it is mirrored."""
+    """List the places in the whole that an image can be from: top, left, and whether it is mirrored."""
     h, w = image.shape[:2]
     return [(top, left, flip) for flip in (False, True) for top in range(whole.shape[0] - h + 1)
             for left in range(whole.shape[1] - w + 1)

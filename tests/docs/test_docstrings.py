@@ -1,10 +1,9 @@
-"""Docstrings of everything public: complete after numpydoc's rules, and with examples that run.
-
+"""Check the docstrings of everything public: complete after numpydoc's rules, and with examples that run.
 There is no list of exempt names.  Five of numpydoc's rules are off, for everything:
 
 ES01, SA01  An extended summary or a See Also section that only fills space helps nobody.
 PR07, RT03  "Tensor of shape (features, batch)" says what `x` or a result is; a sentence after it would repeat it.
-SS05        It takes a plural such as "Gradients of …" for a verb.
+SS05        This rule takes a plural such as "Gradients of …" for a verb.
 """
 
 from __future__ import annotations

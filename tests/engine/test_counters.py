@@ -1,4 +1,4 @@
-"""What a replayed training step costs, counted: launches, barriers, submissions, bytes moved, allocations.
+"""Count what a replayed training step costs: launches, barriers, submissions, bytes moved, allocations.
 
 The numbers are exact on any machine and do not depend on the batch.  COUNTS is what they are today: fewer launches and
 barriers are an improvement, and then COUNTS is to be lowered; `python tests/engine/test_counters.py` prints them.
@@ -40,7 +40,7 @@ RNG = np.random.default_rng(12)
 
 @dataclass
 class Traffic:
-    """What happened on a backend: sizes in bytes, in order."""
+    """The sizes of a backend's transfers and allocations, in bytes, in order."""
 
     uploads: list[int] = field(default_factory=list)
     downloads: list[int] = field(default_factory=list)
@@ -152,7 +152,7 @@ def test_a_replayed_step(name: str, device: str) -> None:
 
 
 def kernels_of_a_step(dtype: str, max_norm: float | None) -> Counter[str]:
-    """How often a captured AdamW step over 20 parameters runs which kernel."""
+    """Count, by kernel, the launches of a captured AdamW step over 20 parameters."""
     params = {f"p{i}": ag.ag_param(RNG.standard_normal((3, 5)), dtype=dtype) for i in range(20)}
     optimizer = ag.optimizer_adamw(params)
 

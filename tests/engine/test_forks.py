@@ -27,7 +27,7 @@ def train(devices: list[str], **options: object) -> float:
 
 
 def in_child(call: Callable[[], object], seconds: float = 30.0) -> str:
-    """What `call` returns in a forked child, or the error, as text; fails if the child does not end."""
+    """Return as text what `call` returns in a forked child, or its error; fail if the child does not end."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()

@@ -1,5 +1,5 @@
-"""Interrupts: an exception may be raised wherever Python looks for signals in the engine, and whatever was done before
-stays right; so does everything where a signal's handler uses the device in the middle of a call.
+"""Raise an exception wherever Python looks for signals in the engine: all that was done before stays right.
+Everything stays right, too, where a signal's handler uses the device in the middle of a call.
 
 `python tests/engine/test_interrupts.py DEVICE MODE [EVERY]` tries every place, which takes minutes.
 """

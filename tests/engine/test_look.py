@@ -92,7 +92,7 @@ def test_a_device_reaches_its_own_memory(device: str) -> None:
 
 
 def test_memory_of_a_closed_device_is_not_reached() -> None:
-    """What was reached before stays there for who holds it."""
+    """Refuse to reach it; memory that was reached before stays there for its holder."""
     one, other = NumpyBackend(1), NumpyBackend(2)
     x = other.zeros((3,), F32)
     there = one.reached(x)

@@ -57,7 +57,7 @@ def test_every_draw_takes_the_next_stream(device: str) -> None:
 
 
 def kept(x: ag.Tensor) -> list[bool]:
-    """Where dropout left something."""
+    """Return for each element whether dropout left it."""
     return (x.numpy() != 0).ravel().tolist()
 
 

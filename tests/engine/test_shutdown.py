@@ -74,7 +74,7 @@ def test_nothing_stays_of_a_closed_device(fresh: str) -> None:
 
 @pytest.mark.vulkan
 def test_what_was_on_a_closed_device_keeps_no_driver(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose threads a forked child would wait for, and who keeps all the memory of the card."""
+    """Free the driver: else a forked child would wait for its threads, and all memory of the card would stay taken."""
     monkeypatch.setattr(devices, "_backends", {})
     monkeypatch.setattr(DRIVERS, "_managers", {})
     x, layer = ag.ag_tensor(np.ones((3, 3)), vulkan), ag.ag_linear(3, 3).to(vulkan)
@@ -134,7 +134,7 @@ time.sleep(0.3)
 
 
 def test_replays_without_arguments_say_that_the_device_was_closed(fresh: str) -> None:
-    """Whether large or small: nothing of theirs asks for memory of the device first."""
+    """Replay a small and a large step: neither asks for memory of the device first."""
     captured = []
     for size in (3, 1500):
         x = ag.ag_tensor(np.ones((size, size)))
@@ -154,7 +154,7 @@ def at_work(device: str) -> str:
 
 @pytest.mark.slow
 def test_threads_at_work_hear_of_it(device: str) -> None:
-    """What they read and write stays until they have done it, and nobody launches what is not waited for."""
+    """Keep what the threads read and write until they are done; the shutdown waits for everything that they launch."""
     said = run_code(at_work(device) + "ag.ag_shutdown()\nfor thread in threads:\n    thread.join(30)\n")
     assert len(said["ends"]) == 3 and all("closed by ag_shutdown" in end for end in said["ends"])
 

@@ -51,7 +51,7 @@ def mask(device: str, size: int = 64) -> bytes:
 
 
 def test_threads_that_share_the_generator_get_other_masks(device: str) -> None:
-    """Whether one draws after the other or all at once; together they get what one thread would."""
+    """Draw in threads, one after the other or all at once: together they get what one thread would."""
     found: list[bytes] = []
     ag.ag_seed(5)
     in_threads(lambda _: found.extend([mask(device) for _ in range(10)]), range(6))

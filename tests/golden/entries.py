@@ -65,7 +65,7 @@ ENTRIES: dict[str, Callable[[str], Found]] = {
 
 
 def measured(name: str, device: str) -> Found:
-    """What an entry gives on a device now; leaves seed, default device and default type as they are for others."""
+    """Return what an entry gives on a device now; default device and default type are afterwards as before."""
     gc.collect()  # optimizers of a device share the scale of losses, also those that nobody uses any more
     with ag.ag_device(device), np.errstate(all="ignore"):
         return ENTRIES[name](device)

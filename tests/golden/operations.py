@@ -162,7 +162,7 @@ def dropout(_device: str) -> Found:
 
 
 def initial_weights(_device: str) -> Found:
-    """What layers start with after a seed."""
+    """Hash the weights that layers start with after a seed."""
     ag.ag_seed(11)
     layers = ag.ag_sequential(ag.ag_linear(7, 5), ag.ag_conv2d_layer(3, 4, 3), ag.ag_embedding(6, 8),
                               ag.ag_multihead_attention(8, 2), ag.ag_batch_norm(5), ag.ag_layer_norm(5))

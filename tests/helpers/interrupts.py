@@ -1,5 +1,6 @@
-"""Something happens in the middle of a call, at one of the places where Python would run the handler of a signal; or
-threads change places as often as they can, so that a race shows.
+"""Do something in the middle of a call, at one of the places where Python would run the handler of a signal.
+
+Or let threads change places as often as they can, so that a race shows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
 
 @cache
 def looks_after(code: CodeType) -> dict[int, bool]:
-    """Whether Python looks for signals after the instruction at this offset."""
+    """Map the offset of each instruction to whether Python looks for signals after it."""
     return {i.offset: i.opname.startswith(LOOKS) for i in dis.get_instructions(code)}
 
 

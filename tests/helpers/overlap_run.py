@@ -21,7 +21,7 @@ WIDTH = 64
 
 
 class Work(NamedTuple):
-    """What a device did in a step, in milliseconds: when its first and last commands began and ended; time at work."""
+    """A device's work in a step, in milliseconds: begin of its first command, end of its last one, time at work."""
 
     begin: float
     end: float

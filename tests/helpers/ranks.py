@@ -39,7 +39,7 @@ UNDER_MPI = started_by_launcher()
 
 
 def everybody(comms: Sequence[Comm], work: Callable[[Any], Any]) -> list[Any]:
-    """What `work` returns on each rank: threads, or, under MPI, processes that all make this call with one place."""
+    """Return the results of `work` on each rank: in threads, or, under MPI, in processes that call with one place."""
     if len(comms) == comms[0].size:
         with ThreadPoolExecutor(len(comms)) as pool:
             return list(pool.map(work, comms))
@@ -99,7 +99,7 @@ def mpirun(ranks: int, *command: object, timeout: float = 100.0, **options: Any)
 
 
 def outcomes(size: int, work: Callable[[Comm], Any], timeout: float = 20.0) -> list[Any]:
-    """What `work(comm)` returns on each rank, or the error that it raises there; all run at once."""
+    """Run `work(comm)` on all ranks at once; return its result on each rank, or the error that it raises there."""
 
     def tried(comm: Comm) -> Any:
         try:

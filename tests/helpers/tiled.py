@@ -55,7 +55,7 @@ def blank(backend: Any, shape: tuple[int, ...], skip: int = 0) -> Buffer:
 
 def launched_twice(backend: Any, primitive: Primitive, operands: list[Buffer], params: dict[str, Any],
                    out: Buffer) -> Array:
-    """What the launch writes to `out`; a second launch must write the same bits to other memory."""
+    """Return what the launch writes to `out`; a second launch must write the same bits to other memory."""
     backend.launch(primitive, *operands, into=out, **params)
     again = backend.launch(primitive, *operands, **params)
     got: Array = backend.download(out)

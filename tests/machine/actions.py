@@ -1,4 +1,4 @@
-"""What users do around a step: functions of a world (world.py) that return what the user would read."""
+"""Do what users do around a step: functions of a world (world.py) that return what the user would read."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _arguments(world: World, batch: int, form: str) -> tuple[Any, Any]:
 
 
 def around(world: World, step: Step, x: Any, y: Any, eager: bool) -> Any:
-    """What the loop of a script does before and after the call."""
+    """Call a step, and do what the loop of a script does before and after the call."""
     spec, opt = step.spec, world.names[step.spec.opt]
     if spec.hostile in EMPTIED:
         world.names["box"].clear()
@@ -180,7 +180,7 @@ def _interrupt() -> None:
 
 
 def _finalizing(frame: FrameType | None) -> bool:
-    """Whether a destructor is running, in which Python only prints what is raised."""
+    """Return whether a destructor is running, in which Python only prints what is raised."""
     while frame is not None:
         if frame.f_code.co_name in ("__del__", "_run_finalizers") or "weakref" in frame.f_code.co_filename:
             return True

@@ -23,7 +23,7 @@ LIMIT = 20_000  # steps, as many as a long run has
 
 
 class Edit(NamedTuple):
-    """What is replaced: in which file which text, and what stands in its place."""
+    """A replacement: the file, the text in it, and the text that stands in its place."""
 
     file: str
     old: str
@@ -211,7 +211,7 @@ DEFECTS = [
 
 
 def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
-    """How many steps it takes to find a defect, and what is seen; None if it is not found."""
+    """Return how many steps it takes to find a defect, and what is seen; None if it is not found."""
     with TemporaryDirectory(prefix="ag-defect-") as folder:
         shutil.copytree(ROOT / "ag", Path(folder, "ag"), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "shaders", Path(folder, "shaders"))

@@ -76,7 +76,7 @@ class Checkpointed(ag.Layer):
 
 
 class Counting(ag.Layer):
-    """What it computes depends on how often it was called."""
+    """A layer whose result depends on how often it was called."""
 
     def __init__(self) -> None:
         self.inner, self.calls = ag.ag_linear(3, 2), 0
@@ -113,7 +113,7 @@ def _deep() -> ag.Layer:
 
 
 class Kind(NamedTuple):
-    """How to make a model and a batch for it, and its loss."""
+    """A kind of model: functions that make the model and a batch for it, and its loss."""
 
     make: Callable[[], ag.Layer]
     batch: Callable[[Any, int], tuple[Array, Array]]

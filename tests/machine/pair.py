@@ -168,7 +168,7 @@ def _brief(x: Any) -> str:
 
 
 def reduced(device: str, history: History, seconds: float = 60.0) -> tuple[str, History]:
-    """What is left of actions, still diverging, without those that can be left out; each try has worlds of its own."""
+    """Leave out actions while the rest diverges; return the divergence and the rest. Each try has worlds of its own."""
     end, what, k = perf_counter() + seconds, "", len(history) - 1
     while k > 0 and perf_counter() < end:
         shorter = history[:k] + history[k + 1 :]

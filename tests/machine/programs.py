@@ -56,7 +56,7 @@ class Op(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is computed."""
+    """A computation: its parameters' shapes, ops, optimizer, element type and seed."""
 
     shapes: tuple[tuple[int, ...], ...]  # of the parameters; the argument has the first one
     ops: tuple[Op, ...]
@@ -111,7 +111,7 @@ def compute(program: Program, params: list[Any], x: Any, lib: Any = ag) -> Any:
 
 
 def count(x: Any) -> int:
-    """How many elements a tensor has."""
+    """Count the elements of a tensor."""
     return math.prod(x.shape)
 
 

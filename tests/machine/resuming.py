@@ -37,7 +37,7 @@ SCHEDULES: list[Callable[[Any], Any]] = [
 
 
 class Training:
-    """What is trained, and how far it is."""
+    """A training: all that is trained, and how far it is."""
 
     def __init__(self, choices: np.random.Generator, x: Any, y: Any) -> None:
         def one_of(made: list[Callable[..., Any]]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ class Training:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """What a checkpoint holds."""
+        """The parts that a checkpoint holds."""
         return self.model, self.optimizer, self.schedule, self.loader
 
     def load(self, path: str) -> None:
@@ -89,7 +89,7 @@ class Training:
 
 
 def resumed(seed: int, device: str) -> str:
-    """What differs in a history; nothing if all is equal."""
+    """Resume a random training from its checkpoint; return what differs, or nothing if all is equal."""
     gc.collect()  # an optimizer of 16-bit parameters that is garbage still scales the losses of its device
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(3, 20)).astype(np.float32), rng.normal(size=(2, 20)).astype(np.float32)

@@ -39,7 +39,7 @@ specs = st.builds(
 
 
 class Machine(RuleBasedStateMachine):
-    """What users do around a step."""
+    """A state machine of what users do around a step."""
 
     pair: Pair
     kinds: tuple[str, ...] = tuple(KINDS)

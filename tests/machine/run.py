@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Run the state machine for many steps, and print how many, what was refused, and what diverged.
+The exit status is 1 if anything diverged.  With `--first` the run stops there; else it goes on in a new pair of worlds.
 
     python tests/machine/run.py --device cpu --steps 20000
     python tests/machine/run.py --device vulkan:0 --steps 4000 --seed 7
     python tests/machine/run.py --eager      the subject is not captured either: the machine itself is tested
-
-The exit status is 1 if anything diverged.  `--first` stops there; else the machine goes on in a new pair of worlds.
 """
 
 from __future__ import annotations

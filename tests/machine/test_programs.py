@@ -36,13 +36,13 @@ def differences(program: Program, device: str) -> list[str]:
 
 
 def strays(program: Program, device: str) -> list[str]:
-    """How one step on a device differs from the CPU's."""
+    """List how one step on a device differs from the CPU's."""
     near, far = (run(program, d, "eager", steps=1) for d in ("cpu", device))
     return far_apart(near, far)
 
 
 def foreign(program: Program) -> list[str]:
-    """How one step differs from PyTorch's: loss, gradients, and parameters whose gradient is no noise."""
+    """List how one step differs from PyTorch's: loss, gradients, and parameters whose gradient is no noise."""
     from machine.pytorch.programs import train_once
 
     ours, theirs = ([x for x in found if x.size] for found in (run(program, "cpu", "eager", steps=1),

@@ -167,7 +167,7 @@ class World:
         return seen
 
     def python(self) -> dict[str, Any]:
-        """What Python holds beside it, to be taken over by the subject after a refusal."""
+        """Return what Python holds beside all that `look` sees; the subject takes it over after a refusal."""
         names = self.names
         return {
             "rng": names["rng"].bit_generator.state,
@@ -213,7 +213,7 @@ class World:
 
     @property
     def has(self) -> dict[str, Any]:
-        """What rules need to know of it."""
+        """Return what rules need to know of the world."""
         return {
             "steps": len(self.steps),
             "hostile": [step.spec.hostile for step in self.steps],
@@ -290,7 +290,7 @@ def array_of(seen: Any) -> Any:
 
 @dataclass(frozen=True)
 class Call:
-    """What came of an action: what it returned, or its error; and what was seen afterwards, if somebody looked."""
+    """The outcome of an action: its result or its error, and what was seen afterwards, if a look was asked for."""
 
     result: Any = None
     error: str = ""

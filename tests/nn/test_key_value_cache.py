@@ -350,7 +350,7 @@ def test_a_thread_that_goes_on_with_the_same_cache_meanwhile(monkeypatch: pytest
 
 @pytest.mark.slow  # tries each line
 def test_an_interrupt_anywhere_in_a_forward_pass() -> None:
-    """What comes after it is right, or a CacheError: the position was seen by no layer, or by all, or it is noticed."""
+    """Go on after the interrupt: no layer or all saw the position, and results are right, or a CacheError is raised."""
     model = Model()
     whole = model(IDS[:7]).numpy()
     inside = ("attention.py", "key_value_cache.py", "test_key_value_cache.py")

@@ -22,7 +22,7 @@ CLOSE = 1e-4
 
 
 def our_name(theirs: str) -> str:
-    """What torchvision's tensor is called here; docs/interop.md has the same lines."""
+    """Return the name that torchvision's tensor has here; docs/interop.md has the same lines."""
     path, _, tensor = theirs.rpartition(".")
     norm = path.rpartition(".")[2].startswith("bn") or path.endswith("downsample.1")
     ours = {"weight": "gamma" if norm else "W", "bias": "beta" if norm else "b"}.get(tensor, tensor)

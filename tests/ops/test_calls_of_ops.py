@@ -1,5 +1,5 @@
-"""How many Python functions an op of small tensors calls: the same on any machine, unlike the time that they take.
-`python tests/ops/test_calls_of_ops.py` prints them; MOST is lowered when there are fewer."""
+"""Count the Python functions that an op of small tensors calls: as many on any machine, unlike the time they take.
+Run `python tests/ops/test_calls_of_ops.py` to print the numbers; lower MOST when there are fewer."""
 
 from __future__ import annotations
 

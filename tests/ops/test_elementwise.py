@@ -1,4 +1,4 @@
-"""What the case table cannot say of its pointwise family: ties, far ends of functions."""
+"""Test what the case table cannot say of its pointwise family: ties, far ends of functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ggmlR gets wrong, and no other test of `ag` is about: one small test for each defect, named after it."""
+"""Test what ggmlR gets wrong, and no other test of `ag` is about: one small test for each defect, named after it."""
 
 from __future__ import annotations
 

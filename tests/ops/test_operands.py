@@ -1,4 +1,4 @@
-"""What ops make of their operands and numbers: vectors, integers, and tensors where numbers are meant."""
+"""Show what ops make of their operands and numbers: vectors, integers, and tensors where numbers are meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the case table leaves out: gradients at kinks, large and special numbers, and what the losses accept."""
+"""Test what the case table leaves out: gradients at kinks, large and special numbers, and what the losses accept."""
 
 from __future__ import annotations
 

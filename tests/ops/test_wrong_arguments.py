@@ -1,4 +1,4 @@
-"""What public functions do with arguments of the wrong kind: an error that names the function, and no guess."""
+"""Give public functions arguments of the wrong kind: they raise an error that names the function, and do not guess."""
 
 from __future__ import annotations
 

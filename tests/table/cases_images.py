@@ -216,7 +216,7 @@ ROWS = [
 
 
 def another_window(case: Case) -> bool:
-    """Whether a case of a window has the shapes of others: a driver compiles kernels for each, for 0.1 to 0.2 s."""
+    """Return whether a window's case has the shapes of others: a driver compiles kernels for each, for 0.1 to 0.2 s."""
     if case.row.oracle not in (conv2d, max_pool2d, avg_pool2d):
         return False
     same = [params for shapes, params in reversed(case.row.cases) if shapes == case.shapes]

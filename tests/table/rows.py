@@ -1,4 +1,4 @@
-"""What a row of the case table is: operands, an oracle, tolerances; and how a case is run."""
+"""Define a row of the case table, with its operands, oracle and tolerances, and run a case."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ class Bad:
 class Row:
     """One public op.
 
-    `oracle` is plain numpy or plain Python in float64, written without a look at the primitive.  `ulps` is how many
-    eps a single element function may be off; Vulkan allows a division 2.5, exp 3 + 2 |x|, log 3.  `terms` is the
-    length of the sums the op makes and `size` the sum of its terms' magnitudes, both from operands and parameters.
-    A second row for the same op has a label.
+    The `oracle` is plain numpy or plain Python in float64, written without a look at the primitive.  A single element
+    function may be off by `ulps` eps; Vulkan allows a division 2.5, exp 3 + 2 |x|, log 3.  The functions `terms` and
+    `size` take operands and parameters.  They return the length of the sums that the op makes, and the sum of its
+    terms' magnitudes.  A second row for the same op has a label.
     """
 
     name: str
@@ -147,7 +147,7 @@ class Case:
         return drawn
 
     def want(self, *operands: Array) -> Array:
-        """What the oracle says."""
+        """Return the oracle's result."""
         return np.asarray(self.row.oracle(*operands, **self.params), np.float64)
 
     def call(self, *operands: Any) -> Tensor:

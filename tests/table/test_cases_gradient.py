@@ -23,7 +23,7 @@ NAMES = [str(case) for case in DIFFERENTIABLE]
 
 
 def gradients(case: Case, operands: Sequence[Array], device: str, dtype: str) -> list[Array | None]:
-    """What `backward` gives for each operand; None for integer operands."""
+    """Return what `backward` gives for each operand; None for integer operands."""
     restart_generator(backend_of(device))
     given = case.on(backend_of(device), operands, dtype, params=True)
     with ag.with_grad_tape():

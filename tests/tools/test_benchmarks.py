@@ -211,7 +211,7 @@ def test_the_verdict_is_on_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_call_that_was_ended_meets_no_goal(tmp_path: Path) -> None:
-    """What has been measured so far is good, and says nothing of the rest."""
+    """Measure a part only: its results are good, and say nothing of the rest."""
     roofs = {"peer": "ag", "case": "roofs", "sizes": "large", "flops": 60e12, "bytes": 3e12, "empty": 0.0}
     conv = {"peer": "ag", "case": "conv 32x16x16x32x3", "us": 0.1, "launches": 1}
     lines = {line[0]: line[1:] for line in verdict_on(

@@ -66,7 +66,7 @@ METADATA = "\n".join(["Metadata-Version: 2.4", f"Name: {version.DISTRIBUTION}", 
 
 @pytest.fixture(scope="module")
 def files() -> Iterator[Files]:
-    """What a wheel of this tree holds, with empty files where only names matter; shaders are hashed once."""
+    """Yield what a wheel of this tree holds, with empty files where only names matter; shaders are hashed once."""
     patch = pytest.MonkeyPatch()
     patch.setattr(kernels_build, "source_hash", cache(kernels_build.source_hash))
     kernels = {path.stem: {"sha256": kernels_build.source_hash(path)}

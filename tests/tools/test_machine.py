@@ -1,4 +1,4 @@
-"""What the operating system tells of a card, with faked files of Linux and a faked registry of Windows."""
+"""Read what the operating system tells of a card, from faked files of Linux and a faked registry of Windows."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ag.engine.device import backend_of
 
 
 def kernels(profile: ag.tools.profile.Profile, device: str) -> list[str]:
-    """What ran on a device, in order; copies between host and device, which only Vulkan has, left out."""
+    """List what ran on a device, in order, without copies between host and device, which only Vulkan has."""
     return [e.kernel for e in profile.events if e.device == device and e.kernel != "transfer"]
 
 

@@ -1,5 +1,5 @@
-"""What pip makes of the repository: the source archive, wheels for two Pythons, and an editable installation.
-Needs PyPI for what builds need, and a C++ compiler for the wheels with Vulkan."""
+"""Let pip make of the repository the source archive, wheels for two Pythons, and an editable installation.
+Builds need packages of PyPI, and the wheels with Vulkan need a C++ compiler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """What a command prints, in an environment in which nothing leads to the repository."""
+    """Return what a command prints, in an environment in which nothing leads to the repository."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KP_STATIC_CXX")}
     done = subprocess.run([str(word) for word in command], cwd=cwd, text=True, timeout=LIMIT_S, check=False,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

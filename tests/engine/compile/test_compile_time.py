@@ -29,7 +29,7 @@ def compiled(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
 
 
 def test_twice_the_layers_take_twice_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is the same on every machine, as times are not."""
+    """Compare numbers of calls, which are the same on every machine, as times are not."""
     (few, calls), (more, more_calls), (many, many_calls) = (compiled(layers, monkeypatch) for layers in (2, 4, 8))
     assert 1.5 < more / few < 2 and 1.5 < many / more < 2
     assert more_calls < 2.1 * calls and many_calls < 2.1 * more_calls

@@ -156,7 +156,7 @@ def test_an_empty_sum_stays_apart(backend: Backend) -> None:
 @pytest.mark.slow_on("lavapipe")
 @pytest.mark.parametrize("seed", range(15))
 def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
-    """Whoever reads what, and in which order: all values are those of the launches, for new inputs too."""
+    """Let launches read any results, in any order: all values are those of the launches, for new inputs too."""
     rng = np.random.default_rng(seed)
     plan = random_plan(rng, ["matmul", "matmul", "add", "relu", "scale"], 2, 9)
     kept = {int(rng.integers(2, 11)), 10}

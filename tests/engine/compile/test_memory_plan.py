@@ -27,7 +27,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 99), st.integer
 
 
 def run_steps(backend: Backend, steps: list[tuple[str, int, int]], inputs: list[Buffer], flat: Buffer) -> list[Buffer]:
-    """What the steps keep; everything else is dropped on the way."""
+    """Run the steps and return what they keep; everything else is dropped on the way."""
     launch, held, kept = backend.launch, list(inputs), []
     for k, (what, i, j) in enumerate(steps):
         a, b = held[i % len(held)], held[j % len(held)]

@@ -44,7 +44,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rounds(is_slow: bool) -> int:
-    """How many random launches; each makes pipelines."""
+    """Return the number of random launches; each of them makes pipelines."""
     return 6 if is_slow else 4
 
 

@@ -152,7 +152,7 @@ def test_units_are_as_many_as_the_driver_says(info: DeviceInfo, units: int) -> N
     (device("Mesa", "cpu", 4), [1, 1, 0, 0, 2, 1, 0, 0]),
 ])
 def test_rows_are_held_where_that_leaves_workgroups(info: DeviceInfo, held: list[int]) -> None:
-    """What a workgroup may have is that of the vendor, and of lavapipe."""
+    """Give a workgroup the shared memory of the vendor's cards, or of lavapipe."""
     rule = tiles_of(info, shared={"NVIDIA": 48, "AMD": 64, "Intel": 64}.get(info.vendor, 32) << 10)
     found = []
     for primitive, wide in ((attention, 4), (attention_grad, 7)):

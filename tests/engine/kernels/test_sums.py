@@ -75,7 +75,7 @@ def test_rms_norm(device: str) -> None:
 
 
 def test_gradients_of_a_long_batch_norm(device: str) -> None:
-    """Where the factor's gradient is a sum of equal numbers: x is 1 or -1 in turn, as its cotangent is."""
+    """Make the factor's gradient a sum of equal numbers: x is 1 or -1 in turn, as its cotangent is."""
     x = np.resize(np.float32([1, -1]), (1, 60_000))
     gamma = ag.ag_param([[1.0]])
     with ag.with_grad_tape():

@@ -1,4 +1,4 @@
-"""What the tests of ONNX files share: a file's graph run by onnxruntime, compared with what `ag` computes."""
+"""Run a file's graph by onnxruntime, and compare the results with what `ag` computes, for the tests of ONNX files."""
 
 from __future__ import annotations
 

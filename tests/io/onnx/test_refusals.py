@@ -1,4 +1,4 @@
-"""What no graph could hold is refused by name, and nothing is left changed: modes, tensors, older files."""
+"""Refuse by name what no graph could hold, and leave everything as it was: modes, tensors, older files."""
 
 from __future__ import annotations
 

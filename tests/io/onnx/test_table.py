@@ -36,7 +36,7 @@ WAITING = OPS - WRITERS.keys() - REFUSED.keys()
 
 
 def why_not(case: Case) -> str | None:
-    """What is said where a case cannot be exported."""
+    """Return what the error says of a case that cannot be exported, or None if the case can be."""
     if getattr(ag, case.row.name, None) in WAITING:
         return "has no ONNX operator"
     if case.row.name == "ag_batch_norm":

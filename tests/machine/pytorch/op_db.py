@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 """Compare ag with PyTorch on PyTorch's own samples, `op_db`: values, gradients, and inputs that must be refused.
+Print, per op that both have, the samples compared, what is not expressed and why, and failures (exit status 1).
 
     python -m venv --system-site-packages /tmp/torch && /tmp/torch/bin/pip install torch expecttest
     PYTHONPATH=.:tests:.venv/lib/python3.11/site-packages /tmp/torch/bin/python tests/machine/pytorch/op_db.py
     ... tests/machine/pytorch/op_db.py --device vulkan:0 --dtype f32 --ops softmax,nn.functional.conv2d
-
-Prints, for each op that both have, how many samples were compared, what could not be expressed and why, and every
-failure.  The exit status is 1 if there is one.  test_op_db.py runs it on fewer samples.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ REFUSALS = (ag.AgError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
 class Count:
-    """What came of the samples of one op."""
+    """The numbers of samples of one op by their outcome, and the failures."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -83,7 +81,7 @@ class Leaves:
 
 
 def differs(mine: Any, theirs: Any, near: float, exact: Any = None) -> str:
-    """How two arrays differ, or nothing; mine may be off by four times what theirs is, if it is known what is exact."""
+    """Say how two arrays differ, or nothing; given the exact one, mine may be off four times as much as theirs."""
     mine, theirs = np.asarray(mine), np.asarray(theirs)
     if mine.shape != theirs.shape:
         return f"shape {mine.shape} instead of {theirs.shape}"
@@ -222,7 +220,7 @@ def _error_inputs(op: Any) -> Iterator[Any]:
 
 
 def _refuse(op: Any, error: Any, device: str, count: Count) -> None:
-    """What PyTorch refuses must be refused, if it can be expressed."""
+    """Refuse what PyTorch refuses, if it can be expressed; anything else is a failure."""
     sample, leaves = error.sample_input, Leaves(device, "f32")
     try:
         given = [leaves.of(x) for x in (sample.input, *sample.args)]

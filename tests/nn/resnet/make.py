@@ -1,8 +1,8 @@
-"""Writes torchvision.npz: what torchvision's ResNets compute, for test_resnet.py and for the test of docs/interop.md.
+"""Write torchvision.npz: what torchvision's ResNets compute, for test_resnet.py and for the test of docs/interop.md.
 
 Run it as ``python tests/nn/resnet/make.py`` where torch and torchvision are installed, which neither `ag` nor its tests
-need.  For each depth: names and shapes of all tensors, logits in eval mode, and of a step in eval and in train mode the
-loss and the gradients, a few elements of each (`weights.kept`), and in train mode the running statistics after it.  In
+need.  Each depth has names and shapes of all tensors, and logits in eval mode.  A step in eval and one in train mode
+add the loss and a few elements of each gradient (`weights.kept`), in train mode also the running statistics.  All is in
 float64, as gradients in train mode are ill-conditioned: those of ResNet-50 in float32 differ by 2 % from these.
 """
 

@@ -27,7 +27,7 @@ _READ_WRITE, _SHARED, _NORESERVE, _FIXED_NOREPLACE = 3, 0x1, 0x4000, 0x100000  #
 
 
 class Memory:
-    """What both processes see at `ADDRESS`: pages come into being when they are written."""
+    """The memory that both processes see at `ADDRESS`: a page comes into being when it is written."""
 
     def __init__(self) -> None:
         self.file = os.memfd_create("emulated")

@@ -1,4 +1,4 @@
-"""What tools/cpu_kernels.py does with compilers that cannot do all, and with what an earlier build left."""
+"""Run tools/cpu_kernels.py with compilers that cannot do all, and after an earlier build that left files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which library of kernels is used, and which launches it takes."""
+"""Show which library of kernels is used, and which launches it takes."""
 
 from __future__ import annotations
 

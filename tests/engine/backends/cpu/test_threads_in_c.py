@@ -46,7 +46,7 @@ class Worker:
             self.out.append(buffers[0])
 
     def run(self, times: int = 1, callers: int = 1) -> bytes:
-        """What all launches make, after some runs; each must be as the first."""
+        """Return what all launches make, after some runs; each run must make the bytes of the first."""
         assert KERNELS is not None
         first = None
         for _ in range(times):
