@@ -1,8 +1,6 @@
-"""The reduction tree: sums over samples in one fixed binary tree, equal bits wherever the samples were computed.
+"""Reduction tree: add up samples in one fixed binary tree, with equal bits wherever the samples were computed.
+An aligned block of 2**k samples (or stacks) is a node; its sum is that of its halves.  Samples 0 to 6 make these nodes:
 
-An aligned block of 2**k samples (or stacks) is a node, whose sum is that of its halves:
-
-    samples       0   1   2   3   4   5   6
     replica 0     (0 + 1)   2                               nodes 0-1 and 2
     replica 1                 3   (4 + 5)   6               nodes 3, 4-5 and 6
     host          ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)       a last partial block is added from the right

@@ -1,15 +1,9 @@
 """Pipeline schedules: which stage works on which micro-batch when, as tables, without any tensor.
 
-`timetable` plays a schedule through: every forward (F) and backward (B) pass takes one tick, and a stage works as soon
-as its input is there.  Two stages, three micro-batches:
+Every forward (F) and backward (B) pass takes one tick.  A column is a tick of two stages with three micro-batches:
 
-    gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        all forward passes first: a stage holds the results of
-             stage 1   . F0 F1 F2 B2 B1 B0  .        every micro-batch
-
-    1f1b     stage 0  F0 F1  . B0 F2 B1  . B2        one forward, one backward (1F1B): it holds at most as
-             stage 1   . F0 B0 F1 B1 F2 B2  .        many as there are stages behind it and itself
-
-Both take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.
+    gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        1f1b     stage 0  F0 F1  . B0 F2 B1  . B2
+             stage 1   . F0 F1 F2 B2 B1 B0  .                 stage 1   . F0 B0 F1 B1 F2 B2  .
 """
 
 from __future__ import annotations
@@ -35,14 +29,20 @@ Table = list[list[Work | None]]  # per tick, per stage
 
 
 def gpipe(stages: int, micros: int) -> Orders:
-    """All forward passes, then all backward passes, the last micro-batch first."""
+    """All forward passes, then all backward passes, the last micro-batch first.
+
+    A stage holds the results of every micro-batch.
+    """
     forward = [Work(False, m) for m in range(micros)]
     backward = [Work(True, m) for m in reversed(range(micros))]
     return [forward + backward for _ in range(stages)]
 
 
 def one_forward_one_backward(stages: int, micros: int) -> Orders:
-    """As few forward passes ahead as keep every stage busy, then one backward, one forward, and so on."""
+    """As few forward passes ahead as keep every stage busy, then one backward, one forward, and so on (1F1B).
+
+    A stage holds the results of at most as many micro-batches as there are stages behind it and itself.
+    """
     orders = []
     for stage in range(stages):
         ahead = min(micros, stages - stage)
@@ -61,7 +61,8 @@ SCHEDULES: dict[str, Callable[[int, int], Orders]] = {"gpipe": gpipe, "1f1b": on
 def timetable(orders: Orders) -> Table:
     """Return the timetable: one row per tick, one entry per stage; no stage waits longer than it must.
 
-    A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.
+    A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.  Both
+    schedules take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.
 
     Raises
     ------

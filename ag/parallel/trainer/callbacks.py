@@ -254,7 +254,7 @@ class DPStep:
         The replicas' models, with the new weights.
     ranks : Place, or None
         This rank's place among those that train together, always there in a callback: ``ranks.rank``, ``ranks.size``,
-        and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; if one rank calls it, all must.
+        and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; all ranks must call it, or none.
     """
 
     __signature__ = Making()

@@ -20,7 +20,7 @@ def normal(*shape: int) -> Any:
 
 
 def on_ranks(sets: list[list[Any]], weights: list[Any]) -> list[Any]:
-    """What syncgrads returns on each rank, given each rank's sets and weights."""
+    """Return what syncgrads returns on each rank, given each rank's sets and weights."""
     comms = thread_comms(len(sets), timeout=10.0)
     with ThreadPoolExecutor(len(sets)) as pool:
         return [f.result() for f in [pool.submit(ag.syncgrads, s, w, c)

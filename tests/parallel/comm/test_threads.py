@@ -21,7 +21,7 @@ Work = Callable[[ThreadComm], Any]
 
 
 def each_in_a_thread(comms: list[ThreadComm], work: Work) -> list[Any]:
-    """What `work` returns on each rank, or its error; threads end with their work."""
+    """Return what `work` returns on each rank, or its error; each thread ends with its work."""
     found: list[Any] = [None] * len(comms)
 
     def call(i: int) -> None:

@@ -1,12 +1,9 @@
-"""Disturbed jobs by the number, against an undisturbed one: ranks killed, links between hosts cut.
-
-    python tests/parallel/elastic/kills.py --count 60     kill -9 of 1 of 3 ranks, and, one time in six, of 2 of 5
-    python tests/parallel/elastic/kills.py --starts 60    1 of 3 ranks or the launcher, while the job starts
-    python tests/parallel/elastic/kills.py --cuts 3       each host's link, so many times; as root
-
-Every job must end with status 0, the undisturbed job's weights, optimizer and losses to the bit, every step once, and
-nothing left; with 143 and nothing left, if its launcher got SIGTERM.  Prints what was counted; status 1 if anything was
-not so.
+"""Disturb jobs by the number, and hold them against an undisturbed one; print counts, and end with 1 if one is wrong.
+A job must make every step once and end with status 0, the undisturbed one's weights, optimizer and losses to the bit,
+and nothing left; after SIGTERM to its launcher, with 143 and nothing left.  Options of this script:
+    --count 60    kill -9 of 1 of 3 ranks, and, one time in six, of 2 of 5
+    --starts 60   a signal to 1 of 3 ranks or the launcher, while the job starts
+    --cuts 3      each host's link is cut, so many times; as root
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ END = 30.0  # seconds in which a job must end that was disturbed as it started, 
 
 
 class Found(NamedTuple):
-    """What is wrong with a job, and the seconds of its longest step."""
+    """The faults of a job, and the seconds of its longest step."""
 
     wrong: list[str]
     longest: float

@@ -69,7 +69,7 @@ class Launched:
         return status
 
     def results(self) -> dict[int, dict[str, Any]]:
-        """What the ranks that came to their end have printed."""
+        """Return what the ranks that came to their end have printed."""
         found = [json.loads(line) for line in self.lines if line.startswith("{")]
         return {result["rank"]: result for result in found}
 
@@ -124,7 +124,7 @@ def what_is_left(job: Launched, folder: Path) -> list[str]:
 
 
 def eventually(check: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Whether something becomes true in time."""
+    """Wait until something becomes true; return whether it did in time."""
     end = time.monotonic() + patience(seconds)
     while not check():
         if time.monotonic() > end:

@@ -20,7 +20,7 @@ Fail = Callable[[str, int], None]
 
 
 def run(ranks: int, killed: dict[int, int], replicas: int = 1, **options: Any) -> tuple[list[Any], list[list[int]]]:
-    """What every rank returns or raises, and the steps that its callback has seen; some are killed in a meeting."""
+    """Run ranks, some killed in a meeting; return what each returns or raises, and the steps that its callback saw."""
     steps: list[list[int]] = [[] for _ in range(ranks)]
 
     def work(comm: Comm) -> Any:

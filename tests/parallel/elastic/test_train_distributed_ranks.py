@@ -29,7 +29,7 @@ def dealt(ranks: int, replicas: int = 1) -> list[list[str]]:
 
 
 def run(ranks: int, killed: dict[int, int] | None = None, replicas: int = 1, **options: Any) -> list[Any]:
-    """What every rank has in the end or raises; some are killed in a meeting."""
+    """Run ranks, some killed in a meeting; return what each has in the end or raises."""
     def work(comm: Comm) -> Trained:
         place = doomed(comm, killed[comm.rank]) if comm.rank in (killed or {}) else comm
         return Trained(dealt(ranks, replicas)[comm.rank], comm=place, **options)
@@ -235,7 +235,7 @@ def test_messages_are_what_travels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def meetings(ranks: int) -> tuple[int, int]:
-    """How many meetings a rank has before the first step, and altogether."""
+    """Count the meetings of a rank before the first step, and altogether."""
     begun: list[int] = []
 
     def work(comm: Any) -> int:

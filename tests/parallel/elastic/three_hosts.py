@@ -58,7 +58,7 @@ class Hosts:
             self.start(i)
 
     def on(self, i: int) -> list[str]:
-        """What to write before a command that should run on a host."""
+        """Return the words to write before a command that should run on a host."""
         return ["ip", "netns", "exec", f"{self._name}n{i}", "unshare", "--uts", "--pid", "--fork", "--mount-proc",
                 "--kill-child", "sh", "-c", f'hostname {self._name}h{i}; exec "$@"', "sh"]
 
@@ -107,7 +107,7 @@ def three_hosts() -> Iterator[Hosts]:
 
 
 def agent() -> dict[str, str]:
-    """What tells mpiexec and the launcher how to run commands on the hosts."""
+    """Return the variable that tells mpiexec and the launcher how to run commands on the hosts."""
     return {"PRTE_MCA_plm_ssh_agent": f"{sys.executable} {Path(__file__)}"}
 
 

@@ -1,4 +1,4 @@
-"""What replicas do to their buffers is in the module after the pass, wherever the module is."""
+"""Find what replicas do to their buffers in the module after the pass, wherever the module is."""
 
 from __future__ import annotations
 

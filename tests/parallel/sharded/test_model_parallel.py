@@ -115,7 +115,7 @@ def test_a_placement_fits_if_there_is_one(needs: list[int], free: list[int]) -> 
     names = [f"d{i}" for i in range(len(free))]
 
     def fits(start: int, device: int) -> bool:
-        """Whether layers from `start` on fit to devices from `device` on, tried one by one."""
+        """Return whether layers from `start` on fit to devices from `device` on, tried one by one."""
         if device == len(free):
             return start == len(needs)
         return any(sum(needs[start:end]) <= free[device] and fits(end, device + 1)

@@ -638,7 +638,7 @@ def test_sigterm_is_the_programs_own_matter_otherwise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", range(2))
 def test_all_ranks_leave_after_the_same_step(asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one of them is asked: here in step 2."""
+    """Ask one of them to end, in step 2."""
     path, steps = tmp_path / "job", [list[int]() for _ in range(2)]
     endings: dict[int, Endings] = {}
     monkeypatch.setattr(Endings, "listen", lambda self: endings.setdefault(threading.get_ident(), self))

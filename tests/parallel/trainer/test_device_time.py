@@ -1,4 +1,4 @@
-"""How long devices have worked, by their own timestamps: `Backend.meter`, and what `dp_train` reports."""
+"""Measure how long devices have worked, by their own timestamps: `Backend.meter`, and what `dp_train` reports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_meter_has_the_time_of_what_is_launched_under_it(vulkan: str, replayed
 
 
 def test_two_meters_share_nothing(vulkan: str) -> None:
-    """What the device does for one, and before either, is not the other's."""
+    """Give a meter no time of what the device does for the other one, or before either."""
     backend = backend_of(vulkan)
     x = ag.ag_tensor(RNG.standard_normal((128, 128)), vulkan)
     much, none = Meter(), Meter()
@@ -89,7 +89,7 @@ class Watched:
 @pytest.mark.parametrize("replayed", [False, True], ids=["launches", "replays"])
 def test_timestamps_are_written_under_a_meter_only(vulkan: str, replayed: bool,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody meters has none, neither before nor after, though it was recorded under a meter."""
+    """Write no timestamps without a meter, before or after one, though the step was recorded under a meter."""
     recorder: Any = backend_of(vulkan).recorder
     x = ag.ag_tensor(np.ones((8, 8)), vulkan)
     step = ag.ag_capture(lambda x: ag.ag_exp(x) + x) if replayed else lambda x: ag.ag_exp(x) + x
@@ -222,8 +222,8 @@ def test_two_devices_work_at_the_same_time(lavapipe: str, swiftshader: str) -> N
 def test_a_step_of_two_devices_takes_as_long_as_of_one_alone(lavapipe: str, swiftshader: str, tmp_path: Path) -> None:
     """With D ms of work alone, <= 1.3 D together, where each driver has one thread, and so a core of its own.
 
-    It says so only on a machine that leaves two cores to it: on a busy one, two devices at the same time need as long
-    as one after the other, and only the test above, by timestamps within a step, tells them apart.
+    The test says so only on a machine that leaves two cores to it.  On a busy one, two devices at the same time need as
+    long as one after the other; only the test above, by timestamps within a step, tells these apart.
     """
     (tmp_path / "SwiftShader.ini").write_text("[Processor]\nThreadCount=1\n")
     env = {**os.environ, "LP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",

@@ -94,7 +94,7 @@ def test_fewer_samples_than_replicas_use_none_twice() -> None:
 
 
 class SemiSupervised(ag.Layer):
-    """What is seen is to be found again from its code, and so is the label, of the samples that have one."""
+    """A model that must find its input again from a code, and the label, too, of the samples that have one."""
 
     def __init__(self) -> None:
         self.encode, self.decode, self.label = ag.ag_linear(4, 2, "tanh"), ag.ag_linear(2, 4), ag.ag_linear(2, 2)

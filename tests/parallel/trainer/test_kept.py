@@ -87,7 +87,7 @@ def test_values_that_a_callback_keeps_do_not_change(others: Any, width: int, opt
 
 
 def test_weights_beyond_float32_spoil_no_later_step() -> None:
-    """What samples count is infinite in the second step, which is left out; the others are as without it."""
+    """Give samples an infinite weight in the second step: the step is left out, and the others are as without it."""
     def run(devices: list[str]) -> ag.DPResult:
         done: list[ag.DPStep] = []
         return train(devices, n_iter=4, on_nonfinite="skip", callback=done.append,

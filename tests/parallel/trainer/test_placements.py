@@ -60,7 +60,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 
 class Placement(NamedTuple):
-    """Where the samples of a step are computed."""
+    """The replicas and ranks that compute the samples of a step."""
 
     replicas: int  # of each rank
     ranks: int = 1

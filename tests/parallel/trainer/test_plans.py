@@ -17,7 +17,7 @@ Act = Callable[[Any, "Counted"], Any]
 
 
 class Counted:
-    """What the functions of a job draw, count and keep."""
+    """The generators that functions of a job draw from, the calls that they count, and the objects that they keep."""
 
     def __init__(self) -> None:
         random.seed(5)

@@ -42,7 +42,7 @@ def test_shares_go_by_weight_on_all_ranks() -> None:
 
 
 def test_the_first_rank_may_be_one_without_samples() -> None:
-    """Who has the first sample finds out how many random numbers it draws."""
+    """Let the rank that has the first sample find out how many random numbers the sample draws."""
     found = outcomes(2, lambda comm: train([f"cpu:{comm.rank}"], comm, balance=[[1e-9], [1.0]][comm.rank]))
     for result in found:
         assert_equal(result, train(["cpu"], micro_batch=4))

@@ -46,7 +46,7 @@ def test_they_step_as_by_hand(max_norm: float) -> None:
 
 @pytest.mark.parametrize("make", [two, lambda p: ag.optimizer_adam(p, lr=0.02)], ids=["two", "one"])
 def test_weights_that_are_lent_stay(make: Any) -> None:
-    """Whoever changes the host's, by a step, by setting them or through an optimizer's parameters."""
+    """Change the host's weights by a step, by setting them and through an optimizer's parameters."""
     group = FlatGroup(make_model().parameters())
     gradient = group.zeros()
     host = host_optimizer.HostOptimizers(group, gradient, make, np.inf, "cpu", tells=False)
