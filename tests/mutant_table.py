@@ -408,7 +408,7 @@ mutant("capture", "what a step takes is not asked for", "ag/capture/guards.py",
        "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:",
        "capture/test_reads.py::test_what_is_taken_is_refused[random]")
 mutant("capture", "values of arguments are told", "ag/capture/arguments.py",
-       "            recording.refuse(CaptureError(refused))", "            pass",
+       "            recording_here().refuse(CaptureError(refused))", "            pass",
        "capture/test_step_argument.py::test_values_are_refused[asarray]")
 mutant("capture", "replays set the same list", "ag/capture/effects.py", "            if made:",
        "            if False:",

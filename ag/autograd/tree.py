@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import MemberDescriptorType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,7 +21,9 @@ from ag.autograd.tensor import Tensor
 
 _ARRAYS = (Tensor, np.ndarray, np.memmap)  # others may have more than their numbers
 _DICTS = (dict, OrderedDict)
-_PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
+# Unchangeable, and compared by value.
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), *(
+    kind for kind in np.sctypeDict.values() if not issubclass(kind, (np.void, np.object_)))}
 
 
 class _Leaf(NamedTuple):
@@ -79,11 +83,16 @@ def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int] | None) -> T
         number = len(leaves) if numbers is None else numbers.setdefault(id(x), len(leaves))
         if number == len(leaves):
             leaves.append(x)
-        return _Leaf(number, (x.__class__, x.shape, x.dtype))  # of a stand-in, that of an array
+        kind = np.ndarray if type(x) is np.memmap else x.__class__  # of a stand-in, that of an array
+        return _Leaf(number, (kind, x.shape, x.dtype))
+    if numbers is not None and isinstance(x, (dict, list)):
+        if id(x) in numbers:
+            raise ValueError(f"a {type(x).__name__} comes twice, and would be two; pass it once, or copies")
+        numbers[id(x)] = -1
     if isinstance(x, dict):
-        keys = tuple([key if type(key) is str else _constant(key) for key in x])
+        keys = tuple([key if type(key) is str else _key(key) for key in x])
         return _Container(type(x), tuple([_structure(item, leaves, numbers) for item in x.values()]), keys)
-    if isinstance(x, (list, tuple)):
+    if isinstance(x, (list, tuple)) and (type(x) in (list, tuple) or _has_only(x)):
         return _Container(type(x), tuple([_structure(item, leaves, numbers) for item in x]))
     if _is_dataclass(x):
         names = _fields(type(x))
@@ -94,16 +103,29 @@ def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int] | None) -> T
 def _is_dataclass(x: object) -> bool:
     """Return whether an object has the fields of a dataclass, and nothing else."""
     names = _fields(type(x)) if dataclasses.is_dataclass(x) and not isinstance(x, type) else ()
-    return bool(names) and getattr(x, "__dict__", {}).keys() <= {*names} and all(hasattr(x, name) for name in names)
+    return bool(names) and _has_only(x, names) and all(hasattr(x, name) for name in names)
+
+
+def _has_only(x: object, names: Sequence[str] = ()) -> bool:
+    """Return whether an object has no attributes of its own but these."""
+    slots = {slot for kind in type(x).__mro__ for slot, value in vars(kind).items()
+             if isinstance(value, MemberDescriptorType) and kind.__module__ != "builtins"}
+    return {*getattr(x, "__dict__", {}), *(slot for slot in slots if hasattr(x, slot))} <= {*names}
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...]:
     return tuple([field.name for field in dataclasses.fields(kind)])
 
 
+def _key(x: object) -> TreeDef:
+    """Return the structure of a key of a dict."""
+    return _Container(tuple, tuple(map(_key, x))) if type(x) is tuple else _constant(x)
+
+
 def _constant(x: object) -> _Constant:
-    return _Constant(type(x), x, str(x) if x == 0 or isinstance(x, complex) else "") if isinstance(
-        x, (float, complex, np.inexact)) else _Constant(type(x), x)
+    if isinstance(x, (float, complex, np.inexact)):
+        return _Constant(type(x), x, repr(x))  # zeros of either sign are equal, and NaN is not
+    return _Constant(type(x), x, str(x.dtype) if isinstance(x, np.generic) else "")  # which has the unit of a time
 
 
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
@@ -114,8 +136,8 @@ def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
         return treedef.value
     items = [tree_unflatten(item, leaves) for item in treedef.items]
     if treedef.keys is not None:
-        keys = [key.value if isinstance(key, _Constant) else key for key in treedef.keys]
-        if dataclasses.is_dataclass(treedef.kind):
+        keys = [key if isinstance(key, str) else tree_unflatten(cast(TreeDef, key), ()) for key in treedef.keys]
+        if dataclasses.is_dataclass(treedef.kind) and not issubclass(treedef.kind, dict):
             made = object.__new__(treedef.kind)
             for name, item in zip(keys, items, strict=True):
                 object.__setattr__(made, cast(str, name), item)
@@ -160,7 +182,20 @@ def take_over(tree: Tree, of: Tree, leaves: Mapping[int, Leaf]) -> Tree:
             return sequence_of(type(of), made)
         tree[:] = made
         return tree
+    if _is_dataclass(of):
+        for name in _fields(type(of)):
+            found = take_over(getattr(tree, name, None), getattr(of, name), leaves)
+            if type(tree) is type(of):
+                object.__setattr__(tree, name, found)
+        return tree if type(tree) is type(of) else tree_map(lambda x: leaves.get(id(x), x), of)
     return of
+
+
+def classes_in(treedef: TreeDef) -> set[type]:
+    """Return the classes of the containers and constants in a tree."""
+    if isinstance(treedef, _Container):
+        return {treedef.kind}.union(*map(classes_in, treedef.items))
+    return {treedef.kind} if isinstance(treedef, _Constant) else set()
 
 
 def opaque_type(treedef: TreeDef) -> str | None:
@@ -171,11 +206,12 @@ def opaque_type(treedef: TreeDef) -> str | None:
     if isinstance(treedef, _Leaf):
         return None if treedef.kind[0] in _ARRAYS else treedef.kind[0].__name__
     if isinstance(treedef, _Constant):
-        return None if isinstance(treedef.value, _PLAIN) else treedef.kind.__name__
+        return None if treedef.kind in _PLAIN or issubclass(treedef.kind, Enum) else treedef.kind.__name__
     if not (treedef.kind in (*_DICTS, list, tuple) or hasattr(treedef.kind, "_fields")
-            or dataclasses.is_dataclass(treedef.kind)):
+            or (dataclasses.is_dataclass(treedef.kind) and not issubclass(treedef.kind, (dict, list, tuple)))):
         return treedef.kind.__name__
-    return next((name for name in map(opaque_type, treedef.items) if name), None)
+    keys = [key for key in treedef.keys or () if not isinstance(key, str)]
+    return next((name for name in map(opaque_type, (*treedef.items, *cast("list[TreeDef]", keys))) if name), None)
 
 
 def sequence_of(kind: type, items: list[Tree]) -> Tree:

@@ -40,6 +40,11 @@ class Watched:
             notes.written(self, name, value)
         object.__setattr__(self, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        if (notes := notes_here()) is not None:
+            notes.written(self, name, MISSING)
+
 
 def notes_here() -> Any:
     """Return the `Notes` of this thread's recording, or None."""

@@ -6,6 +6,7 @@ becomes a slot where the step makes a tensor of it.  A stand-in that is alive af
 
 from __future__ import annotations
 
+import operator as python
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, cast
 from weakref import ref
@@ -23,72 +24,136 @@ from ag.engine.program import Given, Recording
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
-Args = tuple[Any, ...]  # of a call: tensors and numpy arrays
+Value = Any  # what numpy is given and gives: arrays, numbers, and lists, tuples and slices of them
+Args = tuple[Value, ...]  # of a call: tensors and numpy arrays
 _Given = list[tuple[Buffer, Array | Buffer]]
 
-# Methods and functions that read no values: _SHAPED and _SHAPING return the argument in another shape.
-_SHAPED = frozenset(("astype", "copy", "flatten", "ravel", "reshape", "squeeze", "swapaxes", "transpose"))
-_SHAPING = frozenset((np.atleast_1d, np.atleast_2d, np.expand_dims, np.moveaxis, np.ravel, np.reshape, np.squeeze,
-                      np.swapaxes, np.transpose))
+# What a replay computes again with numpy: methods, functions and operators that make arrays of arrays.  Functions that
+# read no values at all are called at once, in `_LIKE`.
+_METHODS = frozenset((
+    "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumprod", "cumsum", "diagonal",
+    "dot", "flatten", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round", "squeeze", "std", "sum",
+    "swapaxes", "take", "trace", "transpose", "var"))
+_FUNCTIONS = frozenset((
+    np.all, np.amax, np.amin, np.any, np.append, np.argmax, np.argmin, np.argsort, np.around, np.atleast_1d,
+    np.atleast_2d, np.atleast_3d, np.average, np.broadcast_to, np.clip, np.column_stack, np.concatenate, np.cumprod,
+    np.cumsum, np.delete, np.diff, np.dot, np.einsum, np.expand_dims, np.flip, np.fliplr, np.flipud, np.hstack, np.imag,
+    np.inner, np.insert, np.isclose, np.kron, np.linalg.norm, np.max, np.mean, np.median, np.min, np.moveaxis,
+    np.nan_to_num, np.nanmax, np.nanmean, np.nanmin, np.nansum, np.outer, np.pad, np.percentile, np.prod, np.ptp,
+    np.quantile, np.ravel, np.real, np.repeat, np.reshape, np.resize, np.roll, np.rollaxis, np.rot90, np.round,
+    np.searchsorted, np.sort, np.squeeze, np.stack, np.std, np.sum, np.swapaxes, np.take, np.take_along_axis,
+    np.tensordot, np.tile, np.trace, np.transpose, np.tril, np.triu, np.var, np.vstack, np.where))
 _LIKE = frozenset((np.empty_like, np.full_like, np.iscomplexobj, np.isrealobj, np.ndim, np.ones_like, np.result_type,
                    np.shape, np.size, np.zeros_like))
-_DESCRIBED = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "size", "strides"))
+_DESCRIBED = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "size"))
 _WRITES = frozenset(("fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort"))
 _REFLECTED = ("add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
               "truediv", "xor")
-_OPERATORS = (*_REFLECTED, *(f"r{name}" for name in _REFLECTED), "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos",
-              "abs", "invert", "bool", "complex", "contains", "float", "index", "int", "iter")
-_IN_PLACE = (*(f"i{name}" for name in _REFLECTED if name != "divmod"), "setitem")
+_BINARY = tuple([name for name in _REFLECTED if name != "divmod"])
+_RECORDED = (*_BINARY, *(f"r{name}" for name in _BINARY), "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos", "abs",
+             "invert")
+_READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int", "iter",
+         "round", "trunc")
+_IN_PLACE = (*(f"i{name}" for name in _BINARY), "setitem")
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, type)
+
+
+class Recipe:
+    """An argument by its number, or what numpy makes of some: a function and what it is given, with recipes in it."""
+
+    def __init__(self, number: int, function: Callable[..., Value] | None = None, args: tuple[Value, ...] = (),
+                 options: dict[str, Value] | None = None) -> None:
+        self.number, self.function, self.args, self.options = number, function, args, options or {}
+
+    def value(self, args: Args, known: dict[int, Value]) -> Value:
+        """Return what numpy makes of other arguments; `known` has what it made already, by the id of the recipe."""
+        if self.function is None:
+            return args[self.number]
+        if id(self) not in known:
+            def value(x: Value) -> Value:
+                return x.value(args, known) if type(x) is Recipe else x
+
+            known[id(self)] = self.function(*_mapped(self.args, value), **_mapped(self.options, value))
+        return known[id(self)]
+
+    def described(self) -> str:
+        """Describe it for the comparison of two recordings."""
+        if self.function is None:
+            return f"argument {self.number}"
+        name = getattr(self.function, "__name__", str(self.function))
+        return f"{name} of {_shown(self.args)} and {_shown(self.options)}"
 
 
 class StepArgument(StandIn):
-    """Stand-in for an array argument, or for a view `of` one: its shape may be read, its values may not.
+    """Stand-in for an array argument, or for what numpy has made of some: its shape may be read, its values may not.
 
-    It passes for an array (`isinstance`, ``shape``, ``x[:, :3]``, operators and functions with tensors), and refuses
-    operators, methods and functions that need values.  A subclass of `ndarray` could not refuse access from C.
+    It passes for an array (`isinstance`, ``shape``, operators and functions with tensors).  What numpy makes of it is
+    recorded and made again by every replay, and everything that needs values refuses them.  A subclass of `ndarray`
+    could not refuse access from C.
     """
 
-    __slots__ = ("__weakref__", "_array", "_of", "_recording")
-    __hash__ = None  # type: ignore[assignment]  # like arrays
+    __slots__ = ("__weakref__", "_arguments", "_array", "_is_number", "_of", "recipe")
 
-    def __init__(self, array: Array, of: StepArgument | None = None) -> None:
-        self._array = array  # a copy of what was passed
-        self._of = of  # kept alive, as a kept view is a kept argument
-        self._recording: ref[Recording] = ref(cast(Recording, recording_here())) if of is None else of._recording
+    def __init__(self, array: Value, arguments: ref[Arguments], recipe: Recipe, of: object = None) -> None:
+        self._array: Array = np.asarray(array)  # a copy of what was passed, or what was made of it
+        self._is_number = isinstance(array, np.generic)  # of numpy's, as sums are
+        self._arguments = arguments
+        self.recipe = recipe
+        self._of = of  # kept alive, as what is made of a kept argument is one
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """Make `isinstance(x, np.ndarray)` true."""
-        return np.ndarray
+        """Make `isinstance(x, np.ndarray)` true, or that of a number's class."""
+        return type(self.given())
 
     def opened(self) -> Array:
         return self._array
 
+    def given(self) -> Value:
+        """Return what numpy gets."""
+        return self._array[()] if self._is_number else self._array
+
+    def _is_recorded(self) -> bool:
+        arguments = self._arguments()
+        return arguments is not None and arguments.is_recorded
+
     def _values(self, writes: bool = False) -> Array:
         """Return the array for access to its values; refused while the step is recorded."""
-        recording = self._recording()
-        if recording is not None and recording.is_open:  # else it acts like any array
+        if self._is_recorded():  # else it acts like any array
             refused = (f"ag_capture: the step reads or changes the values of an argument of shape {self._array.shape} "
                        f"in Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
             if writes:
                 raise CaptureError(refused)  # also on trial: the caller's array would not change
-            recording.refuse(CaptureError(refused))
+            recording_here().refuse(CaptureError(refused))
         return self._array
 
-    def _view(self, array: object) -> StepArgument:
-        """Return the argument in another shape."""
-        return StepArgument(cast(Array, array), self)
+    def _make(self, function: Callable[..., Value], args: tuple[Value, ...], options: dict[str, Value]) -> Value:
+        """Let numpy make something, and record that where it is an array."""
+        arguments = self._arguments()
+        if arguments is None or not arguments.is_recorded:
+            return function(*_opened(args), **_opened(options))
+        if options.get("out") is not None or not (_is_repeatable(args) and _is_repeatable(options)):
+            self._values()
+        found = function(*_opened(args), **_opened(options))
+        if isinstance(found, (np.ndarray, np.generic)):
+            recipe = Recipe(-1, function, _recipes(args), _recipes(options))
+            return arguments.made(StepArgument(found, self._arguments, recipe, (args, options)))
+        self._values()
+        return found
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._array, name)  # AttributeError, as of an array
         if name in _DESCRIBED:
             return found
-        if name in _SHAPED:
-            return lambda *args, **options: self._view(found(*args, **options))
-        if name in ("T", "mT"):
-            return self._view(found)
+        if name in _METHODS and self._is_recorded():
+            return lambda *args, **options: self._make(_method, (self, name, *args), options)
+        if name in ("T", "mT", "real", "imag"):
+            return self._make(getattr, (self, name), {})
         self._values(name in _WRITES)
         return found
+
+    def __hash__(self) -> int:
+        return hash(self._values()[()] if self._is_number else self._array)  # arrays have none
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in StepArgument.__slots__:
@@ -99,14 +164,15 @@ class StepArgument(StandIn):
     def __len__(self) -> int:
         return len(self._array)
 
-    def __getitem__(self, key: Any) -> object:
-        part = self._array[key]
-        return self._view(part) if isinstance(part, np.ndarray) else self._values()[key]
+    def __getitem__(self, key: Value) -> object:
+        return self._make(python.getitem, (self, key), {})
 
     def __repr__(self) -> str:
+        if self._is_number:
+            return repr(self._values()[()])
         return f"<argument of a captured step, {self._array.dtype} of shape {self._array.shape}>"
 
-    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: np.dtype[Value] | None = None, copy: bool | None = None) -> Array:
         return np.array(self._values(), dtype)
 
     def __buffer__(self, flags: int) -> memoryview:  # Python calls it from 3.12 on; before, there is no buffer
@@ -121,43 +187,101 @@ class StepArgument(StandIn):
         for x in cast("tuple[object, ...]", options.get("out") or ()):
             if type(x) is StepArgument:
                 x._values(writes=True)
-        self._values()
-        return getattr(ufunc, method)(*map(_opened, inputs), **{k: _opened(v) for k, v in options.items()})
+        if options.get("out") is not None or ufunc.nout != 1:
+            self._values()
+        return self._make(getattr(ufunc, method), inputs, options)
 
     def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: Sequence[object],
                            options: dict[str, object]) -> object:
         first, *more = args or (None,)
-        if type(first) is StepArgument and StepArgument not in map(type, more):
-            if function in _LIKE:
-                return function(first.opened(), *more, **options)
-            if function in _SHAPING:
-                return first._view(function(first.opened(), *more, **options))
+        if type(first) is StepArgument and StepArgument not in map(type, more) and function in _LIKE:
+            return function(first.opened(), *more, **options)
         if any(issubclass(kind, Tensor) for kind in types):
             return NotImplemented
-        self._values()
-        return function(*map(_opened, args), **{k: _opened(v) for k, v in options.items()})
+        if function not in _FUNCTIONS or options.get("out") is not None:
+            self._values()
+            return function(*_opened(tuple(args)), **_opened(options))
+        return self._make(function, tuple(args), options)
 
 
-def _opened(x: object) -> object:
+def _method(x: Value, name: str, *args: Value, **options: Value) -> Value:
+    """Call a method of an array."""
+    return getattr(x, name)(*args, **options)
+
+
+def _opened(x: Value) -> Value:
     """Replace stand-ins by their arrays."""
-    if type(x) is StepArgument:
-        return x.opened()
-    if type(x) is list:
-        return [*map(_opened, x)]
-    return tuple(map(_opened, x)) if type(x) is tuple else x
+    return _mapped(x, lambda y: y.given() if type(y) is StepArgument else y)
 
 
-def _operator(name: str, writes: bool) -> Callable[..., object]:
+def _recipes(x: Value) -> Value:
+    """Replace stand-ins by their recipes, and copy arrays, which the caller may change later."""
+    def recipe(y: Value) -> Value:
+        return y.recipe if type(y) is StepArgument else y.copy() if type(y) is np.ndarray else y
+
+    return _mapped(x, recipe)
+
+
+def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
+    if type(x) in (list, tuple):
+        return type(x)([_mapped(y, f) for y in x])
+    if type(x) is dict:
+        return {key: _mapped(y, f) for key, y in x.items()}
+    if type(x) is slice:
+        return slice(*(_mapped(y, f) for y in (x.start, x.stop, x.step)))
+    return f(x)
+
+
+def _is_repeatable(x: Value) -> bool:
+    """Return whether numpy can be given the same again by a replay."""
+    if type(x) in (list, tuple):
+        return all(map(_is_repeatable, x))
+    if type(x) is dict:
+        return all(map(_is_repeatable, x.values()))
+    if type(x) is slice:
+        return all(map(_is_repeatable, (x.start, x.stop, x.step)))
+    return type(x) in (StepArgument, np.ndarray) or isinstance(x, _CONSTANTS)
+
+
+def _shown(x: Value) -> str:
+    """Describe what numpy is given, arrays by their bytes."""
+    if type(x) is Recipe:
+        return x.described()
+    if type(x) is np.ndarray:
+        return f"{x.dtype} {x.shape} {hash(x.tobytes())}"
+    if type(x) in (list, tuple):
+        return f"({', '.join(map(_shown, x))})"
+    return repr({key: _shown(y) for key, y in x.items()}) if type(x) is dict else repr(x)
+
+
+def _operator(name: str) -> Callable[..., object]:
+    """Return an operator that numpy makes again."""
+    plain = name.removeprefix("r") if name.startswith("r") and name != "rshift" else name
+    function = getattr(python, f"{plain}_" if plain in ("and", "or") else plain)
+
     def operator(self: StepArgument, *others: object) -> object:
-        if not writes and any(isinstance(x, Tensor) for x in others):
+        if any(isinstance(x, Tensor) for x in others):
             return NotImplemented  # the tensor's operator is an op
-        return getattr(self._values(writes), name)(*map(_opened, others))
+        given = (*others, self) if name.startswith("r") and name != "rshift" else (self, *others)
+        return self._make(function, given, {})
 
     return operator
 
 
-for _name in (*_OPERATORS, *_IN_PLACE):
-    setattr(StepArgument, f"__{_name}__", _operator(f"__{_name}__", _name in _IN_PLACE))
+def _refusing(name: str, writes: bool) -> Callable[..., object]:
+    """Return an operator that needs values."""
+    def operator(self: StepArgument, *others: object) -> object:
+        if not writes and any(isinstance(x, Tensor) for x in others):
+            return NotImplemented
+        return getattr(self._values(writes)[()] if self._is_number else self._values(writes), name)(*_opened(others))
+
+    return operator
+
+
+for _name in _RECORDED:
+    setattr(StepArgument, f"__{_name}__", _operator(_name))
+for _name in (*_READ, *_IN_PLACE):
+    setattr(StepArgument, f"__{_name}__", _refusing(f"__{_name}__", _name in _IN_PLACE))
 
 
 class _TensorSlot:
@@ -167,19 +291,19 @@ class _TensorSlot:
         device = example.buffer.backend
         self.target = device.alloc(example.shape, example.buffer.dtype)
         device.copy(self.target, example.buffer)
-        self._name, self.example = example.name, example.buffer
+        self.name, self.example = example.name, example.buffer
 
     def stand_in(self) -> Tensor:
         """Return the tensor that the step gets."""
         made = Tensor(self.target)
-        made.name = self._name
+        made.name = self.name
         return made
 
-    def close(self, recording: Recording) -> None:
+    def close(self, recording: Recording, gradients: Sequence[Buffer]) -> None:
         """End recording; raise if the step also uses the memory of the caller's tensor."""
         given, self.example = self.example, self.target
-        for launch in recording.launches:
-            if any(b.block is given.block and b.overlaps(given) for b in launch.buffers):
+        for used in (*gradients, *[b for launch in recording.launches for b in launch.buffers]):
+            if used.block is given.block and used.overlaps(given):
                 raise CaptureError(f"ag_capture: an argument of shape {given.shape} is a tensor that the step also "
                                    f"uses without being given it, such as a layer's; a replay works on a copy of its "
                                    f"arguments. Pass another tensor, or leave the argument out.")
@@ -190,22 +314,17 @@ class _TensorSlot:
 
 
 class _ArraySlot:
-    """An array argument, recognised by its memory where the step makes a tensor of it."""
+    """An array argument, or what numpy makes of some, recognised by its memory where the step makes a tensor of it."""
 
-    def __init__(self, example: Array) -> None:
-        self._example: Array | None = example.copy()  # the caller's array may also be in the step's closure
-        self._example.flags.writeable = False
+    def __init__(self, example: Array, recipe: Recipe) -> None:
+        self.example: Array | None = example
+        self.recipe, self._kind = recipe, (example.shape, example.dtype)
         self.targets: list[Buffer] = []  # one per use
         self.checks: list[Callable[[Array], None]] = []
 
-    def stand_in(self) -> StepArgument:
-        """Return the object that the step gets."""
-        assert self._example is not None
-        return StepArgument(self._example)
-
     def stands_for(self, array: Array) -> bool:
         """Return whether `array` is the argument, perhaps in another shape."""
-        given = self._example
+        given = self.example
         return given is not None and array.size == given.size and array.dtype == given.dtype and (
             (array.flags.c_contiguous and given.flags.c_contiguous) or array.strides == given.strides) and (
             array.__array_interface__["data"][0] == given.__array_interface__["data"][0])
@@ -217,15 +336,25 @@ class _ArraySlot:
         self.targets.append(target)
         return target
 
-    def close(self, recording: Recording) -> None:
+    def close(self, recording: Recording, gradients: Sequence[Buffer] = ()) -> None:
         """End recording: free the example, and keep the checks of values."""
-        self._example = None
+        self.example = None
         self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
 
     def place(self, shape: Shape) -> Buffer | Callable[[Array, _Given], None]:
         """Return the only target if values go there unchanged; else the method that adds all targets."""
         alone = len(self.targets) == 1 and not self.checks and self.targets[0].shape == shape
         return self.targets[0] if alone else self.give
+
+    def made(self, args: Args, known: dict[int, Value]) -> Array:
+        """Return what numpy makes of other arguments; raise if its kind is another one or a value is refused."""
+        value = np.asarray(self.recipe.value(args, known))
+        if (value.shape, value.dtype) != self._kind:
+            raise CaptureError(f"ag_capture: numpy made an array of shape {self._kind[0]} of the arguments, and makes "
+                               f"one of shape {value.shape}.")
+        for check in self.checks:
+            check(value)
+        return value
 
     def give(self, value: Array, to: _Given) -> None:
         """Add all targets, each with the values in its shape."""
@@ -239,7 +368,12 @@ class Arguments:
     """The slots of one recording."""
 
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
-        self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
+        self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(_frozen(x), Recipe(i))
+                       for i, x in enumerate(args)]
+        self._made: list[_ArraySlot] = []  # what numpy made of arguments, and the step made tensors of
+        self._examples: list[StepArgument] = []  # all that numpy made, alive while the step runs
+        self._known: tuple[Args, dict[int, Value]] | None = None  # what `check` has made for `given`
+        self.is_recorded = False
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}  # by ids of blocks, for traces
         for i, slot in enumerate(self._slots):
@@ -250,7 +384,19 @@ class Arguments:
 
     def stand_ins(self) -> list[Tensor | StepArgument]:
         """Return the step's arguments; called in the recording thread."""
-        return [slot.stand_in() for slot in self._slots]
+        self.is_recorded, this = True, ref(self)
+        return [slot.stand_in() if isinstance(slot, _TensorSlot) else
+                StepArgument(slot.example, this, slot.recipe) for slot in self._slots]
+
+    def name_of(self, stand_in: Tensor) -> str | None:
+        """Return the name that a tensor argument was passed with."""
+        return next(slot.name for slot in self._slots if isinstance(slot, _TensorSlot) and (
+            slot.target is stand_in.buffer))
+
+    def made(self, x: StepArgument) -> StepArgument:
+        """Note what numpy made of arguments."""
+        self._examples.append(x)
+        return x
 
     def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
         """Return the buffer of a host array that the step uses: a slot or a number; else refuse, and return None."""
@@ -258,6 +404,13 @@ class Arguments:
             if isinstance(slot, _ArraySlot) and slot.stands_for(array):
                 target = slot.buffer_for(array, dtype, device)
                 self.labels[id(target.block)] = "argument", i, len(slot.targets)
+                return target
+        for x in self._examples:
+            slot = _ArraySlot(np.asarray(x.opened()), x.recipe)
+            if slot.stands_for(array):
+                target = slot.buffer_for(array, dtype, device)
+                self.labels[id(target.block)] = "argument", x.recipe.described(), len(self._made)
+                self._made.append(slot)
                 return target
         if array.ndim == 0:
             number = device.alloc((), dtype)
@@ -274,12 +427,19 @@ class Arguments:
             f"would use its old values. {instead}"))
         return None
 
-    def close(self, recording: Recording) -> None:
-        """End recording."""
+    def end(self) -> None:
+        """Let stand-ins that are still there act like arrays."""
+        self.is_recorded = False
+
+    def close(self, recording: Recording, gradients: Sequence[Buffer]) -> None:
+        """End recording; `gradients` from before the step are used by it."""
         for i, slot in enumerate(self._slots):
-            slot.close(recording)
+            slot.close(recording, gradients)
             if isinstance(slot, _ArraySlot):
                 self._checks += [(i, check) for check in slot.checks]
+        for made in self._made:
+            made.close(recording)
+        self._examples.clear()
         self._numbers.clear()
 
     @property
@@ -292,6 +452,11 @@ class Arguments:
         """Tell whether values of arguments are checked."""
         return bool(self._checks)
 
+    @property
+    def makes(self) -> bool:
+        """Tell whether numpy makes something of arguments."""
+        return bool(self._made)
+
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
         """Return of each argument like `args` type, target, and name; of an array type, target, dtype and shape."""
         return [(Tensor, slot.target, x.name, None) if isinstance(slot, _TensorSlot) else (
@@ -299,16 +464,34 @@ class Arguments:
 
     def targets(self) -> list[Buffer]:
         """Return all slots."""
-        return [t for slot in self._slots for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
+        return [t for slot in (*self._slots, *self._made)
+                for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
 
     def check(self, args: Args) -> None:
-        """Raise if a value is not allowed."""
+        """Raise if a value is not allowed, or numpy makes another kind of array of the arguments."""
         for i, check in self._checks:
             check(args[i])
+        if self._made:
+            known: dict[int, Value] = {}
+            for slot in self._made:
+                slot.made(args, known)
+            self._known = args, known
 
     def given(self, args: Args) -> Given:
         """Return the slots with the values of a call."""
         found: _Given = []
         for slot, value in zip(self._slots, args, strict=True):
             slot.give(value, found)
+        if self._made:
+            ready, self._known = self._known, None
+            known = ready[1] if ready is not None and ready[0] is args else {}
+            for made in self._made:
+                made.give(made.made(args, known), found)
         return found
+
+
+def _frozen(array: Array) -> Array:
+    """Return a copy, as the caller's array may also be in the step's closure, that nothing may write to."""
+    copied = array.copy()
+    copied.flags.writeable = False
+    return copied

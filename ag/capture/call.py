@@ -14,7 +14,7 @@ from typing import Any
 from weakref import ref
 
 from ag.autograd.tensor import Node, Tensor, type_name
-from ag.autograd.tree import TreeDef, tree_flatten, tree_unflatten
+from ag.autograd.tree import TreeDef, classes_in, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
 from ag.capture.arguments import Args, Arguments
 from ag.capture.effects import Effects
@@ -43,6 +43,7 @@ class RecordedCall:
         self.arguments, self._tree = Arguments(leaves), tree
         self._ids = {*map(id, leaves), *map(id, args)}  # of what the caller holds
         self.tensors: list[Tensor] = []
+        self._trial = trial
         self._step, self._reads = step, reads  # `reads`: functions whose names are guarded
         self.recording: Recording = record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
                                            waits=not trial)
@@ -55,7 +56,7 @@ class RecordedCall:
                 for slot in self.arguments.targets():
                     recording.claim(slot.block)
                 self.notes = Notes(recording.made)
-                self.notes.names(self._reads)
+                self.notes.names([*self._reads, *(classes_in(self._tree) if self._tree is not None else ())])
                 if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
                     raise NotCapturedError(asked)
                 try:
@@ -63,11 +64,15 @@ class RecordedCall:
                     stand_ins = self.arguments.stand_ins()
                     given = stand_ins if self._tree is None else tree_unflatten(self._tree, stand_ins)
                     output = self._step(*given)
-                except BaseException:
+                except BaseException as error:
                     self.put_back()
+                    is_other = isinstance(error, Exception) and not isinstance(error, CaptureError)
+                    if is_other and recording.failure is not None and not self._trial:
+                        raise recording.failure from error  # of which C code has made another error
                     raise
         finally:
             recording.close()  # also after an interrupt in `__exit__`
+            self.arguments.end()
             stop_noting()
         try:
             if recording.failure is not None:
@@ -80,7 +85,9 @@ class RecordedCall:
             self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
             del output
             self.trace = trace_of(recording, self._labels(), self._left())
-            self.arguments.close(recording)
+            self.arguments.close(recording, [leaf.initial.buffer for leaf in self.notes.leaves.values()
+                                             if leaf.initial is not None])
+            self._refuse_set([x for x in stand_ins if isinstance(x, Tensor)])
             if not recording.launches:
                 raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; "
                                    "a captured step computes with tensors.")
@@ -99,6 +106,18 @@ class RecordedCall:
             self.notes.forget()
             raise
 
+    def _refuse_set(self, arguments: list[Tensor]) -> None:
+        """Raise if the step set attributes of its arguments or results, which a replay would not set."""
+        for x in arguments:
+            if x.requires_grad or x.peek_grad() is not None or x.name != self.arguments.name_of(x):
+                raise CaptureError(f"ag_capture: the step sets name, requires_grad or grad of its argument of shape "
+                                   f"{x.shape}, and a replay would not; set it outside.")
+        for x in self.tensors:
+            is_set = x.name is not None or x.peek_grad() is not None or (x.requires_grad and x.node is None)
+            if is_set and id(x.buffer.block) in self.recording.made and not any(x is y for y in arguments):
+                raise CaptureError(f"ag_capture: the step sets name, requires_grad or grad of its result of shape "
+                                   f"{x.shape}, and those of replays would have none; set it outside.")
+
     def _labels(self) -> dict[int, Label]:
         labels = dict(self.arguments.labels)
         for i, leaf in enumerate(self.notes.leaves.values()):
@@ -116,6 +135,7 @@ class RecordedCall:
     def put_back(self) -> None:
         """Make the effects of the step real, as no program will run."""
         self.recording.catch_up()
+        self.recording.close()  # which would refuse what follows
         for initial, slot in self.hand_back():
             initial.backend.assign(initial, slot)
 

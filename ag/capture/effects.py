@@ -44,7 +44,7 @@ class Effects:
         return len(self._set)
 
     def note(self, owner: object, name: str, value: object) -> None:
-        """Note that the step sets an attribute."""
+        """Note that the step sets an attribute, or deletes it: `MISSING`."""
         self._set[id(owner), name] = ref(owner), value
 
     def forget_the_dead(self) -> None:
@@ -57,6 +57,9 @@ class Effects:
         `known` has the ids of what was there before the step; objects of types in `kept` are set again as they are.
         """
         for key, (owner, value) in self._set.items():
+            if value is MISSING:
+                self._kept[key] = MISSING
+                continue
             memo: dict[int, object] = {}
             try:
                 made = _parts(value, known, kept, memo)
@@ -78,7 +81,10 @@ class Effects:
         """Set the attributes as the step did."""
         for key, (reference, value) in self._set.items():
             owner = reference()
-            if owner is not None and (key in self._made or owner.__dict__.get(key[1], self) is not value):
+            if value is MISSING:
+                if owner is not None and key[1] in vars(owner):
+                    delattr(owner, key[1])
+            elif owner is not None and (key in self._made or owner.__dict__.get(key[1], self) is not value):
                 setattr(owner, key[1], deepcopy(value, {**self._made[key]}) if key in self._made else value)
 
     def difference(self, now: Effects) -> str | None:

@@ -98,6 +98,7 @@ class CapturedProgram:
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
         self.leases: list[tuple[Block, Sequence[object]]] = []  # of each block after the last call
         self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
+        self._changed = _stretches([b for b in written if id(b.block) not in recording.made])
         self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
             x.set_grad(grad)
@@ -128,7 +129,17 @@ class CapturedProgram:
         """Raise, before anything runs, if a value of an array is not allowed, or an argument is known to the step."""
         if not self._notes.known.isdisjoint(map(id, args)):
             raise CaptureError("ag_capture: the step can reach one of its arguments by itself.")
+        for x in args:
+            if isinstance(x, Tensor) and self._changes(x.buffer):
+                raise CaptureError("ag_capture: the step changes one of its arguments.")
         self._arguments.check(args)
+
+    def _changes(self, buffer: Buffer) -> bool:
+        """Return whether a replay writes to memory, or uses it as a gradient."""
+        used = [b for b in self._changed if b.block is buffer.block]
+        grads = [leaf.tensor.peek_grad() for leaf in self._slots]
+        return any(b.overlaps(buffer) for b in (*used, *[g.buffer for g in grads if g is not None])
+                   if b.block is buffer.block)
 
     def replay(self, args: Args) -> object:
         """Replay the step, and return its result."""
@@ -144,6 +155,8 @@ class CapturedProgram:
             if block.leases is not leases:  # more than unread gradients, which may be overwritten
                 vacate(block)
                 vacated = True
+        if vacated:
+            others = self._grads  # of which those that were not read moved out, too
         self._writes.note()
         self.program.run(self._arguments.given(args))
         for leaf, before in changed:
@@ -160,7 +173,7 @@ class CapturedProgram:
 
         Settings and context variables must then be those of now.
         """
-        if not HAS_CODE or self._slots or self._with:
+        if not HAS_CODE or self._slots or self._with or self._arguments.makes:
             return None
         settings = tuple([(variable, variable.get(None)) for variable in (*OF_DEVICE, *OF_TAPE)])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
@@ -168,7 +181,8 @@ class CapturedProgram:
             self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
             tuple(self._guards), self._notes.change if self._notes.is_slow else None,
             self.check if self._arguments.checked or self._notes.known else None,
-            tuple([tuple([x[i] for x in self._grads]) for i in range(2)]), (self._writes.note,),
+            tuple([tuple([x[i] for x in self._grads]) for i in range(2)]),
+            frozenset([b.block for b in self._changed]), (self._writes.note,),
             (self.effects.repeat,) if self.effects else (), self.program.run,
             None if self._structure is None else self.results, vars(Tensor)["_grad"]))
 

@@ -19,7 +19,7 @@ from functools import cache, cached_property, partial, partialmethod
 from importlib.util import resolve_name
 from io import IOBase
 from itertools import compress, count, pairwise, repeat
-from operator import length_hint
+from operator import attrgetter, length_hint, methodcaller
 from pickle import dumps
 from queue import Queue, SimpleQueue
 from types import (
@@ -305,7 +305,7 @@ _OUTER = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 _EMPTY = {"CACHE", "PUSH_NULL", "PRECALL", "RESUME", "NOP", "EXTENDED_ARG"}
 _VARIABLE = "LOAD_FAST", "LOAD_DEREF", "LOAD_NAME"
 _NAMES, _MYSELF = ("__name__", "__qualname__"), ("self", "cls")
-_BY_STRING = {"__dict__", "attrgetter", "getattr", "globals", "hasattr", "methodcaller", "vars"}
+_BY_STRING = {"__dict__", "__getattribute__", "attrgetter", "getattr", "globals", "hasattr", "methodcaller", "vars"}
 _FEW = 100  # items of a container that are looked into; numbers and strings do not count
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
 _PLAIN = (*_NUMBERS, list, tuple, dict, set)
@@ -467,7 +467,7 @@ class NameReader:
     # -------------------------------------------------------------------------------------- values
 
     def _look_into(self, x: object) -> None:
-        if id(x) in self._seen or isinstance(x, (self._watched, *_NUMBERS)):
+        if id(x) in self._seen or type(x) in _NUMBERS or isinstance(x, self._watched):
             return
         self._seen[id(x)] = x
         if (state := source(x)) is not None:
@@ -494,7 +494,13 @@ class NameReader:
 
     def _object(self, x: object) -> None:
         """Read the attributes of an object, and its methods."""
+        if isinstance(x, (attrgetter, methodcaller)):
+            names = [name for name in x.__reduce__()[1] if isinstance(name, str)]
+            self._attributes.update(part for name in names for part in name.split("."))
+        if isinstance(x, BuiltinMethodType) and not isinstance(x.__self__, ModuleType):
+            self._note(None, "__self__", x.__self__)
         if isinstance(x, partial):
+            self._attributes.update(name for name in x.args if isinstance(name, str))  # such as of `getattr`
             self._todo.append(x.func)
             self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
         self._todo.append(_wrapped(x))

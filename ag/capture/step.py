@@ -234,14 +234,21 @@ def _other(calls: int, difference: str) -> str:
 
 def _leaves(args: Args) -> tuple[Args, TreeDef | None]:
     """Return the arrays and tensors among arguments, each once, and the tree of their places; None: `args` itself."""
-    if all(isinstance(x, (Tensor, np.ndarray)) for x in args) and len({*map(id, args)}) == len(args):
+    if all(isinstance(x, Tensor) or type(x) is np.ndarray for x in args) and len({*map(id, args)}) == len(args):
         return args, None
     for i, x in enumerate(args):
         if not (isinstance(x, (Tensor, np.ndarray, dict, list, tuple)) or is_dataclass(x)):
             raise CaptureError(f"ag_capture: argument {i} is a {type_name(x)}; every argument must be an ag tensor or "
                                f"a numpy array, or a dict, list, tuple or dataclass of them. Bind other values with a "
                                f"closure.")
-    leaves, tree = tree_flatten(args, shared=True)
+    for i, x in enumerate(args):
+        if isinstance(x, np.ndarray):
+            refuse_masked(x, f"ag_capture: argument {i}")
+    try:
+        leaves, tree = tree_flatten(args, shared=True)
+    except (ValueError, RecursionError) as error:
+        reason = "they are nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise CaptureError(f"ag_capture: the arguments cannot be taken apart: {reason}.") from None
     if (kind := opaque_type(tree)) is not None:
         raise CaptureError(f"ag_capture: an argument holds a {kind}; arguments are tensors, arrays, numbers and "
                            f"strings, in dicts, lists, tuples and dataclasses. Bind other values with a closure.")
@@ -264,6 +271,9 @@ def _kind(leaves: Args, tree: TreeDef | None) -> tuple[object, ...]:
                     raise CaptureError(f"ag_capture: the arguments are on {device.name} and {b.backend.name}; a "
                                        f"captured step runs on one device. Move them with ag_to_device.")
                 device = b.backend
+            if x.peek_grad() is not None:
+                raise CaptureError(f"ag_capture: argument {i}, of shape {x.shape}, has a gradient, and a replay works "
+                                   f"on copies of its arguments; pass t.detach().")
             kinds += b.dtype, b.shape, x.name
         else:
             if type(x) is not np.ndarray:

@@ -17,6 +17,7 @@ call that is due to be compared; gradients or results that must be moved first. 
                 None if that compares everything
     check       raises for values that are not allowed; None if all are
     grads       (tensors, gradients): the required `.grad` of each
+    changed     blocks from before that replays write to, a frozenset: no argument may lie in one
     calls       called before the launches, and after them: two tuples
     run         runs the launches, given ((buffer, values), ...)
     results     makes the result of the arguments; None: it is None
@@ -28,7 +29,7 @@ or a method that adds it to a list. */
 #include "native.h"
 #include <pythread.h>
 
-enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, HOLDS, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
+enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, HOLDS, GUARDS, CHANGE, CHECK, GRADS, CHANGED, BEFORE, AFTER, RUN, RESULTS,
        PARTS };
 
 typedef struct {
@@ -38,9 +39,9 @@ typedef struct {
     Py_ssize_t grad;
 } Replay;
 
-enum { BUFFER, REQUIRES_GRAD, NAME, BACKEND, DTYPE, SHAPE, CALLS, DUE, LEASES, ATTRIBUTES };
-static const char *const ATTRIBUTE[ATTRIBUTES] = {"buffer", "requires_grad", "name", "backend", "dtype",
-                                                  "shape",  "calls",         "due",  "leases"};
+enum { BUFFER, REQUIRES_GRAD, GRAD, BLOCK, NAME, BACKEND, DTYPE, SHAPE, CALLS, DUE, LEASES, ATTRIBUTES };
+static const char *const ATTRIBUTE[ATTRIBUTES] = {"buffer", "requires_grad", "_grad", "block", "name",
+                                                  "backend", "dtype", "shape", "calls", "due", "leases"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
 enum { UNUSUAL, USUAL, FAILED = -1 }; /* what every question answers */
@@ -91,7 +92,7 @@ static int put(PyObject *slot, PyObject *array, PyObject *given) {
 }
 
 /* Put an argument into the list of what is given, if it is of its kind. */
-static int give(PyObject *x, PyObject *kind, PyObject *given) {
+static int give(PyObject *x, PyObject *kind, PyObject *given, PyObject *changed) {
     PyObject *slot = ITEM(kind, 1);
     int answer = (PyObject *)Py_TYPE(x) == ITEM(kind, 0) ? USUAL : UNUSUAL;
     if (answer == USUAL && ITEM(kind, 3) != Py_None) { /* an array */
@@ -104,6 +105,8 @@ static int give(PyObject *x, PyObject *kind, PyObject *given) {
         answer = has(x, attribute[REQUIRES_GRAD], Py_False, 0);
     if (answer == USUAL)
         answer = has(x, attribute[NAME], ITEM(kind, 2), 1);
+    if (answer == USUAL)
+        answer = has(x, attribute[GRAD], Py_None, 0);
     PyObject *buffer = answer == USUAL ? PyObject_GetAttr(x, attribute[BUFFER]) : NULL;
     if (buffer == NULL)
         return answer == USUAL ? FAILED : answer;
@@ -111,6 +114,12 @@ static int give(PyObject *x, PyObject *kind, PyObject *given) {
         PyObject *wanted = PyObject_GetAttr(slot, attribute[BACKEND + i]);
         answer = wanted == NULL ? FAILED : has(buffer, attribute[BACKEND + i], wanted, BACKEND + i == SHAPE);
         Py_XDECREF(wanted);
+    }
+    PyObject *block = answer == USUAL && PySet_GET_SIZE(changed) ? PyObject_GetAttr(buffer, attribute[BLOCK]) : NULL;
+    if (block != NULL) {
+        const int is_changed = PySet_Contains(changed, block);
+        answer = is_changed < 0 ? FAILED : is_changed ? UNUSUAL : USUAL;
+        Py_DECREF(block);
     }
     PyObject *pair = answer == USUAL ? PyTuple_Pack(2, slot, buffer) : NULL;
     if (answer == USUAL && (pair == NULL || PyList_Append(given, pair) < 0))
@@ -131,7 +140,7 @@ static PyObject *all_given(Replay *self, PyObject *args) {
             if (ITEM(args, i) == ITEM(args, j))
                 Py_CLEAR(given);
     for (Py_ssize_t i = 0; given != NULL && i < PyTuple_GET_SIZE(args); i++)
-        if (give(ITEM(args, i), ITEM(kinds, i), given) != USUAL)
+        if (give(ITEM(args, i), ITEM(kinds, i), given, self->part[CHANGED]) != USUAL)
             Py_CLEAR(given);
     return given;
 }
@@ -288,10 +297,10 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *p[PARTS], *grad;
     PyTypeObject *const tuple = &PyTuple_Type;
     unsigned long thread;
-    if (!PyArg_ParseTuple(args, "kO!O!O!OOOO!OOO!O!O!OOO!:Replay", &thread, tuple, &p[SETTINGS], tuple,
+    if (!PyArg_ParseTuple(args, "kO!O!O!OOOO!OOO!O!O!O!OOO!:Replay", &thread, tuple, &p[SETTINGS], tuple,
                           &p[SAME], tuple, &p[KINDS], &p[TRUSTED], &p[PROGRAM], &p[HOLDS], tuple,
-                          &p[GUARDS], &p[CHANGE], &p[CHECK], tuple, &p[GRADS], tuple, &p[BEFORE], tuple, &p[AFTER],
-                          &p[RUN], &p[RESULTS], &PyMemberDescr_Type, &grad))
+                          &p[GUARDS], &p[CHANGE], &p[CHECK], tuple, &p[GRADS], &PyFrozenSet_Type, &p[CHANGED], tuple,
+                          &p[BEFORE], tuple, &p[AFTER], &p[RUN], &p[RESULTS], &PyMemberDescr_Type, &grad))
         return NULL;
     if (!rows_of(p[SETTINGS], 2) || !rows_of(p[SAME], 3) || !rows_of(p[KINDS], 4) || PyTuple_GET_SIZE(p[GRADS]) != 2 ||
         !PyTuple_Check(ITEM(p[GRADS], 0)) || !PyTuple_Check(ITEM(p[GRADS], 1)) ||

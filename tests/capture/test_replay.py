@@ -197,7 +197,7 @@ ARGUMENTS: dict[str, tuple[Callable[[str], tuple[Any, ...]], bool]] = {
                                             batch(device, 9, 5, "arrays")[1]), False),
     "a label that is none": (wrong_labels, True),
     "a masked array": (lambda device: (np.ma.masked_array(batch(device, 9, 5, "arrays")[0], mask=True),
-                                       batch(device, 9, 5, "arrays")[1]), True),
+                                       batch(device, 9, 5, "arrays")[1]), False),  # refused before
     "a parameter": (lambda device: (ag.ag_param(np.ones((4, 5)), device), batch(device, 9, 5, "arrays")[1]), True),
     "a number": (lambda device: (1.0, batch(device, 9, 5, "arrays")[1]), False),  # refused before
     "one": (lambda device: batch(device, 9, 5, "arrays")[:1], True),

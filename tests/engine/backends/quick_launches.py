@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, object]]] = {
 
 
 def check_writes(device: Any) -> None:
-    """What is written is right and noted, for new memory, an operand, what a program has lent, and a constant."""
+    """Writes are right and noted: into new memory, an operand, memory that a program has lent, and a constant."""
     add = PRIMITIVES["add"]
     for _ in range(2):  # as the second launch of a kind is looked up
         x, y, out = device.of(3, 5), device.of(3, 5), device.of(3, 5)
