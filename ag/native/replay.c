@@ -28,6 +28,8 @@ or a method that adds it to a list. */
 
 #include "native.h"
 #include <pythread.h>
+#include <stdint.h>
+#include <stdlib.h>
 
 enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, HOLDS, GUARDS, CHANGE, CHECK, GRADS, CHANGED, BEFORE, AFTER, RUN, RESULTS,
        PARTS };
@@ -129,16 +131,42 @@ static int give(PyObject *x, PyObject *kind, PyObject *given, PyObject *changed)
     return answer;
 }
 
+static int by_place(const void *a, const void *b) {
+    const uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whether no object comes twice; 0, perhaps with an error, otherwise. */
+static int are_several(PyObject *args) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(args);
+    Py_ssize_t i = 1;
+    if (count <= 8) {
+        for (; i < count; i++)
+            for (Py_ssize_t j = 0; j < i; j++)
+                if (ITEM(args, i) == ITEM(args, j))
+                    return 0;
+        return 1;
+    }
+    uintptr_t *place = PyMem_New(uintptr_t, count);
+    if (place == NULL)
+        return PyErr_NoMemory() != NULL;
+    for (Py_ssize_t k = 0; k < count; k++)
+        place[k] = (uintptr_t)ITEM(args, k);
+    qsort(place, (size_t)count, sizeof *place, by_place);
+    while (i < count && place[i] != place[i - 1])
+        i++;
+    PyMem_Free(place);
+    return i >= count;
+}
+
 /* All arguments for the slots, a new list; NULL, perhaps with an error, if one is unusual. */
 static PyObject *all_given(Replay *self, PyObject *args) {
     PyObject *kinds = self->part[KINDS];
     if (PyTuple_GET_SIZE(args) != PyTuple_GET_SIZE(kinds))
         return NULL;
     PyObject *given = PyList_New(0);
-    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(args); i++) /* one object twice is one slot of another program */
-        for (Py_ssize_t j = 0; given != NULL && j < i; j++)
-            if (ITEM(args, i) == ITEM(args, j))
-                Py_CLEAR(given);
+    if (given != NULL && !are_several(args)) /* one object twice is one slot of another program */
+        Py_CLEAR(given);
     for (Py_ssize_t i = 0; given != NULL && i < PyTuple_GET_SIZE(args); i++)
         if (give(ITEM(args, i), ITEM(kinds, i), given, self->part[CHANGED]) != USUAL)
             Py_CLEAR(given);

@@ -191,3 +191,16 @@ def test_a_step_that_asks_whether_an_argument_is_one_it_knows(asks: Callable[[An
         captured(KNOWN)
     assert [captured(other).item() for _ in range(4)] == [3.0] * 4
     assert [captured(x).item() for x in (other, KNOWN, other, KNOWN)] == [3.0, 10.0, 3.0, 10.0]  # uncaptured, if known
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 40])
+def test_many_arguments_of_which_two_are_one(count: int) -> None:
+    def step(*args: ag.Tensor) -> ag.Tensor:
+        return ag.ag_sum(args[0] * args[-1]) * (1.0 if args[0] is args[-1] else 10.0)
+
+    captured = ag.ag_capture(step)
+    for i in range(10):
+        args = [ag.ag_tensor([float(i + k)]) for k in range(count)]
+        for given in (args, [*args[:-1], args[0]], args):
+            assert captured(*given).item() == step(*given).item()
+    assert len(captured._programs) == 2

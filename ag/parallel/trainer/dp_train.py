@@ -474,8 +474,8 @@ class _Job:
     def _finished(self, loss: float) -> None:
         """Note that a step is done on all replicas."""
         self._losses[self._done] = loss
+        self._done += 1  # before a scheduler, which may raise
         self._schedules.step()
-        self._done += 1
 
     def _asked_to_end(self, k: int) -> bool:
         """Call the callback and spread what it sets; return whether that of any rank ends the job."""

@@ -654,3 +654,30 @@ def test_all_ranks_leave_after_the_same_step(asked: int, tmp_path: Path, monkeyp
     found = outcomes(2, run)
     assert [getattr(end, "code", end) for end in found] == [143] * 2 and steps == [[0, 1, 2, 3]] * 2
     assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
+
+
+def test_a_scheduler_that_fails_comes_after_its_step() -> None:
+    """The step is done on all replicas, and counted."""
+    class Fails:
+        def __init__(self, optimizer: Any) -> None:
+            self.calls = 0
+
+        def step(self) -> None:
+            self.calls += 1
+            if self.calls == 3:
+                raise KeyboardInterrupt
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"calls": self.calls}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.calls = state["calls"]
+
+    data = [np.full((3, 1), i / 8, np.float32) for i in range(8)]
+    options: dict[str, Any] = {"devices": ["cpu"], "seed": 1, "verbose": False}
+    model, loss = (lambda: ag.ag_linear(3, 3)), ag.ag_mse_loss
+    interrupted = ag.dp_train(model, data, loss, n_iter=6, scheduler=Fails, **options)
+    whole = ag.dp_train(model, data, loss, n_iter=3, **options)
+    assert len(interrupted.loss_history) == 3
+    for name, p in whole.params.items():
+        np.testing.assert_array_equal(interrupted.params[name].numpy(), p.numpy())
