@@ -133,10 +133,17 @@ def contents(value: object) -> Iterator[Contents]:
 
 
 def has_other_items(container: object, items: object) -> bool:
-    """Return whether a container's items changed."""
+    """Return whether a container's items changed; equal numbers and strings in other objects are noted anew."""
     if type(items) is list:
         now = container if type(container) is list else items_of(container)
-        return type(now) is not list or len(now) != len(items) or not all(map(is_, now, items))
+        if type(now) is not list or len(now) != len(items):
+            return True
+        if all(map(is_, now, items)):
+            return False
+        if not all(x is y or (type(x) in _PLAIN and same(x, y)) for x, y in zip(items, now, strict=True)):
+            return True
+        items[:] = now
+        return False
     return (bytes_of(container) if isinstance(items, bytes) else _length(container)) != items
 
 

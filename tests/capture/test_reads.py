@@ -736,3 +736,20 @@ def test_what_stands_in_no_dict_of_a_name(way: Callable[[], Any]) -> None:
             assert captured._in_vain == 0  # it is replayed
             change()
         assert captured(x).numpy().tolist() == step(x).numpy().tolist()
+
+
+@pytest.mark.parametrize("kind", ["a list", "a dict", "an attribute", "a global"])
+def test_equal_numbers_in_new_objects_are_replayed(kind: str) -> None:
+    table: dict[str, Any] = {"rate": 0.5, "name": "a"}
+    rates, own = [0.5, 1.5], SimpleNamespace(rate=0.5)
+
+    def read() -> float:
+        return {"a list": rates[0], "a dict": table["rate"], "an attribute": own.rate, "a global": 0.5}[kind]
+
+    captured, x = ag.ag_capture(lambda x: x * read()), ag.ag_tensor([1.0, 2.0])
+    for k in range(20):
+        rate = float(str(0.5 if k < 12 else 0.25))  # a new object each time
+        rates[:], table["rate"], own.rate = [rate, 1.5], rate, rate
+        wanted = 0.5 if kind == "a global" else rate
+        assert captured(x).numpy().ravel().tolist() == [wanted, 2 * wanted]
+    assert captured._in_vain == 0 and len(captured._programs) == 2
