@@ -582,7 +582,7 @@ mutant("trainer", "what spoils a step stays in the row", f"{TRAINER}/trainer.py"
 mutant("trainer", "the mean lies in a row that others need", f"{TRAINER}/trainer.py", "len(devices) == ranks.size == 1",
        "ranks.size == 1", "parallel/trainer/test_refused.py::test_a_nan_names_replica_step_and_parameter[cpu]")
 mutant("trainer", "what was sent follows what the host has", f"{TRAINER}/host_optimizer.py",
-       "leased(self.values, get_ident())", "self.values",
+       "copy_on_write(self.values, get_ident())", "self.values",
        "parallel/trainer/test_callbacks.py::test_the_host_and_a_model_may_be_set_at_once[1-one-eager]")
 mutant("trainer", "a replay does not say that it writes what is lent", f"{TRAINER}/host_optimizer.py",
        "note_written(*self._written)", "pass",

@@ -83,7 +83,7 @@ def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int] | None) -> T
         number = len(leaves) if numbers is None else numbers.setdefault(id(x), len(leaves))
         if number == len(leaves):
             leaves.append(x)
-        kind = np.ndarray if type(x) is np.memmap else x.__class__  # of a stand-in, that of an array
+        kind = np.ndarray if type(x) is np.memmap else x.__class__  # of a placeholder, that of an array
         return _Leaf(number, (kind, x.shape, x.dtype))
     if numbers is not None and isinstance(x, (dict, list)):
         if id(x) in numbers:

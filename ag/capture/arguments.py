@@ -1,7 +1,7 @@
-"""Arguments of a captured step: slots in device memory that every call fills, and stand-ins that the step gets.
+"""Arguments of a captured step: slots in device memory that every call fills, and what the step gets.
 
-A tensor's stand-in is a tensor on its slot.  An array's stand-in refuses access to its values (`StepArgument`), and
-becomes a slot where the step makes a tensor of it.  A stand-in that is alive after the step was kept, which is refused.
+A tensor's placeholder is a tensor on its slot.  An array's refuses access to its values (`StepArgument`), and becomes
+a slot where the step makes a tensor of it.  A placeholder that is alive after the step was kept, which is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ag.capture.trace import Label
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
-from ag.engine.kernels.convert import StandIn
+from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
 from ag.engine.program import Given, Recording
 from ag.engine.shape import Shape
@@ -84,8 +84,8 @@ class Recipe:
         return f"{name} of {_shown(self.args)} and {_shown(self.options)}"
 
 
-class StepArgument(StandIn):
-    """Stand-in for an array argument, or for what numpy has made of some: its shape may be read, its values may not.
+class StepArgument(Placeholder):
+    """Placeholder for an array argument, or for what numpy has made of some: its shape may be read, its values may not.
 
     It passes for an array (`isinstance`, ``shape``, operators and functions with tensors).  What numpy makes of it is
     recorded and made again by every replay, and everything that needs values refuses them.  A subclass of `ndarray`
@@ -210,12 +210,12 @@ def _method(x: Value, name: str, *args: Value, **options: Value) -> Value:
 
 
 def _opened(x: Value) -> Value:
-    """Replace stand-ins by their arrays."""
+    """Replace placeholders by their arrays."""
     return _mapped(x, lambda y: y.given() if type(y) is StepArgument else y)
 
 
 def _recipes(x: Value) -> Value:
-    """Replace stand-ins by their recipes, and copy arrays, which the caller may change later."""
+    """Replace placeholders by their recipes, and copy arrays, which the caller may change later."""
     def recipe(y: Value) -> Value:
         return y.recipe if type(y) is StepArgument else y.copy() if type(y) is np.ndarray else y
 
@@ -293,7 +293,7 @@ class _TensorSlot:
         device.copy(self.target, example.buffer)
         self.name, self.example = example.name, example.buffer
 
-    def stand_in(self) -> Tensor:
+    def placeholder(self) -> Tensor:
         """Return the tensor that the step gets."""
         made = Tensor(self.target)
         made.name = self.name
@@ -382,16 +382,16 @@ class Arguments:
         self._checks: list[tuple[int, Callable[[Array], None]]] = []  # of values, by argument
         self._numbers: list[Buffer] = []  # kept alive, as labels refer to ids of their blocks
 
-    def stand_ins(self) -> list[Tensor | StepArgument]:
+    def placeholders(self) -> list[Tensor | StepArgument]:
         """Return the step's arguments; called in the recording thread."""
         self.is_recorded, this = True, ref(self)
-        return [slot.stand_in() if isinstance(slot, _TensorSlot) else
+        return [slot.placeholder() if isinstance(slot, _TensorSlot) else
                 StepArgument(slot.example, this, slot.recipe) for slot in self._slots]
 
-    def name_of(self, stand_in: Tensor) -> str | None:
+    def name_of(self, placeholder: Tensor) -> str | None:
         """Return the name that a tensor argument was passed with."""
         return next(slot.name for slot in self._slots if isinstance(slot, _TensorSlot) and (
-            slot.target is stand_in.buffer))
+            slot.target is placeholder.buffer))
 
     def made(self, x: StepArgument) -> StepArgument:
         """Note what numpy made of arguments."""
@@ -428,7 +428,7 @@ class Arguments:
         return None
 
     def end(self) -> None:
-        """Let stand-ins that are still there act like arrays."""
+        """Let placeholders that are still there act like arrays."""
         self.is_recorded = False
 
     def close(self, recording: Recording, gradients: Sequence[Buffer]) -> None:

@@ -61,8 +61,8 @@ class RecordedCall:
                     raise NotCapturedError(asked)
                 try:
                     self.notes.open(recording)
-                    stand_ins = self.arguments.stand_ins()
-                    given = stand_ins if self._tree is None else tree_unflatten(self._tree, stand_ins)
+                    placeholders = self.arguments.placeholders()
+                    given = placeholders if self._tree is None else tree_unflatten(self._tree, placeholders)
                     output = self._step(*given)
                 except BaseException as error:
                     self.put_back()
@@ -79,15 +79,15 @@ class RecordedCall:
                 self.caught = True
                 raise recording.failure
             if self._tree is not None:
-                _refuse_changed(given, self._tree, stand_ins)
+                _refuse_changed(given, self._tree, placeholders)
             del given
             self.structure = _structure(output, self.tensors)
-            self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
+            self.passed = [next((k for k, x in enumerate(placeholders) if x is t), None) for t in self.tensors]
             del output
             self.trace = trace_of(recording, self._labels(), self._left())
             self.arguments.close(recording, [leaf.initial.buffer for leaf in self.notes.leaves.values()
                                              if leaf.initial is not None])
-            self._refuse_set([x for x in stand_ins if isinstance(x, Tensor)])
+            self._refuse_set([x for x in placeholders if isinstance(x, Tensor)])
             if not recording.launches:
                 raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; "
                                    "a captured step computes with tensors.")
@@ -95,12 +95,12 @@ class RecordedCall:
                 if t.node is not None:
                     t.node = ENDED
                 if self.passed[i] is not None:
-                    self.tensors[i] = Tensor(t.buffer)  # in place of the stand-in
+                    self.tensors[i] = Tensor(t.buffer)  # in place of the placeholder
             t = None  # type: ignore[assignment]
             if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
                 raise CaptureError(f"ag_capture: {asked}")
             self.notes.close(self._ids)
-            _refuse_kept([ref(x) for x in stand_ins], stand_ins)
+            _refuse_kept([ref(x) for x in placeholders], placeholders)
         except BaseException:
             self.put_back()
             self.notes.forget()
@@ -197,9 +197,9 @@ def _refuse_changed(args: Any, tree: TreeDef, leaves: Sequence[object]) -> None:
                            "would not; return what is new, or change it outside.")
 
 
-def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
+def _refuse_kept(references: list[ref[Any]], placeholders: list[Any]) -> None:
     """Raise if one of the step's arguments is still alive; empties the list that held them."""
-    stand_ins.clear()
+    placeholders.clear()
     kept = next((x for r in references if (x := r()) is not None), None)
     if kept is not None:
         del kept

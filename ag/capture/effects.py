@@ -119,4 +119,4 @@ class Leaf:
         self.tensor = tensor
         self.read = read  # before it was set
         self.initial: Any = None  # the gradient when it was read
-        self.slot: Any = None  # its stand-in: every replay copies the gradient of then into it
+        self.slot: Any = None  # its placeholder: every replay copies the gradient of then into it

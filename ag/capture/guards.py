@@ -137,18 +137,18 @@ class Notes:
 
     @property
     def asked_type(self) -> str | None:
-        """Say for which variable the step asks its type, where array arguments have that of their stand-ins."""
+        """Say for which variable the step asks its type, where array arguments have that of their placeholders."""
         name = min(self._reader.types, default=None)
         return None if name is None else (
-            f"the step asks for type({name}), and array arguments are stand-ins of another type while it is recorded; "
-            f"write isinstance({name}, np.ndarray)")
+            f"the step asks for type({name}), and array arguments are placeholders of another type while it is "
+            f"recorded; write isinstance({name}, np.ndarray)")
 
     def close(self, args: set[int]) -> None:
         """End noting; raise if a replay could not do what the step did; `args`: ids of the caller's arguments."""
         self.known = self._reader.known() if self._reader.identity else frozenset()
         if not args.isdisjoint(self.known):
             raise CaptureError("ag_capture: the step can reach one of its arguments by itself, and may ask whether it "
-                               "is that object, by `is`, `in` or `id`; it gets stand-ins, which are not. Pass it in "
+                               "is that object, by `is`, `in` or `id`; it gets placeholders, which are not. Pass it in "
                                "one way only.")
         if (taken := self._reader.taken()) is not None:
             raise CaptureError(f"ag_capture: the step {taken}; a replay would not. Take it before the step, and pass "
@@ -182,17 +182,17 @@ class Notes:
     # -------------------------------------------------------------------------------------- gradients
 
     def grad_read(self, x: Tensor, grad: Tensor | None) -> Tensor | None:
-        """Return the gradient of `x`, or the stand-in for one from before the step."""
+        """Return the gradient of `x`, or the placeholder for one from before the step."""
         if id(x) not in self.leaves and not self._is_new(x.buffer):
             leaf = self.leaves[id(x)] = Leaf(x, read=True)
             if grad is not None:
                 backend = grad.buffer.backend
                 slot = backend.alloc(grad.shape, grad.buffer.dtype)
                 backend.assign(slot, grad.buffer)
-                stand_in = Tensor(slot)
-                leaf.initial, leaf.slot = grad, stand_in
-                x.set_grad(stand_in)
-                return stand_in
+                placeholder = Tensor(slot)
+                leaf.initial, leaf.slot = grad, placeholder
+                x.set_grad(placeholder)
+                return placeholder
         return grad
 
     def grad_written(self, x: Tensor) -> None:

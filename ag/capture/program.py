@@ -1,8 +1,8 @@
 """A recorded step that can be replayed: its guards, its launches, and what it leaves behind.
 
 A replay copies arguments and older gradients into slots, runs the launches, and leaves results, gradients and
-attributes as the eager call would.  Results are tensors on leased program memory; gradients are made when read.
-A tensor of the step that is still alive when the program is compiled was stored by user code, which a replay could not
+attributes as the eager call would.  Results share program memory, copied on write; gradients are made when read.  A
+tensor of the step that is still alive when the program is compiled was stored by user code, which a replay could not
 update: refused.  Where nothing is unusual, `replay.c` replays in one call.
 """
 
@@ -21,7 +21,7 @@ from ag.capture.arguments import Args
 from ag.capture.call import ENDED, RecordedCall, filled
 from ag.engine.arena import Block
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
+from ag.engine.buffer import Buffer, Device, Writes, copy_on_write, copy_out
 from ag.engine.device import CONTEXT as OF_DEVICE
 from ag.engine.dtype import U32, DType
 from ag.engine.program import Program, Recording
@@ -96,7 +96,7 @@ class CapturedProgram:
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
-        self.leases: list[tuple[Block, Sequence[object]]] = []  # of each block after the last call
+        self.sharers: list[tuple[Block, Sequence[object]]] = []  # of each block after the last call
         self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
         self._changed = _stretches([b for b in written if id(b.block) not in recording.made])
         self._leaves = [x for x, _ in self._grads]
@@ -105,7 +105,7 @@ class CapturedProgram:
         recording.waits = False
         for leaf in notes.leaves.values():
             leaf.initial = None
-        self._lend()
+        self._share()
         self._holds = notes.compiled(self._without)
 
     def change(self) -> str | None:
@@ -150,21 +150,21 @@ class CapturedProgram:
                   if now is not leaf[1]] if self._grads else []
         for x, _ in others:
             x.set_grad(None)
-        vacated = False
-        for block, leases in self.leases:
-            if block.leases is not leases:  # more than unread gradients, which may be overwritten
-                vacate(block)
-                vacated = True
-        if vacated:
-            others = self._grads  # of which those that were not read moved out, too
+        copied = False
+        for block, sharers in self.sharers:
+            if block.sharers is not sharers:  # more than unread gradients, which may be overwritten
+                copy_out(block)
+                copied = True
+        if copied:
+            others = self._grads  # of which those that were not read were copied, too
         self._writes.note()
         self.program.run(self._arguments.given(args))
         for leaf, before in changed:
             self.backend.assign(before.buffer, leaf.slot.buffer)
         for x, grad in others:
             x.set_grad(grad)
-        if vacated:
-            self._lend()
+        if copied:
+            self._share()
         self.effects.repeat()
         return self.results(args)
 
@@ -197,18 +197,18 @@ class CapturedProgram:
             tensors.append(make(args) if first == i else tensors[first])
         return tensors[0] if self._structure == 0 else filled(self._structure, tensors)
 
-    def _lend(self) -> None:
-        """Lease the memory of unread gradients, and note the leases of all blocks."""
+    def _share(self) -> None:
+        """Let unread gradients share their memory, and note the sharers of all blocks."""
         for _, grad in self._grads:
             if type(grad) is _Pending:
-                grad.lend()
-        self.leases = [(block, block.leases) for block in self._blocks]
+                grad.share()
+        self.sharers = [(block, block.sharers) for block in self._blocks]
 
     def close(self) -> None:
-        """Close the program; unread gradients move out of its memory."""
+        """Close the program; unread gradients are copied out of its memory."""
         for _, grad in self._grads:
             if type(grad) is _Pending:
-                grad.end()
+                grad.copy()
         self.program.close()
 
 
@@ -235,21 +235,21 @@ class _Pending(PendingGrad):
     """An unread gradient in program memory; it is copied before the memory is overwritten."""
 
     def __init__(self, leaf: Tensor, buffer: Buffer, thread: int) -> None:
-        self._leaf, self.buffer, self._lent = leaf, buffer, False
+        self._leaf, self.buffer, self._shares = leaf, buffer, False
         self._thread = thread
 
     def tensor(self) -> Tensor:
-        return Tensor(leased(self.buffer, self._thread))
+        return Tensor(copy_on_write(self.buffer, self._thread))
 
-    def lend(self) -> None:
-        """Lease the memory."""
-        if not self._lent:
-            self.buffer.block.leases = [*self.buffer.block.leases, ref(self)]
-            self._lent = True
+    def share(self) -> None:
+        """Be told before the memory is written."""
+        if not self._shares:
+            self.buffer.block.sharers = [*self.buffer.block.sharers, ref(self)]
+            self._shares = True
 
-    def end(self) -> None:
+    def copy(self) -> None:
         """Copy the gradient out of the memory, which will be overwritten."""
-        self._lent = False
+        self._shares = False
         if self._leaf.peek_grad() is self:
             device = self.buffer.backend
             apart = device.alloc(self.buffer.shape, self.buffer.dtype)
@@ -320,5 +320,5 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
 
 def _result(program: Program, buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
     is_small = buffer.block.nbytes <= _SMALL  # copied now, as most are held until the next call
-    lent = program.copied(buffer) if is_small else leased(buffer, thread)
+    lent = program.copied(buffer) if is_small else copy_on_write(buffer, thread)
     return Tensor(lent, needs_grad, ENDED if needs_grad else None)

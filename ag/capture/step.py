@@ -135,7 +135,7 @@ class CapturedStep(Generic[P, R]):
 
     def _replay_or_record(self, args: Args, leaves: Args, tree: TreeDef | None) -> object:
         if self._thread != get_ident() and self._thread != 0:
-            self.close()  # memory leased to the other thread must not be overwritten while in use
+            self.close()  # results in the other thread share memory, which must not be overwritten while in use
             self._thread = get_ident() if self._thread == -1 else 0
         self._quick = None, None
         key = _kind(leaves, tree)

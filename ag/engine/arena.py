@@ -47,20 +47,20 @@ class Changes:
 class Block:
     """A run of bytes in an arena, given back when the object dies."""
 
-    __slots__ = ("__weakref__", "address", "changes", "leases", "made", "nbytes")
+    __slots__ = ("__weakref__", "address", "changes", "made", "nbytes", "sharers")
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address  # `segment << 48 | byte offset` of the first usable byte
         self.nbytes = nbytes  # usable bytes (the request, rounded up to the alignment)
-        # results that somebody was given in this memory for as long as it is not needed (`ag.engine.buffer.Lease`)
-        self.leases: Sequence[ReferenceType[Any]] = ()
+        # results that share this memory until it is written (`ag.engine.buffer.CopyOnWrite`)
+        self.sharers: Sequence[ReferenceType[Any]] = ()
         self.made = now()  # when it was handed out (`now`); 0 while it is filled for the first time, which is no change
         self.changes: Changes | None = None  # when what was overwritten; for `ag.engine.buffer`
 
     def settle(self) -> None:
         """Do nothing: only a lent or an uncomputed block, of another class, has work to do before its use.
 
-        Hot path: launches ask for the class first.  Afterwards the block may be another one, as a tenant moves out.
+        Hot path: launches ask for the class first.  Afterwards the block may be another one, as a holder is relocated.
         """
 
     def inherit(self, other: Block) -> None:

@@ -96,7 +96,7 @@ class Buffer:
         """Whatever the backend works with (a numpy view on the CPU; nothing on Vulkan), made when first asked for."""
         native = self._native
         if native is None:
-            moves = type(self.block) is Lease  # before the address is read: another thread may let a tenant move out
+            moves = type(self.block) is CopyOnWrite  # before the address is read: another thread may copy it
             native = self.backend.native(self.address, self.shape, self.dtype)
             if not moves:
                 self._native = native
@@ -125,8 +125,8 @@ class Buffer:
         view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
         if (recording := recording_here()) is not None:
             recording.views.append(ref(view))
-        if type(self.block) is Lease:
-            self.block.tenants.append(ref(view))
+        if type(self.block) is CopyOnWrite:
+            self.block.holders.append(ref(view))
         return view
 
     def words(self) -> Buffer:
@@ -158,62 +158,62 @@ class Buffer:
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
         self.address, self._native = address, None
-        self.block = block  # last: who finds no `Lease` there, in another thread, goes by the others
+        self.block = block  # last: who finds no `CopyOnWrite` there, in another thread, goes by the others
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
 
 
-class Lease(Block):
-    """Memory of a program, lent to whoever was given a result in it, until the program needs it again.
+class CopyOnWrite(Block):
+    """Memory of a program that a result shares until the program writes it again.
 
-    The tenants, the result's buffer and all views made of it, then move out: their values are copied to memory of their
-    own.  So a result never changes, and costs a copy only if it is still held when the next replay begins.
+    The holders, the result's buffer and all views made of it, then get a copy of their own.  So a result never changes,
+    and costs a copy only if it is still held when the next replay begins.
 
-    In the thread that replays, nothing is replayed while a tenant is used.  Another thread first lets it move out
-    (`settle`), and one thread at a time moves tenants.
+    In the thread that replays, nothing is replayed while a holder is used.  Another thread copies first (`settle`), and
+    one thread at a time copies.
     """
 
-    __slots__ = ("_owner", "_thread", "tenants")
+    __slots__ = ("_owner", "_thread", "holders")
 
     def __init__(self, buffer: Buffer, thread: int) -> None:
         # which alone replays the program (`get_ident`); 0 if several do
         self._owner, self._thread = buffer.block, thread  # keeps the memory
-        self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, ()
+        self.address, self.nbytes, self.sharers = buffer.address, buffer.nbytes, ()
         self.made, self.changes = now(), None
-        self.tenants: list[ReferenceType[Buffer]] = []
-        buffer.block.leases = [*buffer.block.leases, ref(self)]
+        self.holders: list[ReferenceType[Buffer]] = []
+        buffer.block.sharers = [*buffer.block.sharers, ref(self)]
 
     def settle(self) -> None:
-        """Let the tenants move out if the program might be replayed while this thread uses one."""
+        """Copy if the program might be replayed while this thread uses a holder."""
         if self._thread != get_ident():
-            self.end()
+            self.copy()
 
-    def end(self) -> None:
-        """Let the tenants move out."""
-        with _moving:
-            tenants = [b for tenant in self.tenants if (b := tenant()) is not None]
-            self.tenants = []
-            if not tenants:
+    def copy(self) -> None:
+        """Give the holders a copy in memory of their own."""
+        with _copying:
+            holders = [b for holder in self.holders if (b := holder()) is not None]
+            self.holders = []
+            if not holders:
                 return
-            device, shape = tenants[0].backend, (self.nbytes // U32.itemsize,)
+            device, shape = holders[0].backend, (self.nbytes // U32.itemsize,)
             whole = Buffer(device, self, self.address, shape, U32)
             apart = device.alloc(shape, U32)
             device.copy(apart, whole)
             apart.block.inherit(self)
             if (recording := recording_here()) is not None:
                 recording.lent(apart.block)
-            for b in tenants:
+            for b in holders:
                 b.relocate(apart.block, b.address + apart.address - self.address)
 
 
-_moving = RLock()  # is held by who moves tenants
+_copying = RLock()  # is held while holders are relocated
 
 
 def _forked() -> None:
     """Go on in a forked child, which has none of the other threads."""
-    global _moving
-    _moving = RLock()
+    global _copying
+    _copying = RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -221,40 +221,40 @@ if hasattr(os, "register_at_fork"):
 
 
 def settle(*buffers: Buffer) -> None:
-    """Before a thread works on buffers: what is lent to another thread alone moves to memory of its own."""
+    """Copy what another thread's program may overwrite, before this thread works on buffers."""
     for b in buffers:
         if type(b.block) is not Block:
             b.block.settle()
 
 
-def leased(buffer: Buffer, thread: int) -> Buffer:
-    """A buffer of a program, for somebody else to hold; `thread` as of `Lease`."""
-    lease = Lease(buffer, thread)
-    lent = Buffer(buffer.backend, lease, buffer.address, buffer.shape, buffer.dtype)
-    lease.tenants.append(ref(lent))
-    return lent
+def copy_on_write(buffer: Buffer, thread: int) -> Buffer:
+    """A buffer that shares a program's memory until that is written; `thread` as of `CopyOnWrite`."""
+    block = CopyOnWrite(buffer, thread)
+    shared = Buffer(buffer.backend, block, buffer.address, buffer.shape, buffer.dtype)
+    block.holders.append(ref(shared))
+    return shared
 
 
-def vacate(block: Block) -> None:
-    """End all leases on a block, as its memory is about to be overwritten."""
-    leases, block.leases = block.leases, ()
-    for reference in leases:
-        lease = reference()
-        if lease is not None:
-            lease.end()
+def copy_out(block: Block) -> None:
+    """Let all that share a block's memory copy it, as it is about to be overwritten."""
+    sharers, block.sharers = block.sharers, ()
+    for reference in sharers:
+        sharer = reference()
+        if sharer is not None:
+            sharer.copy()
 
 
 def note_written(*buffers: Buffer) -> None:
     """Note that existing buffers have other elements from now on, which a gradient rule must be told.
 
-    What a program lent there moves out first.  Fresh outputs of launches need no note.
+    What shares memory of a program there is copied first.  Fresh outputs of launches need no note.
     """
     for buffer in buffers:
         if type(buffer.block) is not Block:
             buffer.block.settle()
-        block = buffer.block  # of now: a tenant may have moved out
-        if block.leases:
-            vacate(block)
+        block = buffer.block  # of now: a holder may have been relocated
+        if block.sharers:
+            copy_out(block)
         changes = block.changes
         if not block.made:
             continue

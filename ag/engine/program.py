@@ -1,8 +1,8 @@
 """Launches, recordings of them, and programs: recordings that can be run again.
 
 A recording belongs to one thread and one device; work of others for the step would be missing in a replay, so it is
-refused.  Launches run while they are recorded, or *wait*: their results lie on a `StandIn` until the compiler has
-planned memory.  Asking for one earlier makes the recording `catch_up`, in memory for every result.
+refused.  Launches run while they are recorded, or *wait*: their results lie on an `Unallocated` block until memory is
+planned.  Asking for one earlier makes the recording `catch_up`, in memory for every result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import OFFSET_BITS, Block, now
-from ag.engine.buffer import Buffer, Device, Lease, Run, note_written, settle
+from ag.engine.buffer import Buffer, CopyOnWrite, Device, Run, note_written, settle
 from ag.engine.dtype import DType
 from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
 from ag.engine.primitive import Array, Params, Primitive
@@ -79,8 +79,8 @@ class Program(Protocol):
         """Let go of the memory; the program cannot run any more."""
 
 
-class StandIn(Block):
-    """Stands for the block of a result whose launch was noted and has not run: an address without memory.
+class Unallocated(Block):
+    """The block of a result whose launch was noted and has not run: an address without memory.
 
     The address is nobody else's, in a segment of its own that does not exist.
     """
@@ -172,7 +172,7 @@ class Recording(Interpreter):
         self._adopted: dict[int, Block] = {}  # blocks made by this thread that count as from before
         self._wrote: dict[int, int] = {}  # by the id of a block, when this thread wrote there last
         self._touched: set[int] = set()  # blocks that launches work on which were only noted
-        self._moved: list[tuple[ReferenceType[Buffer], StandIn, int]] = []  # from stand-ins to memory
+        self._moved: list[tuple[ReferenceType[Buffer], Unallocated, int]] = []  # to memory
         # the outputs that are to outlast the program; nobody may hold another, nor these, when it is compiled.  None:
         # whatever somebody holds outlasts it.
         self.results: list[tuple[int, int]] | None = None
@@ -235,8 +235,8 @@ class Recording(Interpreter):
         """Note a launch, and make it unless the recording waits."""
         self.works_on(device)
         for b in operands:
-            if type(b.block) is Lease:
-                b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
+            if type(b.block) is CopyOnWrite:
+                b.block.copy()  # to memory of its own, which the recording may refer to
         waits = self.waits
         result, buffers = device.operands_of(primitive, operands, into, params, self.promise if waits else None)
         device.check_operands(primitive, buffers)
@@ -308,7 +308,7 @@ class Recording(Interpreter):
 
     def _is_foreign(self, block: Block) -> bool:
         """Return whether another thread has allocated a block, or written there, since the recording was opened."""
-        if id(block) in self._owned or type(block) is StandIn:
+        if id(block) in self._owned or type(block) is Unallocated:
             return False
         changes, wrote = block.changes, self._wrote.get(id(block))
         if changes is not None and changes.fixed:  # constants are of all threads
@@ -342,7 +342,7 @@ class Recording(Interpreter):
         """The result of a launch that is only noted."""
         device = cast(Device, self.backend)
         nbytes = -(-dtype.nbytes(shape) // device.arena.align) * device.arena.align
-        block = StandIn(self, _nowhere() << OFFSET_BITS, nbytes or device.arena.align, shape)
+        block = Unallocated(self, _nowhere() << OFFSET_BITS, nbytes or device.arena.align, shape)
         self.claim(block)
         return Buffer(device, block, block.address, shape, dtype)
 
@@ -373,8 +373,9 @@ class Recording(Interpreter):
                 raise
 
     def settle_in(self, buffers: Iterable[Buffer]) -> None:
-        """Give memory to all buffers of stand-ins, or to none."""
-        moved = {id(b): (b, b.block) for b in buffers if isinstance(b.block, StandIn) and b.block.recording() is self}
+        """Give memory to all unallocated buffers, or to none."""
+        moved = {id(b): (b, b.block) for b in buffers
+                 if isinstance(b.block, Unallocated) and b.block.recording() is self}
         places: dict[int, Block] = {}
         for b, block in moved.values():
             if block.address not in places:

@@ -1,14 +1,14 @@
 /* `Arena.alloc` where a block of the same size has died, in one call of compiled code; anything else falls back to Python.
 
-    Alloc(arena, block, slowly, no_leases, now, dead, died, loans, align)    made once, called as `alloc(nbytes)`
+    Alloc(arena, block, slowly, no_sharers, now, dead, died, loans, align)    made once, called as `alloc(nbytes)`
 
 Creating objects can run arbitrary Python (garbage collection), which may allocate. So register the block before
 returning it, and check again that the bins were not replaced. The arena is held weakly, as it holds this. */
 
 #include "native.h"
 
-enum { ADDRESS, NBYTES, LEASES, MADE, CHANGES, SLOTS };
-static const char *const SLOT[SLOTS] = {"address", "nbytes", "leases", "made", "changes"};
+enum { ADDRESS, NBYTES, SHARERS, MADE, CHANGES, SLOTS };
+static const char *const SLOT[SLOTS] = {"address", "nbytes", "sharers", "made", "changes"};
 enum { BINS, LIVE, PEAK, PINNED, POPLEFT, APPENDLEFT, NAMES };
 static const char *const NAME[NAMES] = {"_bins", "_live", "_peak", "pinned", "popleft", "appendleft"};
 static PyObject *name[NAMES]; /* the same as Python's strings, for ever */
@@ -16,7 +16,7 @@ static PyObject *name[NAMES]; /* the same as Python's strings, for ever */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *arena, *slowly, *no_leases, *now, *dead, *died, *loans;
+    PyObject *arena, *slowly, *no_sharers, *now, *dead, *died, *loans;
     PyTypeObject *block;
     Py_ssize_t slot[SLOTS], align;
 } Alloc;
@@ -117,7 +117,7 @@ static PyObject *lent(Alloc *self, PyObject *arena, PyObject *bins, PyObject *ad
     if (block != NULL && place != NULL && made != NULL) {
         FIELD(self, block, ADDRESS) = Py_NewRef(address);
         FIELD(self, block, NBYTES) = Py_NewRef(size);
-        FIELD(self, block, LEASES) = Py_NewRef(self->no_leases);
+        FIELD(self, block, SHARERS) = Py_NewRef(self->no_sharers);
         FIELD(self, block, MADE) = Py_NewRef(made);
         FIELD(self, block, CHANGES) = Py_NewRef(Py_None);
         loan = PyWeakref_NewRef(block, self->died);
@@ -184,7 +184,7 @@ static int traverse(Alloc *self, visitproc visit, void *arg) {
 static int clear(Alloc *self) {
     Py_CLEAR(self->arena);
     Py_CLEAR(self->slowly);
-    Py_CLEAR(self->no_leases);
+    Py_CLEAR(self->no_sharers);
     Py_CLEAR(self->now);
     Py_CLEAR(self->dead);
     Py_CLEAR(self->died);
@@ -202,9 +202,9 @@ static void dealloc(Alloc *self) {
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *arena, *block, *slowly, *no_leases, *now, *dead, *died, *loans;
+    PyObject *arena, *block, *slowly, *no_sharers, *now, *dead, *died, *loans;
     Py_ssize_t align;
-    if (!PyArg_ParseTuple(args, "OO!OOOOOO!n:Alloc", &arena, &PyType_Type, &block, &slowly, &no_leases, &now, &dead, &died,
+    if (!PyArg_ParseTuple(args, "OO!OOOOOO!n:Alloc", &arena, &PyType_Type, &block, &slowly, &no_sharers, &now, &dead, &died,
                           &PyDict_Type, &loans, &align))
         return NULL;
     Alloc *self = (Alloc *)type->tp_alloc(type, 0);
@@ -213,7 +213,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->call = call;
     self->align = align;
     self->slowly = Py_NewRef(slowly);
-    self->no_leases = Py_NewRef(no_leases);
+    self->no_sharers = Py_NewRef(no_sharers);
     self->now = Py_NewRef(now);
     self->dead = Py_NewRef(dead);
     self->died = Py_NewRef(died);

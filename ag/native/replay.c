@@ -11,7 +11,7 @@ call that is due to be compared; gradients or results that must be moved first. 
     same        (object, name, value): required attributes
     kinds       of each argument: (type, slot, dtype, shape), of a tensor (type, slot, name, None)
     trusted     `calls` is counted here; at `due` a call is compared
-    program     its `leases` is a list of (block, leases)
+    program     its `sharers` is a list of (block, sharers)
     holds       the quick guard, see guards.c
     guards      return a change in words, or None; so does `change`, which is given the quick guard's answer, and is
                 None if that compares everything
@@ -41,9 +41,9 @@ typedef struct {
     Py_ssize_t grad;
 } Replay;
 
-enum { BUFFER, REQUIRES_GRAD, GRAD, BLOCK, NAME, BACKEND, DTYPE, SHAPE, CALLS, DUE, LEASES, ATTRIBUTES };
+enum { BUFFER, REQUIRES_GRAD, GRAD, BLOCK, NAME, BACKEND, DTYPE, SHAPE, CALLS, DUE, SHARERS, ATTRIBUTES };
 static const char *const ATTRIBUTE[ATTRIBUTES] = {"buffer", "requires_grad", "_grad", "block", "name",
-                                                  "backend", "dtype", "shape", "calls", "due", "leases"};
+                                                  "backend", "dtype", "shape", "calls", "due", "sharers"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
 enum { UNUSUAL, USUAL, FAILED = -1 }; /* what every question answers */
@@ -201,15 +201,15 @@ static int grads_hold(Replay *self) {
 }
 
 /* Whether nothing lies on the program's memory that was not there after the last replay. */
-static int leases_hold(Replay *self) {
-    PyObject *rows = PyObject_GetAttr(self->part[PROGRAM], attribute[LEASES]);
+static int sharers_hold(Replay *self) {
+    PyObject *rows = PyObject_GetAttr(self->part[PROGRAM], attribute[SHARERS]);
     if (rows == NULL || !PyList_CheckExact(rows)) {
         Py_XDECREF(rows);
         return rows == NULL ? FAILED : UNUSUAL;
     }
     int answer = USUAL;
     for (Py_ssize_t i = 0; answer == USUAL && i < PyList_GET_SIZE(rows); i++)
-        answer = has(ITEM(PyList_GET_ITEM(rows, i), 0), attribute[LEASES], ITEM(PyList_GET_ITEM(rows, i), 1), 0);
+        answer = has(ITEM(PyList_GET_ITEM(rows, i), 0), attribute[SHARERS], ITEM(PyList_GET_ITEM(rows, i), 1), 0);
     Py_DECREF(rows);
     return answer;
 }
@@ -274,7 +274,7 @@ static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
     if (answer == USUAL)
         answer = grads_hold(self);
     if (answer == USUAL)
-        answer = leases_hold(self);
+        answer = sharers_hold(self);
     /* The last question, as a call that Python looks at is counted there. */
     if (answer == USUAL && PyObject_SetAttr(self->part[TRUSTED], attribute[CALLS], number) < 0)
         answer = FAILED;

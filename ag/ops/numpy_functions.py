@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import HOST_OPERATORS, Tensor, TensorLike
-from ag.engine.kernels.convert import StandIn
+from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
 from ag.engine.shape import normalize_axes, normalize_axis
 from ag.ops.activation import ag_tanh
@@ -174,7 +174,7 @@ def ufunc(function: np.ufunc, method: str, inputs: tuple[object, ...], options: 
 def function(called: Callable[..., object], types: Sequence[type], args: tuple[object, ...],
              options: dict[str, object]) -> object:
     """Any other function of numpy, of tensors: ``__array_function__``."""
-    if not all(issubclass(kind, (Tensor, np.ndarray, StandIn)) for kind in types):
+    if not all(issubclass(kind, (Tensor, np.ndarray, Placeholder)) for kind in types):
         return NotImplemented
     name = f"{called.__module__}.{called.__name__}"
     if options.get("out") is not None or (called in _WRITING and isinstance(args[0], Tensor)):

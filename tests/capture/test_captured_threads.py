@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.buffer import Lease
+from ag.engine.buffer import CopyOnWrite
 
 SHAPE = (64, 512)  # more than what is copied at once
 X = [np.full(SHAPE, float(k), np.float32) for k in range(4)]
@@ -46,12 +46,12 @@ def test_a_result_that_another_thread_uses_moves_out_first(device: str) -> None:
     step = replayed(device)
     with ag.ag_device(device):
         results = [step(X[3])]
-        assert type(results[0].buffer.block) is Lease
+        assert type(results[0].buffer.block) is CopyOnWrite
         for use in (lambda r: r.numpy(), lambda r: r * 1.0, lambda r: r.buffer.view((2, r.size // 2)),
                     lambda r: r.detach(), lambda r: setattr(r, "data", X[3])):
             results.append(step(X[3]))
             in_threads(lambda use=use: use(results[-1]))
-            assert type(results[-1].buffer.block) is not Lease
+            assert type(results[-1].buffer.block) is not CopyOnWrite
         step(X[1])
         assert all((r.numpy() == 3.0).all() for r in results)
 

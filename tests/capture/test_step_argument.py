@@ -1,4 +1,4 @@
-"""The stand-in of an array argument passes for it, records what numpy makes of it, and refuses its values."""
+"""The placeholder of an array argument passes for it, records what numpy makes of it, and refuses its values."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import add, mul
-from ag.engine.program import StandIn
+from ag.engine.program import Unallocated
 
 MIB = 1 << 20
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -155,7 +155,7 @@ def test_views_move_with_what_they_show(device: str) -> None:
         view, last = total.view((2,), 1), total.view((1,), 2)
         product = backend.launch(mul, view, view)
         recording.catch_up()
-    assert not any(isinstance(b.block, StandIn) for b in (total, view, last, product))
+    assert not any(isinstance(b.block, Unallocated) for b in (total, view, last, product))
     assert backend.download(view).tolist() == [4, 6] and backend.download(last).tolist() == [6]
     assert backend.download(product).tolist() == [16, 36]
     backend.upload(np.array([7, 7], np.float32), view)

@@ -57,7 +57,7 @@ def test_a_block_is_as_python_makes_it() -> None:
     made.append(a.alloc(100))
     assert len(asked) == 4
     for b in made:
-        assert (type(b), b.nbytes, b.leases, b.changes, b.segment) == (Block, 128, (), None, 0)
+        assert (type(b), b.nbytes, b.sharers, b.changes, b.segment) == (Block, 128, (), None, 0)
     assert made[0].made < made[1].made < now()
 
 

@@ -129,10 +129,10 @@ DEFECTS = [
         _PROGRAM,
         "program.copied(buffer) if is_small else", "buffer if is_small else",
     ),
-    Defect("large results are the program's memory", _PROGRAM, "leased(buffer, thread)\n", "buffer\n"),
+    Defect("large results are the program's memory", _PROGRAM, "copy_on_write(buffer, thread)\n", "buffer\n"),
     Defect(
         "gradients are the program's memory",
-        *(_PROGRAM, "return Tensor(leased(self.buffer, self._thread))", "return Tensor(self.buffer)"),
+        *(_PROGRAM, "return Tensor(copy_on_write(self.buffer, self._thread))", "return Tensor(self.buffer)"),
     ),
     Defect("recordings are not compared", *_UNCOMPARED, *_TAKEN),
     Defect(
@@ -149,7 +149,7 @@ DEFECTS = [
     ),
     Defect(
         "a step may keep its arguments",
-        *(_CALL, "    stand_ins.clear()\n", "    return stand_ins.clear()\n"),
+        *(_CALL, "    placeholders.clear()\n", "    return placeholders.clear()\n"),
         *_CHANGED,
         *_UNWATCHED,
     ),

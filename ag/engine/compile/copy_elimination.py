@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ag.engine.compile.graph import Graph
-from ag.engine.program import Launch, StandIn
+from ag.engine.program import Launch, Unallocated
 from ag.engine.target import Target
 
 
@@ -40,8 +40,8 @@ def can_move(graph: Graph, j: int, without: Collection[int] = (), update: Launch
         return False
     if source.nbytes != target.nbytes or target.block is block:
         return False
-    if isinstance(target.block, StandIn) and not graph.is_private(block.address):
-        return False  # a result has memory, and private stand-ins get theirs later
+    if isinstance(target.block, Unallocated) and not graph.is_private(block.address):
+        return False  # a result has memory, and private unallocated ones get theirs later
     if any(i != first and i not in without for i in graph.writers[block.address]):
         return False
     for i in graph.touching(target):

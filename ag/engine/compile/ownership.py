@@ -13,7 +13,7 @@ from weakref import ref
 
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params, Primitive
-from ag.engine.program import Launch, Recording, StandIn
+from ag.engine.program import Launch, Recording, Unallocated
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
@@ -70,12 +70,13 @@ def take_over(recording: Recording) -> Holders:
             held = [note.buffer() for note in notes]
             blocks = {note.place: note.block() for note in notes}
             dead = {note.place: note for note in notes if blocks[note.place] is None}
-            real = [place for place, note in dead.items() if note.stand_in is None]
+            real = [place for place, note in dead.items() if note.unallocated is None]
             revived = dict(zip(real, arena.revive(real), strict=True))
         finally:
             arena.pinned = False
-    stand_ins = {place: StandIn(recording, *note.stand_in) for place, note in dead.items() if note.stand_in is not None}
-    alive = {place: block or revived.get(place) or stand_ins[place] for place, block in blocks.items()}
+    unallocated = {place: Unallocated(recording, *note.unallocated)
+                   for place, note in dead.items() if note.unallocated is not None}
+    alive = {place: block or revived.get(place) or unallocated[place] for place, block in blocks.items()}
     buffers = []
     for note, same in zip(notes, held, strict=True):
         buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, note.constant))
@@ -90,13 +91,13 @@ def take_over(recording: Recording) -> Holders:
 class _Note:
     """All there is to know of a buffer, without holding it; `place` is the address of its block."""
 
-    __slots__ = ("address", "block", "buffer", "constant", "dtype", "place", "shape", "stand_in")
+    __slots__ = ("address", "block", "buffer", "constant", "dtype", "place", "shape", "unallocated")
 
     def __init__(self, b: Buffer) -> None:
         self.buffer, self.block = ref(b), ref(b.block)
         self.place, self.address = b.block.address, b.address
         self.shape, self.dtype, self.constant = b.shape, b.dtype, b.constant
-        self.stand_in = (self.place, b.block.nbytes, b.block.shape) if isinstance(b.block, StandIn) else None
+        self.unallocated = (self.place, b.block.nbytes, b.block.shape) if isinstance(b.block, Unallocated) else None
 
 
 _Numbered = tuple[Primitive, list[int], Params, bool]  # a launch with the numbers of its buffers

@@ -86,7 +86,7 @@ def _is_masked(given: object) -> bool:
     return isinstance(given, np.ma.MaskedArray)
 
 
-class StandIn:
+class Placeholder:
     """Stands for an array whose values must not be read; uploading code opens it."""
 
     __slots__ = ()
@@ -98,7 +98,7 @@ class StandIn:
 
 def array_to_upload(given: object, function: str) -> Array:
     """`host_array` for who looks at values only to upload them, and to check them then and in every replay."""
-    return known(given.opened()) if isinstance(given, StandIn) else host_array(given, function)
+    return known(given.opened()) if isinstance(given, Placeholder) else host_array(given, function)
 
 
 def host_array(given: object, function: str) -> Array:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from ag.autograd.create import ag_param, lift
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, leased, note_written
+from ag.engine.buffer import Buffer, copy_on_write, note_written
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import BF16, F16, F32
 from ag.engine.kernels.convert import narrow
@@ -232,7 +232,7 @@ class HostOptimizers:
 
     def lend(self) -> Callable[[], Array]:
         """Return a function that returns `weights` as they are now; they are copied if they change before."""
-        return partial(self.values.backend.look, leased(self.values, get_ident()))
+        return partial(self.values.backend.look, copy_on_write(self.values, get_ident()))
 
     # -------------------------------------------------------------------------------------- checkpoints
 

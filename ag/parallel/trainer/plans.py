@@ -98,7 +98,7 @@ class Plans:
         try:
             self._streams.prepare(*numbers, plan.draws)
             plan.captured.result(leaves)
-        except (CaptureError, TypeError) as error:  # C code raises TypeError for a stand-in where it needs an array
+        except (CaptureError, TypeError) as error:  # C code raises TypeError for a placeholder where it needs an array
             if plan.replayed or (isinstance(error, TypeError) and self._policy.must):
                 raise  # earlier replays may have been wrong
             self._policy.refused(error)

@@ -12,7 +12,7 @@ from helpers.interrupts import in_threads
 import ag
 from ag.engine.arena import now
 from ag.engine.backend import Backend
-from ag.engine.buffer import fix, leased
+from ag.engine.buffer import copy_on_write, fix
 from ag.engine.dtype import F32
 from ag.engine.primitive import PRIMITIVES
 
@@ -40,10 +40,10 @@ def check_writes(device: Any) -> None:
         assert device.download(out).tobytes() == wanted
         assert device.launch(add, x, y, into=y) is y and y.changed_since(before)
         assert device.download(y).tobytes() == wanted
-        tenant = leased(x, threading.get_ident())
-        kept = device.download(tenant)
+        holder = copy_on_write(x, threading.get_ident())
+        kept = device.download(holder)
         device.launch(add, out, out, into=x)
-        assert np.array_equal(device.download(tenant), kept)
+        assert np.array_equal(device.download(holder), kept)
         fix(y)
         with pytest.raises(ag.ArenaError, match="is a constant"):
             device.launch(add, x, x, into=y)

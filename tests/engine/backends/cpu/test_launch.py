@@ -18,7 +18,7 @@ from ag.engine.arena import Arena
 from ag.engine.backends.cpu.backend import _memory
 from ag.engine.backends.cpu.library import SHARED_FROM, library
 from ag.engine.backends.cpu.native import NativeBackend, _code
-from ag.engine.buffer import Buffer, leased
+from ag.engine.buffer import Buffer, copy_on_write
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import F32, F64, DType
 from ag.engine.primitive import PRIMITIVES
@@ -143,7 +143,7 @@ def test_what_is_lent_moves_out_first(device: Counting) -> None:
     exp, x = PRIMITIVES["exp"], device.of(4)
     device.launch(exp, x)
     device.left.clear()
-    lent = leased(x, threading.get_ident() + 1)
+    lent = copy_on_write(x, threading.get_ident() + 1)
     device.launch(exp, lent)
     assert device.left == ["exp"] and lent.address != x.address
 
