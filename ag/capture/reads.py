@@ -470,6 +470,8 @@ class NameReader:
         if id(x) in self._seen or type(x) in _NUMBERS or isinstance(x, self._watched):
             return
         self._seen[id(x)] = x
+        if x is type:  # under another name, as `_ask` keeps its own back
+            self.types.add("...")
         if (state := source(x)) is not None:
             before = state()
             if before is not UNKNOWN or _is_installed(type(x).__module__):  # the code of a user's class is read instead
@@ -585,7 +587,8 @@ class NameReader:
             value = meaning(space.place, name)
             if not space.foreign or isinstance(value, _PLAIN):
                 space.noted.add(name)
-                self._note(space.place, name, value)
+                note = self._noted if value is type and space.place is vars(builtins) else self._note
+                note(space.place, name, value)
             elif source(value) is not None:
                 self._called[id(value)] = name
                 self._todo.append(value)

@@ -88,11 +88,14 @@ def test_a_refusal_that_the_step_catches(device: str, refused: str) -> None:
             assert captured(x).item() == step(x).item()
 
 
+kind_of = type
 ASKS: dict[str, Callable[[Any], bool]] = {
     "is": lambda x: type(x) is np.ndarray,
     "a dict": lambda x: {np.ndarray: True, ag.Tensor: False}[type(x)],
     "its name": lambda x: type(x).__name__ == "ndarray",
     "of several": lambda x: all(kind is np.ndarray for kind in map(type, (x, x))),
+    "by another name": lambda x: kind_of(x) is np.ndarray,
+    "as a default": lambda x, of=type: of(x) is np.ndarray,  # type: ignore[misc]
     "isinstance": lambda x: isinstance(x, np.ndarray),
     "its class": lambda x: x.__class__ is np.ndarray,
 }
