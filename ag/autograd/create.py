@@ -18,7 +18,7 @@ from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
 from ag.engine.interpreter import current
-from ag.engine.kernels.convert import array_to_upload, converted, host_array
+from ag.engine.kernels.convert import Placeholder, array_to_upload, converted, host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError
 
@@ -38,7 +38,7 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
 
 def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     """Return `value` as a tensor on `backend`; numbers become shared constants."""
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float)) and not isinstance(value, Placeholder):
         constants = backend.constants
         key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
         constant = constants.get(key)

@@ -7,8 +7,11 @@ a slot where the step makes a tensor of it.  A placeholder that is alive after t
 from __future__ import annotations
 
 import operator as python
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, cast
+from functools import partial
+from hashlib import sha256
+from typing import Any, NamedTuple, SupportsIndex, cast
 from weakref import ref
 
 import numpy as np
@@ -18,7 +21,7 @@ from ag.capture.trace import Label
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
-from ag.engine.kernels.convert import Placeholder
+from ag.engine.kernels.convert import Placeholder, stored
 from ag.engine.primitive import Array
 from ag.engine.program import Given, Recording
 from ag.engine.shape import Shape
@@ -55,33 +58,68 @@ _RECORDED = (*_BINARY, *(f"r{name}" for name in _BINARY), "eq", "ge", "gt", "le"
 _READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int", "iter",
          "round", "trunc")
 _IN_PLACE = (*(f"i{name}" for name in _BINARY), "setitem")
+_FAR = 1 << 26  # bytes: an array that is spread over more is copied without its gaps
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, type)
 
 
-class Recipe:
-    """An argument by its number, or what numpy makes of some: a function and what it is given, with recipes in it."""
+class _Number(NamedTuple):
+    """The number of an array: of an argument, or beyond these of what numpy makes."""
 
-    def __init__(self, number: int, function: Callable[..., Value] | None = None, args: tuple[Value, ...] = (),
-                 options: dict[str, Value] | None = None) -> None:
-        self.number, self.function, self.args, self.options = number, function, args, options or {}
+    number: int
 
-    def value(self, args: Args, known: dict[int, Value]) -> Value:
-        """Return what numpy makes of other arguments; `known` has what it made already, by the id of the recipe."""
-        if self.function is None:
-            return args[self.number]
-        if id(self) not in known:
-            def value(x: Value) -> Value:
-                return x.value(args, known) if type(x) is Recipe else x
 
-            known[id(self)] = self.function(*_mapped(self.args, value), **_mapped(self.options, value))
-        return known[id(self)]
+class _Own:
+    """An array of the step's own that numpy is given: every replay reads it again.  It equals one with its contents."""
 
-    def described(self) -> str:
-        """Describe it for the comparison of two recordings."""
-        if self.function is None:
-            return f"argument {self.number}"
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.look()
+
+    def look(self) -> None:
+        """Note the contents of now."""
+        x = self.array
+        self.contents = x.dtype, x.shape, x.strides, sha256(x.tobytes()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Own) and self.contents == other.contents
+
+    def __hash__(self) -> int:
+        return hash(self.contents)
+
+    def __repr__(self) -> str:
+        return f"an array of shape {self.array.shape}"
+
+
+class Recipe(NamedTuple):
+    """What numpy makes of arrays: a function, what it is given, and the shape and type of what it made."""
+
+    function: Callable[..., Value]
+    args: tuple[Value, ...]
+    options: dict[str, Value]
+    shape: Shape
+    dtype: np.dtype[Value]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the function."""
+        owner = getattr(self.function, "__self__", None)
         name = getattr(self.function, "__name__", str(self.function))
-        return f"{name} of {_shown(self.args)} and {_shown(self.options)}"
+        return f"{owner.__name__}.{name}" if isinstance(owner, np.ufunc) else name
+
+    def described(self) -> object:
+        """Describe it for the comparison of two recordings."""
+        return self.function, _described(self.args), _described(self.options), self.shape, self.dtype
+
+    def value(self, values: Sequence[Value]) -> Value:
+        """Return what numpy makes of other arrays, by their numbers; raise if its shape or type is another."""
+        def value(x: Value) -> Value:
+            return values[x.number] if type(x) is _Number else x.array if type(x) is _Own else x
+
+        made = self.function(*_mapped(self.args, value), **_mapped(self.options, value))
+        if (np.shape(made), np.result_type(made)) != (self.shape, self.dtype):
+            raise CaptureError(f"ag_capture: numpy's {self.name} made an array of shape {self.shape} of the arguments, "
+                               f"and makes one of shape {np.shape(made)}.")
+        return made
 
 
 class StepArgument(Placeholder):
@@ -92,13 +130,13 @@ class StepArgument(Placeholder):
     could not refuse access from C.
     """
 
-    __slots__ = ("__weakref__", "_arguments", "_array", "_is_number", "_of", "recipe")
+    __slots__ = ("__weakref__", "_arguments", "_array", "_is_number", "_of", "number")
 
-    def __init__(self, array: Value, arguments: ref[Arguments], recipe: Recipe, of: object = None) -> None:
-        self._array: Array = np.asarray(array)  # a copy of what was passed, or what was made of it
+    def __init__(self, array: Value, arguments: ref[Arguments], number: int, of: object = None) -> None:
+        self._array: Array = np.asarray(array)  # in memory of its own, by which it is found where it is uploaded
         self._is_number = isinstance(array, np.generic)  # of numpy's, as sums are
         self._arguments = arguments
-        self.recipe = recipe
+        self.number = number
         self._of = of  # kept alive, as what is made of a kept argument is one
 
     @property  # type: ignore[misc]
@@ -134,12 +172,24 @@ class StepArgument(Placeholder):
             return function(*_opened(args), **_opened(options))
         if options.get("out") is not None or not (_is_repeatable(args) and _is_repeatable(options)):
             self._values()
-        found = function(*_opened(args), **_opened(options))
-        if isinstance(found, (np.ndarray, np.generic)):
-            recipe = Recipe(-1, function, _recipes(args), _recipes(options))
-            return arguments.made(StepArgument(found, self._arguments, recipe, (args, options)))
-        self._values()
-        return found
+        if not arguments.has_same_settings():
+            recording_here().refuse(CaptureError(
+                "ag_capture: the step changes numpy's handling of errors, or the filters of warnings, around what it "
+                "computes of its arguments, and a replay would not; change them outside, or compute with tensors."))
+        given = _numbered(args), _numbered(options)
+        try:
+            found = function(*_opened(args), **_opened(options))
+        except Exception as error:
+            if isinstance(error, ValueError) and "read-only" in str(error):
+                self._values(writes=True)
+            arguments.raised = f"{type(error).__name__}: {error}"
+            raise
+        if isinstance(found, np.bool_) or not (type(found) is np.ndarray or isinstance(found, np.generic)):
+            self._values()
+            return found
+        if any(x is found or x is getattr(found, "base", None) for x in [own.array for own in _own(given)]):
+            self._values(writes=True)  # which were written, as `out` was given by its place
+        return arguments.made(Recipe(function, *given, found.shape, found.dtype), found, (args, options))
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._array, name)  # AttributeError, as of an array
@@ -168,9 +218,10 @@ class StepArgument(Placeholder):
         return self._make(python.getitem, (self, key), {})
 
     def __repr__(self) -> str:
-        if self._is_number:
-            return repr(self._values()[()])
-        return f"<argument of a captured step, {self._array.dtype} of shape {self._array.shape}>"
+        return repr(self._values()[()] if self._is_number else self._values())
+
+    def __str__(self) -> str:
+        return str(self._values()[()] if self._is_number else self._values())
 
     def __array__(self, dtype: np.dtype[Value] | None = None, copy: bool | None = None) -> Array:
         return np.array(self._values(), dtype)
@@ -214,12 +265,10 @@ def _opened(x: Value) -> Value:
     return _mapped(x, lambda y: y.given() if type(y) is StepArgument else y)
 
 
-def _recipes(x: Value) -> Value:
-    """Replace placeholders by their recipes, and copy arrays, which the caller may change later."""
-    def recipe(y: Value) -> Value:
-        return y.recipe if type(y) is StepArgument else y.copy() if type(y) is np.ndarray else y
-
-    return _mapped(x, recipe)
+def _numbered(x: Value) -> Value:
+    """Replace placeholders by their numbers."""
+    return _mapped(x, lambda y: _Number(y.number) if type(y) is StepArgument else
+                   _Own(y) if type(y) is np.ndarray else y)
 
 
 def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
@@ -232,6 +281,13 @@ def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
     return f(x)
 
 
+def _own(x: Value) -> list[_Own]:
+    """Return the step's own arrays in what numpy is given."""
+    if isinstance(x, (list, tuple, dict)):
+        return [own for y in (x.values() if isinstance(x, dict) else x) for own in _own(y)]
+    return _own((x.start, x.stop, x.step)) if type(x) is slice else [x] if type(x) is _Own else []
+
+
 def _is_repeatable(x: Value) -> bool:
     """Return whether numpy can be given the same again by a replay."""
     if type(x) in (list, tuple):
@@ -240,18 +296,18 @@ def _is_repeatable(x: Value) -> bool:
         return all(map(_is_repeatable, x.values()))
     if type(x) is slice:
         return all(map(_is_repeatable, (x.start, x.stop, x.step)))
-    return type(x) in (StepArgument, np.ndarray) or isinstance(x, _CONSTANTS)
+    return type(x) is StepArgument or isinstance(x, _CONSTANTS) or (type(x) is np.ndarray and not x.dtype.hasobject)
 
 
-def _shown(x: Value) -> str:
-    """Describe what numpy is given, arrays by their bytes."""
-    if type(x) is Recipe:
-        return x.described()
-    if type(x) is np.ndarray:
-        return f"{x.dtype} {x.shape} {hash(x.tobytes())}"
+def _described(x: Value) -> object:
+    """Return what can be compared, with the types of everything."""
+    if type(x) in (_Number, _Own):
+        return x
     if type(x) in (list, tuple):
-        return f"({', '.join(map(_shown, x))})"
-    return repr({key: _shown(y) for key, y in x.items()}) if type(x) is dict else repr(x)
+        return type(x), tuple(map(_described, x))
+    if type(x) is dict:
+        return tuple([(key, _described(y)) for key, y in x.items()])
+    return (slice, *map(_described, (x.start, x.stop, x.step))) if type(x) is slice else (type(x), repr(x))
 
 
 def _operator(name: str) -> Callable[..., object]:
@@ -316,18 +372,15 @@ class _TensorSlot:
 class _ArraySlot:
     """An array argument, or what numpy makes of some, recognised by its memory where the step makes a tensor of it."""
 
-    def __init__(self, example: Array, recipe: Recipe) -> None:
+    def __init__(self, example: Array) -> None:
         self.example: Array | None = example
-        self.recipe, self._kind = recipe, (example.shape, example.dtype)
         self.targets: list[Buffer] = []  # one per use
-        self.checks: list[Callable[[Array], None]] = []
+        self.checks: list[Callable[[Array], object]] = []
 
     def stands_for(self, array: Array) -> bool:
-        """Return whether `array` is the argument, perhaps in another shape."""
+        """Return whether `array`, which begins where the example does, is all of it, perhaps in another shape."""
         given = self.example
-        return given is not None and array.size == given.size and array.dtype == given.dtype and (
-            (array.flags.c_contiguous and given.flags.c_contiguous) or array.strides == given.strides) and (
-            array.__array_interface__["data"][0] == given.__array_interface__["data"][0])
+        return given is not None and array.size == given.size and array.dtype == given.dtype
 
     def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer:
         """Return a buffer that every call fills with the argument, in the shape of `array`."""
@@ -338,23 +391,16 @@ class _ArraySlot:
 
     def close(self, recording: Recording, gradients: Sequence[Buffer] = ()) -> None:
         """End recording: free the example, and keep the checks of values."""
-        self.example = None
+        example, self.example = self.example, None
         self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
+        whole = next((t.dtype for t in self.targets if not t.dtype.is_float), None)
+        if whole is not None and not self.checks and not np.can_cast(cast(Array, example).dtype, np.int32):
+            self.checks.append(partial(stored, dtype=whole))  # raises as an upload does
 
     def place(self, shape: Shape) -> Buffer | Callable[[Array, _Given], None]:
         """Return the only target if values go there unchanged; else the method that adds all targets."""
         alone = len(self.targets) == 1 and not self.checks and self.targets[0].shape == shape
         return self.targets[0] if alone else self.give
-
-    def made(self, args: Args, known: dict[int, Value]) -> Array:
-        """Return what numpy makes of other arguments; raise if its kind is another one or a value is refused."""
-        value = np.asarray(self.recipe.value(args, known))
-        if (value.shape, value.dtype) != self._kind:
-            raise CaptureError(f"ag_capture: numpy made an array of shape {self._kind[0]} of the arguments, and makes "
-                               f"one of shape {value.shape}.")
-        for check in self.checks:
-            check(value)
-        return value
 
     def give(self, value: Array, to: _Given) -> None:
         """Add all targets, each with the values in its shape."""
@@ -368,56 +414,66 @@ class Arguments:
     """The slots of one recording."""
 
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
-        self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(_frozen(x), Recipe(i))
-                       for i, x in enumerate(args)]
-        self._made: list[_ArraySlot] = []  # what numpy made of arguments, and the step made tensors of
-        self._examples: list[StepArgument] = []  # all that numpy made, alive while the step runs
-        self._known: tuple[Args, dict[int, Value]] | None = None  # what `check` has made for `given`
+        self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(_apart(x)) for x in args]
+        self._recipes: list[Recipe] = []  # in their order: all are made by every replay
+        self._examples: dict[int, tuple[int, _ArraySlot]] = {  # by the address of its memory, which is its own
+            _address(slot.example): (i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)}
+        self._made: list[tuple[int, _ArraySlot]] = []  # with their numbers, what numpy makes and the step uploads
+        self._known: tuple[Args, list[Value]] | None = None  # what `check` has made for `given`
+        self._settings: tuple[object, ...] = ()
         self.is_recorded = False
+        self.raised: str | None = None  # the last error of numpy, which the step may have caught
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}  # by ids of blocks, for traces
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
                 self.labels[id(slot.target.block)] = "argument", i
-        self._checks: list[tuple[int, Callable[[Array], None]]] = []  # of values, by argument
+        self._checks: list[tuple[int, Callable[[Array], object]]] = []  # of values, by argument
         self._numbers: list[Buffer] = []  # kept alive, as labels refer to ids of their blocks
 
     def placeholders(self) -> list[Tensor | StepArgument]:
         """Return the step's arguments; called in the recording thread."""
         self.is_recorded, this = True, ref(self)
+        self._settings = _settings()
         return [slot.placeholder() if isinstance(slot, _TensorSlot) else
-                StepArgument(slot.example, this, slot.recipe) for slot in self._slots]
+                StepArgument(slot.example, this, i) for i, slot in enumerate(self._slots)]
 
     def name_of(self, placeholder: Tensor) -> str | None:
         """Return the name that a tensor argument was passed with."""
         return next(slot.name for slot in self._slots if isinstance(slot, _TensorSlot) and (
             slot.target is placeholder.buffer))
 
-    def made(self, x: StepArgument) -> StepArgument:
-        """Note what numpy made of arguments."""
-        self._examples.append(x)
+    def has_same_settings(self) -> bool:
+        """Return whether numpy and warnings are set as they were when the step began."""
+        return all(map(python.is_, self._settings[2:], _settings()[2:])) and self._settings[:2] == _settings()[:2]
+
+    def made(self, recipe: Recipe, found: Value, of: object) -> StepArgument:
+        """Note what numpy made of arguments, and return a placeholder for it."""
+        number = len(self._slots) + len(self._recipes)
+        self._recipes.append(recipe)
+        if isinstance(found, np.ndarray):
+            if not found.flags.owndata or _address(found) in self._examples:
+                found = _apart(found)
+            found.flags.writeable = False
+        x = StepArgument(found, ref(self), number, of)
+        self._examples[_address(x.opened())] = number, _ArraySlot(x.opened())
         return x
 
     def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
         """Return the buffer of a host array that the step uses: a slot or a number; else refuse, and return None."""
-        for i, slot in enumerate(self._slots):
-            if isinstance(slot, _ArraySlot) and slot.stands_for(array):
-                target = slot.buffer_for(array, dtype, device)
-                self.labels[id(target.block)] = "argument", i, len(slot.targets)
-                return target
-        for x in self._examples:
-            slot = _ArraySlot(np.asarray(x.opened()), x.recipe)
-            if slot.stands_for(array):
-                target = slot.buffer_for(array, dtype, device)
-                self.labels[id(target.block)] = "argument", x.recipe.described(), len(self._made)
-                self._made.append(slot)
-                return target
+        number, slot = self._examples.get(_address(array), (0, None))
+        if slot is not None and slot.stands_for(array):
+            if number >= len(self._slots) and not slot.targets:
+                self._made.append((number, slot))
+            target = slot.buffer_for(array, dtype, device)
+            self.labels[id(target.block)] = "argument", number, len(slot.targets)
+            return target
         if array.ndim == 0:
-            number = device.alloc((), dtype)
-            device.upload(array, number)
-            self.labels[id(number.block)] = "number", array.item()
-            self._numbers.append(number)
-            return number
+            constant = device.alloc((), dtype)
+            device.upload(array, constant)
+            self.labels[id(constant.block)] = "number", array.item()
+            self._numbers.append(constant)
+            return constant
         instead = ("Pass it as an argument, or make a tensor of it before the step." if dtype.is_float else
                    "Make it an argument of the step.")
         if not dtype.is_float and array.size > 1 and np.array_equal(array.ravel(), np.arange(array.size)):
@@ -431,13 +487,26 @@ class Arguments:
         """Let placeholders that are still there act like arrays."""
         self.is_recorded = False
 
+    def described(self) -> list[tuple[str, dict[str, object], Sequence[Buffer]]]:
+        """List what numpy makes, like launches."""
+        return [(f"numpy's {recipe.name}", {"of": recipe.described()}, ()) for recipe in self._recipes]
+
+    def look(self) -> None:
+        """Note what the step's own arrays hold before a call that is compared."""
+        for own in _own(self._recipes):
+            own.look()
+
     def close(self, recording: Recording, gradients: Sequence[Buffer]) -> None:
         """End recording; `gradients` from before the step are used by it."""
+        for own in _own(self._recipes):
+            if own != _Own(own.array):
+                raise CaptureError(f"ag_capture: the step changes an array of shape {own.array.shape} after numpy used "
+                                   f"it with an argument, and a replay would not; use another, or a tensor.")
         for i, slot in enumerate(self._slots):
             slot.close(recording, gradients)
             if isinstance(slot, _ArraySlot):
                 self._checks += [(i, check) for check in slot.checks]
-        for made in self._made:
+        for _, made in self._made:
             made.close(recording)
         self._examples.clear()
         self._numbers.clear()
@@ -455,7 +524,7 @@ class Arguments:
     @property
     def makes(self) -> bool:
         """Tell whether numpy makes something of arguments."""
-        return bool(self._made)
+        return bool(self._recipes)
 
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
         """Return of each argument like `args` type, target, and name; of an array type, target, dtype and shape."""
@@ -464,34 +533,62 @@ class Arguments:
 
     def targets(self) -> list[Buffer]:
         """Return all slots."""
-        return [t for slot in (*self._slots, *self._made)
+        return [t for slot in (*self._slots, *[slot for _, slot in self._made])
                 for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
 
     def check(self, args: Args) -> None:
         """Raise if a value is not allowed, or numpy makes another kind of array of the arguments."""
         for i, check in self._checks:
             check(args[i])
-        if self._made:
-            known: dict[int, Value] = {}
-            for slot in self._made:
-                slot.made(args, known)
-            self._known = args, known
+        if self._recipes:
+            values = self._values(args)
+            for number, slot in self._made:
+                for of_made in slot.checks:
+                    of_made(np.asarray(values[number]))
+            self._known = args, values
+
+    def _values(self, args: Args) -> list[Value]:
+        """Return the arguments and what numpy makes of them."""
+        values = [*args]
+        for recipe in self._recipes:
+            values.append(recipe.value(values))
+        return values
 
     def given(self, args: Args) -> Given:
         """Return the slots with the values of a call."""
         found: _Given = []
         for slot, value in zip(self._slots, args, strict=True):
             slot.give(value, found)
-        if self._made:
+        if self._recipes:
             ready, self._known = self._known, None
-            known = ready[1] if ready is not None and ready[0] is args else {}
-            for made in self._made:
-                made.give(made.made(args, known), found)
+            values = ready[1] if ready is not None and ready[0] is args else self._values(args)
+            for number, made in self._made:
+                made.give(np.asarray(values[number]), found)
         return found
 
 
-def _frozen(array: Array) -> Array:
-    """Return a copy, as the caller's array may also be in the step's closure, that nothing may write to."""
-    copied = array.copy()
+def _address(array: Any) -> int:
+    """Return where the first element of an array lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _settings() -> tuple[object, ...]:
+    """Return how numpy handles errors, and what handles warnings."""
+    return np.geterr(), np.geterrcall(), warnings.filters, warnings.showwarning
+
+
+def _apart(array: Array) -> Array:
+    """Return a copy in memory of its own that nothing may write to, with the strides of the array.
+
+    Numpy adds in the order of memory, and the caller's array may also be in the step's closure.
+    """
+    steps = [step * (n - 1) for step, n in zip(array.strides, array.shape, strict=True)]
+    before = -sum(step for step in steps if step < 0)
+    nbytes = before + sum(step for step in steps if step > 0) + array.itemsize
+    if array.size == 0 or array.dtype.hasobject or nbytes > _FAR + 8 * array.nbytes:
+        copied = np.array(array, order="K", copy=True, subok=False)
+    else:
+        copied = np.ndarray(array.shape, array.dtype, np.empty(nbytes, np.uint8), before, array.strides)
+        copied[...] = array
     copied.flags.writeable = False
     return copied

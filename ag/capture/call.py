@@ -64,6 +64,10 @@ class RecordedCall:
                     placeholders = self.arguments.placeholders()
                     given = placeholders if self._tree is None else tree_unflatten(self._tree, placeholders)
                     output = self._step(*given)
+                    if self.arguments.raised is not None:
+                        recording.failure = recording.failure or CaptureError(
+                            f"ag_capture: the step catches an error that numpy raised for the values of its arguments "
+                            f"({self.arguments.raised}), and a replay would not; look for it outside.")
                 except BaseException as error:
                     self.put_back()
                     is_other = isinstance(error, Exception) and not isinstance(error, CaptureError)
@@ -130,7 +134,7 @@ class RecordedCall:
         left: list[Left] = [("result", {"structure": self.structure}, [t.buffer for t in self.tensors])]
         for leaf in self.notes.leaves.values():
             left.append(("gradient", {}, [x.buffer for x in (leaf.tensor, leaf.tensor.peek_grad()) if x is not None]))
-        return left
+        return [*left, *self.arguments.described()]
 
     def put_back(self) -> None:
         """Make the effects of the step real, as no program will run."""

@@ -134,6 +134,10 @@ class CapturedProgram:
                 raise CaptureError("ag_capture: the step changes one of its arguments.")
         self._arguments.check(args)
 
+    def look(self) -> None:
+        """Note what arrays of the step hold, before a call that is compared."""
+        self._arguments.look()
+
     def _changes(self, buffer: Buffer) -> bool:
         """Return whether a replay writes to memory, or uses it as a gradient."""
         used = [b for b in self._changed if b.block is buffer.block]

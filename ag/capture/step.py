@@ -198,6 +198,7 @@ class CapturedStep(Generic[P, R]):
                 self._made[trusted] = program.compiled_replay(trusted, leaves)
             self._quick = self._made[trusted], tree
             return result
+        program.look()
         call = RecordedCall(self._step, leaves, tree, self._backend, *self._options, args)
         try:
             call.record()
