@@ -91,7 +91,7 @@ class _Own:
 
 
 class Recipe(NamedTuple):
-    """What numpy makes of arrays: a function, what it is given, and the shape and type of what it made."""
+    """A call of numpy to be made again: a function, its arguments, and the shape and type of its result."""
 
     function: Callable[..., Value]
     args: tuple[Value, ...]

@@ -1,4 +1,4 @@
-"""What numpy makes of array arguments in a captured step has the bits of the eager step, or is refused by name."""
+"""Computing with numpy in a captured step gives the bits of the eager step, or is refused by name."""
 
 import warnings
 from collections.abc import Callable

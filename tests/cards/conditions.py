@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ag.engine.backend import Backend, DeviceInfo
-from ag.engine.backends.vulkan import pipelines, quick
+from ag.engine.backends.vulkan import launch_cache, pipelines
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.products.tiles import tiles_of
 from ag.engine.backends.vulkan.stream import commands as of_stream
@@ -119,7 +119,7 @@ def poisoned_memory() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VulkanBackend, "alloc", poisoned)
-        patch.setattr(quick, "_code", None)  # which allocates by itself; of devices that are opened meanwhile
+        patch.setattr(launch_cache, "_code", None)  # which allocates by itself; of devices that are opened meanwhile
         yield
 
 

@@ -1,4 +1,4 @@
-"""Repeat launches in compiled code: `ag/engine/backends/launch.c` follows the recipes noted here.
+"""Repeat launches in compiled code: `ag/native/launch.c` follows the recipes noted here.
 
 Eager launches of equal shapes and parameters differ only in their operands' addresses: a few push constants, and the
 ranges read and written.  The first one goes through Python and leaves a recipe.  C takes 4 us for a launch, Python 10.
