@@ -724,7 +724,7 @@ mutant("launcher", "ranks wait for one that never called", "ag/tools/launcher/jo
 mutant("launcher", "the deaf are not told", "ag/tools/launcher/job.py", "if number is not None and deaf:", "if False:",
        f"{START}::test_a_rank_that_does_not_hear_the_answer_is_signalled")
 mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/job.py",
-       "number == signal.SIGKILL or dies_of(process, number)", "os.kill(process, signal.SIGKILL)",
+       "number == signal.SIGKILL or dies_of(process, number)", "(number := signal.SIGKILL)",
        f"{START}::test_ranks_that_handle_sigterm_are_not_hurried")
 mutant("launcher", "a wait that SIGTERM came before goes on", "ag/tools/launcher/rank.py", "elif self._told == 2:",
        "elif False:", f"{START}::test_sigterm_that_interrupts_nothing_is_heard")
