@@ -160,9 +160,9 @@ class StepArgument(Placeholder):
         if self._is_recorded():  # else it acts like any array
             refused = (f"ag_capture: the step reads or changes the values of an argument of shape {self._array.shape} "
                        f"in Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
+            recording_here().refuse(CaptureError(refused))
             if writes:
                 raise CaptureError(refused)  # also on trial: the caller's array would not change
-            recording_here().refuse(CaptureError(refused))
         return self._array
 
     def _make(self, function: Callable[..., Value], args: tuple[Value, ...], options: dict[str, Value]) -> Value:

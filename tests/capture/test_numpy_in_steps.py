@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,18 @@ def test_an_array_that_the_caller_changes() -> None:
         MASK[:] = 1.0 if k < 2 else k
         x = np.full(2000, k, "f4")
         assert step(x).numpy().tobytes() == (2.0 * x * MASK).astype("f4").tobytes()
+
+
+def test_a_write_whose_refusal_the_step_catches() -> None:
+    def step(x: Any) -> ag.Tensor:
+        with suppress(ag.CaptureError):
+            x += 1
+        return W * x
+
+    captured = ag.ag_capture(step)
+    with pytest.raises(ag.CaptureError, match="reads or changes"):
+        captured(np.ones(3, "f4"))
+    assert captured(np.ones(3, "f4")).numpy()[0] == 4.0  # uncaptured
 
 
 def test_an_array_that_the_step_changes() -> None:
