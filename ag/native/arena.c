@@ -193,14 +193,6 @@ static int clear(Alloc *self) {
     return 0;
 }
 
-static void dealloc(Alloc *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *arena, *block, *slowly, *no_sharers, *now, *dead, *died, *loans;
     Py_ssize_t align;
@@ -227,7 +219,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
 }
 
 static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Alloc, call), READONLY, NULL}, {NULL}};
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, clear_and_free},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
                                    {0, NULL}};
 static PyType_Spec spec = {"ag.native._code.Alloc", sizeof(Alloc), 0,

@@ -241,14 +241,6 @@ static int clear(Unchanged *self) {
     return 0;
 }
 
-static void dealloc(Unchanged *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 /* The rows as a tuple, a new reference, if each is what is said of its kind. */
 static PyObject *checked(PyObject *rows, int kind) {
     PyTypeObject *list = &PyList_Type, *any = &PyBaseObject_Type; /* no constants, where Python is another library */
@@ -287,7 +279,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     return (PyObject *)self;
 }
 
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, dealloc},
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, clear_and_free},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
 static PyType_Spec spec = {"ag.native._code.Unchanged", sizeof(Unchanged), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};

@@ -397,12 +397,8 @@ static int run_clear(Run *self) {
 }
 
 static void run_dealloc(Run *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    run_clear(self);
-    Py_XDECREF(self->words);
-    type->tp_free(self);
-    Py_DECREF(type);
+    Py_CLEAR(self->words); /* bytes, of which the collector need not know */
+    clear_and_free((PyObject *)self);
 }
 
 /* ---------------------------------------------------------------------------------------------- the types */
@@ -436,14 +432,6 @@ static int clear(Launch *self) {
     return 0;
 }
 
-static void dealloc(Launch *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *place, *table, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant;
     unsigned long long address;
@@ -474,7 +462,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
 }
 
 static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Launch, call), READONLY, NULL}, {NULL}};
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, clear_and_free},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
                                    {0, NULL}};
 static PyType_Spec spec = {"ag.native._code.Launch", sizeof(Launch), 0,
@@ -487,7 +475,7 @@ static PyObject *run_make(PyTypeObject *type, PyObject *args, PyObject *named) {
     long long launches;
     if (!PyArg_ParseTuple(args, "OOO!LK:Run", &of, &slowly, &PyBytes_Type, &words, &launches, &address))
         return NULL;
-    if (Py_TYPE(of)->tp_dealloc != (destructor)dealloc || ((Launch *)of)->run == NULL)
+    if (Py_TYPE(of)->tp_traverse != (traverseproc)traverse || ((Launch *)of)->run == NULL)
         return PyErr_Format(PyExc_TypeError, "Run: a %.100s was given; a Launch of a CPU is required.",
                             Py_TYPE(of)->tp_name);
     Run *self = (Run *)type->tp_alloc(type, 0);

@@ -9,6 +9,14 @@ int add_type(PyObject *module, PyType_Spec *spec) {
     return status;
 }
 
+void clear_and_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)type->tp_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
 int intern(PyObject **strings, const char *const *names, int count) {
     for (int i = 0; i < count; i++)
         if ((strings[i] = PyUnicode_InternFromString(names[i])) == NULL)

@@ -14,6 +14,8 @@
 
 /* Add a type to the module; -1 with an error. */
 int add_type(PyObject *module, PyType_Spec *spec);
+/* The `tp_dealloc` of types that the garbage collector knows: clear what they hold, and free them. */
+void clear_and_free(PyObject *self);
 /* Make strings that live for ever and are the same objects as Python's; -1 with an error. */
 int intern(PyObject **strings, const char *const *names, int count);
 /* Find the offsets of slots of a class; -1 with an error if it has not all of them. */

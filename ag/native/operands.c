@@ -99,14 +99,6 @@ static int clear(Operands *self) {
     return 0;
 }
 
-static void dealloc(Operands *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *of_tensor, *of_buffer, *ids;
     if (!PyArg_ParseTuple(args, "O!O!O:Operands", &PyType_Type, &of_tensor, &PyType_Type, &of_buffer, &ids))
@@ -130,7 +122,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
 static PyMethodDef methods[] = {{"alike", (PyCFunction)(void (*)(void))alike, METH_FASTCALL, "See the head of operands.c."},
                                 {"tensor", tensor, METH_O, "See the head of operands.c."},
                                 {NULL, NULL, 0, NULL}};
-static PyType_Slot type_slots[] = {{Py_tp_new, make},     {Py_tp_dealloc, dealloc},   {Py_tp_traverse, traverse},
+static PyType_Slot type_slots[] = {{Py_tp_new, make},     {Py_tp_dealloc, clear_and_free},   {Py_tp_traverse, traverse},
                                    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL}};
 static PyType_Spec spec = {"ag.native._code.Operands", sizeof(Operands), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};

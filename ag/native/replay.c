@@ -302,14 +302,6 @@ static int clear(Replay *self) {
     return 0;
 }
 
-static void dealloc(Replay *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 /* Raise unless each of the rows is a tuple of so many items. */
 static int rows_of(PyObject *rows, Py_ssize_t items) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++)
@@ -347,7 +339,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     return (PyObject *)self;
 }
 
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, dealloc},
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, clear_and_free},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
 static PyType_Spec spec = {"ag.native._code.Replay", sizeof(Replay), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
