@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator as python
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, SupportsIndex, cast
@@ -187,9 +187,10 @@ class StepArgument(Placeholder):
         if isinstance(found, np.bool_) or not (type(found) is np.ndarray or isinstance(found, np.generic)):
             self._values()
             return found
-        if any(x is found or x is getattr(found, "base", None) for x in [own.array for own in _own(given)]):
+        recipe = Recipe(function, *given, found.shape, found.dtype)
+        if any(own.array is found or own.array is getattr(found, "base", None) for own in _own([recipe])):
             self._values(writes=True)  # which were written, as `out` was given by its place
-        return arguments.made(Recipe(function, *given, found.shape, found.dtype), found, (args, options))
+        return arguments.made(recipe, found, (args, options))
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._array, name)  # AttributeError, as of an array
@@ -281,22 +282,24 @@ def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
     return f(x)
 
 
-def _own(x: Value) -> list[_Own]:
-    """Return the step's own arrays in what numpy is given."""
-    if isinstance(x, (list, tuple, dict)):
-        return [own for y in (x.values() if isinstance(x, dict) else x) for own in _own(y)]
-    return _own((x.start, x.stop, x.step)) if type(x) is slice else [x] if type(x) is _Own else []
+def _items(x: Value) -> Iterator[Value]:
+    """Yield what lists, tuples, dicts and slices hold, at any depth."""
+    if type(x) in (list, tuple, dict, slice):
+        for y in x.values() if type(x) is dict else (x.start, x.stop, x.step) if type(x) is slice else x:
+            yield from _items(y)
+    else:
+        yield x
+
+
+def _own(recipes: Sequence[Recipe]) -> list[_Own]:
+    """Return the step's own arrays that numpy is given."""
+    return [x for recipe in recipes for x in _items((recipe.args, recipe.options)) if type(x) is _Own]
 
 
 def _is_repeatable(x: Value) -> bool:
     """Return whether numpy can be given the same again by a replay."""
-    if type(x) in (list, tuple):
-        return all(map(_is_repeatable, x))
-    if type(x) is dict:
-        return all(map(_is_repeatable, x.values()))
-    if type(x) is slice:
-        return all(map(_is_repeatable, (x.start, x.stop, x.step)))
-    return type(x) is StepArgument or isinstance(x, _CONSTANTS) or (type(x) is np.ndarray and not x.dtype.hasobject)
+    return all(type(y) is StepArgument or isinstance(y, _CONSTANTS) or (
+        type(y) is np.ndarray and not y.dtype.hasobject) for y in _items(x))
 
 
 def _described(x: Value) -> object:
