@@ -327,12 +327,12 @@ mutant("rounding", "masters are rounded in every step", "ag/engine/kernels/conve
 mutant("rounding", "twice: to f16, then to bf16", "ag/engine/kernels/convert.py", "out[...] = stored(x, BF16",
        "out[...] = stored(x.astype(np.float16).astype(np.float32), BF16",
        "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even")
-mutant("rounding", "a parameter's gradient is rounded", "ag/autograd/cotangent.py",
+mutant("rounding", "a parameter's gradient is rounded", "ag/autograd/tape.py",
        "F32 if x.node is None else x.buffer.dtype", "x.buffer.dtype",
        "autograd/test_loss_scale.py::test_a_gradient_too_small_for_f16_arrives[cpu]")
 mutant("rounding", "a loss is rounded", "ag/autograd/half.py", "dtype if out.shape else F32", "dtype",
        "autograd/test_mixed_precision.py::test_losses_and_totals_are_float32")
-mutant("rounding", "the loss scale is not undone", "ag/autograd/cotangent.py", "else unscaled(g)", "else g",
+mutant("rounding", "the loss scale is not undone", "ag/autograd/tape.py", "else unscaled(g)", "else g",
        "autograd/test_loss_scale.py::test_the_scale_changes_no_gradient[cpu]")
 OWNERS = "autograd/test_loss_scale_owners.py"
 mutant("rounding", "a loss scale holds for everybody", "ag/autograd/half.py", "for _, scale in owners.values()}",
@@ -465,7 +465,7 @@ mutant("capture", "what a replay writes is not noted", "ag/engine/buffer.py",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
-mutant("tape", "a cotangent is not added", "ag/autograd/cotangent.py", "(add, whole(known), g)", "(add, g, g)",
+mutant("tape", "a cotangent is not added", "ag/autograd/tape.py", "(add, whole(known), g)", "(add, g, g)",
        "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once[cpu]",
        "autograd/test_tape.py::test_both_operands_may_be_the_same_parameter[cpu]")
 mutant("tape", "broadcasting is not undone", "ag/autograd/tape.py", "g = shaped_like(x, g)", "pass",

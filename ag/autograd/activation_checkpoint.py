@@ -11,11 +11,18 @@ from functools import partial
 
 import numpy as np
 
-from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import is_recording, record_later, with_grad_tape
-from ag.autograd.tensor import Node, Tensor, type_name
-from ag.autograd.unchanged import called, checked, repeated_since
+from ag.autograd.tape import (
+    Cotangent,
+    Node,
+    called,
+    checked,
+    is_recording,
+    record_later,
+    repeated_since,
+    with_grad_tape,
+)
+from ag.autograd.tensor import Tensor, type_name
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
 from ag.engine.interpreter import Interpreter, current, recording_here

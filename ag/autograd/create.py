@@ -1,99 +1,21 @@
-"""Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device.
+"""Tensors from host values: `ag_tensor`, `ag_param`, unpickled ones.
 
-Every upload passes `to_buffer`, where a captured step puts an input slot in place of the array.  Numbers become
-constants, which a device shares.  Cotangents move between devices through the host, as true values without loss scale.
+Cotangents move between devices through the host, as true values without loss scale.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, cast
-
-import numpy as np
 
 from ag.autograd.half import scaled, unscaled
-from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike, to_array
-from ag.engine.arena import now
-from ag.engine.buffer import Buffer, Device, fix
+from ag.autograd.operands import as_array, column, to_buffer
+from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor
+from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
-from ag.engine.interpreter import current
-from ag.engine.kernels.convert import Placeholder, array_to_upload, converted, host_array
+from ag.engine.kernels.convert import converted
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError
-
-_CONSTANTS_KEPT = 256  # per device; a training step uses a handful
-
-
-def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
-    """Upload a host array, or return the input slot that it stands for in a captured step."""
-    if (here := current()) is not None and (slot := here.uploaded(array, dtype, backend)) is not None:
-        return cast(Buffer, slot)
-    buffer = backend.alloc(array.shape, dtype)
-    buffer.block.made = 0  # the upload must not count as a change of older memory
-    backend.upload(array, buffer)
-    buffer.block.made = now()
-    return buffer
-
-
-def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
-    """Return `value` as a tensor on `backend`; numbers become shared constants."""
-    if isinstance(value, (int, float)) and not isinstance(value, Placeholder):
-        constants = backend.constants
-        key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
-        constant = constants.get(key)
-        if constant is None:
-            if len(constants) >= _CONSTANTS_KEPT:
-                constants.clear()
-            try:
-                number = float(value)
-            except OverflowError:
-                raise DtypeError(f"{function}: a whole number beyond the range of floats was given; a smaller one is "
-                                 f"required.") from None
-            constant = backend.alloc((), dtype)
-            backend.upload(np.asarray(value), constant)
-            constant.constant = number
-            fix(constant)
-            constants[key] = constant
-        return Tensor(constant)
-    return Tensor(to_buffer(as_array(value, function), backend, dtype))
-
-
-def as_array(data: ArrayLike, function: str) -> Array:
-    """Return host data as an array of numbers."""
-    array = to_array(_without_variables, data, function)
-    if array.dtype.kind not in "biuf":
-        raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
-    return array
-
-
-def host_values(x: object, function: str) -> Array:
-    """Return the values of a tensor, an array or nested lists on the host."""
-    return x.numpy() if isinstance(x, Tensor) else to_array(host_array, x, function)
-
-
-def column(array: Array) -> Array:
-    """Return a vector as a column."""
-    return array.reshape(-1, 1) if array.ndim == 1 else array
-
-
-def _without_variables(data: object, function: str) -> Array:
-    if isinstance(data, (list, tuple)) and _holds_a_variable(data):
-        raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
-                        f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
-    return array_to_upload(data, function)
-
-
-def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
-    kinds = set(map(type, data))
-    if Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data):
-        return True
-    return not kinds.isdisjoint((list, tuple)) and any(type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
-
-
-def as_input(x: TensorLike, weight: Tensor) -> Tensor:
-    """Return `x`; host values become a tensor on the device and of the type of a layer's `weight`."""
-    return x if isinstance(x, Tensor) else ag_tensor(x, weight.device, weight.dtype)
 
 
 def unpickled(values: Array, dtype: str, device: str, requires_grad: bool, name: str | None,

@@ -1,7 +1,7 @@
 """Training with 16-bit tensors: ops compute in float32 and round once, f16 gradients are stored times a loss scale.
 
 Ops: a rule gets a launch that widens 16-bit operands to float32 (`Widening`); its result is rounded once.
-Gradients: `ag.autograd.cotangent` multiplies what it stores in f16 by the scale, and divides what leaves f16.
+Gradients: the tape multiplies what it stores in f16 by the scale, and divides what leaves f16.
 So parameters receive true gradients.  bf16 has the range of float32 and needs no scale.
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -94,7 +94,7 @@ _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on
 _CHUNK = 1 << 12
 
 _numbers = count(1)
-_alive: dict[int, ReferenceType[LossScale]] = {}  # shared by threads: any may use an optimizer's parameters
+SCALES: dict[int, ReferenceType[LossScale]] = {}  # shared by threads: any may use an optimizer's parameters
 
 
 class LossScale:
@@ -115,7 +115,7 @@ class LossScale:
         self.reached: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.claim(params)
         self.place(devices)
-        _alive[self.number] = ref(self, partial(_alive.pop, self.number))
+        SCALES[self.number] = ref(self, partial(SCALES.pop, self.number))
 
     def claim(self, params: Iterable[Any], *later: int) -> None:
         """Claim parameters; then let the last `later` of the other scales claim theirs again, in their order.
@@ -180,12 +180,7 @@ def scales_of(params: Collection[int]) -> list[LossScale]:
 
 
 def _every() -> list[LossScale]:
-    return [scale for known in list(_alive.values()) if (scale := known()) is not None] if _alive else []
-
-
-def anybody_scales() -> bool:
-    """Return whether a backward pass must look for its scale; a recorded one must, as a scale may be made later."""
-    return bool(_alive) or recording_here() is not None
+    return [scale for known in list(SCALES.values()) if (scale := known()) is not None] if SCALES else []
 
 
 class Scaling:
@@ -278,7 +273,9 @@ def _times(g: Buffer, word: int) -> Buffer:
 
 def is_scaled(params: Iterable[Any]) -> bool:
     """Return whether gradients of these parameters may be infinite because of a loss scale."""
-    if not anybody_scales():
+    if not SCALES:
+        if (recording := recording_here()) is not None:
+            recording.containers.append(SCALES)
         return False
     numbers = [p.id for p in params]
     found = _overflows(numbers)
@@ -291,7 +288,7 @@ def _overflows(params: Collection[int]) -> bool:
 
 
 def _overflows_otherwise(params: Collection[int], recorded: bool) -> str | None:
-    same = (bool(_alive) and _overflows(params)) is recorded
+    same = (bool(SCALES) and _overflows(params)) is recorded
     return None if same else "gradients were not scaled and are, or are not any more"
 
 

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from ag.autograd.cotangent import Cotangent
 from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import Vectors, alike, number_given, operands_on_one_device, plain_tensor, refuse_integers
-from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Node, Tensor, TensorLike, register
+from ag.autograd.tape import Cotangent, Node, is_recording
+from ag.autograd.tensor import Tensor, TensorLike, register
 from ag.engine.buffer import Buffer, Run
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
@@ -211,17 +210,15 @@ class _Function(Generic[S]):
                 if str(error).startswith(name):
                     raise
                 raise ShapeError(f"{name}: {error}") from None
-            result = None
+            node = None
             if is_recording():
                 need = (*map(_WANTS, inputs),)
                 if True in need:
                     rule = self.rule
                     if rule is None:
                         raise NotImplementedError(f"{name} has no gradient rule")
-                    result = Tensor(out, True, Node(name, widening(rule) if half else rule, inputs, need, saved, params,
-                                                    half))
-            if result is None:
-                result = plain_tensor(out)
+                    node = Node(name, widening(rule) if half else rule, inputs, need, saved, params, half)
+            result = plain_tensor(out) if node is None else plain_tensor(out, node)
             if here is not None:
                 here.after_op(call, name, inputs, params, result)
             return result

@@ -1,42 +1,117 @@
 """Operands of ops: lift host values, check that tensors share a device and a type, turn host vectors into columns.
 
-A host vector is a column, as in `ag_tensor`, so that adding one element by element never makes an outer product
-(`_as_vectors`).  Comparisons and in-place changes of parameters, which are not ops, take operands alike.
+Every upload passes `to_buffer`, where a captured step puts an input slot in place of the array.  A host vector is a
+column, as in `ag_tensor`, so that adding one element by element never makes an outer product (`_as_vectors`).  Ids are
+checked on the host, as kernels cannot raise.  Comparisons and in-place changes, which are not ops, take operands alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Number, Real
 from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 
-from ag.autograd.create import as_array, lift
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import HOST_OPERATORS, IDS, Tensor
+from ag.autograd.tensor import HOST_OPERATORS, IDS, ArrayLike, Tensor, TensorLike, to_array
+from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
-from ag.engine.dtype import BF16, F32, DType
-from ag.engine.kernels.convert import converted, loaded, narrow, stored
+from ag.engine.dtype import BF16, F32, I32, DType
+from ag.engine.interpreter import current
+from ag.engine.kernels.convert import (
+    Placeholder,
+    array_to_upload,
+    converted,
+    host_array,
+    loaded,
+    narrow,
+    stored,
+)
 from ag.engine.kernels.elementwise import copy
+from ag.engine.primitive_types import Array
 from ag.engine.shape import broadcast
-from ag.errors import DeviceError, DtypeError, ShapeError, TapeError
+from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError, TapeError
 from ag.native import code
 
 _code = None if code is None else code.Operands(Tensor, Buffer, IDS)
 
 Args = tuple[object, ...]
 
-# hot path, in operands.c: device, type, buffers, operands and other arguments of a call, if the first `n` arguments are
-# tensors of one device and type; None for other calls, and without a compiler.  `plain_tensor` is ``Tensor(buffer)``.
+# hot path, in op.c: device, type, buffers, operands and other arguments of a call, if the first `n` arguments are
+# tensors of one device and type; None for other calls, and without a compiler.  `plain_tensor` is ``Tensor(buffer)``,
+# and with a node ``Tensor(buffer, True, node)``.
 alike: Callable[[Args, int], tuple[Device, DType, list[Buffer], tuple[Tensor, ...], Args] | None] = (
     _code.alike if _code is not None else lambda args, operands: None)
-plain_tensor: Callable[[Buffer], Tensor] = _code.tensor if _code is not None else Tensor
+plain_tensor: Callable[..., Tensor] = _code.tensor if _code is not None else (
+    lambda buffer, *node: Tensor(buffer, bool(node), *node))
 
 # The shape of a host vector among operands.  "column": a column.  "broadcast": column or row, as the other operands
 # need.  "second": a column, except as the first operand, which is a matrix.
 Vectors = Literal["column", "broadcast", "second"]
+
+
+def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
+    """Upload a host array, or return the input slot that it stands for in a captured step."""
+    if (here := current()) is not None and (slot := here.uploaded(array, dtype, backend)) is not None:
+        return cast(Buffer, slot)
+    buffer = backend.alloc(array.shape, dtype)
+    buffer.block.made = 0  # the upload must not count as a change of older memory
+    backend.upload(array, buffer)
+    buffer.block.made = now()
+    return buffer
+
+
+def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
+    """Return `value` as a tensor on `backend`; numbers become shared constants."""
+    if isinstance(value, (int, float)) and not isinstance(value, Placeholder):
+        try:
+            return Tensor(backend.constant(value, dtype))
+        except OverflowError:
+            raise DtypeError(f"{function}: a whole number beyond the range of floats was given; a smaller one is "
+                             f"required.") from None
+    return Tensor(to_buffer(as_array(value, function), backend, dtype))
+
+
+def as_input(x: TensorLike, weight: Tensor) -> Tensor:
+    """Return `x`; host values become a tensor on the device and of the type of a layer's `weight`."""
+    if isinstance(x, Tensor):
+        return x
+    return Tensor(to_buffer(column(as_array(x, "ag_tensor")), weight.buffer.backend, weight.buffer.dtype))
+
+
+def as_array(data: ArrayLike, function: str) -> Array:
+    """Return host data as an array of numbers."""
+    array = to_array(_without_variables, data, function)
+    if array.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
+    return array
+
+
+def host_values(x: object, function: str) -> Array:
+    """Return the values of a tensor, an array or nested lists on the host."""
+    return x.numpy() if isinstance(x, Tensor) else to_array(host_array, x, function)
+
+
+def column(array: Array) -> Array:
+    """Return a vector as a column."""
+    return array.reshape(-1, 1) if array.ndim == 1 else array
+
+
+def _without_variables(data: object, function: str) -> Array:
+    if isinstance(data, (list, tuple)) and _holds_a_variable(data):
+        raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
+                        f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
+    return array_to_upload(data, function)
+
+
+def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
+    kinds = set(map(type, data))
+    if Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data):
+        return True
+    return not kinds.isdisjoint((list, tuple)) and any(type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
 
 
 def number_given(function: str, argument: str, value: object) -> float:
@@ -147,6 +222,51 @@ def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DT
     first, second = list(dict.fromkeys(b.dtype for b in buffers))[:2]
     raise DtypeError(f"{function}: operands have element types {first} and {second}; they must be equal. "
                      f"Convert one with t.astype.")
+
+
+# ------------------------------------------------------------------------------------------ ids
+
+CLASS_RULE = "labels are 0-based class numbers"
+
+
+def refuse_outside(function: str, count: int, noun: str, rule: str, values: Array) -> None:
+    """Each of `values` must be one of 0..count-1."""
+    if values.dtype.kind in "iu" and values.size and values.min() >= 0 and values.max() < count:
+        return
+    with np.errstate(all="ignore"):
+        whole = values.astype(np.int32)
+    wrong = values[(whole != values) | (whole < 0) | (whole >= count)]
+    if wrong.size:
+        raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
+
+
+def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str) -> Tensor:
+    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too."""
+    backend = operands_on_one_device(function, (beside,))[0]
+    if isinstance(ids, Tensor) and ids.buffer.backend is not backend:
+        raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
+                          f"move one with ag_to_device first.")
+
+    check = partial(refuse_outside, function, count, noun, rule)
+    if isinstance(ids, Tensor) and backend.recording is not None:
+        positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
+        backend.recording.refuse(CaptureError(
+            f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; pass them to the "
+            f"step as a numpy array.{positions}"))
+    if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
+        check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
+        return ids
+    values = array_to_upload(ids, function)
+    if values.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")
+    check(values)
+    buffer = to_buffer(values, backend, I32)
+    if backend.recording is not None:
+        backend.recording.limits.append((buffer, count, check))
+    return Tensor(buffer)
+
+
+# ------------------------------------------------------------------------------------------ operators that are not ops
 
 
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:

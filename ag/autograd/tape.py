@@ -6,23 +6,28 @@ record is freed with the last result.  `backward` visits nodes newest first and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from contextvars import ContextVar, Token
-from functools import wraps
+from functools import partial, reduce, wraps
 from heapq import heappop, heappush
 from inspect import iscoroutinefunction, isgeneratorfunction
+from itertools import accumulate
+from math import prod
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
-from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
-from ag.autograd.create import lift
-from ag.autograd.half import Scaling, anybody_scales
-from ag.autograd.tensor import Node, Tensor, tensor_given, type_name
+from ag.autograd.half import SCALES, Scaling, launch_on, scaled, unscaled
+from ag.autograd.tensor import Tensor, tensor_given, type_name
 from ag.engine.arena import Block, now
-from ag.engine.buffer import Buffer, Device
-from ag.engine.dtype import F32
-from ag.engine.kernels.elementwise import add, copied
+from ag.engine.buffer import LATEST, Buffer, Device, Run
+from ag.engine.dtype import F16, F32, DType
+from ag.engine.interpreter import current, recording_here
+from ag.engine.kernels.convert import converted
+from ag.engine.kernels.elementwise import add, copied, copy
+from ag.engine.kernels.reduce import sum_to
+from ag.engine.primitive_types import PrimitiveTo, Returned
+from ag.engine.shape import Shape
 from ag.errors import TapeError
 from ag.names import Making
 
@@ -135,6 +140,45 @@ def record_later() -> _Switch:
     return _Switch(None)
 
 
+# ------------------------------------------------------------------------------------------ the record
+
+
+class Node:
+    """One recorded op: its gradient rule, its inputs, and what the rule needs."""
+
+    __slots__ = ("half", "inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
+
+    def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
+                 need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
+        self.order = now()  # position in time: inputs come before
+        self.name = name  # of the op, for messages
+        self.vjp = vjp  # vjp(launch, cotangent, saved, need, *params): one cotangent or None per input
+        self.inputs = inputs
+        self.need = need  # inputs that want a cotangent
+        self.saved = saved  # kept by the forward pass
+        self.params = params
+        self.half = half  # an input has 16 bits
+        self.spent = False
+
+    def __lt__(self, other: Node) -> bool:
+        return self.order > other.order  # a heap of nodes yields the newest first
+
+    def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
+        """Return the inputs, each with its cotangent or None, given the output's."""
+        launch: Run = total.backend.launch
+        if any_changed(self.saved, self.order):
+            launch = checked(launch, self.order, self.name, self.inputs, self.saved)
+        cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
+        return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
+
+    def spend(self) -> None:
+        """Free what was saved; a second backward raises."""
+        self.inputs, self.saved, self.spent = (), None, True
+
+
+# ------------------------------------------------------------------------------------------ the backward pass
+
+
 class Gradients(Mapping[Tensor, Tensor]):
     """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
 
@@ -229,7 +273,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
-    with Scaling(_reached(loss.node)) if anybody_scales() else _NOT_SCALED:
+    with Scaling(_reached(loss.node)) if SCALES or recording_here() is not None else _NOT_SCALED:
         gradients = _propagate(loss, loss.node, retain)
     return Gradients({x.id: (x, _accumulated(x, Tensor(g))) for x, g in gradients.items()})
 
@@ -251,9 +295,9 @@ def _reached(root: Node) -> list[Tensor]:
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
     """Return the gradients of the parameters that the loss depends on."""
     dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
-    one = lift(1.0, loss.buffer.backend, dtype, "backward").buffer
+    one = loss.buffer.backend.constant(1.0, dtype, loss.shape)
     began = now()
-    pending: dict[Node, Cotangent] = {root: one if loss.shape == () else one.view(loss.shape)}
+    pending: dict[Node, Cotangent] = {root: one}
     newest = [root]
     leaves: dict[Tensor, Buffer] = {}
     while newest:
@@ -280,6 +324,14 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
         if not retain:
             node.spend()
     return _of_their_own(leaves, began)
+
+
+def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DType
+            ) -> Iterator[tuple[Tensor, Buffer]]:
+    """Convert cotangents of 16-bit ops to the types in which the tape stores them."""
+    for x, g in cotangents:
+        if g is not None and x.requires_grad:
+            yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
 def _moved(x: Tensor, before: Device) -> TapeError:
@@ -324,3 +376,135 @@ def _shown(held: object) -> str:
     if isinstance(held, Tensor):
         return f"one of shape {held.shape} and type {held.dtype} on {held.device}"
     return f"a {type(held).__name__}"
+
+
+# ------------------------------------------------------------------------------------------ cotangents
+
+
+class SliceCotangent:
+    """The cotangent of a tensor of which slices were used: contiguous parts, zeros elsewhere.
+
+    If the parts cover the whole tensor, as queries, keys and values do, they are copied side by side, without filling
+    and adding zeros: ``q, k, v = t[:n], t[n:2*n], t[2*n:]`` gives [dq, dk, dv].
+    """
+
+    def __init__(self, shape: Shape, start: int, part: Buffer, spread: Callable[[], Buffer]) -> None:
+        self.shape = shape
+        self._parts = [(start, part, spread)]  # first element, cotangent, function that pads it with zeros
+
+    def extend(self, other: SliceCotangent) -> None:
+        """Add the parts of another cotangent of the same tensor."""
+        self._parts += other._parts
+
+    def whole(self) -> Buffer:
+        """Return the sum of all parts as a buffer."""
+        parts = sorted(self._parts, key=lambda part: part[0])
+        ends = list(accumulate(part.size for _, part, _ in parts))
+        backend = parts[0][1].backend
+        if len(parts) == 1 or ends[-1] != prod(self.shape) or [start for start, *_ in parts] != [0, *ends[:-1]]:
+            return reduce(partial(backend.launch, add), [spread() for *_, spread in self._parts])
+        out = backend.alloc(self.shape, parts[0][1].dtype)
+        for start, part, _ in parts:
+            backend.launch(copy, part, into=out.view(part.shape, start))
+        return out
+
+
+Cotangent = Buffer | SliceCotangent
+
+
+def whole(g: Cotangent) -> Buffer:
+    """Return a cotangent as a buffer."""
+    return g.whole() if isinstance(g, SliceCotangent) else g
+
+
+def plus(known: Cotangent, g: Cotangent) -> Cotangent:
+    """Add two cotangents of one tensor; slices stay slices, 16-bit numbers are added in float32."""
+    if isinstance(known, SliceCotangent) and isinstance(g, SliceCotangent):
+        known.extend(g)
+        return known
+    g = whole(g)
+    return converted(launch_on(g)(add, whole(known), g), g.dtype)
+
+
+def shaped_like(x: Any, g: Cotangent) -> Cotangent:
+    """Undo broadcasting: `g` summed over the axes along which `x` was repeated."""
+    shape = x.buffer.shape
+    return g if g.shape == shape or isinstance(g, SliceCotangent) else sum_to(launch_on(g), g, shape)
+
+
+def stored_for(x: Any, g: Buffer, made_of: DType) -> Buffer:
+    """Convert `g` to the type in which a cotangent of `x` is stored: the tensor's own, float32 for a parameter.
+
+    f16 cotangents carry the loss scale, and so does `g` if a rule made it of an f16 cotangent (`made_of`).
+    """
+    stored = F32 if x.node is None else x.buffer.dtype
+    if (stored is F16) is not (made_of is F16):
+        g = scaled(g) if stored is F16 else unscaled(g)
+    return converted(g, stored)
+
+
+# ------------------------------------------------------------------------------------------ changed values
+
+
+def repeated_since() -> int:
+    """Return when the first call of a checkpointed function ended that runs for the second time; 0 otherwise."""
+    here = current()
+    return 0 if here is None else here.repeats
+
+
+def any_changed(saved: object, since: int) -> bool:
+    """Return whether a buffer in what a rule saved was overwritten since."""
+    if LATEST.last <= since:
+        return False
+    for x in saved if type(saved) is tuple else (saved,):
+        if type(x) is Buffer:
+            changes = x.block.changes
+            if changes is not None and changes.last > since and x.changed_since(since):
+                return True
+        elif type(x) is tuple and any(y.changed_since(since) for y in buffers_in(x)):
+            return True
+    return False
+
+
+def buffers_in(saved: object) -> Iterator[Buffer]:
+    """Yield all buffers in what a rule saved."""
+    if isinstance(saved, Buffer):
+        yield saved
+    elif isinstance(saved, (tuple, list)):
+        for x in saved:
+            yield from buffers_in(x)
+
+
+def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors: Iterable[Any]) -> None:
+    """Raise if a buffer older than `since` was overwritten after it; messages name the tensor that it belongs to."""
+    for x in buffers:
+        if x.block.made < since and x.changed_since(since):
+            what = next((called(t) for t in tensors if t.buffer.overlaps(x) and t.buffer.backend is x.backend),
+                        f"the result of {function}, of shape {x.shape},")
+            raise TapeError(f"backward: {what} was changed after {function} had computed with it, and its gradient "
+                            f"needs the values it had. Change it after backward, or compute the loss again.")
+
+
+def called(t: Any) -> str:
+    kind = "parameter" if t.requires_grad and t.node is None else "tensor"
+    return f"{kind} {t.name!r} of shape {t.buffer.shape}" if t.name else f"a {kind} of shape {t.buffer.shape}"
+
+
+def checked(launch: Run, since: int, function: str, tensors: Iterable[Any], buffers: object) -> Run:
+    """Return a launch that refuses overwritten operands; 16-bit `buffers` are checked now, as rules widen those."""
+    refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], since, function, tensors)
+    return _Checked(launch, since, function, tensors)
+
+
+class _Checked:
+    """`Backend.launch` that refuses overwritten operands, except those it updates, such as running averages."""
+
+    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Any]) -> None:
+        self._launch = launch
+        self._what = since, function, tensors
+
+    def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+                 **params: object) -> Returned:
+        moved = [i - primitive.outputs for i in primitive.updates]
+        refuse_changed([x for i, x in enumerate(operands) if i not in moved], *self._what)
+        return self._launch(primitive, *operands, into=into, **params)

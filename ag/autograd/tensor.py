@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
-from ag.autograd.unchanged import any_changed, checked
-from ag.engine.arena import now
-from ag.engine.buffer import Buffer, Run
-from ag.engine.dtype import DType
+from ag.engine.buffer import Buffer
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import host_array
 from ag.engine.kernels.elementwise import copied
@@ -41,47 +37,6 @@ IDS = count(1)  # of all tensors of the process
 OPS: dict[str, Callable[..., Any]] = {}
 # Operators that are not ops, filled by the modules above at import.
 HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
-
-
-class Node:
-    """One recorded op: its gradient rule, its inputs, and what the rule needs."""
-
-    __slots__ = ("half", "inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
-
-    def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
-                 need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
-        self.order = now()  # position in time: inputs come before
-        self.name = name  # of the op, for messages
-        self.vjp = vjp  # vjp(launch, cotangent, saved, need, *params): one cotangent or None per input
-        self.inputs = inputs
-        self.need = need  # inputs that want a cotangent
-        self.saved = saved  # kept by the forward pass
-        self.params = params
-        self.half = half  # an input has 16 bits
-        self.spent = False
-
-    def __lt__(self, other: Node) -> bool:
-        return self.order > other.order  # a heap of nodes yields the newest first
-
-    def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
-        """Return the inputs, each with its cotangent or None, given the output's."""
-        launch: Run = total.backend.launch
-        if any_changed(self.saved, self.order):
-            launch = checked(launch, self.order, self.name, self.inputs, self.saved)
-        cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
-        return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
-
-    def spend(self) -> None:
-        """Free what was saved; a second backward raises."""
-        self.inputs, self.saved, self.spent = (), None, True
-
-
-def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DType
-            ) -> Iterator[tuple[Tensor, Buffer]]:
-    """Convert cotangents of 16-bit ops to the types in which the tape stores them."""
-    for x, g in cotangents:
-        if g is not None and x.requires_grad:
-            yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
 def grads_of(tensors: Iterable[Tensor]) -> Iterator[Tensor | PendingGrad | None]:
@@ -129,9 +84,9 @@ class Tensor(metaclass=Named):
     __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
     __pandas_priority__ = 5000  # pandas leaves operators between its objects and tensors to the tensor
 
-    node: Node | None
+    node: Any  # of the op that computed it (`ag.autograd.tape.Node`), or None
 
-    def __init__(self, buffer: Buffer, requires_grad: bool = False, node: Node | None = None) -> None:
+    def __init__(self, buffer: Buffer, requires_grad: bool = False, node: Any = None) -> None:
         if type(buffer) is not Buffer:
             raise TypeError(f"Tensor: a {type(buffer).__name__} was given; tensors are made of values by "
                             f"ag_tensor(values), and parameters by ag_param(values).")

@@ -378,7 +378,7 @@ class _ArraySlot:
     def __init__(self, example: Array) -> None:
         self.example: Array | None = example
         self.targets: list[Buffer] = []  # one per use
-        self.checks: list[Callable[[Array], object]] = []
+        self.checks: list[tuple[int, Callable[[Array], object]]] = []  # see `_check`
 
     def stands_for(self, array: Array) -> bool:
         """Return whether `array`, which begins where the example does, is all of it, perhaps in another shape."""
@@ -395,10 +395,11 @@ class _ArraySlot:
     def close(self, recording: Recording, gradients: Sequence[Buffer] = ()) -> None:
         """End recording: free the example, and keep the checks of values."""
         example, self.example = self.example, None
-        self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
+        self.checks = [(limit, refuse) for buffer, limit, refuse in recording.limits
+                       if any(buffer is t for t in self.targets)]
         whole = next((t.dtype for t in self.targets if not t.dtype.is_float), None)
         if whole is not None and not self.checks and not np.can_cast(cast(Array, example).dtype, np.int32):
-            self.checks.append(partial(stored, dtype=whole))  # raises as an upload does
+            self.checks.append((0, partial(stored, dtype=whole)))  # raises as an upload does
 
     def place(self, shape: Shape) -> Buffer | Callable[[Array, _Given], None]:
         """Return the only target if values go there unchanged; else the method that adds all targets."""
@@ -431,7 +432,7 @@ class Arguments:
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
                 self.labels[id(slot.target.block)] = "argument", i
-        self._checks: list[tuple[int, Callable[[Array], object]]] = []  # of values, by argument
+        self._checks: list[tuple[int, int, Callable[[Array], object]]] = []  # of values, by argument
         self._numbers: list[Buffer] = []  # kept alive, as labels refer to ids of their blocks
 
     def placeholders(self) -> list[Tensor | StepArgument]:
@@ -508,7 +509,7 @@ class Arguments:
         for i, slot in enumerate(self._slots):
             slot.close(recording, gradients)
             if isinstance(slot, _ArraySlot):
-                self._checks += [(i, check) for check in slot.checks]
+                self._checks += [(i, *check) for check in slot.checks]
         for _, made in self._made:
             made.close(recording)
         self._examples.clear()
@@ -541,13 +542,13 @@ class Arguments:
 
     def check(self, args: Args) -> None:
         """Raise if a value is not allowed, or numpy makes another kind of array of the arguments."""
-        for i, check in self._checks:
-            check(args[i])
+        for i, limit, refuse in self._checks:
+            _check(args[i], limit, refuse)
         if self._recipes:
             values = self._values(args)
             for number, slot in self._made:
-                for of_made in slot.checks:
-                    of_made(np.asarray(values[number]))
+                for limit, refuse in slot.checks:
+                    _check(np.asarray(values[number]), limit, refuse)
             self._known = args, values
 
     def _values(self, args: Args) -> list[Value]:
@@ -568,6 +569,18 @@ class Arguments:
             for number, made in self._made:
                 made.give(np.asarray(values[number]), found)
         return found
+
+
+_UNSIGNED = {np.dtype(kind + size): np.dtype("u" + size) for kind in "iu" for size in "1248"}
+_LIMITS = {dtype: int(np.iinfo(dtype).max) + 1 for dtype in _UNSIGNED}
+
+
+def _check(values: Any, limit: int, refuse: Callable[[Array], object]) -> None:
+    """Call `refuse`, which raises if it must, unless all values are whole numbers from 0 to below a limit."""
+    unsigned = _UNSIGNED.get(values.dtype)
+    if unsigned is None or not values.size or (  # hot path: a negative number would be one of `_LIMITS` or more
+            np.maximum.reduce(values.view(unsigned), axis=None) >= min(limit, _LIMITS[values.dtype])):
+        refuse(values)
 
 
 def _address(array: Any) -> int:

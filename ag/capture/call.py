@@ -13,7 +13,8 @@ from operator import is_
 from typing import Any
 from weakref import ref
 
-from ag.autograd.tensor import Node, Tensor, type_name
+from ag.autograd.tape import Node
+from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, classes_in, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
 from ag.capture.arguments import Args, Arguments

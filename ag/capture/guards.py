@@ -86,6 +86,10 @@ class Notes:
                 self._names.add(name)
             self._flat += contents(name.value)
 
+    def watch(self, container: object) -> None:
+        """Compare the items of a container, too."""
+        self._flat += contents(container)
+
     def tensors(self, tensors: Sequence[Tensor]) -> None:
         """Note the buffers of tensors from before the step."""
         for x in tensors:

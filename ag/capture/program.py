@@ -15,6 +15,7 @@ from operator import is_, itemgetter
 from typing import NamedTuple, cast
 from weakref import ref
 
+from ag.autograd.operands import plain_tensor
 from ag.autograd.tape import CONTEXT as OF_TAPE
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.capture.arguments import Args
@@ -45,6 +46,8 @@ class CapturedProgram:
         self.trace, self.effects, self._structure = call.trace, notes.effects, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend, self._thread = cast(Device, recording.backend), thread
+        for container in recording.containers:
+            notes.watch(container)
         results = _Results(recording)
         read = [leaf for leaf in notes.leaves.values() if leaf.read]
         self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
@@ -325,4 +328,4 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
 def _result(program: Program, buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
     is_small = buffer.block.nbytes <= _SMALL  # copied now, as most are held until the next call
     lent = program.copied(buffer) if is_small else copy_on_write(buffer, thread)
-    return Tensor(lent, needs_grad, ENDED if needs_grad else None)
+    return plain_tensor(lent, ENDED) if needs_grad else plain_tensor(lent)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.create import host_values
+from ag.autograd.operands import host_values
 from ag.autograd.tensor import TensorLike
 from ag.data.dataloader import Batch
 from ag.data.image_folder import ImageFolder

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.autograd.create import host_values
+from ag.autograd.operands import host_values
 from ag.autograd.tensor import Tensor
 from ag.data.threads import Check, Lock
 from ag.engine.primitive import Array

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ag.engine.arena import Arena, Block, guard_words
-from ag.engine.buffer import Buffer, note_written
+from ag.engine.buffer import Buffer, fix, note_written
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
@@ -25,6 +25,8 @@ from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 from ag.names import Making
+
+_CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
 
 class DeviceInfo(NamedTuple):
@@ -123,8 +125,8 @@ class Backend(ABC):
     timestamps: bool = False  # whether the device can say itself how long it has worked, as `meter` needs it
 
     @cached_property
-    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
-        """Buffers of one number each, by number and element type; `ag.autograd.create` shares them among ops."""
+    def constants(self) -> dict[tuple[float | str, DType, Shape], Buffer]:
+        """Buffers of one number each, by number and element type; see `constant`."""
         return {}
 
     @cached_property
@@ -159,6 +161,22 @@ class Backend(ABC):
         buffer = self.alloc(shape, dtype)
         self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
+
+    def constant(self, value: float, dtype: DType, shape: Shape = ()) -> Buffer:
+        """Return a buffer of one number that all ops share; nothing may write there."""
+        key = value or str(value), dtype, shape  # 0.0 and -0.0 are equal, and not the same
+        found = self.constants.get(key)
+        if found is None:
+            number = float(value)
+            if len(self.constants) >= _CONSTANTS_KEPT:
+                self.constants.clear()
+            found = self.alloc(shape, dtype)
+            self.upload(np.full(shape, value), found)
+            if shape == ():
+                found.constant = number
+            fix(found)
+            self.constants[key] = found
+        return found
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         """Make the object that the backend finds in `Buffer.native`."""

@@ -91,7 +91,7 @@ Change = Callable[[Interpreter], None]
 
 
 def in_python() -> tuple[Callable[[], Interpreter | None], Callable[[], Above], Change, Change]:
-    """Return `current`, `recording_here`, `enter` and `leave`, as ag/native/interpreter.c has them."""
+    """Return `current`, `recording_here`, `enter` and `leave`, as ag/native/op.c has them."""
     local = _Local()
 
     def enter(interpreter: Interpreter) -> None:

@@ -162,8 +162,9 @@ class Recording(Interpreter):
         # by what they guard, each once; called before every replay, they say what the recording depends on and has
         # changed, or None
         self.guards: dict[str, Callable[[], str | None]] = {}
-        # called with the host values that a replay puts into that buffer; they raise if the values are not allowed
-        self.value_checks: list[tuple[Buffer, Callable[[Array], None]]] = []
+        self.containers: list[object] = []  # that must have the same items before every replay
+        # ids that a replay puts into a buffer are below a limit; for others the function raises
+        self.limits: list[tuple[Buffer, int, Callable[[Array], None]]] = []
         self.launches: list[Launch] = []  # what was launched so far; once it is compiled, what the program launches
         self.views: list[ReferenceType[Buffer]] = []  # views that the thread made meanwhile
         # blocks (by `id`) that were allocated for it; none dies before the recording is closed

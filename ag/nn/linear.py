@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ag.autograd.create import ag_param, as_input
+from ag.autograd.create import ag_param
+from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false

@@ -5,11 +5,11 @@ Operand and result differ in device or type, so neither uses `op`; each records 
 
 from __future__ import annotations
 
-from ag.autograd.create import move_cotangent, to_buffer
+from ag.autograd.create import move_cotangent
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Node, Tensor, register, tensor_given
-from ag.autograd.unchanged import refuse_changed, repeated_since
+from ag.autograd.operands import to_buffer
+from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
+from ag.autograd.tensor import Tensor, register, tensor_given
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of

@@ -1,7 +1,7 @@
 """Slices of a tensor, and tensors concatenated along an axis.
 
 A launch works along one axis, the middle one of three.  A slice along several axes is one launch for each.  The class
-`ag.autograd.cotangent.SliceCotangent` leaves out the zeros in the gradient of a slice.
+`ag.autograd.tape.SliceCotangent` leaves out the zeros in the gradient of a slice.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from operator import index
 from types import EllipsisType
 from typing import SupportsIndex
 
-from ag.autograd.cotangent import SliceCotangent
 from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, moving_op
+from ag.autograd.tape import SliceCotangent
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import insert, part, resized, spread
 from ag.engine.shape import Shape, is_whole, normalize_axis

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.operands import CLASS_RULE, checked_ids
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
@@ -19,7 +20,6 @@ from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softma
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
 from ag.ops.convert import ag_cast
-from ag.ops.embedding import CLASS_RULE, checked_ids
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 

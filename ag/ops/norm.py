@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.tape import repeated_since
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.autograd.unchanged import repeated_since
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import mul, scale, sub
 from ag.engine.kernels.norm import (

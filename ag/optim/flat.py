@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.autograd.create import lift
+from ag.autograd.operands import lift
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, F64, I32, DType

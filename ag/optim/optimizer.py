@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from ag.autograd.create import lift
 from ag.autograd.half import FIRST_SCALE, SCALE_WORDS, LossScale, is_scaled, unfit
+from ag.autograd.operands import lift
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device

@@ -10,12 +10,11 @@ from math import fsum, nan
 
 import numpy as np
 
-from ag.autograd.create import host_values
+from ag.autograd.operands import CLASS_RULE, host_values, refuse_outside
 from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
-from ag.ops.embedding import CLASS_RULE, refuse_outside
 
 Metric = Callable[[Tensor, Array], object]  # (output, target of the loss) -> one number
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.autograd.tensor import Node
+from ag.autograd.tape import Node
 from ag.engine.device import backend_of
 from ag.engine.random import draw_key, generator_snapshot
 

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 
 import ag
-from ag.autograd.tensor import Node
+from ag.autograd.tape import Node
 from ag.engine.device import backend_of
 
 DEEP = 10_000

@@ -246,7 +246,7 @@ def test_constants_stay_what_they_are(device: str) -> None:
 
 
 def test_writing_to_a_constant_is_refused() -> None:
-    from ag.autograd.create import lift
+    from ag.autograd.operands import lift
     from ag.engine.device import backend_of
     from ag.engine.dtype import F32
 

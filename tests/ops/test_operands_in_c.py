@@ -1,4 +1,4 @@
-"""`operands.c` finds what ops ask of tensors that are alike, and leaves everything else to Python."""
+"""`op.c` finds what ops ask of tensors that are alike, and leaves everything else to Python."""
 
 from __future__ import annotations
 

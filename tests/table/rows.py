@@ -16,7 +16,7 @@ from helpers.devices import DRIVERS, NAMED
 from table.oracles import SEED
 
 import ag
-from ag.autograd.create import to_buffer
+from ag.autograd.operands import to_buffer
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.dtype import as_dtype

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ag.autograd.create import as_array, column, to_buffer
+from ag.autograd.operands import as_array, column, to_buffer
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Device
 from ag.engine.device import default_backend, default_dtype

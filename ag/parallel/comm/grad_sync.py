@@ -7,7 +7,8 @@ from math import isfinite, prod
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor, column
+from ag.autograd.create import ag_tensor
+from ag.autograd.operands import column
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.primitive import Array

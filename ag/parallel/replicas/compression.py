@@ -16,8 +16,8 @@ import numpy as np
 
 from ag.autograd.create import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import is_recording, no_grad
-from ag.autograd.tensor import Node, Tensor
+from ag.autograd.tape import Node, is_recording, no_grad
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, DType

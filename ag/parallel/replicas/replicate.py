@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import is_recording, no_grad
-from ag.autograd.tensor import Node, Tensor
+from ag.autograd.tape import Node, is_recording, no_grad
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.interpreter import current

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from ag.autograd.activation_checkpoint import is_repeating
-from ag.autograd.create import as_input
+from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
 from ag.nn.mode import objects_in

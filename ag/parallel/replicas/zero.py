@@ -19,8 +19,8 @@ import numpy as np
 from ag.autograd.activation_checkpoint import ag_checkpoint
 from ag.autograd.create import ag_param, ag_tensor, fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import Gradients, is_recording, no_grad
-from ag.autograd.tensor import Node, Tensor
+from ag.autograd.tape import Gradients, Node, is_recording, no_grad
+from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of

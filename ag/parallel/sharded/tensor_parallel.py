@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.create import ag_param, as_input
+from ag.autograd.create import ag_param
+from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import backend_of
 from ag.engine.primitive import Array

@@ -15,7 +15,8 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any, cast
 
-from ag.autograd.create import ag_param, lift
+from ag.autograd.create import ag_param
+from ag.autograd.operands import lift
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, copy_on_write, note_written

@@ -1,11 +1,96 @@
-/* The operands of an op's call, checked in compiled code without running Python; the reference is operands.py.
+/* What the call of an op asks first, without running Python: the interpreters of its thread, in two pointers, the
+innermost and the one that records (ag/engine/interpreter.py); and its operands (ag/autograd/operands.py).
 
     Operands(tensor, buffer, ids)   once, of the classes of tensors and buffers, and the counter of tensors
     alike(args, n)                  (device, dtype, buffers, operands, other arguments) if the first n arguments, and
                                     no others, are tensors of one device and type; else None
-    tensor(buffer)                  Tensor(buffer) */
+    tensor(buffer)                  Tensor(buffer)
+    tensor(buffer, node)            Tensor(buffer, True, node) */
 
 #include "native.h"
+
+/* ---------------------------------------------------------------------------------------------- interpreters */
+
+#ifdef _MSC_VER
+#define LOCAL __declspec(thread)
+#else
+#define LOCAL __thread
+#endif
+
+static LOCAL PyObject *innermost, *recording; /* NULL: none; the chain of the first holds the second */
+static PyObject *attribute[2];
+static const char *const ATTRIBUTE[] = {"outer", "records"};
+enum { OUTER, RECORDS };
+
+PyObject *recording_of_thread(void) { return recording; }
+
+static PyObject *current(PyObject *module, PyObject *none) {
+    entered |= IN_OP;
+    (void)module, (void)none;
+    return Py_NewRef(innermost == NULL ? Py_None : innermost);
+}
+
+static PyObject *recording_here(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    return Py_NewRef(recording == NULL ? Py_None : recording);
+}
+
+static int records(PyObject *interpreter) {
+    PyObject *said = PyObject_GetAttr(interpreter, attribute[RECORDS]);
+    const int answer = said == NULL ? -1 : PyObject_IsTrue(said);
+    Py_XDECREF(said);
+    return answer;
+}
+
+static PyObject *enter(PyObject *module, PyObject *interpreter) {
+    const int new = records(interpreter);
+    if (new < 0 || PyObject_SetAttr(interpreter, attribute[OUTER], innermost == NULL ? Py_None : innermost) < 0)
+        return NULL;
+    PyObject *before = innermost;
+    innermost = Py_NewRef(interpreter);
+    Py_XDECREF(before); /* `outer` holds it */
+    if (new)
+        recording = interpreter;
+    (void)module;
+    Py_RETURN_NONE;
+}
+
+/* The interpreter around another, borrowed, as that one holds it; NULL if there is none, with an error if asking fails. */
+static PyObject *around(PyObject *interpreter) {
+    PyObject *outer = PyObject_GetAttr(interpreter, attribute[OUTER]);
+    Py_XDECREF(outer);
+    return outer == Py_None ? NULL : outer;
+}
+
+static PyObject *leave(PyObject *module, PyObject *interpreter) {
+    PyObject *found = innermost;
+    while (found != NULL && found != interpreter)
+        found = around(found);
+    PyObject *outer = found == NULL ? NULL : around(interpreter), *next = outer;
+    while (next != NULL && !PyErr_Occurred() && records(next) == 0)
+        next = around(next);
+    if (PyErr_Occurred())
+        return NULL;
+    if (found != NULL) {
+        PyObject *before = innermost;
+        innermost = Py_XNewRef(outer);
+        recording = next;
+        const int status = PyObject_SetAttr(interpreter, attribute[OUTER], Py_None);
+        Py_DECREF(before);
+        if (status < 0)
+            return NULL;
+    }
+    (void)module;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {{"current", current, METH_NOARGS, "Return the innermost interpreter, or None."},
+                                {"recording_here", recording_here, METH_NOARGS, "Return the one that records, or None."},
+                                {"enter", enter, METH_O, "Enter an interpreter."},
+                                {"leave", leave, METH_O, "Leave an interpreter, and all inside it."},
+                                {NULL, NULL, 0, NULL}};
+
+/* ---------------------------------------------------------------------------------------------- operands */
 
 enum { BACKEND, DTYPE, OF_BUFFER };
 static const char *const BUFFER_SLOT[OF_BUFFER] = {"backend", "dtype"};
@@ -29,7 +114,7 @@ static PyObject *buffer_of(Operands *self, PyObject *x) {
 }
 
 static PyObject *alike(PyObject *me, PyObject *const *given, Py_ssize_t count) {
-    entered |= IN_OPERANDS;
+    entered |= IN_OP;
     Operands *self = (Operands *)me;
     const Py_ssize_t operands = count == 2 ? PyLong_AsSsize_t(given[1]) : -1;
     if (operands < 0 || !PyTuple_CheckExact(given[0])) {
@@ -66,19 +151,19 @@ static PyObject *alike(PyObject *me, PyObject *const *given, Py_ssize_t count) {
     return found;
 }
 
-static PyObject *tensor(PyObject *me, PyObject *buffer) {
+static PyObject *tensor(PyObject *me, PyObject *const *given, Py_ssize_t count) {
     Operands *self = (Operands *)me;
-    if (Py_TYPE(buffer) != self->buffer)
-        return PyObject_CallOneArg((PyObject *)self->tensor, buffer); /* which says what is wrong */
+    if (count < 1 || count > 2 || Py_TYPE(given[0]) != self->buffer)
+        return PyObject_Vectorcall((PyObject *)self->tensor, given, (size_t)count, NULL); /* which says what is wrong */
     PyObject *id = PyIter_Next(self->ids), *made = id == NULL ? NULL : self->tensor->tp_alloc(self->tensor, 0);
     if (made == NULL) {
         Py_XDECREF(id);
         return NULL;
     }
     *slot(made, self->of_tensor[ID]) = id;
-    *slot(made, self->of_tensor[BUFFER]) = Py_NewRef(buffer);
-    *slot(made, self->of_tensor[REQUIRES_GRAD]) = Py_NewRef(Py_False);
-    *slot(made, self->of_tensor[NODE]) = Py_NewRef(Py_None);
+    *slot(made, self->of_tensor[BUFFER]) = Py_NewRef(given[0]);
+    *slot(made, self->of_tensor[REQUIRES_GRAD]) = Py_NewRef(count == 2 ? Py_True : Py_False);
+    *slot(made, self->of_tensor[NODE]) = Py_NewRef(count == 2 ? given[1] : Py_None);
     *slot(made, self->of_tensor[GRAD]) = Py_NewRef(Py_None);
     *slot(made, self->of_tensor[NAME]) = Py_NewRef(Py_None);
     return made;
@@ -119,12 +204,14 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     return (PyObject *)self;
 }
 
-static PyMethodDef methods[] = {{"alike", (PyCFunction)(void (*)(void))alike, METH_FASTCALL, "See the head of operands.c."},
-                                {"tensor", tensor, METH_O, "See the head of operands.c."},
+static PyMethodDef methods[] = {{"alike", (PyCFunction)(void (*)(void))alike, METH_FASTCALL, "See the head of op.c."},
+                                {"tensor", (PyCFunction)(void (*)(void))tensor, METH_FASTCALL, "See the head of op.c."},
                                 {NULL, NULL, 0, NULL}};
 static PyType_Slot type_slots[] = {{Py_tp_new, make},     {Py_tp_dealloc, clear_and_free},   {Py_tp_traverse, traverse},
                                    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL}};
 static PyType_Spec spec = {"ag.native._code.Operands", sizeof(Operands), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
 
-int add_operands(PyObject *module) { return add_type(module, &spec); }
+int add_op(PyObject *module) {
+    return intern(attribute, ATTRIBUTE, 2) < 0 || PyModule_AddFunctions(module, functions) < 0 ? -1 : add_type(module, &spec);
+}
