@@ -20,9 +20,9 @@ from ag.autograd.tape import CONTEXT as OF_TAPE
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.capture.arguments import Args
 from ag.capture.call import ENDED, RecordedCall, filled
-from ag.engine.arena import Block
+from ag.engine.arena import Block, now
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, Device, Writes, copy_on_write, copy_out
+from ag.engine.buffer import LATEST, Buffer, Device, copy_on_write, copy_out, note_written
 from ag.engine.device import CONTEXT as OF_DEVICE
 from ag.engine.dtype import U32, DType
 from ag.engine.program import Program, Recording
@@ -100,7 +100,7 @@ class CapturedProgram:
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
         self.sharers: list[tuple[Block, Sequence[object]]] = []  # of each block after the last call
-        self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
+        self._writes = _Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
         self._changed = _stretches([b for b in written if id(b.block) not in recording.made])
         self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
@@ -153,8 +153,8 @@ class CapturedProgram:
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
         changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back] if self._copied_back else []
-        others = [leaf for leaf, now in zip(self._grads, grads_of(self._leaves), strict=True)
-                  if now is not leaf[1]] if self._grads else []
+        others = [leaf for leaf, grad in zip(self._grads, grads_of(self._leaves), strict=True)
+                  if grad is not leaf[1]] if self._grads else []
         for x, _ in others:
             x.set_grad(None)
         copied = False
@@ -236,6 +236,22 @@ def _stretches(buffers: list[Buffer]) -> list[Buffer]:
             end = max(last.address + last.nbytes, b.address + b.nbytes)
             joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32)
     return joined
+
+
+class _Writes:
+    """`note_written` of the same buffers for every run of a program: quicker, as nothing is looked up."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        note_written(*buffers)
+        self._places = [(b.block.changes, (b.address, b.shape, b.dtype.itemsize)) for b in buffers
+                        if b.block.changes is not None]
+
+    def note(self) -> None:
+        """Note that they have other elements from now on."""
+        time = now()
+        for changes, place in self._places:
+            changes.last = changes.places[place] = time
+        LATEST.last = time
 
 
 class _Pending(PendingGrad):

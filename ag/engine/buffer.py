@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from threading import RLock, get_ident
 from typing import Any, NoReturn, Protocol
@@ -268,22 +268,6 @@ def note_written(*buffers: Buffer) -> None:
         LATEST.last = changes.last = changes.places[buffer.address, buffer.shape, buffer.dtype.itemsize] = now()
         if (recording := recording_here()) is not None:
             recording.wrote(block, changes.last)
-
-
-class Writes:
-    """`note_written` of the same buffers for every run of a program: quicker, as nothing is looked up."""
-
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
-        note_written(*buffers)
-        self._places = [(b.block.changes, (b.address, b.shape, b.dtype.itemsize)) for b in buffers
-                        if b.block.changes is not None]
-
-    def note(self) -> None:
-        """They have other elements from now on."""
-        time = now()
-        for changes, place in self._places:
-            changes.last = changes.places[place] = time
-        LATEST.last = time
 
 
 LATEST = Changes()  # of any block, so that most questions need no look at a single one

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -25,6 +26,7 @@ from ag.engine.cpu_threads import WIDE, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
+from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
@@ -102,6 +104,8 @@ class NumpyProgram:
     def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
         self._backend = backend
         self._launches = launches
+        # makes a copy of a result of the last run
+        self.copied: Callable[[Buffer], Buffer] = partial(backend.launch, copy)
         self._calls = [backend.call(x.primitive, x.buffers, x.params) for x in launches]
 
     @property
@@ -125,12 +129,6 @@ class NumpyProgram:
             else:
                 for launch, call in zip(self._launches, self._calls, strict=True):
                     self._backend.timed(launch.primitive, call)
-
-    def copied(self, result: Buffer) -> Buffer:
-        """A copy of a result of the last run."""
-        into = self._backend.alloc(result.shape, result.dtype)
-        overwrite(into.native, result.native)
-        return into
 
     def close(self) -> None:
         """Forget calls and buffers."""

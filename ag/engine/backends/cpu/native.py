@@ -16,9 +16,7 @@ from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer, note_written
-from ag.engine.dtype import F32
 from ag.engine.interpreter import recording_here
-from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program
 from ag.native import code as _code
@@ -54,12 +52,6 @@ class NativeProgram(NumpyProgram):
         self._backend.put(given)
         for call in self._runs:
             call()
-
-    def copied(self, result: Buffer) -> Buffer:
-        """A copy of a result of the last run; small ones, which most losses are, in one call of compiled code."""
-        if result.dtype is not F32 or self._backend.settings.events is not None:
-            return super().copied(result)
-        return self._backend.launch(copy, result)
 
     def close(self) -> None:
         """Forget calls and buffers."""
