@@ -342,6 +342,10 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
 
 
 def _result(program: Program, buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
-    is_small = buffer.block.nbytes <= _SMALL  # copied now, as most are held until the next call
-    lent = program.copied(buffer) if is_small else copy_on_write(buffer, thread)
+    if buffer.block.nbytes > _SMALL:
+        lent = copy_on_write(buffer, thread)
+    elif program.quick_copy is not None and Backend.settings.events is None:
+        lent = program.quick_copy(buffer)  # at once, as most are held until the next call
+    else:
+        lent = program.copied(buffer)
     return plain_tensor(lent, ENDED) if needs_grad else plain_tensor(lent)

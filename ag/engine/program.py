@@ -63,6 +63,8 @@ Given = Sequence[tuple[Buffer, Array | Buffer]]  # buffers, and what is put ther
 class Program(Protocol):
     """Recorded launches that can be run again."""
 
+    quick_copy: Callable[[Buffer], Buffer] | None  # `copied` in one call of compiled code, if no events are noted
+
     @property
     def launches(self) -> int: ...
 

@@ -1,6 +1,6 @@
-/* `Launch`: `Backend.launch` of small tensors in one call of compiled code. Anything new or unusual falls back to the
-method in Python. Usual: one result, nothing records or takes times, operands of this device in blocks of their own, and
-shapes, types and parameters that came before. It is given, once:
+/* `Launch`: `Backend.launch` in one call of compiled code; the method in Python is its specification, and does what is
+unusual. Usual: one result, nothing records or takes times, operands of this device in blocks of their own, and shapes,
+types and parameters that came before, or that `prepare` plans. It is given, once:
 
     place       the device: its `arena` gives memory, and its `starts` make pointers of addresses
     table       name of a primitive -> (ready, names): (shape, type, ..., parameters...) -> a `Ready` or None, and the
@@ -8,8 +8,11 @@ shapes, types and parameters that came before. It is given, once:
     settings                    `events` is None if nothing takes times
     slowly, written             the method in Python; told of a buffer before it is written
     buffer, block, bits         the classes of buffers and of blocks on no loan; bits of an address within a segment
-    address, record, command    what runs a row of words on a CPU, else 0; what takes a command elsewhere; its class
+    address, record, command    on a CPU: what runs a row of words; what runs a row that threads share; a class
+                                elsewhere: 0; what takes a command; its class
     constant                    ((object, name, value), ...): attributes that must have these values
+    prepare                     of a primitive, a key, operands and parameters: makes the `Ready` and puts it there,
+                                or returns None; left out: Python launches what is new
 
 A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair, for operands that all begin at a multiple of
 16 bytes and for others: None, or a tuple with the items of `RECIPE`. `Run` replays a small program of the CPU. */
@@ -18,7 +21,7 @@ A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair, for 
 #include <stdint.h>
 #include <string.h>
 
-enum { OPERANDS = 8, KEY = 32, WORDS = 128, HEAD = 3 };            /* the most of each; words before the pointers */
+enum { OPERANDS = 8, KEY = 32, WORDS = 128, SHARED = 2, HEAD }; /* the most of each; a word; words before the pointers */
 enum { NBYTES = 1, SHAPE, DTYPE, ROW };                           /* items of `Ready` */
 enum { KERNEL, ALGORITHMS, BEFORE, AFTER, GRID, ENDS, WRITES, SECONDS, WHOLE, FIRST, RECIPE };
 /* a recipe: the kernel; algorithms by segments; push constants before the places of operands, and behind; workgroups;
@@ -34,7 +37,7 @@ typedef struct {
     Py_ssize_t slot[SLOTS];
     int bits;
     void (*run)(const int64_t *);
-    PyObject *record, *constant;
+    PyObject *record, *constant, *prepare; /* the last: NULL, if there is none */
     PyTypeObject *command;
 } Launch;
 
@@ -51,10 +54,30 @@ static int ordinary(Launch *self, PyObject *x) {
            Py_TYPE(FIELD(self, x, BLOCK)) == self->block;
 }
 
-/* The entry of `ready` for a call, and into what it puts its result, both borrowed; NULL without an error where Python
-   has to look. */
-static PyObject *known(Launch *self, PyObject *entry, PyObject *const *args, Py_ssize_t operands, PyObject *kwnames,
-                       PyObject **into) {
+/* The entry that `prepare` makes for a call, a new reference; NULL, perhaps with an error, if there is none. */
+static PyObject *prepared(Launch *self, PyObject *primitive, PyObject *key, PyObject *const *args, Py_ssize_t operands,
+                          PyObject *kwnames) {
+    PyObject *tensors = PyTuple_New(operands), *params = PyDict_New(), *found = NULL;
+    const Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    int status = tensors == NULL || params == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < operands; i++)
+        PyTuple_SET_ITEM(tensors, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; status == 0 && i < given; i++)
+        if (ITEM(kwnames, i) != attribute[INTO])
+            status = PyDict_SetItem(params, ITEM(kwnames, i), args[operands + i]);
+    if (status == 0)
+        found = PyObject_CallFunctionObjArgs(self->prepare, primitive, key, tensors, params, NULL);
+    Py_XDECREF(tensors);
+    Py_XDECREF(params);
+    if (found == Py_None)
+        Py_CLEAR(found);
+    return found;
+}
+
+/* The entry of `ready` for a call, a new reference, and into what it puts its result, borrowed; NULL, perhaps with an
+   error, where Python has to look. */
+static PyObject *known(Launch *self, PyObject *primitive, PyObject *entry, PyObject *const *args, Py_ssize_t operands,
+                       PyObject *kwnames, PyObject **into) {
     PyObject *ready = ITEM(entry, 0), *names = ITEM(entry, 1), *items[KEY];
     Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames), wanted = PyTuple_GET_SIZE(names), count = 0;
     *into = NULL;
@@ -86,13 +109,14 @@ static PyObject *known(Launch *self, PyObject *entry, PyObject *const *args, Py_
         return NULL;
     for (Py_ssize_t i = 0; i < count; i++)
         PyTuple_SET_ITEM(key, i, Py_NewRef(items[i]));
-    PyObject *found = PyDict_GetItemWithError(ready, key);
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(ready, key));
+    if (found == NULL && self->prepare != NULL && !PyErr_Occurred())
+        found = prepared(self, primitive, key, args, operands, kwnames);
     Py_DECREF(key);
-    if (found == NULL || found == Py_None || !PyObject_IsTrue(ITEM(found, ROW)))
-        return NULL;
-    if (*into != NULL && (!ordinary(self, *into) || FIELD(self, *into, DTYPE_OF) != ITEM(found, DTYPE) ||
-                          PyObject_RichCompareBool(FIELD(self, *into, SHAPE_OF), ITEM(found, SHAPE), Py_EQ) != 1))
-        return NULL;
+    if (found == NULL || found == Py_None || !PyObject_IsTrue(ITEM(found, ROW)) ||
+        (*into != NULL && (!ordinary(self, *into) || FIELD(self, *into, DTYPE_OF) != ITEM(found, DTYPE) ||
+                           PyObject_RichCompareBool(FIELD(self, *into, SHAPE_OF), ITEM(found, SHAPE), Py_EQ) != 1)))
+        Py_CLEAR(found);
     return found;
 }
 
@@ -140,7 +164,7 @@ static int64_t pointer(Launch *self, PyObject *x, PyObject *starts) {
     return (int64_t)(address + PyLong_AsLongLong(PyList_GET_ITEM(starts, (Py_ssize_t)segment)));
 }
 
-/* Run the kernel; whether that was possible. */
+/* Run the kernel; 1 if that was done, 0 if Python has to, -1 with an error. */
 static int ran(Launch *self, PyObject *row, PyObject *out, PyObject *const *args, Py_ssize_t operands) {
     int64_t words[WORDS];
     Py_ssize_t size = PyBytes_GET_SIZE(row);
@@ -153,6 +177,13 @@ static int ran(Launch *self, PyObject *row, PyObject *out, PyObject *const *args
             can = (words[HEAD + 1 + i] = pointer(self, args[i], starts)) != 0;
     }
     Py_XDECREF(starts);
+    if (can && words[SHARED]) {
+        PyObject *filled = PyBytes_FromStringAndSize((const char *)words, size);
+        PyObject *said = filled == NULL ? NULL : PyObject_CallOneArg(self->record, filled);
+        Py_XDECREF(filled);
+        Py_XDECREF(said);
+        return said == NULL ? -1 : 1;
+    }
     if (can)
         self->run(words);
     return can;
@@ -248,11 +279,12 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
         PyObject *events = PyObject_GetAttr(self->settings, attribute[EVENTS]);
         PyObject *name = events == Py_None && constant(self) ? PyObject_GetAttr(args[0], attribute[NAME]) : NULL;
         PyObject *entry = name == NULL ? NULL : PyDict_GetItemWithError(self->table, name);
-        PyObject *into, *found = entry == NULL ? NULL : known(self, entry, args + 1, operands, kwnames, &into);
+        PyObject *into, *found = entry == NULL ? NULL : known(self, args[0], entry, args + 1, operands, kwnames, &into);
         Py_XDECREF(events);
         Py_XDECREF(name);
+        if (found == NULL && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL; /* an interrupt */
         if (found != NULL) {
-            Py_INCREF(found); /* another thread may forget it while memory is allocated */
             PyObject *out = into == NULL ? made(self, found) : noted(self, into);
             int done = 0;
             if (out != NULL)
@@ -415,6 +447,7 @@ static int traverse(Launch *self, visitproc visit, void *arg) {
     Py_VISIT(self->record);
     Py_VISIT(self->constant);
     Py_VISIT(self->command);
+    Py_VISIT(self->prepare);
     return 0;
 }
 
@@ -429,16 +462,17 @@ static int clear(Launch *self) {
     Py_CLEAR(self->record);
     Py_CLEAR(self->constant);
     Py_CLEAR(self->command);
+    Py_CLEAR(self->prepare);
     return 0;
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *place, *table, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant;
+    PyObject *place, *table, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant, *prepare = NULL;
     unsigned long long address;
     int bits;
-    if (!PyArg_ParseTuple(args, "OO!OOOO!O!iKOO!O!:Launch", &place, &PyDict_Type, &table, &settings,
+    if (!PyArg_ParseTuple(args, "OO!OOOO!O!iKOO!O!|O:Launch", &place, &PyDict_Type, &table, &settings,
                           &slowly, &written, &PyType_Type, &buffer, &PyType_Type, &block, &bits, &address,
-                          &record, &PyType_Type, &command, &PyTuple_Type, &constant))
+                          &record, &PyType_Type, &command, &PyTuple_Type, &constant, &prepare))
         return NULL;
     Launch *self = (Launch *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -456,6 +490,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->record = Py_NewRef(record);
     self->command = (PyTypeObject *)Py_NewRef(command);
     self->constant = Py_NewRef(constant);
+    self->prepare = Py_XNewRef(prepare);
     if (find_slots(self->buffer, SLOT, self->slot, SLOTS) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;

@@ -109,7 +109,7 @@ def test_copies(backend: Backend, compute: Compute) -> None:
 
 def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> None:
     x = buffer(backend, 1, 2)
-    one = ag.autograd.create.lift(1.0, backend, F32, "test").buffer
+    one = ag.autograd.operands.lift(1.0, backend, F32, "test").buffer
     variable = buffer(backend, 1)
     with record(backend) as recording:
         first = backend.launch(mul, backend.launch(scale, x, factor=2.0), one)

@@ -52,7 +52,7 @@ def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str
 
 
 def constant(backend: Backend, value: float) -> Buffer:
-    return ag.autograd.create.lift(value, backend, F32, "test").buffer
+    return ag.autograd.operands.lift(value, backend, F32, "test").buffer
 
 
 def test_an_update_multiplies_with_the_factor(backend: Backend) -> None:

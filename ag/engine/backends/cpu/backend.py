@@ -26,7 +26,6 @@ from ag.engine.cpu_threads import WIDE, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
@@ -101,11 +100,11 @@ def device_info(name: str) -> DeviceInfo:
 class NumpyProgram:
     """Bound calls; the launches keep their buffers alive."""
 
+    quick_copy: Callable[[Buffer], Buffer] | None = None
+
     def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
         self._backend = backend
         self._launches = launches
-        # makes a copy of a result of the last run
-        self.copied: Callable[[Buffer], Buffer] = partial(backend.launch, copy)
         self._calls = [backend.call(x.primitive, x.buffers, x.params) for x in launches]
 
     @property
@@ -129,6 +128,12 @@ class NumpyProgram:
             else:
                 for launch, call in zip(self._launches, self._calls, strict=True):
                     self._backend.timed(launch.primitive, call)
+
+    def copied(self, result: Buffer) -> Buffer:
+        """A copy of a result of the last run."""
+        into = self._backend.alloc(result.shape, result.dtype)
+        overwrite(into.native, result.native)
+        return into
 
     def close(self) -> None:
         """Forget calls and buffers."""

@@ -65,7 +65,7 @@ class Ready(NamedTuple):
     nbytes: int
     shape: Shape
     dtype: DType  # of the result, and how many bytes these take
-    row: bytes  # the launch as words, with zeros for pointers; empty if several threads are to make it
+    row: bytes  # the launch as words, with zeros for pointers
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from copy import copy as copy_of
 from functools import partial
 from itertools import groupby
-from typing import cast
 
 from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer, note_written
-from ag.engine.interpreter import recording_here
-from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
+from ag.engine.kernels.elementwise import copy
+from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program
 from ag.native import code as _code
 
@@ -29,6 +28,7 @@ class NativeProgram(NumpyProgram):
 
     def __init__(self, backend: NativeBackend, launches: list[Launch]) -> None:
         super().__init__(backend, launches)
+        self.quick_copy = partial(backend.launch, copy)
         self._runs: list[Call] = []
         self._memory = backend.memory()  # rows have addresses, and another thread may close the device meanwhile
         rows = [(call, backend.words(x.primitive, x.buffers, x.params))
@@ -72,9 +72,9 @@ class NativeBackend(NumpyBackend):
             setattr(self, "launch", self._compiled_launch(self.launch, kernels))  # noqa: B010 - in the place of the method
 
     def _compiled_launch(self, launch: Callable[..., object], kernels: Library) -> object:
-        """Compile `launch`; what compiled code does not know falls back to it."""
+        """Return `launch` as compiled code, which leaves what is unusual to it."""
         return _code.Launch(self, _table(self._kernels), self.settings, launch, note_written, Buffer, Block,
-                            OFFSET_BITS, kernels.launch_at, None, tuple, ())
+                            OFFSET_BITS, kernels.launch_at, self._run_shared, tuple, (), self._prepare)
 
     def compile_run(self, program: NativeProgram, words: bytes, work: list[int]) -> None:
         """Let compiled code run a program of small launches, whose rows these are; else it calls `run`."""
@@ -115,70 +115,37 @@ class NativeBackend(NumpyBackend):
                 pointers.append(b.address + starts[b.address >> OFFSET_BITS])
         except IndexError:  # of a new segment; other threads may be here, too, so the list is made anew, not added to
             self.check_open()
-            self.starts = [memory.ctypes.data - (number << OFFSET_BITS)
-                           for number, (_, memory) in enumerate(self.arena.segments)]
+            self._find_starts()
             return self._row(plan, buffers)
         return plan.pack(*pointers) + plan.tail
 
-    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
-               **params: object) -> Returned:
-        """`Backend.launch`, with one look-up for all that shapes, types and parameters decide.
+    def _find_starts(self) -> None:
+        self.starts = [memory.ctypes.data - (number << OFFSET_BITS)
+                       for number, (_, memory) in enumerate(self.arena.segments)]
 
-        ``launch.c`` does the same in a third of the time, and falls back to this for what is new to it.
-        """
-        kernel = self._kernels.get(primitive.name)
-        if (kernel is None or primitive.outputs != 1 or primitive.updates or recording_here() is not None
-                or self.settings.events is not None):
-            return super().launch(primitive, *operands, into=into, **params)
-        kinds: list[object] = []
-        for b in operands:
-            if type(b.block) is not Block:
-                b.block.settle()
-            if b.backend is not self:
-                self.check_operands(primitive, operands)
-            kinds += b.shape, b.dtype
-        if params:
-            kinds += kernel.key_of(primitive, params)
-        key = tuple(kinds)
-        try:
-            ready = kernel.ready[key]
-        except KeyError:
-            ready = self._make_ready(kernel, key, primitive, operands, params)
-        if ready is None:
-            return super().launch(primitive, *operands, into=into, **params)
-        plan, nbytes, shape, dtype, _ = ready
-        out = cast("Buffer | None", into)
-        if out is None:
-            out = self.placed(nbytes, shape, dtype)
-        elif type(out) is Buffer and out.backend is self and out.shape == shape and out.dtype is dtype:
-            note_written(out)
-        else:
-            return super().launch(primitive, *operands, into=into, **params)
-        memory = self.memory()
-        self._make(self._row(plan, (out, *operands)), plan.work)
-        del memory
-        return cast("Returned", out)
-
-    def _make(self, row: bytes, work: int) -> None:
-        """Make a launch, whose memory the caller holds."""
-        if work < SHARED_FROM:
-            self.launch_briefly(row)
-        else:
-            self.run(row, 1, work)
-
-    def _make_ready(self, kernel: Kernel, key: tuple[object, ...], primitive: Primitive, operands: tuple[Buffer, ...],
-                    params: Params) -> Ready | None:
-        """Make the entry that `launch` looks up; None if the kernel does not take such operands."""
+    def _prepare(self, primitive: Primitive, key: tuple[object, ...], operands: tuple[Buffer, ...],
+                 params: dict[str, object]) -> Ready | None:
+        """Plan a launch for compiled code, which finds it by `key`; None if Python is to make it."""
+        kernel = self._kernels[primitive.name]
+        if len(kernel.key_of(primitive, params)) > len(params):
+            return None  # `key` does not tell such parameters apart
+        if len(self.starts) < len(self.arena.segments):
+            self._find_starts()
         shape, dtype = primitive.shape(*[b.shape for b in operands], **params), operands[0].dtype
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
             kernel.ready.clear()
         ready = None
         if plan is not None:
-            row = plan.pack(*[0] * (1 + len(operands))) + plan.tail if plan.work < SHARED_FROM else b""
-            ready = Ready(plan, dtype.nbytes(shape), shape, dtype, row)
+            ready = Ready(plan, dtype.nbytes(shape), shape, dtype, plan.pack(*[0] * (1 + len(operands))) + plan.tail)
         kernel.ready[key] = ready
         return ready
+
+    def _run_shared(self, row: bytes) -> None:
+        """Make a launch by several threads."""
+        memory = self.memory()
+        self.run(row, 1, SHARED_FROM)
+        del memory
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
         found = self.words(primitive, buffers, params)
@@ -192,7 +159,11 @@ class NativeBackend(NumpyBackend):
         elif self.settings.events is not None:
             self.timed(primitive, partial(self.run, found[0], 1, found[1]))
         else:
-            self._make(*found)
+            row, work = found
+            if work < SHARED_FROM:
+                self.launch_briefly(row)
+            else:
+                self.run(row, 1, work)
         del memory
 
     def program(self, launches: list[Launch]) -> Program:

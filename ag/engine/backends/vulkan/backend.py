@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -56,6 +57,8 @@ def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int
 
 class VulkanProgram:
     """Recorded sequences; the launches keep their buffers alive."""
+
+    quick_copy: Callable[[Buffer], Buffer] | None = None
 
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
         self._backend = backend
