@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-
 class History(Mapping[str, list[float]]):
     """The numbers of every finished epoch, by name: ``history["loss"]`` is a list with one number per epoch.
 
