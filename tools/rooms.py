@@ -56,7 +56,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "safetensors": ("ag.io.safetensors_file",),
     "onnx": ("ag.io.onnx", "ag.io.weights"),
     "google": ("ag.io.weights",),  # of protobuf, which onnx needs
-    "PIL": ("ag.data.images",),
+    "PIL": ("ag.data.image_folder",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.device_threads",),
     "tqdm": ("ag.parallel", "ag.training.logs"),

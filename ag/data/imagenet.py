@@ -19,8 +19,7 @@ import numpy as np
 from ag.autograd.create import host_values
 from ag.autograd.tensor import TensorLike
 from ag.data.dataloader import Batch
-from ag.data.image_folder import ImageFolder
-from ag.data.images import ImageList
+from ag.data.image_folder import ImageFolder, ImageList
 from ag.engine.primitive import Array
 from ag.engine.random import host_seed
 from ag.engine.shape import counts

@@ -3,9 +3,6 @@
     PyTorch, safetensors        names={...}           here
     0.weight [8, 4]             "0.weight": "layer1_W"   layer1_W [8, 4]
     0.bias [8]                  "0.bias": "layer1_b"     layer1_b [8, 1], as vectors are columns here
-    ONNX: MatMul(x, W), Gemm(x, W)              W is multiplied from the right: its columns are the features
-          MatMul(W, x), Gemm(x, W, transB=1)    its rows are the features, as here
-          Gather(W, ids, axis=1)                a word is a column, as here; by axis=0 a row
 """
 
 from __future__ import annotations
@@ -210,6 +207,10 @@ def onnx_package(function: str) -> None:
 
 def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str, Array], set[str], set[str]]:
     """Return the arrays by name, the names of those with words as columns, and of those to be transposed.
+
+        MatMul(x, W), Gemm(x, W)              W is multiplied from the right: its columns are the features
+        MatMul(W, x), Gemm(x, W, transB=1)    its rows are the features, as here
+        Gather(W, ids, axis=1)                a word is a column, as here; by axis=0 a row
 
     Single numbers and whole numbers, such as factors and axes, are no weights and left out.  A file that cannot be read
     is a CheckpointError.

@@ -13,11 +13,10 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
-from ag.nn.conv import Conv2d
+from ag.nn.conv import Conv2d, GlobalPool, MaxPool
 from ag.nn.layer import Layer, Settings
 from ag.nn.linear import Linear
 from ag.nn.norm import BatchNorm
-from ag.nn.pool import GlobalPool, MaxPool
 from ag.ops.activation import ag_relu
 from ag.ops.arithmetic import ag_add
 

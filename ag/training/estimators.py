@@ -23,8 +23,8 @@ from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
+from ag.training.evaluation import Loss, Trained, predict
 from ag.training.fit import fit
-from ag.training.measuring import Loss, Trained, predict
 
 _TOGETHER = 256  # samples that are predicted at once
 

@@ -18,7 +18,7 @@ from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import absolute, read_regular, replace_file
 from ag.training.callbacks import Callback, Run
-from ag.training.metrics import Mean
+from ag.training.evaluation import Mean
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
