@@ -59,7 +59,6 @@ class Conv2d(Layer):
     (8, 16, 16, 2)
     """
 
-    _adjustable = MappingProxyType({})
     settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "activation", "bias")
     _elsewhere = MappingProxyType({"weight": "W"})
 
@@ -104,7 +103,6 @@ ag_conv2d_layer = Conv2d
 class _Pool(Layer):
     """Base of the pooling layers: a window, and the op that takes it."""
 
-    _adjustable = MappingProxyType({})
     settings = ("size", "stride", "padding")
     _function: str  # the name users know the layer by
     _pooled: Callable[..., Tensor]

@@ -38,7 +38,6 @@ class Embedding(Layer):
     (4, 2, 3)
     """
 
-    _adjustable = MappingProxyType({})
     settings = ("vocab_size", "dim")
     _elsewhere = MappingProxyType({"W": "weight"})
 

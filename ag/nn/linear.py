@@ -46,7 +46,6 @@ class Linear(Layer):
     (3, 1)
     """
 
-    _adjustable = MappingProxyType({})
     settings = ("in_features", "out_features", "activation", "bias")
     _elsewhere = MappingProxyType({"weight": "W"})
 

@@ -7,7 +7,6 @@ many in ResNet-50.
 from __future__ import annotations
 
 from math import prod, sqrt
-from types import MappingProxyType
 
 import numpy as np
 
@@ -64,7 +63,6 @@ class ResNet(Layer):
     (10, 2)
     """
 
-    _adjustable = MappingProxyType({})
     settings = ("depth", "num_classes", "width", "small_input")
     layer1: dict[str, Layer]
     layer2: dict[str, Layer]

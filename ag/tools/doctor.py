@@ -199,6 +199,7 @@ def _link(link: Transport) -> str:
 
 # ---------------------------------------------------------------------------------------------- graphics cards
 
+
 # A driver passes over a card whose node it may not open, so a missing permission looks like a missing card.
 _PATTERNS = ("dri/renderD*", "nvidia[0-9]*")  # of all drivers in Linux itself, and of NVIDIA's own
 
@@ -235,6 +236,7 @@ def _usable(node: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- MPI
+
 
 # Programs that come with MPI are asked in processes of their own, so that MPI is not loaded here.
 _LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"

@@ -86,6 +86,7 @@ def _keeps_denormals(device: str) -> bool:
 
 # ---------------------------------------------------------------------------------------------- transport
 
+
 _TIMES = 3  # the quickest counts
 _ELEMENTS = 1 << 20
 

@@ -20,7 +20,7 @@ from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.model_file import check_arguments
 from ag.io.onnx.graph import ELEMENT, Dims, Graph, Node, Size, Value
-from ag.io.onnx.operators import REFUSED, WRITERS
+from ag.io.onnx.operators import WRITERS
 from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
 from ag.io.safetensors_file import replace_file
 from ag.io.weights import onnx_package
@@ -71,7 +71,7 @@ def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tenso
            number: int) -> Trace | None:
     """Trace the model for a batch made of the example's; None if it takes no single sample."""
     inputs = call.inputs(batches, number)
-    trace = Trace(tensors, inputs, _why_not)
+    trace = Trace(tensors, inputs)
     try:
         traced(lambda: call.run(model, inputs), trace)
     except (AgError, ValueError, IndexError, TypeError) as error:
@@ -90,13 +90,6 @@ def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tenso
 
 def _said(error: BaseException) -> str:
     return str(error).rstrip(".")
-
-
-def _why_not(function: object) -> str | None:
-    """Return the reason why an op cannot be exported; None if it can."""
-    if function in WRITERS:
-        return None
-    return REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
 
 
 def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list[str]:

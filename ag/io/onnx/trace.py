@@ -26,6 +26,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ExportError, ShapeError
 from ag.io.onnx.graph import ELEMENT, Dims, Size, fit
+from ag.io.onnx.operators import REFUSED, WRITERS
 
 _INT64 = 7  # onnx.TensorProto's number of it
 
@@ -166,10 +167,8 @@ class Trace(Interpreter):
 
     exports = True
 
-    def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor],
-                 refused: Callable[[object], str | None]) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
         self._refs: dict[int, Ref] = {}
-        self._refused = refused  # returns the reason why a function cannot be exported, or None
         self._follow: set[Ref] = set()  # what is computed from the inputs
         self.steps: list[Step] = []
         self.constants: list[Array] = []
@@ -199,7 +198,8 @@ class Trace(Interpreter):
         if isinstance(out, Tensor) and out.buffer.backend.recording is not None:
             raise ExportError(f"export_onnx: the model calls {name} in a captured step, which is run otherwise than op "
                               f"by op; export the function without ag_capture.")
-        if (reason := self._refused(function)) is not None:
+        if function not in WRITERS:
+            reason = REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
             raise ExportError(f"export_onnx: {name} {reason}")
         refs = tuple(self._ref(x) for x in operands if isinstance(x, Tensor))
         others = tuple(self._ref(x) if isinstance(x, Tensor) else x for x in params)

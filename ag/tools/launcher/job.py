@@ -296,6 +296,7 @@ class Contacts:
 
 # ---------------------------------------------------------------------------------------------- a job
 
+
 _START = 120.0  # seconds for all ranks to be there
 _FAILED = 60.0  # seconds for the others to end when the script of one has failed
 _LOOK = 0.1  # seconds between two looks at signals and mpiexec
