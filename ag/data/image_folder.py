@@ -157,7 +157,8 @@ class ImageFiles(Samples):
                 raise ValueError(f"it is {image.width} x {image.height}, and with a shorter side of "
                                  f"{fit.shorter_side} it would have more than {library.MAX_IMAGE_PIXELS} pixels")
             room = height - fit.height, width - fit.width
-            top, left = (down % (room[0] + 1), across % (room[1] + 1)) if fit.random_crop else map(_half, room)
+            top, left = (down % (room[0] + 1), across % (room[1] + 1)) if fit.random_crop else (
+                round(side / 2) for side in room)  # rounds as PyTorch's CenterCrop does
             image = image.resize((width, height), bilinear).crop((left, top, left + fit.width, top + fit.height))
         if fit.random_flip and turned >> 63:
             image = image.transpose(library.Transpose.FLIP_LEFT_RIGHT)
@@ -167,11 +168,6 @@ class ImageFiles(Samples):
 def _colours(pixels: Array) -> Array:
     """Return three equal colours for a grey image, others as they are."""
     return np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels
-
-
-def _half(room: int) -> int:
-    """Round as PyTorch's ``CenterCrop`` does."""
-    return round(room / 2)
 
 
 # Decoded in this process, from this file alone: Pillow runs Ghostscript for EPS, and others hold links to files.

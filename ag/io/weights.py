@@ -19,8 +19,8 @@ from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.model_file import check_arguments, tensors_of_file
 from ag.io.safetensors_file import read_regular, read_tensors
-from ag.nn.embedding import Embedding
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
+from ag.nn.linear import Embedding
 from ag.version import install_line
 
 if TYPE_CHECKING:

@@ -269,13 +269,10 @@ class MultiheadAttention(Layer):
         self.n_heads = int(n_heads)
         self.dropout = _rate(dropout)
         self.bias = true_or_false("ag_multihead_attention", "bias", bias)
-        self.W_q, self.W_k, self.W_v, self.W_o = (self._projection() for _ in range(4))
+        shape, limit = (self.d_model, self.d_model), sqrt(3 / self.d_model)
+        self.W_q, self.W_k, self.W_v, self.W_o = (ag_param(host_uniform(shape, -limit, limit)) for _ in range(4))
         if bias:
             self.b_o = ag_param(np.zeros((self.d_model, 1), np.float32))
-
-    def _projection(self) -> Tensor:
-        limit = sqrt(3 / self.d_model)
-        return ag_param(host_uniform((self.d_model, self.d_model), -limit, limit))
 
     @classmethod
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:

@@ -357,7 +357,7 @@ def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
         return given
     kind = data.kind_of_targets()
     if kind == "numbers":
-        return _squared
+        return ag_mse_loss
 
     def cross_entropy(output: TensorLike, target: TensorLike) -> Tensor:
         if kind == "ids" and np.shape(target) == np.shape(output):
@@ -367,10 +367,6 @@ def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
         return ag_softmax_cross_entropy_loss(output, target)
 
     return cross_entropy
-
-
-def _squared(output: TensorLike, target: TensorLike) -> Tensor:
-    return ag_mse_loss(output, target)
 
 
 def _number(function: str, name: str, value: object) -> float:

@@ -142,13 +142,10 @@ def _seen(g: Graph, queries: Dim, keys: Dim) -> str:
     return g.once("LessOrEqual", places[1], g.once("Unsqueeze", places[0], g.whole([1])))
 
 
-def _mean_over_samples(g: Graph, losses: str, ndim: int) -> str:
-    """The mean of all that is left after the classes were added up."""
-    return g.node("ReduceMean", losses, g.whole(range(ndim - 1)), keepdims=0) if ndim > 1 else losses
-
-
 def _negative_sum(g: Graph, x: Value, terms: str) -> str:
-    return g.node("Neg", _mean_over_samples(g, g.node("ReduceSum", terms, g.whole([0]), keepdims=0), x.ndim))
+    """Minus the sum over classes, averaged over samples."""
+    losses = g.node("ReduceSum", terms, g.whole([0]), keepdims=0)
+    return g.node("Neg", g.node("ReduceMean", losses, g.whole(range(x.ndim - 1)), keepdims=0) if x.ndim > 1 else losses)
 
 
 def _weighted(g: Graph, target: Value, logs: str) -> str:
