@@ -50,6 +50,6 @@ from ag.tools.device_table import (
 )
 from ag.tools.doctor import doctor as doctor
 from ag.tools.profile import profile as profile
-from ag.tools.transport_selftest import transport_selftest as transport_selftest
+from ag.tools.probe import transport_selftest as transport_selftest
 from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor
 from ag.training.fit import fit as fit

@@ -24,7 +24,7 @@ import yaml
 
 import ag
 from ag.data import imagenet
-from ag.data.images import ImageList
+from ag.data.image_folder import ImageList
 
 HEADER = "step,epoch,lr,loss,top1,top5"
 

@@ -354,10 +354,10 @@ mutant("capture", "what moved is copied from where it was", "ag/engine/backends/
        "capture/test_inputs.py::test_many_calls_at_once[lavapipe-3]")
 mutant("capture", "a later position does not see all keys", "ag/nn/attention.py", "causal_mask = call.is_first", "pass",
        "nn/test_key_value_cache.py::test_logits_are_those_of_the_whole_sequence[cpu-5-1]")
-mutant("capture", "weights may change", "ag/nn/key_value_cache.py",
+mutant("capture", "weights may change", "ag/nn/attention.py",
        "was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began)", "False",
        "nn/test_key_value_cache.py::test_a_training_step_between_two_positions[cpu]")
-mutant("capture", "layers may be at different positions", "ag/nn/key_value_cache.py",
+mutant("capture", "layers may be at different positions", "ag/nn/attention.py",
        "if before.positions > (least := min(self._cache._lengths())):", "if least := 0:",
        "nn/test_key_value_cache.py::test_a_layer_that_stands_in_two_places")
 mutant("capture", "a captured step keeps what it read", "ag/capture/snapshots.py", "return ref(value)",
@@ -518,7 +518,7 @@ mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._gath
        "data/test_dataloader.py::test_prefetching_changes_nothing")
 mutant("data", "a rank's share begins a sample late", "ag/data/dataloader.py", "begin = rank * each + min(rank, more)",
        "begin = rank * each + rank", "data/test_share.py::test_the_parts_of_all_ranks_are_the_batches")
-mutant("data", "crops are the same in every pass", "ag/data/images.py", "counter=[0, 0, of.number, _CUTS]",
+mutant("data", "crops are the same in every pass", "ag/data/image_folder.py", "counter=[0, 0, of.number, _CUTS]",
        "counter=[0, 0, 0, _CUTS]",
        "data/test_images.py::test_what_is_drawn_follows_from_seed_pass_and_image_alone")
 mutant("data", "a class's number is its line", "ag/data/imagenet.py", "ids.append(id_of[synset])",
@@ -564,7 +564,7 @@ mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "se
 mutant("trainer", "a leaf that is left over counts", "ag/training/data.py", "0.0 if isinstance(leaf, _Spare) else ", "",
        "training/test_fit.py::test_any_number_of_devices_computes_the_same_bits",
        "training/test_fit.py::test_a_leaf_that_is_left_over_counts_nothing")
-mutant("trainer", "batches count alike in a metric", "ag/training/metrics.py", "value * count)", "value * 1)",
+mutant("trainer", "batches count alike in a metric", "ag/training/evaluation.py", "value * count)", "value * 1)",
        "training/test_metrics.py::test_means_are_over_samples[7]")
 mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >= self.patience",
        "since > self.patience",
@@ -680,13 +680,13 @@ mutant("launcher", "a rank outlives its launcher", "ag/tools/launcher/rank.py", 
 mutant("launcher", "a rank fails when nobody reads it", "ag/tools/launcher/rank.py", "in (errno.EIO, errno.EPIPE)",
        "in ()", f"{LAUNCH}::test_a_script_goes_on_when_nobody_reads_it[pipe-]")
 CONTACT = "tools/launcher/test_contact.py"
-mutant("launcher", "a proof is not compared", "ag/tools/launcher/contact.py", "compare_digest(given, proof",
+mutant("launcher", "a proof is not compared", "ag/tools/launcher/job.py", "compare_digest(given, proof",
        "bool(proof", f"{CONTACT}::test_a_wrong_proof_ends_the_connection[a recorded proof]")
-mutant("launcher", "strangers are kept", "ag/tools/launcher/contact.py", "if len(self._strangers) > _STRANGERS:",
+mutant("launcher", "strangers are kept", "ag/tools/launcher/job.py", "if len(self._strangers) > _STRANGERS:",
        "if False:", f"{CONTACT}::test_hostile_connections_change_nothing[500]")
-mutant("launcher", "strangers stay for ever", "ag/tools/launcher/contact.py", "monotonic() - rank.heard > _PROVE",
+mutant("launcher", "strangers stay for ever", "ag/tools/launcher/job.py", "monotonic() - rank.heard > _PROVE",
        "False", f"{CONTACT}::test_a_stranger_that_is_silent_has_to_go")
-mutant("launcher", "nested brackets end the launcher", "ag/tools/launcher/contact.py", ", RecursionError):", "):",
+mutant("launcher", "nested brackets end the launcher", "ag/tools/launcher/job.py", ", RecursionError):", "):",
        f"{CONTACT}::test_a_wrong_message_of_a_rank_ends_its_connection_alone[line0]")
 mutant("launcher", "any launcher is believed", "ag/tools/launcher/rank.py",
        "hmac.compare_digest(_receive(connection, PROOF, end), proof", "bool(proof",
@@ -695,7 +695,7 @@ mutant("launcher", "a folder open to others is a rank's", "ag/tools/launcher/ran
        "elif False:", f"{LAUNCH}::test_a_folder_that_is_no_rank_s_own_is_refused[open to others]")
 mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 * left <= len(last)",
        "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
-mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",
+mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/job.py",
        '"failed", "left", "done", "lost"', '"done", "failed", "left", "lost"', f"{LAUNCH}::test_the_verdict")
 SWEEP = "tools/launcher/test_sweep.py"
 mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/sweep.py",
@@ -713,7 +713,7 @@ mutant("launcher", "a lock names any folder", "ag/tools/launcher/sweep.py", "if 
        "if Path(x)", f"{SWEEP}::test_only_folders_of_the_job_are_removed")
 mutant("launcher", "a daemon may become a rank", "ag/tools/launcher/sweep.py", " and int(session) != process", "",
        f"{SWEEP}::test_a_process_that_may_become_a_rank")
-mutant("launcher", "ranks wait for one that was lost", "ag/tools/launcher/contact.py",
+mutant("launcher", "ranks wait for one that was lost", "ag/tools/launcher/job.py",
        "if all(rank.progress == JOINED for", "if all(True for",
        f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[as it joins]")
 mutant("launcher", "a slow start is cut short", "ag/tools/launcher/job.py",
@@ -728,7 +728,7 @@ mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/job.p
        f"{START}::test_ranks_that_handle_sigterm_are_not_hurried")
 mutant("launcher", "a wait that SIGTERM came before goes on", "ag/tools/launcher/rank.py", "elif self._told == 2:",
        "elif False:", f"{START}::test_sigterm_that_interrupts_nothing_is_heard")
-mutant("launcher", "a failure for want of a lost rank is the script's", "ag/tools/launcher/contact.py",
+mutant("launcher", "a failure for want of a lost rank is the script's", "ag/tools/launcher/job.py",
        'rank.outcome._replace(kind="lost")', "rank.outcome",
        f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[and others fail for want of it]")
 mutant("launcher", "a start that has failed has joined", "ag/parallel/comm/mpi_process.py", "if _begun:",
@@ -770,7 +770,7 @@ mutant("installed", "a device without kernels counts", "ag/engine/backends/vulka
        "engine/backends/test_faults.py::test_a_device_without_kernels_does_not_count[manifest.json]")
 mutant("installed", "text is a kernel", "ag/engine/backends/vulkan/kernel_files.py", "!= _SPIRV:", "== 99:",
        "engine/backends/test_kernel_files.py::test_what_is_not_whole_is_refused_each_time[a kernel that is text]")
-mutant("installed", "a forbidden card is a free one", "ag/tools/graphics_cards.py",
+mutant("installed", "a forbidden card is a free one", "ag/tools/doctor.py",
        "os.access(node, os.R_OK | os.W_OK)", "True", "tools/test_graphics_cards.py::test_a_card_of_another_group")
 mutant("installed", "one software device is no card", "ag/tools/doctor.py", "if not all(map(is_software, found)):",
        "if not any(map(is_software, found)):", "tools/test_graphics_cards.py::test_a_card[discrete]")

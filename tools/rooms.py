@@ -54,12 +54,12 @@ VISITORS = ("ag.capture.call", "ag.parallel.trainer.host_optimizer")  # who does
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "numpy": (),  # everywhere
     "safetensors": ("ag.io.safetensors_file",),
-    "onnx": ("ag.io.onnx",),
-    "google": ("ag.io.onnx.initializers",),  # of protobuf, which onnx needs
-    "PIL": ("ag.data.images",),
+    "onnx": ("ag.io.onnx", "ag.io.weights"),
+    "google": ("ag.io.weights",),  # of protobuf, which onnx needs
+    "PIL": ("ag.data.image_folder",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.device_threads",),
-    "tqdm": ("ag.parallel", "ag.training.logs"),
+    "tqdm": ("ag.parallel", "ag.training.callbacks"),
     "matplotlib": ("ag.training",),
     "sklearn": ("ag.training.estimators",),
     "yaml": ("ag.parallel.elastic.config",),

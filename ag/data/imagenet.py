@@ -19,8 +19,7 @@ import numpy as np
 from ag.autograd.operands import host_values
 from ag.autograd.tensor import TensorLike
 from ag.data.dataloader import Batch
-from ag.data.image_folder import ImageFolder
-from ag.data.images import ImageList
+from ag.data.image_folder import ImageFolder, ImageList
 from ag.engine.primitive import Array
 from ag.engine.random import host_seed
 from ag.engine.shape import counts
@@ -226,21 +225,9 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
 
 
 def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
-    """Count the samples that have their class among the `k` with the largest outputs.
+    """Count the samples that have their class among the `k` with the largest outputs; as `topk_accuracy`.
 
-    Parameters
-    ----------
-    out : array_like of shape (classes, samples)
-        Logits or probabilities.
-    ids : array_like of shape (samples,)
-        The right classes.
-    k : int, optional
-        From 1 to the number of classes.
-
-    Returns
-    -------
-    int
-        Of equal outputs that of the lower class id comes first.  A sample with a NaN is no hit.
+    Of equal outputs that of the lower class id comes first.  A sample with a NaN is no hit.
     """
     scores, right = _scores_and_ids("topk_hits", out, ids)
     return _hits("topk_hits", scores, right, k)

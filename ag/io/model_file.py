@@ -150,7 +150,10 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     False
     """
     header, arrays = read_file(path, _FORMAT, "ag_load_model", tuple(_CHECKPOINTS))
-    state = _tensors_in(header, arrays, path, model_fn)
+    if model_fn is None and header["format"] in _CHECKPOINTS:
+        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} is a checkpoint, which does not say how to build "
+                              f"the model; pass the model_fn that builds it.")
+    state, _ = tensors_of_file(header, arrays)
     tied = tied_in(header, f"ag_load_model: {os.fspath(path)}")
     with same_default():
         if device is not None:
@@ -166,15 +169,6 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     refuse_untied(named_tensors(model), tied, source)
     load_into(named_tensors(model), state, source=source)
     return ag_eval(model)
-
-
-def _tensors_in(header: dict[str, str], arrays: dict[str, Array], path: str | os.PathLike[str],
-                model_fn: Callable[[], Model] | None) -> dict[str, Array]:
-    """Return the model's tensors in a file, by their names in the model."""
-    if model_fn is None and header["format"] in _CHECKPOINTS:
-        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} is a checkpoint, which does not say how to build "
-                              f"the model; pass the model_fn that builds it.")
-    return tensors_of_file(header, arrays)[0]
 
 
 def tensors_of_file(header: dict[str, str], arrays: dict[str, Array]) -> tuple[dict[str, Array], bool]:

@@ -100,9 +100,13 @@ class Layer(Watched):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.__module__.startswith(f"{__package__}.") and not cls.__name__.startswith("_"):
+        if not cls.__module__.startswith(f"{__package__}."):
+            return
+        if not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
-        if cls.__module__.startswith(f"{__package__}.") and "__init__" in vars(cls):
+        if cls.settings and cls._adjustable is None:
+            cls._adjustable = {}
+        if "__init__" in vars(cls):
             answered = answers(None, LAYER_ARGUMENTS)  # arguments that other libraries have
             type.__setattr__(cls, "__init__", answered(vars(cls)["__init__"]))
 

@@ -7,17 +7,15 @@ many in ResNet-50.
 from __future__ import annotations
 
 from math import prod, sqrt
-from types import MappingProxyType
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
-from ag.nn.conv import Conv2d
+from ag.nn.conv import Conv2d, GlobalPool, MaxPool
 from ag.nn.layer import Layer, Settings
 from ag.nn.linear import Linear
 from ag.nn.norm import BatchNorm
-from ag.nn.pool import GlobalPool, MaxPool
 from ag.ops.activation import ag_relu
 from ag.ops.arithmetic import ag_add
 
@@ -65,7 +63,6 @@ class ResNet(Layer):
     (10, 2)
     """
 
-    _adjustable = MappingProxyType({})
     settings = ("depth", "num_classes", "width", "small_input")
     layer1: dict[str, Layer]
     layer2: dict[str, Layer]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
 from typing import Any, cast
 
 from ag.autograd.create import ag_tensor
@@ -104,7 +103,6 @@ class Residual(Layer):
     (4, 8, 8, 2)
     """
 
-    _adjustable = MappingProxyType({})
     settings = ("activation",)
 
     def __init__(self, body: Layer, shortcut: Layer | None = None, activation: str | None = None) -> None:

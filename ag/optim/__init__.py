@@ -6,7 +6,7 @@ Each has its own name and ggmlR's: ``ag.optim.Adam`` is ``ag.optimizer_adam``.
 import typing as _typing
 
 from ag.names import door as _door
-from ag.optim.gradients import *
+from ag.optim.clipping import *
 from ag.optim.optimizer import Optimizer as Optimizer
 from ag.optim.rules import *
 from ag.optim.schedule import *

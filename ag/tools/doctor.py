@@ -1,10 +1,15 @@
-"""The doctor: examines devices, drivers, precision, transport and packages, and reports what is missing."""
+"""The doctor: examines devices, drivers, precision, transport, packages and MPI, and reports what is missing."""
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import numpy as np
 
@@ -14,11 +19,9 @@ from ag.engine.device import backend_of, is_software
 from ag.engine.registry import accelerator_titles, drivers, list_devices, missing_devices
 from ag.errors import AgError
 from ag.parallel.comm.device_threads import blas_threads
+from ag.parallel.comm.mpi_settings import find_mpiexec, rank_environment
 from ag.tools.device_table import device_table
-from ag.tools.graphics_cards import card_nodes
-from ag.tools.mpi_probe import mpi_report, version_of
-from ag.tools.probe import Accuracy, accuracy_of, fault_of
-from ag.tools.transport_selftest import Transport, transport_selftest
+from ag.tools.probe import Accuracy, Transport, accuracy_of, fault_of, transport_selftest
 from ag.version import install_line
 
 _OPTIONAL = {  # distribution: (what is not there without it, how to get it)
@@ -192,3 +195,103 @@ def _found(findings: list[Finding]) -> str:
 def _link(link: Transport) -> str:
     found = f"correct, {link.gb_per_s:.1f} GB/s" if link.correct else f"WRONG: {link.fault}"
     return _judged(link.correct, f"{link.source} to {link.target}: {found}")
+
+
+# ---------------------------------------------------------------------------------------------- graphics cards
+
+
+# A driver passes over a card whose node it may not open, so a missing permission looks like a missing card.
+_PATTERNS = ("dri/renderD*", "nvidia[0-9]*")  # of all drivers in Linux itself, and of NVIDIA's own
+
+
+def card_nodes(dev: Path = Path("/dev")) -> list[str]:
+    """Return a sentence for each node of a card, on what is in the way of using it; on Linux at least one."""
+    if sys.platform != "linux":
+        return []
+    nodes = [node for pattern in _PATTERNS for node in sorted(dev.glob(pattern))]
+    if not nodes:
+        return [f"There is no {dev}/{_PATTERNS[0]}: Linux drives no graphics card here; in a container the card must "
+                f"be handed in (docker run --device /dev/dri)."]
+    return [_usable(node) for node in nodes]
+
+
+def _usable(node: Path) -> str:
+    if os.access(node, os.R_OK | os.W_OK):
+        return f"{node} is there and you may use it; if no device of the table is that card, install the card's driver."
+    from grp import getgrgid, getgrnam  # of POSIX systems
+    from pwd import getpwuid
+
+    found = node.stat()
+    try:
+        group, user = getgrgid(found.st_gid).gr_name, getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container has numbers without names
+        return (f"{node} is there and you may not use it: it belongs to group {found.st_gid}, which user {os.getuid()} "
+                f"is not in; run with that group (docker run --group-add {found.st_gid}).")
+    if found.st_mode & 0o060 != 0o060:
+        return f"{node} is there and you may not use it, nor may its group {group}; an administrator must allow it."
+    if user in getgrnam(group).gr_mem and found.st_gid not in os.getgroups():
+        return f"{node} is there and you may use it, as a member of group {group}, after you have logged in again."
+    return (f"{node} is there and you may not use it, as you are not in group {group}: sudo usermod -aG {group} "
+            f"{user}, and log in again.")
+
+
+# ---------------------------------------------------------------------------------------------- MPI
+
+
+# Programs that come with MPI are asked in processes of their own, so that MPI is not loaded here.
+_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+_TIMES = ("period", "timeout")  # settings with these at the end may have other values
+
+
+def mpi_report() -> tuple[str, list[str]]:
+    """Return a line about the MPI, "" if there is none, and sentences about what is missing or set wrongly."""
+    binding = version_of("mpi4py")
+    if binding is None:
+        return "", [f"mpi4py is not installed, so processes cannot train together; to get it: {install_line('mpi')}"]
+    library = _output(sys.executable, "-c", _LIBRARY).partition(",")[0].partition("\n")[0].strip()
+    if not library:
+        return "", [f"mpi4py {binding} finds no MPI library, so processes cannot train together; to get one: "
+                    f"{install_line('mpi')}, or load the site's own"]
+    parts, missing = [f"{library} (mpi4py {binding})"], list[str]()
+    launcher = find_mpiexec()
+    if launcher is None:
+        missing.append("mpiexec is not on the path, so processes are started by the site's launcher only, such as srun")
+    info = _open_mpi(launcher) if library.startswith("Open MPI") else ""
+    if "options:ft_mpi_support:yes" in info:
+        parts.append("goes on without lost ranks")
+    else:
+        parts.append("restarts when a rank is lost")
+    names = sorted({line.split(":")[2] for line in info.splitlines() if line.startswith("mca:btl:")})
+    if names:
+        parts.append(f"transports {' '.join(names)}")
+    for name, value in rank_environment().items():
+        given = os.environ.get(name, value)
+        if given != value and not name.endswith(_TIMES):
+            missing.append(f"{name} is {given!r} in the environment, and without {value!r} ranks that are lost can "
+                           f"stop the others; unset it")
+    return ", ".join(parts), missing
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed package; None if it is missing."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _open_mpi(launcher: str | None) -> str:
+    """Return the output of ``ompi_info``, which lies beside mpiexec."""
+    beside = os.path.dirname(launcher) if launcher else ""
+    program = shutil.which("ompi_info", path=os.pathsep.join(filter(None, [beside, os.environ.get("PATH", "")])))
+    return _output(program, "--parsable") if program else ""
+
+
+def _output(*command: str) -> str:
+    """Return the output of a program; "" if it fails."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMIX_", "PMI_"))}
+    try:
+        return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, env=ours,
+                              check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""

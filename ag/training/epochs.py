@@ -20,11 +20,9 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 from ag.parallel.trainer.callbacks import DPStep, Stateful
 from ag.parallel.trainer.checkpoint import load_state
-from ag.training.callbacks import Callback, Run, label_of
+from ag.training.callbacks import Callback, History, Run, label_of
 from ag.training.data import Data
-from ag.training.history import History
-from ag.training.measuring import Loss, Trained, means_of
-from ag.training.metrics import Mean, Metric
+from ag.training.evaluation import Loss, Mean, Metric, Trained, means_of
 
 _STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
 

@@ -23,8 +23,8 @@ from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
+from ag.training.evaluation import Loss, Trained, predict
 from ag.training.fit import fit
-from ag.training.measuring import Loss, Trained, predict
 
 _TOGETHER = 256  # samples that are predicted at once
 
@@ -70,20 +70,17 @@ class _Estimator(BaseEstimator):
                 make = self._perceptron if self.make_model is None else self.make_model
                 self.model_ = make(X.shape[1], outputs)
             if isinstance(self, ClassifierMixin) and self.make_model is not None:
-                self._check_classes(predict(self.model_, X[:1]).shape, outputs)
+                shape = predict(self.model_, X[:1]).shape
+                if shape != (1, outputs):  # an output more or less would have no label
+                    raise ValueError(f"{type(self).__name__}: the model of make_model has outputs of shape {shape[1:]} "
+                                     f"for a sample, and y has {outputs} classes; make_model(features, classes) must "
+                                     f"return a model with one logit per class.")
             self.history_ = fit(
                 self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
                 batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose),
                 **({"lr": self.lr} if self.optimizer is None else {"optimizer": self.optimizer}))
         finally:
             restore_generator(before)
-
-    def _check_classes(self, shape: tuple[int, ...], classes: int) -> None:
-        """Refuse a model with other outputs than one per class, which would have no label."""
-        if shape != (1, classes):
-            raise ValueError(f"{type(self).__name__}: the model of make_model has outputs of shape {shape[1:]} for a "
-                             f"sample, and y has {classes} classes; make_model(features, classes) must return a model "
-                             f"with one logit per class.")
 
     def _perceptron(self, inputs: int, outputs: int) -> Sequential:
         function = type(self).__name__

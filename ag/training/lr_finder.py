@@ -21,10 +21,10 @@ from ag.optim.rules import Adam
 from ag.parallel.trainer.callbacks import DPStep
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.samples import LoaderSample
-from ag.training.callbacks import is_number
+from ag.training.callbacks import is_number, pyplot_for
 from ag.training.data import Data, Leaves
+from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, loss_for
 from ag.training.fit import ReplicaModels
-from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,11 +54,8 @@ class LRCurve:
 
     def plot(self) -> Axes:
         """Draw losses over rates, with the suggestion, and return matplotlib's axes."""
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise ImportError("LRCurve.plot: matplotlib is not installed; run `pip install matplotlib`.") from error
-        _, place = pyplot.subplots(figsize=(4.8, 3.6), layout="constrained")
+        place: Axes
+        _, place = pyplot_for("LRCurve.plot").subplots(figsize=(4.8, 3.6), layout="constrained")
         place.plot(self.rates, self.losses)
         place.axvline(self.suggestion, linestyle="--", color="grey", label=f"suggestion: {self.suggestion:.2g}")
         place.set(xscale="log", xlabel="learning rate", ylabel="loss")

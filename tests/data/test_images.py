@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import ag
-from ag.data.images import Fit, ImageFiles
+from ag.data.image_folder import Fit, ImageFiles
 from ag.data.samples import Pass
 
 RNG = np.random.default_rng(7)

@@ -165,7 +165,7 @@ DEFECTS = [
         "two parameters share a gradient",
         *(_TAPE, "    return _of_their_own(leaves, began)", "    return leaves"),
         *_WRITABLE_CONSTANTS,
-        *("ag/optim/gradients.py", "return {(g.backend, g.address): g for g in", "return {g: g for g in"),
+        *("ag/optim/clipping.py", "return {(g.backend, g.address): g for g in", "return {g: g for g in"),
     ),
     Defect(
         "a gradient is the constant 1",

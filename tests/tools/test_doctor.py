@@ -22,8 +22,8 @@ from ag.engine.backend import Finding
 from ag.engine.backends.vulkan import examination
 from ag.engine.device import backend_of
 from ag.tools import probe
-from ag.tools.mpi_probe import mpi_report
-from ag.tools.transport_selftest import transport_selftest
+from ag.tools.doctor import mpi_report
+from ag.tools.probe import transport_selftest
 
 DOCTOR = import_module("ag.tools.doctor")
 
@@ -92,7 +92,7 @@ def test_a_machine_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("ag.tools.mpi_probe.version", none)
+    monkeypatch.setattr("ag.tools.doctor.version", none)
     report, (missing,) = mpi_report()
     assert report == "" and "to get it: pip install 'ag-autograd[mpi]'" in missing
 
@@ -242,7 +242,7 @@ def test_lanes_of_the_bus(lavapipe: str, monkeypatch: pytest.MonkeyPatch, lanes:
 # ---------------------------------------------------------------------------------------------- transport
 
 
-TRANSPORT = import_module("ag.tools.transport_selftest")
+TRANSPORT = import_module("ag.tools.probe")
 
 
 def test_every_pair_both_ways() -> None:

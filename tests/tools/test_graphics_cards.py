@@ -12,7 +12,7 @@ import pytest
 
 import ag
 from ag.engine.backend import DeviceInfo
-from ag.tools.graphics_cards import card_nodes
+from ag.tools.doctor import card_nodes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the nodes are Linux's")
 DOCTOR = import_module("ag.tools.doctor")

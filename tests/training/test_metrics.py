@@ -12,7 +12,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.training import accuracy, evaluate, find_lr, mean_absolute_error, mean_squared_error, predict, top_k_accuracy
-from ag.training.metrics import METRICS, Mean
+from ag.training.evaluation import METRICS, Mean
 
 RNG = np.random.default_rng(2)
 LOGITS = RNG.standard_normal((5, 33)).astype(np.float32)

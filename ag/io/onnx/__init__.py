@@ -1,8 +1,6 @@
-"""ONNX: `export_onnx`, and the weights of others' files.
+"""ONNX: `export_onnx`.  The package onnx, and what writes graphs, are loaded when the first graph is written.
 
-    a model -> call (its inputs) -> trace (ops, for several batches) -> program (what they have in common) -> write
-
-The package onnx, and what writes graphs, are loaded when the first graph is written.
+    a model -> trace (its ops, for several batches, and what these have in common) -> export (a graph, by `operators`)
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ from ag.ops.matmul import affine, ag_matmul
 from ag.ops.pool import pool_window
 from ag.ops.reshape import ag_flatten, ag_reshape, ag_transpose
 
+# What writes an op: the graph, operands, other arguments, and the result's shape; it returns the result's name.
+Writer = Callable[[Graph, Sequence[Value], Sequence[object], Dims], str]
+
 _TO, _BACK = (3, 0, 1, 2), (1, 2, 3, 0)  # [channels, height, width, batch] to [batch, channels, height, width]
 
 
@@ -40,23 +43,15 @@ def _conv(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -
     return g.transpose(out, _BACK)
 
 
-def _pool(g: Graph, x: Value, operator: str, params: Sequence[object], **attributes: Attribute) -> str:
-    if x.dims[0] == 0:
-        raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at least "
-                          "one; leave the pooling out.")
-    size, stride, padding = cast("Sequence[int | Pair]", params)
-    window = pool_window(size, stride, padding, operator)
-    return g.transpose(g.node(operator, g.transpose(x.name, _TO), **_places(window), **attributes), _BACK)
-
-
-def _max_pool(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    """`ag_max_pool2d`."""
-    return _pool(g, xs[0], "MaxPool", params)
-
-
-def _avg_pool(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    """`ag_avg_pool2d`, which counts padding."""
-    return _pool(g, xs[0], "AveragePool", params, count_include_pad=1)
+def _pool(operator: str, **attributes: Attribute) -> Writer:
+    def write(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
+        if xs[0].dims[0] == 0:
+            raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at "
+                              "least one; leave the pooling out.")
+        size, stride, padding = cast("Sequence[int | Pair]", params)
+        window = pool_window(size, stride, padding, operator)
+        return g.transpose(g.node(operator, g.transpose(xs[0].name, _TO), **_places(window), **attributes), _BACK)
+    return write
 
 
 def _batch_norm_given(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
@@ -110,16 +105,10 @@ def _lookup(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims)
 # ---------------------------------------------------------------------------------------------- attention
 
 
-def _attention_op(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    """`ag_attention`."""
-    causal, rate, heads = params
-    return _attention(g, xs, cast(int, heads), bool(causal), cast(float, rate), dims)
-
-
-def _attention_of_heads(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    """The same inside of `ag_multihead_attention`."""
-    heads, causal, rate = params
-    return _attention(g, xs, cast(int, heads), bool(causal), cast(float, rate), dims)
+def _attention_with(causal: int, rate: int, heads: int) -> Writer:
+    """Attention whose other arguments are at these places."""
+    return lambda g, xs, params, dims: _attention(
+        g, xs, cast(int, params[heads]), bool(params[causal]), cast(float, params[rate]), dims)
 
 
 def _attention(g: Graph, xs: Sequence[Value], heads: int, causal: bool, rate: float, dims: Dims) -> str:
@@ -153,13 +142,10 @@ def _seen(g: Graph, queries: Dim, keys: Dim) -> str:
     return g.once("LessOrEqual", places[1], g.once("Unsqueeze", places[0], g.whole([1])))
 
 
-def _mean_over_samples(g: Graph, losses: str, ndim: int) -> str:
-    """The mean of all that is left after the classes were added up."""
-    return g.node("ReduceMean", losses, g.whole(range(ndim - 1)), keepdims=0) if ndim > 1 else losses
-
-
 def _negative_sum(g: Graph, x: Value, terms: str) -> str:
-    return g.node("Neg", _mean_over_samples(g, g.node("ReduceSum", terms, g.whole([0]), keepdims=0), x.ndim))
+    """Minus the sum over classes, averaged over samples."""
+    losses = g.node("ReduceSum", terms, g.whole([0]), keepdims=0)
+    return g.node("Neg", g.node("ReduceMean", losses, g.whole(range(x.ndim - 1)), keepdims=0) if x.ndim > 1 else losses)
 
 
 def _weighted(g: Graph, target: Value, logs: str) -> str:
@@ -193,9 +179,6 @@ def _class_ids(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Di
     return _negative_sum(g, x, chosen)
 
 
-# What writes an op: the graph, operands, other arguments, and the result's shape; it returns the result's name.
-Writer = Callable[[Graph, Sequence[Value], Sequence[object], Dims], str]
-
 _FIRST, _LAST = -(1 << 31), (1 << 31) - 1  # places beyond every end of an axis, as the standard recommends
 
 
@@ -215,21 +198,18 @@ def _by_number(operator: str) -> Writer:
     return lambda g, xs, params, dims: g.node(operator, xs[0].name, g.number(cast(float, params[0]), xs[0].dtype))
 
 
+def _by_attribute(operator: str, name: str) -> Writer:
+    """An operator on the operand, with the other argument as an attribute."""
+    return lambda g, xs, params, dims: g.node(operator, xs[0].name, **{name: cast("float | str", params[0])})
+
+
 def _clamp(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     ends = ["" if isinf(end) else g.number(end, xs[0].dtype) for end in cast("Sequence[float]", params)]
     return g.node("Clip", xs[0].name, *(ends if ends[1] else ends[:1] if ends[0] else []))
 
 
-def _leaky_relu(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    return g.node("LeakyRelu", xs[0].name, alpha=cast(float, params[0]))
-
-
 def _silu(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     return g.node("Mul", xs[0].name, g.node("Sigmoid", xs[0].name))
-
-
-def _gelu(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
-    return g.node("Gelu", xs[0].name, approximate=cast(str, params[0]))
 
 
 def _reduce(operator: str) -> Writer:
@@ -322,9 +302,9 @@ WRITERS: Mapping[object, Writer] = {
     arithmetic.ag_scale: _by_number("Mul"),
     elementwise.ag_pow: _by_number("Pow"),
     elementwise.ag_clamp: _clamp,
-    activation.ag_leaky_relu: _leaky_relu,
+    activation.ag_leaky_relu: _by_attribute("LeakyRelu", "alpha"),
     activation.ag_silu: _silu,
-    activation.ag_gelu: _gelu,
+    activation.ag_gelu: _by_attribute("Gelu", "approximate"),
     activation.ag_softmax: _along("Softmax"),
     activation.ag_log_softmax: _along("LogSoftmax"),
     reduce.ag_sum: _reduce("ReduceSum"),
@@ -339,15 +319,15 @@ WRITERS: Mapping[object, Writer] = {
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
-    pool.ag_max_pool2d: _max_pool,
-    pool.ag_avg_pool2d: _avg_pool,
+    pool.ag_max_pool2d: _pool("MaxPool"),
+    pool.ag_avg_pool2d: _pool("AveragePool", count_include_pad=1),
     norm.ag_layer_norm_op: _layer_norm,
     norm.ag_rms_norm_op: _rms_norm,
     norm._by_batch: _batch_norm,
     norm._by_statistics: _batch_norm_given,
     embeddings._lookup: _lookup,
-    ag_attention: _attention_op,
-    attention_of_heads: _attention_of_heads,
+    ag_attention: _attention_with(causal=0, rate=1, heads=2),
+    attention_of_heads: _attention_with(heads=0, causal=1, rate=2),
     loss.ag_mse_loss: _mse,
     loss.ag_cross_entropy_loss: _cross_entropy,
     loss._soft_target: _soft_target,

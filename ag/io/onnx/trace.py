@@ -1,20 +1,146 @@
-"""List the ops that a model calls for one example.
+"""Find the ops that a model calls: call it with batches of several sizes, list the ops of each, take what is common.
 
-A tensor that is no input, parameter or result is a constant.  Reading values that follow from the input is an error.
+Larger batches repeat the example's samples with other values, so numbers that Python makes of values or sizes differ
+between calls.  Traces of batches of 4, 5 and 7 samples must have the same ops on the same values.  Sizes may differ, as
+in ``x.reshape(8, x.shape[1])``, and a constant may be longer if it repeats itself, as zeros do.  Any other difference
+was made of the batch in Python, and a graph would have it wrong.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
+import numpy as np
+
+from ag.autograd.operands import as_array, column, to_buffer
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
-from ag.engine.dtype import DType
+from ag.engine.buffer import Device
+from ag.engine.device import default_backend, default_dtype
+from ag.engine.dtype import BF16, I32, DType
 from ag.engine.interpreter import Interpreter
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
-from ag.errors import ExportError
+from ag.errors import DtypeError, ExportError, ShapeError
+from ag.io.onnx.graph import ELEMENT, Dims, Size, fit
+from ag.io.onnx.operators import REFUSED, WRITERS
+
+_INT64 = 7  # onnx.TensorProto's number of it
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of the model."""
+
+    name: str  # in the graph
+    key: str  # of the argument
+    array: Array  # the example
+    dtype: DType  # of the tensor that the model gets
+    is_long: bool = False  # whether the graph takes int64 and makes int32 of it
+    is_whole: bool = False  # whether it is an array of the host's that holds whole numbers
+
+    @property
+    def element(self) -> int:
+        """Return onnx.TensorProto's number of the element type that the graph takes."""
+        return _INT64 if self.is_long else ELEMENT[self.dtype]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of a model, on one device; whether they are passed by name."""
+
+    arguments: list[Argument]
+    by_name: bool
+    backend: Device
+
+    @property
+    def batch_of(self) -> tuple[str, int] | None:
+        """Return the input whose last axis is the batch, and that axis; None without axes."""
+        return next(((x.name, x.array.ndim - 1) for x in self.arguments if x.array.ndim), None)
+
+    def batches(self, dynamic: bool) -> list[int]:
+        """Return the numbers of samples to try; without a batch, twice the example's.
+
+        Three sizes tell a straight line from a square, and from an end as ``min(n, 8)``; one sample may be special.
+        """
+        samples = next((x.array.shape[-1] for x in self.arguments if x.array.ndim), 1)
+        if not dynamic or self.batch_of is None:
+            return [samples, samples]
+        if samples == 0:
+            raise ShapeError("export_onnx: the example has no sample along its last axis, the batch; at least one is "
+                             "required.")
+        return [samples, samples + 1, 2 * samples + 9, *([1] if samples > 1 else [])]
+
+    def inputs(self, batches: Sequence[int], number: int) -> dict[str, Tensor]:
+        """Make tensors by the graph's names for one of the batches; the first is the example itself."""
+        rng = np.random.default_rng(number)
+        inputs = {}
+        for x in self.arguments:
+            array = x.array
+            if array.ndim and array.shape[-1] == batches[0] != batches[number]:
+                array = array.take(np.arange(batches[number]) % batches[0], -1)
+            if number > 0:
+                array = np.flip(array)
+                if x.dtype.is_float:  # no zero stays one, and no sign changes
+                    array = array * rng.uniform(0.5, 1.5, array.shape) + (array == 0) * rng.uniform(0, 1, array.shape)
+            inputs[x.name] = Tensor(to_buffer(array, self.backend, x.dtype))
+        return inputs
+
+    def run(self, model: Callable[..., object], inputs: Mapping[str, Tensor]) -> object:
+        """Call the model."""
+        if self.by_name:
+            return model(**{x.key: inputs[x.name] for x in self.arguments})
+        return model(*(inputs[x.name] for x in self.arguments))
+
+
+def called_with(function: str, model: Callable[..., object], example: object, tensors: Mapping[str, Tensor]) -> Call:
+    """Return the call that an example stands for."""
+    for name, t in tensors.items():
+        if t.buffer.dtype is BF16:
+            raise DtypeError(f"{function}: {name} is of type bf16, for which runtimes have no operators; give the "
+                             f"values to a model of type f32 with load_state_dict, and export that.")
+    by_name = isinstance(example, Mapping)
+    values = list(example.values()) if isinstance(example, Mapping) else (
+        list(example) if isinstance(example, tuple) else [example])
+    keys = [str(key) for key in example] if isinstance(example, Mapping) else _names(model, len(values))
+    if not values:
+        raise TypeError(f"{function}: the example is empty; an array is required, or a tuple or dict of them.")
+    backend = next((t.buffer.backend for t in tensors.values()), None) or next(
+        (x.buffer.backend for x in values if isinstance(x, Tensor)), None) or default_backend()
+    floating = next((t.buffer.dtype for t in tensors.values() if t.buffer.dtype.is_float), default_dtype())
+    return Call([_argument(function, key, f"{key}_input" if key in tensors else key, x, floating)
+                 for key, x in zip(keys, values, strict=True)], by_name, backend)
+
+
+def _argument(function: str, key: str, name: str, value: object, floating: DType) -> Argument:
+    if isinstance(value, Tensor):
+        argument = Argument(name, key, value.numpy(), value.buffer.dtype)
+    else:
+        array = as_array(value, function)
+        if array.dtype.kind in "iu":
+            argument = Argument(name, key, array, I32, bool(array.dtype == np.int64), True)
+        else:
+            argument = Argument(name, key, column(array), floating)
+    if argument.dtype is BF16:
+        raise DtypeError(f"{function}: the input {name} is of type bf16, for which runtimes have no operators; give "
+                         f"it in float32.")
+    return argument
+
+
+def _names(model: Callable[..., object], count: int) -> list[str]:
+    """Return the model's names of its first arguments."""
+    try:
+        parameters = inspect.signature(getattr(model, "forward", model)).parameters.values()
+    except (TypeError, ValueError):  # of a function written in C
+        parameters = {}.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
+    return names + [f"input{i + 1}" for i in range(len(names), count)]
+
+
+# ---------------------------------------------------------------------------------------------- one call's ops
 
 
 class Ref(NamedTuple):
@@ -34,14 +160,15 @@ class Step(NamedTuple):
 
 
 class Trace(Interpreter):
-    """Lists the ops of one call, in order."""
+    """Lists the ops of one call, in order.
+
+    A tensor that is no input, parameter or result is a constant.  Values that follow from the input cannot be read.
+    """
 
     exports = True
 
-    def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor],
-                 refused: Callable[[object], str | None]) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
         self._refs: dict[int, Ref] = {}
-        self._refused = refused  # returns the reason why a function cannot be exported, or None
         self._follow: set[Ref] = set()  # what is computed from the inputs
         self.steps: list[Step] = []
         self.constants: list[Array] = []
@@ -71,7 +198,8 @@ class Trace(Interpreter):
         if isinstance(out, Tensor) and out.buffer.backend.recording is not None:
             raise ExportError(f"export_onnx: the model calls {name} in a captured step, which is run otherwise than op "
                               f"by op; export the function without ag_capture.")
-        if (reason := self._refused(function)) is not None:
+        if function not in WRITERS:
+            reason = REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
             raise ExportError(f"export_onnx: {name} {reason}")
         refs = tuple(self._ref(x) for x in operands if isinstance(x, Tensor))
         others = tuple(self._ref(x) if isinstance(x, Tensor) else x for x in params)
@@ -121,3 +249,115 @@ def traced(run: Callable[[], object], trace: Trace) -> None:
                           "tensors.")
     for name, x in named.items():
         trace.result(name, x)
+
+
+# -------------------------------------------------------------------------------------------- what calls have in common
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant, and the shape to which it is repeated."""
+
+    array: Array
+    dims: Dims
+
+
+@dataclass(frozen=True)
+class Program:
+    """The ops of a model for any batch; numbers in `steps` may be a `Size`."""
+
+    steps: list[Step]
+    constants: list[Constant]
+    dims: dict[Ref, Dims]
+    types: dict[Ref, DType]
+    outputs: dict[str, Ref]
+
+
+class _DifferError(Exception):
+    """Numbers that follow no rule."""
+
+
+def merged(traces: Sequence[Trace], batches: Sequence[int]) -> Program:
+    """Return what the traces have in common; `batches` are their numbers of samples."""
+    first = traces[0]
+    names = [[step.name for step in trace.steps] for trace in traces]
+    for trace, called, batch in zip(traces, names, batches, strict=True):
+        if called != names[0] or trace.outputs != first.outputs:
+            _refuse(f"calls {_first_other(names[0], called)} with a batch of {batches[0]}, and "
+                    f"{_first_other(called, names[0])} with a batch of {batch}")
+    steps = []
+    for i, same in enumerate(zip(*(trace.steps for trace in traces), strict=True)):
+        if any((s.function, s.operands) != (same[0].function, same[0].operands) for s in same):
+            _refuse(f"calls {same[0].name} (op {i + 1}) on other tensors when the batch has another size")
+        try:
+            params = _common([s.params for s in same], batches)
+        except _DifferError as error:
+            _refuse(f"calls {same[0].name} (op {i + 1}) with numbers that change with its input or the batch ({error})")
+        assert isinstance(params, tuple)
+        steps.append(same[0]._replace(params=params))
+    dims = {ref: _dims([trace.shapes[ref] for trace in traces], batches, ref, first) for ref in first.shapes}
+    constants = [_constant(arrays, dims[Ref("constant", i)], batches)
+                 for i, arrays in enumerate(zip(*(trace.constants for trace in traces), strict=True))]
+    return Program(steps, constants, dims, first.types, first.outputs)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ExportError(f"export_onnx: the model {what}, so no one graph is true for every batch; compute with ops "
+                      f"alone, in the same way for every batch, or export for the example's size with dynamic=False.")
+
+
+def _first_other(names: list[str], others: list[str]) -> str:
+    """Name the first op that another call does not have at its place."""
+    differing = (f"{name} (op {i + 1})" for i, (name, other) in enumerate(zip(names, others, strict=False))
+                 if name != other)
+    return next(differing, f"{len(names)} ops")
+
+
+def _common(values: Sequence[object], batches: Sequence[int]) -> object:
+    """Return the values' common one: themselves, or sizes in their place."""
+    first = values[0]
+    if all(type(x) is type(first) and (x == first or (x != x and first != first)) for x in values):
+        return first
+    if isinstance(first, (tuple, list)) and not isinstance(first, Ref):
+        items = [x for x in values if isinstance(x, (tuple, list)) and len(x) == len(first)]
+        if len(items) < len(values):
+            raise _DifferError(f"{first} is {values[-1]}")
+        return tuple(_common(same, batches) for same in zip(*items, strict=True))
+    if isinstance(first, slice):
+        slices = [x for x in values if isinstance(x, slice)]
+        if len(slices) < len(values):
+            raise _DifferError(f"{first} is {values[-1]}")
+        return slice(*(_common([getattr(x, end) for x in slices], batches) for end in ("start", "stop", "step")))
+    whole = [int(x) for x in values if isinstance(x, (int, np.integer)) and not isinstance(x, bool)]
+    size = fit(whole, batches) if len(whole) == len(values) else None
+    if size is None:
+        raise _DifferError(f"{first!r:.60} is {values[-1]!r:.60}")
+    return size
+
+
+def _dims(shapes: Sequence[tuple[int, ...]], batches: Sequence[int], ref: Ref, trace: Trace) -> Dims:
+    sizes = [fit(same, batches) for same in zip(*shapes, strict=True)] if len(set(map(len, shapes))) == 1 else [None]
+    found = tuple(x for x in sizes if x is not None)
+    if len(found) < len(sizes):
+        what = trace.steps[ref.key].name if isinstance(ref.key, int) and ref.kind == "step" else f"{ref.kind} {ref.key}"
+        _refuse(f"makes a tensor ({what}) of shapes {', '.join(map(str, shapes))} of batches of "
+                f"{', '.join(map(str, batches))} samples")
+    return found
+
+
+def _constant(arrays: Sequence[Array], dims: Dims, batches: Sequence[int]) -> Constant:
+    """Return one constant for all traces, whose axes of changing size repeat one element."""
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, Size):
+            if any(x.shape[axis] == 0 or not _equal(x, np.broadcast_to(x.take([0], axis), x.shape)) for x in arrays):
+                _refuse(f"makes a constant of shape {arrays[0].shape} whose values along axis {axis} depend on the "
+                        f"batch")
+            arrays = [x.take([0], axis) for x in arrays]
+    if not all(_equal(x, arrays[0]) for x in arrays):
+        _refuse(f"makes a constant of shape {arrays[0].shape} that is another one with other inputs, such as a number "
+                f"of samples or what numpy, threads or captured steps compute")
+    return Constant(arrays[0], dims)
+
+
+def _equal(x: Array, y: Array) -> bool:
+    return x.shape == y.shape and bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f"))

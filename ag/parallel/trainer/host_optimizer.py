@@ -29,8 +29,8 @@ from ag.engine.program import Program
 from ag.errors import CheckpointError
 from ag.log import log
 from ag.nn.layer import load_into
+from ag.optim.clipping import clip_grad_norm
 from ag.optim.flat import FlatGroup
-from ag.optim.gradients import clip_grad_norm
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 

@@ -29,7 +29,7 @@ from ag.errors import CommError
 from ag.nn.layer import Model
 from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.optim.gradients import refuse_untrained
+from ag.optim.optimizer import refuse_untrained
 from ag.parallel.comm.tree_reduction import Node, TreeSum
 from ag.parallel.trainer.load_balance import DeviceClock
 from ag.parallel.trainer.model_buffers import ReplicaBuffers

@@ -19,9 +19,8 @@ from stat import S_ISCHR
 from types import FrameType
 
 from ag.parallel.comm.mpi_settings import find_mpiexec, started_by_launcher
-from ag.tools.launcher.contact import Outcome
 from ag.tools.launcher.hosts import Discovery, Host, answering, discover, parse_hosts, places
-from ag.tools.launcher.job import Job
+from ag.tools.launcher.job import Job, Outcome
 from ag.tools.launcher.rank import unread
 from ag.tools.launcher.sweep import lock, sweep, sweep_older
 from ag.version import install_line
