@@ -225,10 +225,10 @@ ZEROS = "capture/test_zeros.py"
 mutant("capture", "zeros of either sign are one value", "ag/capture/snapshots.py",
        "return copysign(1.0, x) == copysign(1.0, y)", "return True",
        f"{ZEROS}::test_a_step_that_reads_another_zero_is_recorded_anew[cpu-a parameter]")
-mutant("capture", "zeros of either sign are one operand", "ag/capture/trace.py",
+mutant("capture", "zeros of either sign are one operand", "ag/capture/call.py",
        "not all(map(equal, x, y))", "x != y",
        f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a number]")
-mutant("capture", "zeros of either sign are one parameter", "ag/capture/trace.py",
+mutant("capture", "zeros of either sign are one parameter", "ag/capture/call.py",
        "if not equal(a.params.get(name), b.params.get(name)):", "if a.params.get(name) != b.params.get(name):",
        f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a parameter]")
 mutant("kernel", "zeros of either sign are one launch", "ag/engine/backends/vulkan/pipelines.py",
@@ -410,7 +410,7 @@ mutant("capture", "what a step takes is not asked for", "ag/capture/guards.py",
 mutant("capture", "values of arguments are told", "ag/capture/arguments.py",
        "            recording_here().refuse(CaptureError(refused))", "            pass",
        "capture/test_step_argument.py::test_values_are_refused[asarray]")
-mutant("capture", "replays set the same list", "ag/capture/effects.py", "            if made:",
+mutant("capture", "replays set the same list", "ag/capture/guards.py", "            if made:",
        "            if False:",
        "capture/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
 mutant("capture", "what differs from call to call is set again", "ag/capture/call.py",
@@ -447,7 +447,7 @@ mutant("capture", "a step that fails is not made up to there", "ag/capture/call.
 mutant("capture", "what is kept has no values", "ag/capture/program.py",
        "            recording.catch_up()\n", "",
        f"{WAITING}::test_a_tensor_that_is_kept_has_its_values[cpu]")
-mutant("capture", "what a step leaves is not compared", "ag/capture/trace.py", "(*made_of, *left)", "made_of",
+mutant("capture", "what a step leaves is not compared", "ag/capture/call.py", "(*made_of, *left)", "made_of",
        f"{WAITING}::test_what_is_left_is_compared[cpu-result]",
        f"{WAITING}::test_what_is_left_is_compared[cpu-gradient]")
 mutant("capture", "gradients are lost where the program fails", "ag/capture/step.py",

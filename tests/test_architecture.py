@@ -47,7 +47,7 @@ SEEDED = {  # module, a line to add, what is said
     "the backend's base class and the compiler": ("ag.engine.backend", f"from {DOOR} import record", "may not"),
     "the compiler by another door": ("ag.capture.call", "from ag.engine.compile.graph import Graph", "only"),
     "another name of the door": ("ag.capture.call", f"from {DOOR} import PASSES", "only"),
-    "another visitor": ("ag.capture.trace", f"from {DOOR} import record", "only"),
+    "another visitor": ("ag.capture.guards", f"from {DOOR} import record", "only"),
     "a backend by import instead of by name": ("ag.engine.device", "import ag.engine.backends.cpu.backend", "may not"),
     "a package from outside": ("ag.nn.layer", "import torch", "nobody"),
     "a package in another place": ("ag.ops.matmul", "import PIL", "only"),

@@ -64,11 +64,12 @@ def journeys(device: str) -> dict[str, list[str]]:
         found[name] = [*seen.end(), *kernels]
 
     with ag.ag_device(device):
-        W, x = ag.ag_param(np.ones((3, 4), np.float32)), ag.ag_tensor(np.ones((4, 5), np.float32))
+        x = ag.ag_tensor(np.ones((4, 5), np.float32))
+        W, sample = ag.ag_param(np.ones((1, 4), np.float32)), ag.ag_tensor(np.ones((4, 1), np.float32))
 
         def op() -> None:
             with ag.with_grad_tape():
-                loss = ag.ag_sum(ag.ag_matmul(W, x))
+                loss = ag.ag_matmul(W, sample)
             ag.backward(loss)
 
         model = ag.ag_sequential(ag.ag_linear(4, 32, activation="relu"), ag.ag_linear(32, 3))

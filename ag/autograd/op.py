@@ -15,9 +15,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ag.autograd.half import Widening, rounded, widening
-from ag.autograd.operands import Vectors, alike, number_given, operands_on_one_device, plain_tensor, refuse_integers
+from ag.autograd.operands import Vectors, alike, number_given, operands_on_one_device, refuse_integers
 from ag.autograd.tape import Cotangent, Node, is_recording
-from ag.autograd.tensor import Tensor, TensorLike, register
+from ag.autograd.tensor import Tensor, TensorLike, plain_tensor, register
 from ag.engine.buffer import Buffer, Run
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied

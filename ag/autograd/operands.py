@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, cast
 import numpy as np
 
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import HOST_OPERATORS, IDS, ArrayLike, Tensor, TensorLike, to_array
+from ag.autograd.tensor import CODE, HOST_OPERATORS, ArrayLike, Tensor, TensorLike, to_array
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
@@ -34,19 +34,13 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive_types import Array
 from ag.engine.shape import broadcast
 from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError, TapeError
-from ag.native import code
-
-_code = None if code is None else code.Operands(Tensor, Buffer, IDS)
 
 Args = tuple[object, ...]
 
 # hot path, in op.c: device, type, buffers, operands and other arguments of a call, if the first `n` arguments are
-# tensors of one device and type; None for other calls, and without a compiler.  `plain_tensor` is ``Tensor(buffer)``,
-# and with a node ``Tensor(buffer, True, node)``.
+# tensors of one device and type; None for other calls, and without a compiler.
 alike: Callable[[Args, int], tuple[Device, DType, list[Buffer], tuple[Tensor, ...], Args] | None] = (
-    _code.alike if _code is not None else lambda args, operands: None)
-plain_tensor: Callable[..., Tensor] = _code.tensor if _code is not None else (
-    lambda buffer, *node: Tensor(buffer, bool(node), *node))
+    CODE.alike if CODE is not None else lambda args, operands: None)
 
 # The shape of a host vector among operands.  "column": a column.  "broadcast": column or row, as the other operands
 # need.  "second": a column, except as the first operand, which is a matrix.

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from ag.autograd.half import SCALES, Scaling, launch_on, scaled, unscaled
-from ag.autograd.tensor import Tensor, tensor_given, type_name
+from ag.autograd.tensor import Tensor, plain_tensor, tensor_given, type_name
 from ag.engine.arena import Block, now
 from ag.engine.buffer import LATEST, Buffer, Device, Run
 from ag.engine.dtype import F16, F32, DType
@@ -268,14 +268,16 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     >>> ag.backward(loss)[W].item()
     4.0
     """
-    if tensor_given("backward", loss).size != 1:
+    if type(loss) is not Tensor:  # hot path, as in what follows: a step of small layers is mostly calls
+        tensor_given("backward", loss)
+    if prod(loss.buffer.shape) != 1:
         raise TapeError(f"backward: the loss has shape {loss.shape}; it must have one element. Use ag_sum or ag_mean.")
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
     with Scaling(_reached(loss.node)) if SCALES or recording_here() is not None else _NOT_SCALED:
         gradients = _propagate(loss, loss.node, retain)
-    return Gradients({x.id: (x, _accumulated(x, Tensor(g))) for x, g in gradients.items()})
+    return Gradients({x.id: (x, _accumulated(x, plain_tensor(g))) for x, g in gradients.items()})
 
 
 def _reached(root: Node) -> list[Tensor]:
@@ -295,9 +297,10 @@ def _reached(root: Node) -> list[Tensor]:
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
     """Return the gradients of the parameters that the loss depends on."""
     dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
-    one = loss.buffer.backend.constant(1.0, dtype, loss.shape)
+    backend, shape = loss.buffer.backend, loss.buffer.shape
+    one = backend.constants.get((1.0, dtype)) or backend.constant(1.0, dtype)
     began = now()
-    pending: dict[Node, Cotangent] = {root: one}
+    pending: dict[Node, Cotangent] = {root: one.view(shape) if shape else one}
     newest = [root]
     leaves: dict[Tensor, Buffer] = {}
     while newest:
@@ -356,6 +359,9 @@ def _of_their_own(gradients: dict[Tensor, Buffer], began: int) -> dict[Tensor, B
 
 def _accumulated(x: Tensor, g: Tensor) -> Tensor:
     """Add `g` to ``x.grad``, never in place: a mapping handed out earlier keeps its values."""
+    if x._grad is None and current() is None:
+        x._grad = g
+        return g
     held = x.grad
     if held is not None:
         if not isinstance(held, Tensor) or (held.shape, held.dtype, held.device) != (g.shape, g.dtype, g.device):

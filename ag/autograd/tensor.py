@@ -24,6 +24,7 @@ from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
 from ag.names import Making, MissingNameError, Named
 from ag.names.elsewhere import TENSOR
+from ag.native import code
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -439,6 +440,13 @@ def type_name(x: object) -> str:
     """Return the name of the type of `x`, with its module if that is not Python's: ``torch.Tensor``."""
     kind = type(x)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+# hot path, in op.c, for what ops ask of tensors.  `plain_tensor` is ``Tensor(buffer)``, and with a node
+# ``Tensor(buffer, True, node)``.
+CODE = None if code is None else code.Operands(Tensor, Buffer, IDS)
+plain_tensor: Callable[..., Tensor] = CODE.tensor if CODE is not None else (
+    lambda buffer, *node: Tensor(buffer, bool(node), *node))
 
 
 def tensor_given(function: str, x: object) -> Tensor:

@@ -17,7 +17,6 @@ from weakref import ref
 import numpy as np
 
 from ag.autograd.tensor import Tensor
-from ag.capture.trace import Label
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
@@ -29,6 +28,7 @@ from ag.errors import CaptureError
 
 Value = Any  # what numpy is given and gives: arrays, numbers, and lists, tuples and slices of them
 Args = tuple[Value, ...]  # of a call: tensors and numpy arrays
+Label = tuple[object, ...]  # stands for a buffer in every recording of the step
 _Given = list[tuple[Buffer, Array | Buffer]]
 
 # What a replay computes again with numpy: methods, functions and operators that make arrays of arrays.  Functions that

@@ -1,31 +1,35 @@
 """One recorded call of a captured step: its launches, what it reads, and what it leaves.
 
 A step that does what a replay could not is refused here.  The call is compared with a program (`difference`), or a
-`CapturedProgram` is made of it.
+`CapturedProgram` is made of it.  Its trace lists launches with parameters, and labels each operand: an argument, a
+number, an older gradient, memory of the model, or memory made in the step.  A value read in Python shows as another
+number, a branch as another launch.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from itertools import zip_longest
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from ag.autograd.tape import Node
 from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, classes_in, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
-from ag.capture.arguments import Args, Arguments
-from ag.capture.effects import Effects
-from ag.capture.guards import Notes
-from ag.capture.trace import Label, Left, Traced, first_difference, trace_of
+from ag.capture.arguments import Args, Arguments, Label
+from ag.capture.guards import Effects, Notes
+from ag.capture.snapshots import equal
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
+from ag.engine.primitive import Params
 from ag.engine.program import Recording
 from ag.errors import CaptureError, TapeError
 
+Left = tuple[str, Params, Sequence[Buffer]]  # what a step leaves, like a launch: kind, parameters, buffers
 _LEVELS = 100  # of containers in a result
 
 
@@ -259,3 +263,62 @@ def _with(items: dict[object, object], values: list[object]) -> dict[object, obj
     made = copy(items)
     made.update(zip(items, values, strict=True))
     return made
+
+
+# ------------------------------------------------------------------------------------------ traces
+
+
+class Traced(NamedTuple):
+    """One launch, without its buffers."""
+
+    name: str
+    params: Params
+    operands: tuple[Label, ...]
+
+
+def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[Left] = ()) -> list[Traced]:
+    """Trace the launches of a recording before it is compiled, and what it leaves; `labels` go by ids of blocks."""
+    made: dict[int, int] = {}
+    constants = recording.backend.constants.values() if recording.backend is not None else ()
+    numbers = {id(c.block): c.constant for c in constants}  # also for views, which do not carry it
+
+    def label(b: Buffer) -> Label:
+        place = id(b.block)
+        if b.constant is not None or place in numbers:
+            what: Label = ("number", numbers.get(place, b.constant))
+        elif place in labels:
+            what = labels[place]
+        elif place in recording.made:
+            what = "made", made.setdefault(place, len(made)), b.address - b.block.address
+        else:
+            what = "state", b.address
+        return *what, b.shape, b.dtype.name
+
+    made_of: list[Left] = [(x.primitive.name, x.params, x.buffers) for x in recording.launches]
+    return [Traced(name, params, tuple([label(b) for b in buffers])) for name, params, buffers in (*made_of, *left)]
+
+
+def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None:
+    """Describe the first difference of two traces, or None."""
+    for i, (a, b) in enumerate(zip_longest(was, now)):
+        if a is None or b is None:
+            extra, when = (a, "only in the recording") if b is None else (b, "only now")
+            return f"launch {i}, {extra.name}, is there {when}"
+        if a.name != b.name:
+            return f"launch {i} was {a.name} and is {b.name}"
+        for name in a.params.keys() | b.params.keys():
+            if not equal(a.params.get(name), b.params.get(name)):
+                return f"launch {i}, {a.name}, had {name}={a.params.get(name)!r} and has {name}={b.params.get(name)!r}"
+        for k, (x, y) in enumerate(zip_longest(a.operands, b.operands)):
+            if x is None or y is None or not all(map(equal, x, y)):
+                return f"launch {i}, {a.name}, worked on {_shown_label(x)} and works on {_shown_label(y)} (operand {k})"
+    return None
+
+
+def _shown_label(label: Label) -> str:
+    kind, what, *_, shape, dtype = label
+    if kind == "number":
+        return f"the number {what!r}"
+    named = {"argument": f"argument {what}", "state": "a tensor from outside the step",
+             "gradient": "a gradient of before"}
+    return f"{named.get(str(kind), 'a tensor made in the step')} of shape {shape} and type {dtype}"

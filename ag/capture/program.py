@@ -15,9 +15,8 @@ from operator import is_, itemgetter
 from typing import NamedTuple, cast
 from weakref import ref
 
-from ag.autograd.operands import plain_tensor
 from ag.autograd.tape import CONTEXT as OF_TAPE
-from ag.autograd.tensor import PendingGrad, Tensor, grads_of
+from ag.autograd.tensor import PendingGrad, Tensor, grads_of, plain_tensor
 from ag.capture.arguments import Args
 from ag.capture.call import ENDED, RecordedCall, filled
 from ag.engine.arena import Block, now

@@ -255,7 +255,8 @@ def source(x: object) -> Source | None:
     if isinstance(x, ModuleType):
         x = _behind(x)
     kind = type(x)
-    if kind.__module__ == "builtins" and not hasattr(kind, "__next__"):
+    is_iterator = any("__next__" in vars(c) for c in kind.__mro__)
+    if kind.__module__ == "builtins" and not is_iterator:
         return None  # hot path: most values
     if isinstance(x, np.random.RandomState):
         return partial(_numpys, partial(x.get_state, legacy=False))
@@ -267,7 +268,7 @@ def source(x: object) -> Source | None:
         return x.qsize
     if isinstance(x, random.Random):
         return partial(_pythons, x)
-    if not hasattr(kind, "__next__") or isinstance(x, IOBase):
+    if not is_iterator or isinstance(x, IOBase):
         return None
     if isinstance(x, count):
         return partial(repr, x)
@@ -507,7 +508,7 @@ class NameReader:
             self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
         self._todo.append(_wrapped(x))
         is_users = bool(self._classes(type(x)))
-        own = getattr(x, "__dict__", None)
+        own = getattr(x, "__dict__", None) if type(x).__dictoffset__ else None  # asked without running `__getattr__`
         if isinstance(own, dict):
             self._space(Own(x), own)
         if is_users:

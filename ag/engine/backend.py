@@ -21,7 +21,7 @@ from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program, Recording
-from ag.engine.shape import Shape
+from ag.engine.shape import Shape, nbytes_of
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 from ag.names import Making
@@ -125,7 +125,7 @@ class Backend(ABC):
     timestamps: bool = False  # whether the device can say itself how long it has worked, as `meter` needs it
 
     @cached_property
-    def constants(self) -> dict[tuple[float | str, DType, Shape], Buffer]:
+    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
         """Buffers of one number each, by number and element type; see `constant`."""
         return {}
 
@@ -144,7 +144,7 @@ class Backend(ABC):
         if dtype not in self.dtypes:
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
-        return self.placed(dtype.nbytes(shape), shape, dtype)
+        return self.placed(nbytes_of(shape, dtype), shape, dtype)
 
     def placed(self, nbytes: int, shape: Shape, dtype: DType) -> Buffer:
         """`alloc` of a shape and a type that take so many bytes, and that the device is known to hold."""
@@ -162,18 +162,17 @@ class Backend(ABC):
         self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
 
-    def constant(self, value: float, dtype: DType, shape: Shape = ()) -> Buffer:
+    def constant(self, value: float, dtype: DType) -> Buffer:
         """Return a buffer of one number that all ops share; nothing may write there."""
-        key = value or str(value), dtype, shape  # 0.0 and -0.0 are equal, and not the same
+        key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
         found = self.constants.get(key)
         if found is None:
             number = float(value)
             if len(self.constants) >= _CONSTANTS_KEPT:
                 self.constants.clear()
-            found = self.alloc(shape, dtype)
-            self.upload(np.full(shape, value), found)
-            if shape == ():
-                found.constant = number
+            found = self.alloc((), dtype)
+            self.upload(np.asarray(value), found)
+            found.constant = number
             fix(found)
             self.constants[key] = found
         return found

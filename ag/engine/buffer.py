@@ -16,7 +16,7 @@ from ag.engine.arena import Arena, Block, Changes, now
 from ag.engine.dtype import I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
-from ag.engine.shape import Shape
+from ag.engine.shape import Shape, nbytes_of
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError
 
@@ -50,14 +50,14 @@ class Device(Protocol):
     asynchronous: bool
 
     @property
-    def constants(self) -> dict[tuple[float | str, DType, Shape], Buffer]: ...
+    def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
     @property
     def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
     def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
-    def constant(self, value: float, dtype: DType, shape: Shape = ()) -> Buffer: ...
+    def constant(self, value: float, dtype: DType) -> Buffer: ...
     def zeros(self, shape: Shape, dtype: DType) -> Buffer: ...
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned: ...
@@ -117,7 +117,7 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, in whole words."""
-        return self.dtype.nbytes(self.shape)
+        return nbytes_of(self.shape, self.dtype)
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""

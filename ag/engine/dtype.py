@@ -6,8 +6,6 @@ are for storage; `ag.engine.kernels.convert` says how they are computed with.
 
 from __future__ import annotations
 
-from math import prod
-
 from ag.errors import DtypeError
 
 
@@ -23,10 +21,6 @@ class DType:
         self.itemsize = itemsize  # bytes per element
         self.is_float = is_float  # true for floating-point types, the only ones gradients flow through
         self.is_half = is_half  # true for the 16-bit ones
-
-    def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of an array of this shape, in whole words."""
-        return (prod(shape) * self.itemsize + 3) & ~3
 
     def __repr__(self) -> str:
         return self.name

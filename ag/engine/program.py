@@ -20,7 +20,7 @@ from ag.engine.buffer import Buffer, CopyOnWrite, Device, Run, note_written, set
 from ag.engine.dtype import DType
 from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
 from ag.engine.primitive import Array, Params, Primitive
-from ag.engine.shape import Shape
+from ag.engine.shape import Shape, nbytes_of
 from ag.errors import CaptureError
 
 _nowhere = count(1 << 32).__next__  # segments of what has no memory: no arena has so many
@@ -344,7 +344,7 @@ class Recording(Interpreter):
     def promise(self, shape: Shape, dtype: DType) -> Buffer:
         """The result of a launch that is only noted."""
         device = cast(Device, self.backend)
-        nbytes = -(-dtype.nbytes(shape) // device.arena.align) * device.arena.align
+        nbytes = -(-nbytes_of(shape, dtype) // device.arena.align) * device.arena.align
         block = Unallocated(self, _nowhere() << OFFSET_BITS, nbytes or device.arena.align, shape)
         self.claim(block)
         return Buffer(device, block, block.address, shape, dtype)

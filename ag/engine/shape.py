@@ -12,6 +12,7 @@ from math import prod
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex, cast
 
+from ag.engine.dtype import DType
 from ag.errors import ShapeError
 
 Shape = tuple[int, ...]
@@ -23,6 +24,11 @@ CHAIN_DIMS = 3  # likewise of chains of functions, which have more operands
 
 
 _WORKGROUP, _SHARES = 128, 16  # invocations, and how many of them add up a long piece together
+
+
+def nbytes_of(shape: Shape, dtype: DType) -> int:
+    """Return the bytes of a dense array, in whole words."""
+    return (prod(shape) * dtype.itemsize + 3) & ~3
 
 
 def row_major_strides(shape: Shape) -> Shape:

@@ -138,7 +138,7 @@ DEFECTS = [
     Defect("recordings are not compared", *_UNCOMPARED, *_TAKEN),
     Defect(
         "numbers of two recordings are not compared",
-        *("ag/capture/trace.py", 'what: Label = ("number", numbers.get(place, b.constant))',
+        *("ag/capture/call.py", 'what: Label = ("number", numbers.get(place, b.constant))',
           'what: Label = ("number", 0)'),
         *_TAKEN,
     ),

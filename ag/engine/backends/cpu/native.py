@@ -18,6 +18,7 @@ from ag.engine.buffer import Buffer, note_written
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program
+from ag.engine.shape import nbytes_of
 from ag.native import code as _code
 
 _HELD = 1 << 16  # work of a program during which Python's lock is held: some ten microseconds
@@ -137,7 +138,8 @@ class NativeBackend(NumpyBackend):
             kernel.ready.clear()
         ready = None
         if plan is not None:
-            ready = Ready(plan, dtype.nbytes(shape), shape, dtype, plan.pack(*[0] * (1 + len(operands))) + plan.tail)
+            row = plan.pack(*[0] * (1 + len(operands))) + plan.tail
+            ready = Ready(plan, nbytes_of(shape, dtype), shape, dtype, row)
         kernel.ready[key] = ready
         return ready
 
