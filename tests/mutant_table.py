@@ -222,7 +222,7 @@ mutant("kernel", "launches of unaligned operands are those of aligned ones", QUI
        "_ALIGNED, _ELSEWHERE = 0, 4", "_ALIGNED, _ELSEWHERE = 0, 0",
        f"{QUICKLY}::test_the_same_commands[lavapipe-words of four]")
 ZEROS = "capture/test_zeros.py"
-mutant("capture", "zeros of either sign are one value", "ag/capture/snapshots.py",
+mutant("capture", "zeros of either sign are one value", "ag/capture/guards.py",
        "return copysign(1.0, x) == copysign(1.0, y)", "return True",
        f"{ZEROS}::test_a_step_that_reads_another_zero_is_recorded_anew[cpu-a parameter]")
 mutant("capture", "zeros of either sign are one operand", "ag/capture/call.py",
@@ -312,9 +312,9 @@ condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > ite
 condition("lasting memory", "memory_plan", "take(since, inf, start", "take(since, since, start",
           f"{TESTS}/test_memory_plan.py::test_recomputing_changes_no_bit[gpt]",
           "capture/test_capture.py::test_80_steps_equal_eager_to_the_bit[cpu]")
-condition("who holds memory", "ownership", "if blocks[b.block.address] is not None]", "if False]",
+condition("who holds memory", "graph", "if blocks[b.block.address] is not None]", "if False]",
           f"{TESTS}/test_graph.py::test_what_others_hold_has_escaped")
-condition("who has a view", "ownership", "frozenset(b.block.address for b in views)", "frozenset()",
+condition("who has a view", "graph", "frozenset(b.block.address for b in views)", "frozenset()",
           f"{TESTS}/test_copy_elimination.py::test_copies[cpu-a_view_outside]")
 condition("a write at the end", "graph", "bisect_left(writers, until)]", "bisect_left(writers, until) - 1]",
           "test_a_written_part_of_a_block_with_many_users",
@@ -360,7 +360,7 @@ mutant("capture", "weights may change", "ag/nn/attention.py",
 mutant("capture", "layers may be at different positions", "ag/nn/attention.py",
        "if before.positions > (least := min(self._cache._lengths())):", "if least := 0:",
        "nn/test_key_value_cache.py::test_a_layer_that_stands_in_two_places")
-mutant("capture", "a captured step keeps what it read", "ag/capture/snapshots.py", "return ref(value)",
+mutant("capture", "a captured step keeps what it read", "ag/capture/reads.py", "return ref(value)",
        "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
 mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/half.py",
        "return None if same else \"the loss", "return None if True else \"the loss",
@@ -389,8 +389,8 @@ mutant("capture", "what was read is not compared", "ag/capture/program.py",
        "return self._notes.change(holds)", "return None", "capture/test_capture_guards.py::test_another_mode[cpu]")
 mutant("capture", "recordings are not compared", "ag/capture/step.py", "if difference is not None:", "if False:",
        "capture/test_capture_contract.py::test_a_branch[cpu]")
-mutant("capture", "numbers are not checked", "ag/capture/arguments.py", "for i, check in self._checks:",
-       "for i, check in ():",
+mutant("capture", "numbers are not checked", "ag/capture/arguments.py", "for i, limit, refuse in self._checks:",
+       "for i, limit, refuse in ():",
        "capture/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
 mutant("capture", "a tensor's slot is not filled", "ag/capture/arguments.py",
        "to.append((self.target, value.buffer))", "pass",
@@ -398,10 +398,10 @@ mutant("capture", "a tensor's slot is not filled", "ag/capture/arguments.py",
 mutant("capture", "objects of a layer's own are not looked into", "ag/capture/guards.py",
        "self._reader.values(value)", "pass",
        "capture/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list]")
-mutant("capture", "names that are not there yet are not looked for", "ag/capture/reads.py",
+mutant("capture", "names that are not there yet are not looked for", "ag/capture/guards.py",
        "self._group(place).absent = names", "pass",
        "capture/test_reads.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
-mutant("capture", "memory that is used again means the same", "ag/capture/reads.py",
+mutant("capture", "memory that is used again means the same", "ag/capture/guards.py",
        "return ref(value, gone.append)", "return ref(value)",
        "capture/test_reads.py::test_another_object_in_the_same_memory")
 mutant("capture", "what a step takes is not asked for", "ag/capture/guards.py",
@@ -460,10 +460,10 @@ mutant("capture", "what a step has changed itself is overlooked", "ag/capture/gu
 mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
        "if self._computed == computed:", "if True:",
        "parallel/trainer/test_plans.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
-mutant("capture", "what a replay writes is not noted", "ag/engine/buffer.py",
+mutant("capture", "what a replay writes is not noted", "ag/capture/program.py",
        "changes.last = changes.places[place] = time", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
-mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
+mutant("tape", "the oldest node first", "ag/autograd/tape.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
 mutant("tape", "a cotangent is not added", "ag/autograd/tape.py", "(add, whole(known), g)", "(add, g, g)",
        "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once[cpu]",
@@ -503,7 +503,7 @@ mutant("optimizer", "a group without gradients counts no step of its neighbours"
 mutant("capture", "compiled comparison: requires_grad", "ag/capture/guards.py",
        '(attributes["requires_grad"], tensors, flags), ', "",
        "capture/test_unchanged.py::test_what_changes_is_noticed[6-compiled]")
-mutant("capture", "compiled comparison: names of other places", "ag/capture/reads.py",
+mutant("capture", "compiled comparison: names of other places", "ag/capture/guards.py",
        "for place, names, ids, absent, group in self._places],",
        "for place, names, ids, absent, group in self._places[:1]],",
        "capture/test_unchanged.py::test_what_changes_is_noticed[9-compiled]")

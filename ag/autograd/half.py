@@ -274,8 +274,6 @@ def _times(g: Buffer, word: int) -> Buffer:
 def is_scaled(params: Iterable[Any]) -> bool:
     """Return whether gradients of these parameters may be infinite because of a loss scale."""
     if not SCALES:
-        if (recording := recording_here()) is not None:
-            recording.containers.append(SCALES)
         return False
     numbers = [p.id for p in params]
     found = _overflows(numbers)

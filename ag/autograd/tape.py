@@ -21,8 +21,9 @@ from ag.autograd.half import SCALES, Scaling, launch_on, scaled, unscaled
 from ag.autograd.tensor import Tensor, plain_tensor, tensor_given, type_name
 from ag.engine.arena import Block, now
 from ag.engine.buffer import LATEST, Buffer, Device, Run
+from ag.engine.device import CONTEXT as OF_DEVICE
 from ag.engine.dtype import F16, F32, DType
-from ag.engine.interpreter import current, recording_here
+from ag.engine.interpreter import current
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, copied, copy
 from ag.engine.kernels.reduce import sum_to
@@ -40,7 +41,7 @@ _NOT_SCALED = nullcontext()
 _recording: ContextVar[bool | None] = ContextVar("ag_tape", default=False)
 
 is_recording = _recording.get
-CONTEXT: tuple[ContextVar[Any], ...] = (_recording,)  # guarded by captured steps
+CONTEXT: tuple[ContextVar[Any], ...] = (*OF_DEVICE, _recording)  # under which a captured step is recorded
 
 
 class _Switch:
@@ -275,7 +276,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
-    with Scaling(_reached(loss.node)) if SCALES or recording_here() is not None else _NOT_SCALED:
+    with Scaling(_reached(loss.node)) if SCALES else _NOT_SCALED:
         gradients = _propagate(loss, loss.node, retain)
     return Gradients({x.id: (x, _accumulated(x, plain_tensor(g))) for x, g in gradients.items()})
 

@@ -21,8 +21,7 @@ from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, classes_in, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
 from ag.capture.arguments import Args, Arguments, Label
-from ag.capture.guards import Effects, Notes
-from ag.capture.snapshots import equal
+from ag.capture.guards import Effects, Notes, equal
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
 from ag.engine.primitive import Params

@@ -6,8 +6,12 @@ every replay: in C by identity, and where that differs, in Python by value.  `Ef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from array import array
+from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from copy import deepcopy
+from itertools import compress, repeat
+from math import copysign
+from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
@@ -16,20 +20,23 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.autograd.watched import MISSING, Watched, start_noting
-from ag.capture.reads import HAS_CODE, MOST, Name, NameGuards, NameReader, Own, compiled_guard, is_quick
-from ag.capture.snapshots import (
-    Contents,
-    bytes_of,
-    contents,
-    has_other_items,
+from ag.capture.reads import (
+    MOST,
+    SPECIAL,
+    Name,
+    NameReader,
+    Own,
+    has_names,
+    held,
     items_of,
-    same,
-    shown,
-    snapshot,
+    key_of,
+    meaning,
+    weak,
 )
 from ag.engine.buffer import Buffer
 from ag.engine.program import Recording
 from ag.errors import CaptureError
+from ag.native import code as _code
 
 Key = tuple[int, str]  # the id of an object and the name of an attribute
 
@@ -231,6 +238,252 @@ def _other_items(pairs: list[Contents]) -> str | None:
 
 def _called(x: Tensor) -> str:
     return f"the parameter {x.name!r}" if x.name else f"a tensor of shape {x.shape}"
+
+
+# ------------------------------------------------------------------------------------------ guards of names
+
+
+Rows = Sequence[tuple[Any, ...]]
+
+HAS_CODE = _code is not None
+
+
+def compiled_guard(slots: Rows, contents: Rows, names: Rows, single: Rows, gone: list[object]) -> Callable[[], bool]:
+    """Return a quick guard: True if nothing has changed, False if Python has to compare."""
+    compares: Callable[[], bool] = _code.Unchanged(slots, names, single, contents, gone, MISSING)
+    return compares
+
+
+def is_quick(noted: Contents) -> bool:
+    """Return whether `compiled_guard` can compare a container with its items."""
+    return type(noted[0]) in (list, dict) and type(noted[1]) is list
+
+
+_NOTHING = repeat(MISSING)  # stateless, so all calls share it
+
+
+class _Group:
+    """Names of one place, or with places of their own, and their values when noted."""
+
+    def __init__(self, place: object = None) -> None:
+        self.place = Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
+        self.kind = weak(type(place.owner)) if isinstance(place, Own) else None
+        self.kind_id = id(type(place.owner)) if isinstance(place, Own) else None
+        self.places: list[object] = []
+        self.names: list[str] = []
+        self.ids: list[int] = []
+        self.absent: frozenset[str] = frozenset()
+        self._before: list[object] = []  # values, weakly where possible
+        self._meant: list[object] = []  # snapshots of them
+
+    def add(self, name: Name, gone: list[object]) -> None:
+        """Note the value of a name."""
+        self.places.append(self.place or weak(name.place))
+        self.names.append(name.name)
+        self.ids.append(id(name.value))
+        self._before.append(_weak(name.value, gone))
+        self._meant.append(snapshot(name.value))
+
+    def forget_the_dead(self) -> None:
+        """Drop names whose place was freed."""
+        alive = [held(place) is not None for place in self.places]
+        columns: tuple[list[Any], ...] = self.places, self.names, self.ids, self._before, self._meant
+        for column in columns:
+            column[:] = compress(column, alive)
+
+    def change(self, gone: list[object]) -> str | None:
+        """Describe the first name with another value, or None; equal values in other objects are noted anew."""
+        owner = held(self.place.owner) if isinstance(self.place, Own) else None
+        if owner is not None and type(owner) is not held(self.kind):
+            return f"__class__ was {shown(self.kind)} and is {shown(type(owner))}"
+        now = [meaning(held(place), name) for place, name in zip(self.places, self.names, strict=True)]
+        for name, before, meant, value in zip(self.names, self._before, self._meant, now, strict=True):
+            if value is not held(before) and not same(meant, snapshot(value)):
+                return f"{name} was {shown(before)} and is {shown(value)}"
+        for name in sorted(self.absent):
+            if (value := meaning(held(self.place), name)) is not MISSING:
+                return f"{name} was {MISSING!r} and is {shown(value)}"
+        self.ids[:] = map(id, now)
+        self._before[:] = [_weak(value, gone) for value in now]
+        return None
+
+
+class NameGuards:
+    """Guards of names: compares the identities of all values of a place at once, and values only if these differ.
+
+    Values are held weakly where possible, so reading them keeps nothing alive.  A freed object's id may be reused, so a
+    callback reports every noted value that is freed.
+    """
+
+    def __init__(self, gone: list[object]) -> None:
+        self._single = _Group()  # cells, slots, defaults of functions
+        self._groups: dict[tuple[bool, int], _Group] = {}
+        self._gone = gone  # gets references to noted values that were freed
+        # For `change`: a dict of globals or the owner of attributes, its names, ids and absent names, and the group.
+        self._places: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
+
+    def add(self, name: Name) -> None:
+        """Note the value of a name; the caller keeps place and value alive until `close`."""
+        if isinstance(name.place, Own) and name.name == "__class__":
+            self._group(name.place)  # which knows it
+        else:
+            has_dict = has_names(name.place) and name.name not in SPECIAL
+            (self._group(name.place) if has_dict else self._single).add(name, self._gone)
+
+    def absent(self, place: object, names: frozenset[str]) -> None:
+        """Note names that a place does not have."""
+        if names:
+            self._group(place).absent = names
+
+    def _group(self, place: object) -> _Group:
+        key = key_of(place)
+        if key not in self._groups:
+            self._groups[key] = _Group(place)
+        return self._groups[key]
+
+    def close(self) -> None:
+        """End noting: drop places that the step made and freed."""
+        self._single.forget_the_dead()
+        for group in self._groups.values():
+            place = group.place.owner if isinstance(group.place, Own) else group.place
+            if held(place) is not None:
+                self._places.append((place, group.names, group.ids, group.absent, group))
+        self._groups = {}
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """Return rows of `compiled_guard`: names by place, names with their own places."""
+        single = self._single
+        return ([(place, names, ids, absent, tuple(absent), group.kind_id)
+                 for place, names, ids, absent, group in self._places],
+                [(single.places, single.names, single.ids)])
+
+    def change(self) -> str | None:
+        """Describe the first name with another value; None if all are as noted.  The caller then empties `gone`."""
+        gone, single = len(self._gone), self._single
+        doubtful: list[_Group] = []
+        if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
+                single.places, single.names, strict=True)]):
+            doubtful.append(single)
+        for place, names, ids, absent, group in self._places:
+            own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
+            is_other = group.kind_id is not None and id(type(held(place))) != group.kind_id
+            if gone or is_other or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
+                    absent and not own.keys().isdisjoint(absent)):
+                doubtful.append(group)
+        for group in doubtful:
+            if (found := group.change(self._gone)) is not None:
+                return found
+        return None
+
+
+def _weak(value: object, gone: list[object]) -> object:
+    """Return a weak reference that goes into a list when the value is freed; the value if it has none."""
+    try:
+        return ref(value, gone.append)
+    except TypeError:
+        return value
+
+
+# ------------------------------------------------------------------------------------------ snapshots
+
+# Comparable forms of values.  Plain values compare by value, containers of the standard library by items to six levels,
+# methods by function, small arrays by elements, all other objects by identity.  Snapshots hold objects weakly: capture
+# keeps no model alive.  Of the same object, `contents` is quicker: each container, with its items by identity.
+
+
+Contents = tuple[object, object]  # a container, and its items (compared by identity), bytes or length
+_MANY = 1000  # of larger containers only the length is compared
+_LEVELS = 6
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def bytes_of(x: object) -> bytes | None:
+    """Return the bytes of a small array or buffer, else None."""
+    if isinstance(x, np.ndarray):
+        return x.view(np.ndarray).tobytes() if x.size <= _MANY and x.dtype != object else None
+    if isinstance(x, (array, bytearray, memoryview)):
+        return bytes(x) if (x.nbytes if isinstance(x, memoryview) else len(x)) <= _MANY else None
+    return None
+
+
+def snapshot(value: object, levels: int = _LEVELS) -> object:
+    """Return a plain value, a copied container, or a weak reference."""
+    if isinstance(value, MethodType):  # a new object at each access
+        return MethodType, value.__func__, id(value.__self__)
+    elements = bytes_of(value)
+    if elements is not None:
+        kind = (value.shape, value.dtype) if isinstance(value, np.ndarray) else ()
+        return type(value), *kind, elements
+    if levels and (items := items_of(value)) is not None:
+        if len(items) > _MANY:
+            return type(value), id(value), len(items)
+        if isinstance(value, (set, frozenset)):
+            return type(value), frozenset(items)
+        return type(value), *(snapshot(item, levels - 1) for item in items)
+    return weak(value)
+
+
+def same(noted: object, now: object) -> bool:
+    """Return whether two snapshots are equal."""
+    if noted is now:
+        return True
+    if type(noted) is not type(now):
+        return False
+    if isinstance(noted, tuple) and isinstance(now, tuple):
+        return len(noted) == len(now) and all(map(same, noted, now))
+    return isinstance(noted, (*_PLAIN, frozenset, np.dtype)) and equal(noted, now)
+
+
+def equal(x: object, y: object) -> bool:
+    """Return whether two values are equal; 0.0 and -0.0 are not, as they give other results."""
+    if x is y:
+        return True
+    if isinstance(x, (int, float)) and isinstance(y, (int, float)) and x == 0 == y:
+        return copysign(1.0, x) == copysign(1.0, y)
+    return bool(x == y)
+
+
+def shown(noted: object) -> str:
+    """Describe a snapshot for a message."""
+    there = held(noted)
+    if there is None and noted is not None:
+        return "an object that is gone"
+    return repr(there) if isinstance(there, (*_PLAIN, type(MISSING))) else f"a {type(there).__name__}"
+
+
+def contents(value: object) -> Iterator[Contents]:
+    """Yield each container and small array in a value that can change, with its items or bytes."""
+    found: list[object] = [value]
+    seen: set[int] = set()
+    for x in found:  # grows meanwhile
+        elements, items = bytes_of(x), items_of(x)
+        if elements is not None:
+            yield x, elements
+        elif items is not None and id(x) not in seen:
+            seen.add(id(x))
+            few = len(items) <= _MANY
+            if not isinstance(x, (tuple, frozenset)):
+                yield x, items if few else _length(x)
+            found += items if few else ()
+
+
+def has_other_items(container: object, items: object) -> bool:
+    """Return whether a container's items changed; equal numbers and strings in other objects are noted anew."""
+    if type(items) is list:
+        now = container if type(container) is list else items_of(container)
+        if type(now) is not list or len(now) != len(items):
+            return True
+        if all(map(is_, now, items)):
+            return False
+        if not all(x is y or (type(x) in _PLAIN and same(x, y)) for x, y in zip(items, now, strict=True)):
+            return True
+        items[:] = now
+        return False
+    return (bytes_of(container) if isinstance(items, bytes) else _length(container)) != items
+
+
+def _length(container: object) -> int:
+    return len(container) if isinstance(container, Sized) else 0
 
 
 # ------------------------------------------------------------------------------------------ effects

@@ -15,14 +15,14 @@ from operator import is_, itemgetter
 from typing import NamedTuple, cast
 from weakref import ref
 
-from ag.autograd.tape import CONTEXT as OF_TAPE
+from ag.autograd.half import SCALES
+from ag.autograd.tape import CONTEXT
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of, plain_tensor
 from ag.capture.arguments import Args
 from ag.capture.call import ENDED, RecordedCall, filled
 from ag.engine.arena import Block, now
 from ag.engine.backend import Backend
 from ag.engine.buffer import LATEST, Buffer, Device, copy_on_write, copy_out, note_written
-from ag.engine.device import CONTEXT as OF_DEVICE
 from ag.engine.dtype import U32, DType
 from ag.engine.program import Program, Recording
 from ag.engine.shape import Shape
@@ -45,8 +45,8 @@ class CapturedProgram:
         self.trace, self.effects, self._structure = call.trace, notes.effects, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend, self._thread = cast(Device, recording.backend), thread
-        for container in recording.containers:
-            notes.watch(container)
+        if not SCALES:  # a loss scale that is made later changes gradients and steps
+            notes.watch(SCALES)
         results = _Results(recording)
         read = [leaf for leaf in notes.leaves.values() if leaf.read]
         self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
@@ -181,10 +181,10 @@ class CapturedProgram:
         """
         if not HAS_CODE or self._slots or self._with or self._arguments.makes:
             return None
-        settings = tuple([(variable, variable.get(None)) for variable in (*OF_DEVICE, *OF_TAPE)])
+        context = tuple([(variable, variable.get(None)) for variable in CONTEXT])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
-            self._thread, settings, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
+            self._thread, context, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
             tuple(self._guards), self._notes.change if self._notes.is_slow else None,
             self.check if self._arguments.checked or self._notes.known else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]),

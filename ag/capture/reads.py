@@ -1,4 +1,4 @@
-"""Reads: the names that a step reads outside its own locals, found in bytecode, and guards that compare their values.
+"""Reads: the names that a step reads outside its own locals, found in bytecode.
 
 A name stands in a place: a module's globals, a closure cell, a function's defaults, attributes of an object or class.
 Bytecode does not tell of which object an attribute is loaded.  So every attribute name that any code loads or sets is
@@ -11,14 +11,15 @@ from __future__ import annotations
 import builtins
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from dis import get_instructions
 from functools import cache, cached_property, partial, partialmethod
 from importlib.util import resolve_name
 from io import IOBase
-from itertools import compress, count, pairwise, repeat
+from itertools import count, pairwise, repeat
 from operator import attrgetter, length_hint, methodcaller
 from pickle import dumps
 from queue import Queue, SimpleQueue
@@ -27,39 +28,58 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     MethodWrapperType,
     ModuleType,
 )
-from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
+from typing import NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
 
 from ag.autograd.watched import MISSING
-from ag.capture.snapshots import Contents, held, items_of, same, shown, snapshot, weak
-from ag.native import code as _code
 
-Rows = Sequence[tuple[Any, ...]]
+# ------------------------------------------------------------------------------------------ places of names
 
-HAS_CODE = _code is not None
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
-def compiled_guard(slots: Rows, contents: Rows, names: Rows, single: Rows, gone: list[object]) -> Callable[[], bool]:
-    """Return a quick guard: True if nothing has changed, False if Python has to compare."""
-    compares: Callable[[], bool] = _code.Unchanged(slots, names, single, contents, gone, MISSING)
-    return compares
+def weak(value: object) -> object:
+    """Return a weak reference to `value`, or itself if it has none, like numbers, lists and dicts."""
+    try:
+        return ref(value)
+    except TypeError:
+        return value
 
 
-def is_quick(noted: Contents) -> bool:
-    """Return whether `compiled_guard` can compare a container with its items."""
-    return type(noted[0]) in (list, dict) and type(noted[1]) is list
+def held(value: object) -> object:
+    """Return what `weak` was given; None if it was freed."""
+    return value() if type(value) is ref else value
 
 
-# ------------------------------------------------------------------------------------------ guards of names
-
-_NOTHING = repeat(MISSING)  # stateless, so all calls share it
+def items_of(x: object) -> list[object] | None:
+    """Copy the items of a container, keys and values of a dict; None if it is not one.  Threads may change it."""
+    if type(x) is dict:  # hot path: states of optimizers
+        copy = x.copy()
+        return [*copy, *copy.values()]
+    if isinstance(x, np.ndarray):
+        return x.ravel().tolist() if x.dtype == object else None
+    if isinstance(x, (dict, MappingProxyType)):
+        copied = x.copy()
+        return [*copied, *copied.values()]
+    if isinstance(x, (list, tuple, frozenset)):
+        return [*x]
+    if isinstance(x, (deque, set)):
+        return [*x.copy()]
+    if isinstance(x, (UserDict, UserList)):
+        return [x.data]
+    if isinstance(x, ChainMap):
+        return [x.maps]
+    if isinstance(x, (WeakKeyDictionary, WeakSet, WeakValueDictionary)):
+        return items_of(vars(x)["data"])  # references, which are the same as long as what they refer to is there
+    return items_of(getattr(x, "mapping", None)) if isinstance(x, _VIEWS) else None
 
 
 class Name(NamedTuple):
@@ -78,7 +98,7 @@ class Own(NamedTuple):
 
 REFERENT = sys.intern("referent")  # the name of what a weak reference refers to
 # Attributes that stand in no dict of their object or class.
-_SPECIAL = frozenset(("__bases__", "__class__", "__code__"))
+SPECIAL = frozenset(("__bases__", "__class__", "__code__"))
 
 
 def key_of(place: object) -> tuple[bool, int]:
@@ -86,7 +106,7 @@ def key_of(place: object) -> tuple[bool, int]:
     return (True, id(place.owner)) if isinstance(place, Own) else (False, id(place))
 
 
-def _has_names(place: object) -> bool:
+def has_names(place: object) -> bool:
     """Return whether a place has all its names in one dict."""
     return isinstance(place, (Own, type, dict))
 
@@ -101,12 +121,12 @@ def _names_in(place: object) -> Mapping[str, object]:
 
 def meaning(place: object, name: str) -> object:
     """Return the value of a name now, `MISSING` if there is none."""
-    if name in _SPECIAL:
+    if name in SPECIAL:
         return getattr(place, name, MISSING)
     if name is REFERENT:
         there = place() if isinstance(place, ReferenceType) else place
         return MISSING if there is None else there
-    if _has_names(place):
+    if has_names(place):
         return _names_in(place).get(name, MISSING)
     if isinstance(place, CellType):
         try:
@@ -114,128 +134,6 @@ def meaning(place: object, name: str) -> object:
         except ValueError:  # unassigned or deleted
             return MISSING
     return place.get(MISSING) if isinstance(place, ContextVar) else getattr(place, name, MISSING)
-
-
-class _Group:
-    """Names of one place, or with places of their own, and their values when noted."""
-
-    def __init__(self, place: object = None) -> None:
-        self.place = Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
-        self.kind = weak(type(place.owner)) if isinstance(place, Own) else None
-        self.kind_id = id(type(place.owner)) if isinstance(place, Own) else None
-        self.places: list[object] = []
-        self.names: list[str] = []
-        self.ids: list[int] = []
-        self.absent: frozenset[str] = frozenset()
-        self._before: list[object] = []  # values, weakly where possible
-        self._meant: list[object] = []  # snapshots of them
-
-    def add(self, name: Name, gone: list[object]) -> None:
-        """Note the value of a name."""
-        self.places.append(self.place or weak(name.place))
-        self.names.append(name.name)
-        self.ids.append(id(name.value))
-        self._before.append(_weak(name.value, gone))
-        self._meant.append(snapshot(name.value))
-
-    def forget_the_dead(self) -> None:
-        """Drop names whose place was freed."""
-        alive = [held(place) is not None for place in self.places]
-        columns: tuple[list[Any], ...] = self.places, self.names, self.ids, self._before, self._meant
-        for column in columns:
-            column[:] = compress(column, alive)
-
-    def change(self, gone: list[object]) -> str | None:
-        """Describe the first name with another value, or None; equal values in other objects are noted anew."""
-        owner = held(self.place.owner) if isinstance(self.place, Own) else None
-        if owner is not None and type(owner) is not held(self.kind):
-            return f"__class__ was {shown(self.kind)} and is {shown(type(owner))}"
-        now = [meaning(held(place), name) for place, name in zip(self.places, self.names, strict=True)]
-        for name, before, meant, value in zip(self.names, self._before, self._meant, now, strict=True):
-            if value is not held(before) and not same(meant, snapshot(value)):
-                return f"{name} was {shown(before)} and is {shown(value)}"
-        for name in sorted(self.absent):
-            if (value := meaning(held(self.place), name)) is not MISSING:
-                return f"{name} was {MISSING!r} and is {shown(value)}"
-        self.ids[:] = map(id, now)
-        self._before[:] = [_weak(value, gone) for value in now]
-        return None
-
-
-class NameGuards:
-    """Guards of names: compares the identities of all values of a place at once, and values only if these differ.
-
-    Values are held weakly where possible, so reading them keeps nothing alive.  A freed object's id may be reused, so a
-    callback reports every noted value that is freed.
-    """
-
-    def __init__(self, gone: list[object]) -> None:
-        self._single = _Group()  # cells, slots, defaults of functions
-        self._groups: dict[tuple[bool, int], _Group] = {}
-        self._gone = gone  # gets references to noted values that were freed
-        # For `change`: a dict of globals or the owner of attributes, its names, ids and absent names, and the group.
-        self._places: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
-
-    def add(self, name: Name) -> None:
-        """Note the value of a name; the caller keeps place and value alive until `close`."""
-        if isinstance(name.place, Own) and name.name == "__class__":
-            self._group(name.place)  # which knows it
-        else:
-            has_dict = _has_names(name.place) and name.name not in _SPECIAL
-            (self._group(name.place) if has_dict else self._single).add(name, self._gone)
-
-    def absent(self, place: object, names: frozenset[str]) -> None:
-        """Note names that a place does not have."""
-        if names:
-            self._group(place).absent = names
-
-    def _group(self, place: object) -> _Group:
-        key = key_of(place)
-        if key not in self._groups:
-            self._groups[key] = _Group(place)
-        return self._groups[key]
-
-    def close(self) -> None:
-        """End noting: drop places that the step made and freed."""
-        self._single.forget_the_dead()
-        for group in self._groups.values():
-            place = group.place.owner if isinstance(group.place, Own) else group.place
-            if held(place) is not None:
-                self._places.append((place, group.names, group.ids, group.absent, group))
-        self._groups = {}
-
-    def rows(self) -> tuple[Rows, Rows]:
-        """Return rows of `compiled_guard`: names by place, names with their own places."""
-        single = self._single
-        return ([(place, names, ids, absent, tuple(absent), group.kind_id)
-                 for place, names, ids, absent, group in self._places],
-                [(single.places, single.names, single.ids)])
-
-    def change(self) -> str | None:
-        """Describe the first name with another value; None if all are as noted.  The caller then empties `gone`."""
-        gone, single = len(self._gone), self._single
-        doubtful: list[_Group] = []
-        if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
-                single.places, single.names, strict=True)]):
-            doubtful.append(single)
-        for place, names, ids, absent, group in self._places:
-            own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
-            is_other = group.kind_id is not None and id(type(held(place))) != group.kind_id
-            if gone or is_other or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
-                    absent and not own.keys().isdisjoint(absent)):
-                doubtful.append(group)
-        for group in doubtful:
-            if (found := group.change(self._gone)) is not None:
-                return found
-        return None
-
-
-def _weak(value: object, gone: list[object]) -> object:
-    """Return a weak reference that goes into a list when the value is freed; the value if it has none."""
-    try:
-        return ref(value, gone.append)
-    except TypeError:
-        return value
 
 
 # ------------------------------------------------------------------------------------------ sources of values

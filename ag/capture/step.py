@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
-from ag.autograd.tape import is_recording
+from ag.autograd.tape import CONTEXT
 from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, opaque_type, tree_flatten
 from ag.capture.arguments import Args
@@ -21,11 +21,10 @@ from ag.capture.call import NotCapturedError, RecordedCall
 from ag.capture.program import CapturedProgram, Replay
 from ag.engine.backend import Backend
 from ag.engine.buffer import Device
-from ag.engine.device import ag_default_device, default_dtype
-from ag.engine.interpreter import recording_here
+from ag.engine.interpreter import current, recording_here
 from ag.engine.kernels.convert import refuse_masked
 from ag.engine.program import Program
-from ag.errors import CaptureError
+from ag.errors import CaptureError, ExportError
 from ag.log import log
 from ag.names import Making
 
@@ -113,7 +112,10 @@ class CapturedStep(Generic[P, R]):
 
     def result(self, args: Args) -> Any:
         """Return what a call with these arguments returns."""
-        if (recording := recording_here()) is not None:
+        if (here := current()) is not None and here.exports:
+            raise ExportError("export_onnx: the model calls a captured step, which is run otherwise than op by op; "
+                              "export the function without ag_capture.")
+        if here is not None and (recording := recording_here()) is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
                                           "nest. Call the function itself inside the step."))
             return self._step(*args)
@@ -280,7 +282,7 @@ def _kind(leaves: Args, tree: TreeDef | None) -> tuple[object, ...]:
             if type(x) is not np.ndarray:
                 refuse_masked(x, f"ag_capture: argument {i}")
             kinds += x.dtype, x.shape
-    return (*kinds, device, ag_default_device(), default_dtype(), is_recording(), Backend.settings.precision)
+    return (*kinds, device, *[variable.get() for variable in CONTEXT], Backend.settings.precision)
 
 
 def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedStep[P, R]:

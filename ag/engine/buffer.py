@@ -33,7 +33,6 @@ class OpenRecording(Protocol):
 
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None
     guards: dict[str, Callable[[], str | None]]
-    containers: list[object]
     limits: list[tuple[Buffer, int, Callable[[Array], None]]]
 
     def owns(self, block: Block) -> bool: ...

@@ -32,7 +32,7 @@ from ag.errors import ArenaError, DeviceError, DtypeError, KernelError
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _named: ContextVar[bool] = ContextVar("ag_device_named", default=False)  # whether the user named the default device
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
-CONTEXT: tuple[ContextVar[Any], ...] = (_device, _dtype)  # what a captured step was recorded under
+CONTEXT: tuple[ContextVar[Any], ...] = (_device, _dtype)  # the defaults of the running context
 
 # Process-wide by nature: a device has one backend, whoever asks.
 _backends: dict[str, Backend] = {}

@@ -164,7 +164,6 @@ class Recording(Interpreter):
         # by what they guard, each once; called before every replay, they say what the recording depends on and has
         # changed, or None
         self.guards: dict[str, Callable[[], str | None]] = {}
-        self.containers: list[object] = []  # that must have the same items before every replay
         # ids that a replay puts into a buffer are below a limit; for others the function raises
         self.limits: list[tuple[Buffer, int, Callable[[Array], None]]] = []
         self.launches: list[Launch] = []  # what was launched so far; once it is compiled, what the program launches
@@ -270,9 +269,13 @@ class Recording(Interpreter):
 
     def before_op(self, name: str, inputs: Sequence[Above], values: Sequence[object], params: Sequence[object],
                   launch: Run) -> Run:
-        """Note the tensors; interpreters around a recording do not hear of its ops before they ran."""
+        """Note the tensors; interpreters around a recording do not hear of its ops."""
         self.uses(inputs, False)
         return launch
+
+    def after_op(self, function: object, name: str, inputs: Sequence[Above], params: Sequence[object],
+                 out: Above) -> None:
+        return
 
     def uses(self, tensors: Sequence[Above], gradients: bool) -> None:
         if self.notes is not None:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from ag.autograd.create import ag_tensor
-from ag.autograd.half import FIRST_SCALE, SCALE_WORDS, LossScale, is_scaled, unfit
+from ag.autograd.half import FIRST_SCALE, SCALE_WORDS, SCALES, LossScale, is_scaled, unfit
 from ag.autograd.operands import lift
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
@@ -154,7 +154,7 @@ class Optimizer(Settings):
                 self._scale.adopt(group.params.values())
             group.gather(present, slots.grad_views)
             work.append((slots, group.runs(present)))
-        bad = self._unfit(work) if self._scale is not None or is_scaled(self._params[name] for name in given) else {}
+        bad = self._unfit(work) if SCALES and is_scaled(self._params[name] for name in given) else {}
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
         if len(work) < len(self._slots):

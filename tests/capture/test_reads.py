@@ -21,7 +21,8 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.capture.reads import UNKNOWN, Name, NameGuards, Own, source
+from ag.capture.guards import NameGuards
+from ag.capture.reads import UNKNOWN, Name, Own, source
 
 W = ag.ag_param([[2.0]])
 Read = Callable[[], float]

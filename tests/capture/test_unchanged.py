@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import ag
+from ag.autograd.watched import MISSING
 from ag.capture import guards
-from ag.capture.reads import HAS_CODE, Own, compiled_guard, is_quick
-from ag.capture.snapshots import MISSING
+from ag.capture.guards import HAS_CODE, compiled_guard, is_quick
+from ag.capture.reads import Own
 
 needs_code = pytest.mark.skipif(not HAS_CODE, reason="the comparisons of replays were not compiled")
 

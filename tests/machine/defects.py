@@ -51,7 +51,7 @@ _TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken 
 # A list in which a step keeps something has changed, so its recording would not be replayed.
 _CHANGED = (_NOTES, "self.own_change = self._changed_now()", "self.own_change = None")
 _UNWATCHED = (_CALL, " or effects.difference(self.notes.effects)", "")
-_MEANINGS = "ag/capture/reads.py"
+_MEANINGS = "ag/capture/guards.py"
 _CAPTURE, _RECORDING = "ag/capture/step.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
 _UNCOMPARED = (_CAPTURE, "if difference is not None:", "if False:")
@@ -115,8 +115,8 @@ DEFECTS = [
     Defect("what names mean may change", _MEANINGS,
            "if value is not held(before) and not same(", "if False and not same("),
     Defect("whether a parameter is trained may change", _NOTES, "tensor.requires_grad is not was:", "False:"),
-    Defect("the default device may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "default_dtype(), "),
-    Defect("the default type may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "ag_default_device(), "),
+    Defect("the default device may change", "ag/engine/device.py", "= (_device, _dtype)", "= (_dtype,)"),
+    Defect("the default type may change", "ag/engine/device.py", "= (_device, _dtype)", "= (_device,)"),
     Defect(
         "the generator is seeded in the step",
         *("ag/engine/random.py", 'backend.refuse_while_recording("seeds the random generator")', "pass"),
@@ -128,7 +128,7 @@ DEFECTS = [
     Defect(
         "results are the program's memory",
         _PROGRAM,
-        "program.copied(buffer) if is_small else", "buffer if is_small else",
+        "program.quick_copy(buffer)", "buffer",
     ),
     Defect("large results are the program's memory", _PROGRAM, "copy_on_write(buffer, thread)\n", "buffer\n"),
     Defect(
@@ -144,7 +144,7 @@ DEFECTS = [
     ),
     Defect(
         "a step may keep its results",
-        *("ag/engine/compile/ownership.py", "    if kept is not None:\n        raise", "    if False:\n        raise"),
+        *("ag/engine/compile/graph.py", "    if kept is not None:\n        raise", "    if False:\n        raise"),
         *_CHANGED,
         *_UNWATCHED,
     ),

@@ -19,9 +19,8 @@ from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_
 from ag.engine.compile.fold_scaling import fold_scaling
 from ag.engine.compile.fuse_elementwise import fuse_elementwise
 from ag.engine.compile.fuse_epilogues import fuse_epilogues
-from ag.engine.compile.graph import Graph
+from ag.engine.compile.graph import Graph, settle
 from ag.engine.compile.memory_plan import plan_memory
-from ag.engine.compile.ownership import settle
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array

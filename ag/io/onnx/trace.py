@@ -195,9 +195,6 @@ class Trace(Interpreter):
     def after_op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
                  out: object) -> None:
         """Append an op."""
-        if isinstance(out, Tensor) and out.buffer.backend.recording is not None:
-            raise ExportError(f"export_onnx: the model calls {name} in a captured step, which is run otherwise than op "
-                              f"by op; export the function without ag_capture.")
         if function not in WRITERS:
             reason = REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
             raise ExportError(f"export_onnx: {name} {reason}")

@@ -15,9 +15,8 @@ import ag
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.compile import pipeline
-from ag.engine.compile.graph import Graph
+from ag.engine.compile.graph import Graph, Holders, take_over
 from ag.engine.compile.memory_plan import plan_memory
-from ag.engine.compile.ownership import Holders, take_over
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, exp, mul

@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "at most eight": (lambda x: ag.ag_exp(x)[:, : min(8, x.shape[-1])], "calls ag_slice (op 2) with numbers that"),
     "a place for each sample": (lambda x: x + np.arange(x.shape[-1])[None], "whose values along axis 1 depend on the"),
     "another batch": (lambda x: x + X, "takes the example, and not a batch of 5 samples made of it (ag_add: "),
-    "a captured step": (lambda x: captured(x), "calls ag_exp in a captured step"),
+    "a captured step": (lambda x: captured(x), "calls a captured step"),
     "no tensor": (lambda x: 3.0, "returns a float as 'output'; a tensor is required"),
     "nothing": (lambda x: (), "returns nothing"),
     "a constant": (lambda x: ag.ag_tensor(X), "returns as 'output' a tensor of shape (3, 4) that no op"),

@@ -75,6 +75,14 @@ def _memory(nbytes: int) -> Array:
     return raw[skip : skip + nbytes]
 
 
+def _overwrite(target: Array, source: Array) -> None:
+    """Copy an array over another; a small one without asking for threads."""
+    if source.size < WIDE:
+        target[...] = source
+    else:
+        overwrite(target, source)
+
+
 @lru_cache(maxsize=1)
 def _processor() -> str:
     """The processor's product name; Linux tells it in this file, and `platform` often nowhere."""
@@ -132,7 +140,7 @@ class NumpyProgram:
     def copied(self, result: Buffer) -> Buffer:
         """A copy of a result of the last run."""
         into = self._backend.alloc(result.shape, result.dtype)
-        overwrite(into.native, result.native)
+        _overwrite(into.native, result.native)
         return into
 
     def close(self) -> None:
@@ -178,10 +186,7 @@ class NumpyBackend(Backend):
     def _fill(self, into: Buffer, array: Array) -> None:
         native = into.native
         if array.dtype == native.dtype and into.dtype is not BF16:
-            if array.size < WIDE:
-                native[...] = array  # as the next line does, in three calls more
-            else:
-                overwrite(native, array)
+            _overwrite(native, array)
         elif not into.dtype.is_float:
             native[...] = stored(array, into.dtype)
         else:
@@ -190,14 +195,14 @@ class NumpyBackend(Backend):
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         before_host(target, source)
-        overwrite(target.native, source.native)
+        _overwrite(target.native, source.native)
 
     def put(self, given: Given) -> None:
         """Put values into buffers of a program's own, of which nobody else has to know that they changed."""
         for target, value in given:
             if isinstance(value, Buffer):
                 settle(value)
-                overwrite(target.native, value.native)
+                _overwrite(target.native, value.native)
             else:
                 self._fill(target, value)
 
