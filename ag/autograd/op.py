@@ -2,8 +2,8 @@
 
 `op` turns ``forward(run, *operands, *params) -> (output, saved)`` into a public function of tensors.  That lifts
 operands to one device and type, runs the rule, and leaves a node on the tape.  `ag_exp.vjp` declares the gradient rule.
-Operands are the first parameters, annotated `Buffer`, or one parameter annotated `Sequence[Buffer]`.
-docs/adding_an_op.md shows how to add one.
+Operands are the first parameters, or one list.  All are buffers to a rule; the annotation of each says what callers may
+pass: `Buffer`, `Elements`, `Wide`, `Ids`, `RowOrColumn` or `Matrix`.  docs/adding_an_op.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ag.autograd.half import Widening, rounded, widening
-from ag.autograd.operands import Vectors, alike, number_given, operands_on_one_device, refuse_integers
+from ag.autograd.operands import KINDS, alike, number_given, operands_on_one_device, refuse_integers
 from ag.autograd.tape import Cotangent, Node, is_recording
 from ag.autograd.tensor import Tensor, TensorLike, plain_tensor, register
 from ag.engine.buffer import Buffer, Run
@@ -23,11 +23,18 @@ from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
 from ag.errors import ShapeError
 
-__all__ = ["AxisOp", "Cotangents", "Need", "Op", "Result", "Run", "along_axes",
-           "elementwise_op", "moving_op", "op", "operands_on_one_device", "part_of", "product_op"]
+__all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
+           "along_axes", "op", "operands_on_one_device", "part_of"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
+
+# Operands of rules; `Buffer` itself is a float of the type of the others, of which a host vector is a column.
+Elements = Buffer  # of any type, as the op only moves elements
+Wide = Buffer  # float32 also beside 16-bit operands, such as statistics
+Ids = Buffer  # int32 beside floats; `checked_ids` makes them
+RowOrColumn = Buffer  # a host vector is what the other operands need
+Matrix = Buffer  # a host vector is refused by the rule
 
 Result = tuple[Buffer, S]  # what a forward rule returns: the output, and what the gradient rule wants to see again
 Need = tuple[bool, ...]  # which tensor operands want a cotangent
@@ -67,13 +74,8 @@ def along_axes(function: Op[P, S]) -> AxisOp[P, S]:
 class OpDecorator:
     """A decorator that makes an op of a forward rule."""
 
-    def __init__(self, name: str | None = None, mixed: bool = False, public: bool = False, integers: bool = False,
-                 vectors: Vectors = "column") -> None:
-        self._name = name  # in messages; default: the rule's own
-        self._mixed = mixed  # float32 operands are allowed beside 16-bit ones
-        self._public = public  # tensors find the op by its name, as ``a + b`` finds ``ag_add``
-        self._integers = integers  # operands may be of an integer type: for ops that only move elements
-        self._vectors = vectors  # the shape of host vectors among the operands
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name  # in messages; None: the rule's own, by which tensors find it, as ``a + b`` finds ``ag_add``
 
     # One overload per number of operands; the parameters after them, P, are the same for the rule and for callers.
     @overload
@@ -92,39 +94,35 @@ class OpDecorator:
     def __call__(self, forward: Callable[Concatenate[Run, Sequence[Buffer], P], Result[S]]
                  ) -> Op[Concatenate[Sequence[TensorLike], P], S]: ...
     def __call__(self, forward: Callable[..., Result[S]]) -> Op[..., S]:
-        function = _Function(forward, self._name or forward.__name__, self._mixed, self._integers,
-                             self._vectors).published()
-        if self._public:
+        function = _Function(forward, self._name or forward.__name__).published()
+        if self._name is None:
             register(forward.__name__, function)
         return function
 
 
-op = OpDecorator(public=True)
-moving_op = OpDecorator(public=True, integers=True)  # for ops that only move elements
-elementwise_op = OpDecorator(public=True, vectors="broadcast")  # for ops whose operands broadcast
-product_op = OpDecorator(public=True, vectors="second")  # for products, whose first operand is a matrix
+op = OpDecorator()
 
 
-def part_of(name: str, mixed: bool = False) -> OpDecorator:
-    """Make an internal op of the public function `name`, which its messages name; `mixed`: see `OpDecorator`."""
-    return OpDecorator(name, mixed)
+def part_of(name: str) -> OpDecorator:
+    """Make an internal op of the public function `name`, which its messages name."""
+    return OpDecorator(name)
 
 
 class _Function(Generic[S]):
     """Builds the public function of one forward rule."""
 
-    def __init__(self, forward: Callable[..., Result[S]], name: str, mixed: bool, integers: bool,
-                 vectors: Vectors) -> None:
+    def __init__(self, forward: Callable[..., Result[S]], name: str) -> None:
         self.forward = forward
         self.name = name
-        self.mixed = mixed
-        self.integers = integers
-        self.vectors = vectors
         self.rule: GradientRule[S] | None = None
         _, *visible = inspect.signature(forward).parameters.values()  # without `run`
-        self.operands = sum(p.annotation == "Buffer" for p in visible)
+        self.kinds = [KINDS[p.annotation] for p in visible if p.annotation in KINDS]
+        self.operands = len(self.kinds)
         self.params = visible[max(1, self.operands):]
-        self.listed = visible[0].name if visible and visible[0].annotation == "Sequence[Buffer]" else None
+        of_list = KINDS.get(str(visible[0].annotation).removeprefix("Sequence[").removesuffix("]")) if visible else None
+        self.listed = visible[0].name if of_list is not None and not self.kinds else None
+        if of_list is not None and not self.kinds:
+            self.kinds = [of_list]
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED[p.annotation]) if p.annotation in _PUBLISHED else p for p in visible],
             return_annotation="Tensor")
@@ -169,8 +167,8 @@ class _Function(Generic[S]):
 
     def published(self) -> Op[..., S]:
         """Return the function, with its public signature."""
-        name, forward, operands, listed, mixed = self.name, self.forward, self.operands, self.listed, self.mixed
-        integers, vectors, has_numbers = self.integers, self.vectors, any(p.annotation == "float" for p in self.params)
+        name, forward, operands, listed, kinds = self.name, self.forward, self.operands, self.listed, self.kinds
+        integers, has_numbers = all(k.integers for k in kinds), any(p.annotation == "float" for p in self.params)
         defaults, fewest, most = self.defaults, self.fewest, self.most
 
         def call(*args: object, **kwargs: object) -> Tensor:
@@ -192,7 +190,8 @@ class _Function(Generic[S]):
                     values, params = _items(name, listed, args[0]), args[1:]
                 if params and (has_numbers or Tensor in map(type, params)):
                     params = self.checked(params)
-                backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
+                backend, inputs, dtype = operands_on_one_device(name, values, kinds if listed is None else
+                                                                kinds * len(values))
                 buffers = [*map(_BUFFER, inputs)]
             half = dtype.is_half
             launch: Run = backend.launch
@@ -238,7 +237,7 @@ _REQUIRED = inspect.Parameter.empty
 _BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # hot path: runs no Python, unlike a comprehension
 _WANTS: Callable[[Tensor], bool] = attrgetter("requires_grad")
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # numpy's names of arguments
-_PUBLISHED = {"Buffer": "TensorLike", "Sequence[Buffer]": "Sequence[TensorLike]"}
+_PUBLISHED = dict.fromkeys(KINDS, "TensorLike") | {f"Sequence[{kind}]": "Sequence[TensorLike]" for kind in KINDS}
 
 
 def _items(function: str, argument: str, values: object) -> tuple[object, ...]:

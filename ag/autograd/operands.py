@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Number, Real
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -42,9 +42,20 @@ Args = tuple[object, ...]
 alike: Callable[[Args, int], tuple[Device, DType, list[Buffer], tuple[Tensor, ...], Args] | None] = (
     CODE.alike if CODE is not None else lambda args, operands: None)
 
-# The shape of a host vector among operands.  "column": a column.  "broadcast": column or row, as the other operands
-# need.  "second": a column, except as the first operand, which is a matrix.
-Vectors = Literal["column", "broadcast", "second"]
+
+class Kind(NamedTuple):
+    """The values that callers may pass for an operand."""
+
+    # what a host vector is: a column; column or row, as the other operands need; or what it is, as a matrix is required
+    vector: Literal["column", "either", "matrix"] = "column"
+    integers: bool = False  # any element type, as the op only moves elements
+    wide: bool = False  # float32 also beside 16-bit operands
+    ids: bool = False  # int32, whatever the type of the others
+
+
+KINDS = {"Buffer": Kind(), "Elements": Kind(integers=True), "Wide": Kind(wide=True), "Ids": Kind(ids=True),
+         "RowOrColumn": Kind("either"), "Matrix": Kind("matrix")}  # by the annotations of forward rules
+_PLAIN = Kind()
 
 
 def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
@@ -141,18 +152,17 @@ def vector_beside(function: str, n: int, others: list[tuple[int, ...]]) -> bool:
     return all(len(shape) != 1 and (not shape or shape[-1] == 1) for shape in others)
 
 
-def _as_vectors(function: str, operands: tuple[object, ...], vectors: Vectors) -> tuple[object, ...]:
+def _as_vectors(function: str, operands: tuple[object, ...], kinds: Sequence[Kind]) -> tuple[object, ...]:
     """Turn host vectors among the operands into columns where they are columns."""
     arrays = [x if isinstance(x, (Tensor, int, float)) else as_array(x, function) for x in operands]
     flat = [i for i, x in enumerate(arrays) if isinstance(x, np.ndarray) and x.ndim == 1]
     others = [x.shape for i, x in enumerate(arrays) if isinstance(x, (Tensor, np.ndarray)) and i not in flat]
-    if vectors == "second":
-        flat = [i for i in flat if i > 0]
-    elif any(len(shape) == 1 for shape in others):
+    needs = {kind.vector for kind in kinds}
+    if "matrix" not in needs and any(len(shape) == 1 for shape in others):
         return tuple(arrays)
     for i in flat:
         x = cast("np.ndarray[tuple[int], np.dtype[np.generic]]", arrays[i])
-        if vectors != "broadcast" or vector_beside(function, len(x), others):
+        if kinds[i].vector == "column" or (kinds[i].vector == "either" and vector_beside(function, len(x), others)):
             arrays[i] = x.reshape(-1, 1)
     return tuple(arrays)
 
@@ -166,35 +176,37 @@ def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceE
 
 
 def operands_on_one_device(
-    function: str, operands: tuple[Any, ...], mixed: bool = False, integers: bool = False, vectors: Vectors = "column",
+    function: str, operands: tuple[Any, ...], kinds: Sequence[Kind] = ()
 ) -> tuple[Device, tuple[Tensor, ...], DType]:
     """Return the operands' device, the operands as tensors there, and the result's element type.
 
-    Tensors must share a device and an element type.  Beside 16-bit tensors, float32 scalars are allowed, and with
-    `mixed` all float32 tensors.  Integer types need `integers`.
+    Tensors must share a device, and an element type as far as their `kinds` ask for it.  Beside 16-bit tensors, float32
+    scalars are always allowed.
     """
+    kinds = kinds or [_PLAIN] * len(operands)
     backend: Device | None = None
     dtype: DType | None = None
     plain = arrays = False
-    for x in operands:
+    for x, kind in zip(operands, kinds, strict=True):
         if type(x) is not Tensor:
             plain, arrays = True, arrays or not isinstance(x, (int, float))
             continue
         b = x.buffer
-        if backend is None:
-            backend, dtype = b.backend, b.dtype
-        elif b.backend is not backend:
+        if backend is not None and b.backend is not backend:
             raise closed_or_elsewhere(function, backend, b.backend)
-        elif b.dtype is not dtype:
-            dtype = _common_type(function, operands, mixed)
-    if backend is None or dtype is None:
-        backend, dtype = default_backend(), default_dtype()
-    if not (dtype.is_float or integers):
+        backend = b.backend
+        if not kind.ids and b.dtype is not dtype:
+            dtype = b.dtype if dtype is None else _common_type(function, operands, kinds)
+    if backend is None:
+        backend = default_backend()
+    if dtype is None:
+        dtype = default_dtype()
+    if not (dtype.is_float or all(kind.integers for kind in kinds)):
         refuse_integers(function, dtype)
     if not plain:
         return backend, operands, dtype
     if arrays:
-        operands = _as_vectors(function, operands, vectors)
+        operands = _as_vectors(function, operands, kinds)
     number = F32 if dtype.is_half else dtype  # numbers keep their digits
     return backend, tuple(x if type(x) is Tensor else lift(
         x, backend, number if isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0 else dtype, function)
@@ -207,13 +219,14 @@ def refuse_integers(function: str, dtype: DType) -> NoReturn:
                      f"required. Convert with t.astype(\"f32\").")
 
 
-def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DType:
+def _common_type(function: str, operands: tuple[object, ...], kinds: Sequence[Kind]) -> DType:
     """Return the element type of operands of several types, or raise."""
-    buffers = [x.buffer for x in operands if isinstance(x, Tensor)]
-    kinds = list(dict.fromkeys(b.dtype for b in buffers if b.dtype is not F32 or not (mixed or b.shape == ())))
-    if len(kinds) == 1 and kinds[0].is_half:
-        return kinds[0]
-    first, second = list(dict.fromkeys(b.dtype for b in buffers))[:2]
+    given = [(x.buffer, kind) for x, kind in zip(operands, kinds, strict=True)
+             if isinstance(x, Tensor) and not kind.ids]
+    types = list(dict.fromkeys(b.dtype for b, kind in given if b.dtype is not F32 or not (kind.wide or b.shape == ())))
+    if len(types) == 1 and types[0].is_half:
+        return types[0]
+    first, second = list(dict.fromkeys(b.dtype for b, _ in given))[:2]
     raise DtypeError(f"{function}: operands have element types {first} and {second}; they must be equal. "
                      f"Convert one with t.astype.")
 

@@ -5,15 +5,15 @@ Gradient rules ignore broadcasting: the tape sums a cotangent back to its operan
 
 from __future__ import annotations
 
-from ag.autograd.op import Cotangents, Need, Result, Run, elementwise_op, op
+from ag.autograd.op import Cotangents, Need, Result, RowOrColumn, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add, div, mul, scale, sub
 
 __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub"]
 
 
-@elementwise_op
-def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
+@op
+def ag_add(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[None]:
     """Sum of two tensors, with broadcasting both ways.
 
     Reference: ggmlR ``ag_add`` (which broadcasts one way only).
@@ -39,8 +39,8 @@ def _add_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return g, g
 
 
-@elementwise_op
-def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
+@op
+def ag_sub(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[None]:
     """Difference of two tensors, with broadcasting both ways.
 
     Parameters
@@ -64,8 +64,8 @@ def _sub_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return g, run(scale, g, factor=-1.0) if need[1] else None
 
 
-@elementwise_op
-def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
+@op
+def ag_mul(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise product of two tensors, with broadcasting both ways.
 
     Parameters
@@ -90,8 +90,8 @@ def _mul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
     return run(mul, g, b) if need[0] else None, run(mul, g, a) if need[1] else None
 
 
-@elementwise_op
-def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
+@op
+def ag_div(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise quotient of two tensors, with broadcasting both ways.
 
     Division by zero follows IEEE 754: an infinity, or NaN for 0/0.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Result, Run, part_of
+from ag.autograd.op import Cotangents, Ids, Need, Result, Run, part_of
 from ag.autograd.operands import checked_ids
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -53,13 +53,13 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
 
 
 @part_of("ag_embedding_lookup")
-def _lookup(run: Run, weight: Buffer, ids: Tensor) -> Result[tuple[Buffer, int]]:
-    places = ids.buffer.view((ids.size,))
+def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, int]]:
+    places = ids.view((ids.size,))
     return run(gather_columns, weight, places).view((weight.shape[0], *ids.shape)), (places, weight.shape[1])
 
 
 @_lookup.vjp
-def _lookup_vjp(run: Run, g: Buffer, saved: tuple[Buffer, int], need: Need, ids: Tensor) -> Cotangents:
+def _lookup_vjp(run: Run, g: Buffer, saved: tuple[Buffer, int], need: Need) -> Cotangents:
     places, vocab = saved
     g = g.view((g.shape[0], places.size))
     total = None
@@ -67,4 +67,4 @@ def _lookup_vjp(run: Run, g: Buffer, saved: tuple[Buffer, int], need: Need, ids:
         last = min(first + _MOST_PLACES, places.size)
         part = run(scatter_columns, g, places, vocab=vocab, first=first, last=last)
         total = part if total is None else run(add, total, part)
-    return (total,)
+    return total, None

@@ -13,7 +13,7 @@ from operator import index
 from types import EllipsisType
 from typing import SupportsIndex
 
-from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, moving_op
+from ag.autograd.op import Cotangents, Elements, Need, Result, Run, along_axes, op
 from ag.autograd.tape import SliceCotangent
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import insert, part, resized, spread
@@ -30,8 +30,8 @@ Index = Place | tuple[Place, ...]
 Cut = tuple[int, int, int, int]  # an axis; then the first place, the step, and how many places
 
 
-@moving_op
-def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list[Cut]]]:
+@op
+def ag_slice(run: Run, x: Elements, key: Index) -> Result[tuple[Shape, Shape, list[Cut]]]:
     """A part of a tensor, by numpy's basic indexing; ``t[key]`` is the same.
 
     Reference: NumPy, "Basic indexing".
@@ -127,8 +127,8 @@ def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
 
 
 @along_axes
-@moving_op
-def ag_concat(run: Run, tensors: Sequence[Buffer], dim: int = 0) -> Result[list[int]]:
+@op
+def ag_concat(run: Run, tensors: Sequence[Elements], dim: int = 0) -> Result[list[int]]:
     """Join tensors along an axis that they have.
 
     Parameters

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.op import Cotangents, Ids, Need, Result, Run, op, part_of
 from ag.autograd.operands import CLASS_RULE, checked_ids
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -180,14 +180,14 @@ def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Ne
 
 
 @part_of(_SOFTMAX_CE)
-def _class_ids(run: Run, logits: Buffer, ids: Tensor) -> Result[tuple[Buffer, Buffer]]:
+def _class_ids(run: Run, logits: Buffer, ids: Ids) -> Result[tuple[Buffer, Buffer]]:
     columns = (logits.shape[0], _batch(logits.shape))
-    losses, dx = run(softmax_cross_entropy_ids, logits.view(columns), ids.buffer.view(columns[1:]),
+    losses, dx = run(softmax_cross_entropy_ids, logits.view(columns), ids.view(columns[1:]),
                      factor=1.0 / columns[1])
     return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (logits, dx)
 
 
 @_class_ids.vjp
-def _class_ids_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, ids: Tensor) -> Cotangents:
+def _class_ids_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
     x, dx = saved
-    return (run(mul, dx, g).view(x.shape),)
+    return run(mul, dx, g).view(x.shape), None

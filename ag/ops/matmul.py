@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.op import Cotangents, Need, Result, Run, part_of, product_op
+from ag.autograd.op import Cotangents, Matrix, Need, Result, Run, op, part_of
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
@@ -50,8 +50,8 @@ def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     return out.view(out.shape[1:])
 
 
-@product_op
-def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
+@op
+def ag_matmul(run: Run, A: Matrix, B: Buffer) -> Result[Factors]:
     """Matrix product.
 
     A list or array of one axis as `B` is a column; as `A` it is refused.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, Wide, op, part_of
 from ag.autograd.tape import repeated_since
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -232,17 +232,17 @@ def ag_batch_norm_op(
     return _by_statistics(x, gamma, beta, mean, variance, eps)
 
 
-@part_of("ag_batch_norm_op", mixed=True)
-def _by_batch(run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> Result[Normed]:
+@part_of("ag_batch_norm_op")
+def _by_batch(run: Run, x: Wide, gamma: Wide, beta: Wide, eps: float) -> Result[Normed]:
     return _by_own_statistics(run, "ag_batch_norm_op", x, gamma, beta, eps)
 
 
 _by_batch.vjp(_by_own_statistics_vjp)
 
 
-@part_of("ag_batch_norm", mixed=True)
+@part_of("ag_batch_norm")
 def batch_norm_train(
-    run: Run, x: Buffer, gamma: Buffer, beta: Buffer, running_mean: Buffer, running_var: Buffer,
+    run: Run, x: Wide, gamma: Wide, beta: Wide, running_mean: Wide, running_var: Wide,
     eps: float, momentum: float,
 ) -> Result[Normed]:
     """`ag_batch_norm_op` that also moves running statistics, in place, towards the mean and the unbiased variance."""
@@ -276,9 +276,9 @@ def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: f
     return *_by_own_statistics_vjp(run, g, saved, need[:3], eps), None, None
 
 
-@part_of("ag_batch_norm_op", mixed=True)
+@part_of("ag_batch_norm_op")
 def _by_statistics(
-    run: Run, x: Buffer, gamma: Buffer, beta: Buffer, mean: Buffer, variance: Buffer, eps: float
+    run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide, eps: float
 ) -> Result[Normed]:
     m, a, b, centre, var = _matrix("ag_batch_norm_op", x, gamma=gamma, beta=beta, mean=mean, variance=variance)
     if not eps > 0:

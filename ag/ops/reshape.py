@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Result, Run, moving_op
+from ag.autograd.op import Cotangents, Elements, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import permute
 from ag.engine.shape import Shape, normalize_axes, normalize_axis, reshaped
@@ -28,8 +28,8 @@ def _sizes(numbers: Shape) -> Shape:
     return tuple(alone) if isinstance(alone, Iterable) else numbers
 
 
-@moving_op
-def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
+@op
+def ag_reshape(run: Run, x: Elements, *shape: int) -> Result[Shape]:
     """The same elements in another shape, in row-major order.
 
     Reference: ggmlR ``ag_reshape`` (column-major there).
@@ -54,8 +54,8 @@ def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     return x.view(reshaped(x.shape, sizes, "ag_reshape")), x.shape
 
 
-@moving_op
-def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
+@op
+def ag_flatten(run: Run, x: Elements) -> Result[Shape]:
     """All axes but the last, the batch, as one.
 
     Reference: PyTorch ``torch.nn.Flatten`` (which keeps the first axis, its batch).
@@ -85,8 +85,8 @@ def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *_shape: object)
     return (g.view(saved),)
 
 
-@moving_op
-def ag_transpose(run: Run, x: Buffer, *axes: int) -> Result[Shape]:
+@op
+def ag_transpose(run: Run, x: Elements, *axes: int) -> Result[Shape]:
     """The axes in another order.
 
     Parameters

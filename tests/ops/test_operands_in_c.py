@@ -15,12 +15,12 @@ from helpers.errors import expect_error
 import ag
 from ag.autograd import op as op_module
 from ag.autograd import operands
-from ag.autograd.operands import alike, plain_tensor
-from ag.autograd.tensor import Tensor
+from ag.autograd.operands import alike
+from ag.autograd.tensor import Tensor, plain_tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, I32
 
-CODE: Any = operands._code
+CODE: Any = operands.CODE
 pytestmark = pytest.mark.skipif(CODE is None, reason="there was no compiler")
 
 X, Y = (ag.ag_tensor(np.full((2, 3), k, np.float32)) for k in range(2))

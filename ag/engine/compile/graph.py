@@ -3,10 +3,6 @@
 Passes change a `Graph` by `remove`, `replace` and `move`, which keep readers and writers up to date.  Launches are
 named by position, blocks by address.  Example: ``0: exp(y, x)   1: mul(z, y, y)`` has ``readers[y] = [1]``.  If neither
 a tensor nor the caller holds y, it is *private*; its memory may serve others outside of its *liveness*, 0 to 1.
-
-A block has *escaped* if anything outside holds it: a tensor, an optimizer, a caller.  `take_over` drops everything the
-recording holds, while the arena pins the memory.  Weak references then show what is still alive; nothing is counted.
-In ``y = exp(x); z = y * 2``, returned as z, x and z escaped; y dies, and comes back in its place.
 """
 
 from __future__ import annotations
@@ -270,6 +266,10 @@ def _cover(stretches: list[Stretch], start: int, end: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------ holders
+
+# A block has *escaped* if anything outside holds it: a tensor, an optimizer, a caller.  `take_over` drops everything
+# that the recording holds, while the arena pins the memory.  Weak references then show what is still alive; nothing is
+# counted.  In ``y = exp(x); z = y * 2``, returned as z, x and z escaped; y dies, and comes back in its place.
 
 
 def settle(recording: Recording) -> Holders:

@@ -99,7 +99,7 @@ def _rms_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dim
 
 def _lookup(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     """`ag_embedding_lookup`: columns by number."""
-    return g.node("Gather", xs[0].name, cast(Value, params[0]).name, axis=1)
+    return g.node("Gather", xs[0].name, xs[1].name, axis=1)
 
 
 # ---------------------------------------------------------------------------------------------- attention
@@ -173,7 +173,7 @@ def _soft_target(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: 
 
 def _class_ids(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) -> str:
     """`ag_softmax_cross_entropy_loss` with class numbers."""
-    x, ids = xs[0], cast(Value, params[0])
+    x, ids = xs
     chosen = g.node("GatherElements", g.node("LogSoftmax", x.name, axis=0), g.reshape(ids.name, (1, *x.dims[1:])),
                     axis=0)
     return _negative_sum(g, x, chosen)
