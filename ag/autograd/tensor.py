@@ -7,10 +7,10 @@ Operators are the public ops of their names, which `ag.autograd.op` registers; c
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import count
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def grads_of(tensors: Iterable[Tensor]) -> Iterator[Tensor | PendingGrad | None]
     return map(_GRAD, tensors)
 
 
-_GRAD: Callable[[Tensor], Tensor | PendingGrad | None] = attrgetter("_grad")
+_GRAD: Callable[[Tensor], Tensor | PendingGrad | None] = operator.attrgetter("_grad")
 
 
 class PendingGrad:
@@ -56,6 +56,18 @@ class PendingGrad:
     def tensor(self) -> Tensor:
         """Make the tensor that ``.grad`` returns."""
         raise NotImplementedError
+
+
+def _compared(relation: np.ufunc) -> Callable[[Tensor, object], Any]:
+    return lambda x, other: HOST_OPERATORS["compare"](relation, x, other)
+
+
+def _reflected(name: str) -> Callable[[Tensor, TensorLike], Tensor]:
+    return lambda x, other: _call(name, other, x)
+
+
+def _in_place(sign: str, function: Callable[..., Any]) -> Callable[[Tensor, TensorLike], Tensor]:
+    return lambda x, other: _changed(sign, x, function(x, other))
 
 
 class Tensor(metaclass=Named):
@@ -315,23 +327,9 @@ class Tensor(metaclass=Named):
 
     __hash__ = object.__hash__  # by identity, as tensors are keys
 
-    def __eq__(self, other: object) -> Any:
-        return HOST_OPERATORS["compare"](np.equal, self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return HOST_OPERATORS["compare"](np.not_equal, self, other)
-
-    def __lt__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.less, self, other)
-
-    def __le__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.less_equal, self, other)
-
-    def __gt__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.greater, self, other)
-
-    def __ge__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
+    __eq__, __ne__ = _compared(np.equal), _compared(np.not_equal)
+    __lt__, __le__ = _compared(np.less), _compared(np.less_equal)
+    __gt__, __ge__ = _compared(np.greater), _compared(np.greater_equal)
 
     def __contains__(self, value: object) -> bool:
         return bool(HOST_OPERATORS["contains"](self, value))
@@ -356,20 +354,8 @@ class Tensor(metaclass=Named):
         def reshape(self, *shape: int) -> Tensor:
             """`ag_reshape` as a method."""
 
-    def __radd__(self, other: TensorLike) -> Tensor:
-        return _call("ag_add", other, self)
-
-    def __rsub__(self, other: TensorLike) -> Tensor:
-        return _call("ag_sub", other, self)
-
-    def __rmul__(self, other: TensorLike) -> Tensor:
-        return _call("ag_mul", other, self)
-
-    def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return _call("ag_div", other, self)
-
-    def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return _call("ag_matmul", other, self)
+    __radd__, __rsub__, __rmul__ = _reflected("ag_add"), _reflected("ag_sub"), _reflected("ag_mul")
+    __rtruediv__, __rmatmul__ = _reflected("ag_div"), _reflected("ag_matmul")
 
     def __neg__(self) -> Tensor:
         return _call("ag_scale", self, -1.0)
@@ -377,23 +363,9 @@ class Tensor(metaclass=Named):
     def __pos__(self) -> Tensor:
         return self
 
-    def __iadd__(self, other: TensorLike) -> Tensor:
-        return _changed("+=", self, self + other)
-
-    def __isub__(self, other: TensorLike) -> Tensor:
-        return _changed("-=", self, self - other)
-
-    def __imul__(self, other: TensorLike) -> Tensor:
-        return _changed("*=", self, self * other)
-
-    def __itruediv__(self, other: TensorLike) -> Tensor:
-        return _changed("/=", self, self / other)
-
-    def __imatmul__(self, other: TensorLike) -> Tensor:
-        return _changed("@=", self, self @ other)
-
-    def __ipow__(self, p: float) -> Tensor:
-        return _changed("**=", self, self**p)
+    __iadd__, __isub__ = _in_place("+=", operator.add), _in_place("-=", operator.sub)
+    __imul__, __itruediv__ = _in_place("*=", operator.mul), _in_place("/=", operator.truediv)
+    __imatmul__, __ipow__ = _in_place("@=", operator.matmul), _in_place("**=", operator.pow)
 
     # -------------------------------------------------------------------------------------- numpy's functions
 
@@ -480,9 +452,9 @@ def _call(name: str, *args: object) -> Tensor:
     return result
 
 
-def _changed(operator: str, x: Tensor, result: Tensor) -> Tensor:
+def _changed(sign: str, x: Tensor, result: Tensor) -> Tensor:
     """Finish an operator such as ``+=``: change a parameter in place, else return the result for rebinding."""
     if not x.requires_grad or x.node is not None:
         return result
-    changed: Tensor = HOST_OPERATORS["change"](operator, x, result)
+    changed: Tensor = HOST_OPERATORS["change"](sign, x, result)
     return changed

@@ -13,11 +13,9 @@ enum { BINS, LIVE, PEAK, PINNED, POPLEFT, APPENDLEFT, NAMES };
 static const char *const NAME[NAMES] = {"_bins", "_live", "_peak", "pinned", "popleft", "appendleft"};
 static PyObject *name[NAMES]; /* the same as Python's strings, for ever */
 
+enum { OF_ARENA, BLOCK, SLOWLY, NO_SHARERS, NOW, DEAD, DIED, LOANS, PARTS }; /* what it was given */
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
-    PyObject *arena, *slowly, *no_sharers, *now, *dead, *died, *loans;
-    PyTypeObject *block;
+    HEAD(PARTS);
     Py_ssize_t slot[SLOTS], align;
 } Alloc;
 
@@ -67,13 +65,13 @@ static PyObject *bin_of(PyObject *bins, PyObject *size) {
 /* Put the memory of a dead block into its bin: 1, or 0 if Python has to, or -1 with an error. */
 static int take_back(Alloc *self, PyObject *arena, PyObject *bins, PyObject *loan) {
     PyObject *pinned = PyObject_GetAttr(arena, name[PINNED]);
-    PyObject *place = pinned == Py_False ? PyDict_GetItemWithError(self->loans, loan) : NULL;
+    PyObject *place = pinned == Py_False ? PyDict_GetItemWithError(self->part[LOANS], loan) : NULL;
     Py_XDECREF(pinned);
     if (place == NULL || !PyTuple_CheckExact(place))
         return PyErr_Occurred() ? -1 : 0;
     Py_INCREF(place);
     PyObject *address = PyTuple_GET_ITEM(place, 0), *size = PyTuple_GET_ITEM(place, 1), *bin;
-    int status = PyDict_DelItem(self->loans, loan) < 0 ? -1 : 1;
+    int status = PyDict_DelItem(self->part[LOANS], loan) < 0 ? -1 : 1;
     if (status > 0 && (moved(arena, name[LIVE], -PyLong_AsSsize_t(size)), PyErr_Occurred()))
         status = -1;
     if (status > 0 && ((bin = bin_of(bins, size)) == NULL || PyList_Append(bin, address) < 0))
@@ -85,11 +83,11 @@ static int take_back(Alloc *self, PyObject *arena, PyObject *bins, PyObject *loa
 /* Put the memory of all dead blocks into their bins: 1, or 0 if Python has to, or -1 with an error. */
 static int take_all_back(Alloc *self, PyObject *arena, PyObject *bins) {
     int status = 1;
-    while (status > 0 && PyObject_Size(self->dead) > 0) {
-        PyObject *loan = PyObject_CallMethodNoArgs(self->dead, name[POPLEFT]);
+    while (status > 0 && PyObject_Size(self->part[DEAD]) > 0) {
+        PyObject *loan = PyObject_CallMethodNoArgs(self->part[DEAD], name[POPLEFT]);
         status = loan == NULL ? -1 : take_back(self, arena, bins, loan);
         if (status == 0) {
-            PyObject *said = PyObject_CallMethodOneArg(self->dead, name[APPENDLEFT], loan);
+            PyObject *said = PyObject_CallMethodOneArg(self->part[DEAD], name[APPENDLEFT], loan);
             status = said == NULL ? -1 : 0;
             Py_XDECREF(said);
         }
@@ -111,21 +109,22 @@ static int grown(PyObject *arena, Py_ssize_t by) {
 
 /* A block at an address, in the books; NULL without an error if the bins were exchanged meanwhile. */
 static PyObject *lent(Alloc *self, PyObject *arena, PyObject *bins, PyObject *address, PyObject *size) {
-    PyObject *block = self->block->tp_alloc(self->block, 0), *place = PyTuple_Pack(2, address, size);
-    PyObject *made = PyObject_CallNoArgs(self->now), *loan = NULL, *current = NULL;
+    PyTypeObject *kind = (PyTypeObject *)self->part[BLOCK];
+    PyObject *block = kind->tp_alloc(kind, 0), *place = PyTuple_Pack(2, address, size);
+    PyObject *made = PyObject_CallNoArgs(self->part[NOW]), *loan = NULL, *current = NULL;
     int status = -1;
     if (block != NULL && place != NULL && made != NULL) {
         FIELD(self, block, ADDRESS) = Py_NewRef(address);
         FIELD(self, block, NBYTES) = Py_NewRef(size);
-        FIELD(self, block, SHARERS) = Py_NewRef(self->no_sharers);
+        FIELD(self, block, SHARERS) = Py_NewRef(self->part[NO_SHARERS]);
         FIELD(self, block, MADE) = Py_NewRef(made);
         FIELD(self, block, CHANGES) = Py_NewRef(Py_None);
-        loan = PyWeakref_NewRef(block, self->died);
+        loan = PyWeakref_NewRef(block, self->part[DIED]);
     }
-    if (loan != NULL && PyDict_SetItem(self->loans, loan, place) == 0 &&
+    if (loan != NULL && PyDict_SetItem(self->part[LOANS], loan, place) == 0 &&
         (current = PyObject_GetAttr(arena, name[BINS])) != NULL)
         /* Bins that were made anew before this loan was known may offer the same memory. */
-        status = current == bins ? grown(arena, PyLong_AsSsize_t(size)) : PyDict_DelItem(self->loans, loan) - 1;
+        status = current == bins ? grown(arena, PyLong_AsSsize_t(size)) : PyDict_DelItem(self->part[LOANS], loan) - 1;
     Py_XDECREF(current);
     Py_XDECREF(loan);
     Py_XDECREF(place);
@@ -142,7 +141,7 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
         return PyErr_Format(PyExc_TypeError, "alloc: one argument is required, a number of bytes.");
     const Py_ssize_t nbytes = PyLong_CheckExact(args[0]) ? PyLong_AsSsize_t(args[0]) : -1;
     PyErr_Clear(); /* of a number that is too large, for which Python has the words */
-    PyObject *arena = referred(self->arena);
+    PyObject *arena = referred(self->part[OF_ARENA]);
     if (arena == NULL)
         return PyErr_Format(PyExc_ReferenceError, "alloc: the arena is gone.");
     PyObject *block = NULL, *bins = PyObject_GetAttr(arena, name[BINS]);
@@ -163,68 +162,31 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
     Py_XDECREF(bins);
     if (block == NULL && !PyErr_Occurred()) {
         PyObject *of[] = {arena, args[0]};
-        block = PyObject_Vectorcall(self->slowly, of, 2, NULL);
+        block = PyObject_Vectorcall(self->part[SLOWLY], of, 2, NULL);
     }
     Py_DECREF(arena);
     return block;
 }
 
-static int traverse(Alloc *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->arena);
-    Py_VISIT(self->slowly);
-    Py_VISIT(self->now);
-    Py_VISIT(self->dead);
-    Py_VISIT(self->died);
-    Py_VISIT(self->loans);
-    Py_VISIT(self->block);
-    return 0;
-}
-
-static int clear(Alloc *self) {
-    Py_CLEAR(self->arena);
-    Py_CLEAR(self->slowly);
-    Py_CLEAR(self->no_sharers);
-    Py_CLEAR(self->now);
-    Py_CLEAR(self->dead);
-    Py_CLEAR(self->died);
-    Py_CLEAR(self->loans);
-    Py_CLEAR(self->block);
-    return 0;
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *arena, *block, *slowly, *no_sharers, *now, *dead, *died, *loans;
+    PyObject *p[PARTS];
     Py_ssize_t align;
-    if (!PyArg_ParseTuple(args, "OO!OOOOOO!n:Alloc", &arena, &PyType_Type, &block, &slowly, &no_sharers, &now, &dead, &died,
-                          &PyDict_Type, &loans, &align))
+    if (!PyArg_ParseTuple(args, "OO!OOOOOO!n:Alloc", &p[OF_ARENA], &PyType_Type, &p[BLOCK], &p[SLOWLY], &p[NO_SHARERS],
+                          &p[NOW], &p[DEAD], &p[DIED], &PyDict_Type, &p[LOANS], &align))
         return NULL;
-    Alloc *self = (Alloc *)type->tp_alloc(type, 0);
+    p[OF_ARENA] = PyWeakref_NewRef(p[OF_ARENA], NULL);
+    Alloc *self = p[OF_ARENA] == NULL ? NULL : new_object(type, p, PARTS);
+    Py_XDECREF(p[OF_ARENA]);
     if (self == NULL)
         return NULL;
     self->call = call;
     self->align = align;
-    self->slowly = Py_NewRef(slowly);
-    self->no_sharers = Py_NewRef(no_sharers);
-    self->now = Py_NewRef(now);
-    self->dead = Py_NewRef(dead);
-    self->died = Py_NewRef(died);
-    self->loans = Py_NewRef(loans);
-    self->block = (PyTypeObject *)Py_NewRef(block);
-    self->arena = PyWeakref_NewRef(arena, NULL);
-    if (self->arena == NULL || find_slots(self->block, SLOT, self->slot, SLOTS) < 0)
+    if (find_slots((PyTypeObject *)p[BLOCK], SLOT, self->slot, SLOTS) < 0)
         Py_CLEAR(self);
     (void)named;
     return (PyObject *)self;
 }
 
-static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Alloc, call), READONLY, NULL}, {NULL}};
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, clear_and_free},
-                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
-                                   {0, NULL}};
-static PyType_Spec spec = {"ag.native._code.Alloc", sizeof(Alloc), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
-
 int add_arena(PyObject *module) {
-    return intern(name, NAME, NAMES) < 0 ? -1 : add_type(module, &spec);
+    return intern(name, NAME, NAMES) < 0 ? -1 : add_type(module, "ag.native._code.Alloc", sizeof(Alloc), make, NULL, NULL);
 }

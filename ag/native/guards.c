@@ -19,13 +19,10 @@ enum { UNSURE, SURE, FAILED = -1 }; /* what every comparison answers */
 
 enum { SLOTS, NAMES, SINGLE, CONTENTS, KINDS }; /* of rows */
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *rows[KINDS];
-    PyObject *gone;    /* a list: not empty once something is gone that a name meant, and ids say nothing */
-    PyObject *missing; /* what stands for the meaning of a name that is nowhere */
-} Unchanged;
-
+/* Behind the rows: a list, not empty once something is gone that a name meant, and ids say nothing; and what stands for
+the meaning of a name that is nowhere. */
+enum { GONE = KINDS, MISSING, PARTS };
+typedef struct { HEAD(PARTS); } Unchanged;
 
 /* ---------------------------------------------------------------------------------------------- slots */
 
@@ -215,30 +212,14 @@ static const struct {
     [CONTENTS] = {contents_hold, "O!O!"},
 };
 
-static PyObject *call(Unchanged *self, PyObject *args, PyObject *named) {
+static PyObject *call(PyObject *me, PyObject *args, PyObject *named) {
     entered |= IN_GUARDS;
-    int answer = PyList_GET_SIZE(self->gone) ? UNSURE : SURE;
+    PyObject **part = ((Unchanged *)me)->part;
+    int answer = PyList_GET_SIZE(part[GONE]) ? UNSURE : SURE;
     for (int kind = 0; kind < KINDS; kind++)
-        for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->rows[kind]); i++)
-            answer = KIND[kind].holds(ITEM(self->rows[kind], i), self->missing);
+        for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(part[kind]); i++)
+            answer = KIND[kind].holds(ITEM(part[kind], i), part[MISSING]);
     return answer == FAILED ? NULL : PyBool_FromLong(answer);
-}
-
-static int traverse(Unchanged *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    for (int kind = 0; kind < KINDS; kind++)
-        Py_VISIT(self->rows[kind]);
-    Py_VISIT(self->gone);
-    Py_VISIT(self->missing);
-    return 0;
-}
-
-static int clear(Unchanged *self) {
-    for (int kind = 0; kind < KINDS; kind++)
-        Py_CLEAR(self->rows[kind]);
-    Py_CLEAR(self->gone);
-    Py_CLEAR(self->missing);
-    return 0;
 }
 
 /* The rows as a tuple, a new reference, if each is what is said of its kind. */
@@ -262,26 +243,21 @@ static PyObject *checked(PyObject *rows, int kind) {
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *rows[KINDS], *gone, *missing;
-    if (!PyArg_ParseTuple(args, "OOOOO!O:Unchanged", &rows[SLOTS], &rows[NAMES], &rows[SINGLE], &rows[CONTENTS],
-                          &PyList_Type, &gone, &missing))
+    PyObject *p[PARTS], *self = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOO!O:Unchanged", &p[SLOTS], &p[NAMES], &p[SINGLE], &p[CONTENTS], &PyList_Type, &p[GONE],
+                          &p[MISSING]))
         return NULL;
-    Unchanged *self = (Unchanged *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->gone = Py_NewRef(gone);
-    self->missing = Py_NewRef(missing);
-    for (int kind = 0; kind < KINDS; kind++)
-        if ((self->rows[kind] = checked(rows[kind], kind)) == NULL) {
-            Py_DECREF(self);
-            return NULL;
-        }
-    return (PyObject *)self;
+    int kind = 0;
+    while (kind < KINDS && (p[kind] = checked(p[kind], kind)) != NULL)
+        kind++;
+    if (kind == KINDS)
+        self = new_object(type, p, PARTS);
+    while (kind > 0)
+        Py_DECREF(p[--kind]);
+    return self;
 }
 
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, clear_and_free},
-                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
-static PyType_Spec spec = {"ag.native._code.Unchanged", sizeof(Unchanged), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
-
-int add_guards(PyObject *module) { return intern(&referent, &REFERENT, 1) < 0 ? -1 : add_type(module, &spec); }
+int add_guards(PyObject *module) {
+    return intern(&referent, &REFERENT, 1) < 0 ? -1 :
+           add_type(module, "ag.native._code.Unchanged", sizeof(Unchanged), make, call, NULL);
+}

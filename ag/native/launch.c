@@ -29,16 +29,12 @@ enum { KERNEL, ALGORITHMS, BEFORE, AFTER, GRID, ENDS, WRITES, SECONDS, WHOLE, FI
 enum { BACKEND, BLOCK, ADDRESS, SHAPE_OF, DTYPE_OF, CONSTANT, NATIVE, SLOTS }; /* of a buffer */
 static const char *const SLOT[SLOTS] = {"backend", "block", "address", "shape", "dtype", "constant", "_native"};
 
+enum { PLACE, TABLE, SETTINGS, SLOWLY, WRITTEN, BUFFERS, BLOCKS, RECORD, COMMANDS, CONSTANTS, PREPARE, PARTS };
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
-    PyObject *place, *table, *settings, *slowly, *written;
-    PyTypeObject *buffer, *block;
+    HEAD(PARTS); /* what it was given; PREPARE: NULL, if there is none */
     Py_ssize_t slot[SLOTS];
     int bits;
     void (*run)(const int64_t *);
-    PyObject *record, *constant, *prepare; /* the last: NULL, if there is none */
-    PyTypeObject *command;
 } Launch;
 
 enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ITEMSIZE, PUT, NUMPY_NAME, ATTRIBUTES };
@@ -46,12 +42,13 @@ static const char *const ATTRIBUTE[ATTRIBUTES] = {"name", "events",   "arena", "
                                                   "into", "itemsize", "put",   "numpy_name"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
+#define BUFFER(self) ((PyTypeObject *)(self)->part[BUFFERS])
 #define FIELD(self, x, which) (*(PyObject **)((char *)(x) + (self)->slot[which]))
 
 /* Whether it is a buffer of this device in a block of its own. */
 static int ordinary(Launch *self, PyObject *x) {
-    return Py_TYPE(x) == self->buffer && FIELD(self, x, BACKEND) == self->place && FIELD(self, x, BLOCK) != NULL &&
-           Py_TYPE(FIELD(self, x, BLOCK)) == self->block;
+    return (PyObject *)Py_TYPE(x) == self->part[BUFFERS] && FIELD(self, x, BACKEND) == self->part[PLACE] && FIELD(self, x, BLOCK) != NULL &&
+           (PyObject *)Py_TYPE(FIELD(self, x, BLOCK)) == self->part[BLOCKS];
 }
 
 /* The entry that `prepare` makes for a call, a new reference; NULL, perhaps with an error, if there is none. */
@@ -66,7 +63,7 @@ static PyObject *prepared(Launch *self, PyObject *primitive, PyObject *key, PyOb
         if (ITEM(kwnames, i) != attribute[INTO])
             status = PyDict_SetItem(params, ITEM(kwnames, i), args[operands + i]);
     if (status == 0)
-        found = PyObject_CallFunctionObjArgs(self->prepare, primitive, key, tensors, params, NULL);
+        found = PyObject_CallFunctionObjArgs(self->part[PREPARE], primitive, key, tensors, params, NULL);
     Py_XDECREF(tensors);
     Py_XDECREF(params);
     if (found == Py_None)
@@ -110,7 +107,7 @@ static PyObject *known(Launch *self, PyObject *primitive, PyObject *entry, PyObj
     for (Py_ssize_t i = 0; i < count; i++)
         PyTuple_SET_ITEM(key, i, Py_NewRef(items[i]));
     PyObject *found = Py_XNewRef(PyDict_GetItemWithError(ready, key));
-    if (found == NULL && self->prepare != NULL && !PyErr_Occurred())
+    if (found == NULL && self->part[PREPARE] != NULL && !PyErr_Occurred())
         found = prepared(self, primitive, key, args, operands, kwnames);
     Py_DECREF(key);
     if (found == NULL || found == Py_None || !PyObject_IsTrue(ITEM(found, ROW)) ||
@@ -122,7 +119,7 @@ static PyObject *known(Launch *self, PyObject *primitive, PyObject *entry, PyObj
 
 /* A buffer of memory that was just allocated; a new reference. */
 static PyObject *made(Launch *self, PyObject *found) {
-    PyObject *arena = PyObject_GetAttr(self->place, attribute[ARENA]);
+    PyObject *arena = PyObject_GetAttr(self->part[PLACE], attribute[ARENA]);
     if (arena == NULL)
         return NULL;
     PyObject *block = PyObject_CallMethodOneArg(arena, attribute[ALLOC], ITEM(found, NBYTES));
@@ -130,13 +127,13 @@ static PyObject *made(Launch *self, PyObject *found) {
     if (block == NULL)
         return NULL;
     PyObject *address = PyObject_GetAttr(block, attribute[OF_BLOCK]);
-    PyObject *out = address == NULL ? NULL : self->buffer->tp_alloc(self->buffer, 0);
+    PyObject *out = address == NULL ? NULL : BUFFER(self)->tp_alloc(BUFFER(self), 0);
     if (out == NULL) {
         Py_DECREF(block);
         Py_XDECREF(address);
         return NULL;
     }
-    FIELD(self, out, BACKEND) = Py_NewRef(self->place);
+    FIELD(self, out, BACKEND) = Py_NewRef(self->part[PLACE]);
     FIELD(self, out, BLOCK) = block;
     FIELD(self, out, ADDRESS) = address;
     FIELD(self, out, SHAPE_OF) = Py_NewRef(ITEM(found, SHAPE));
@@ -148,7 +145,7 @@ static PyObject *made(Launch *self, PyObject *found) {
 
 /* A buffer that something is put into, once that was noted; a new reference. */
 static PyObject *noted(Launch *self, PyObject *into) {
-    PyObject *said = PyObject_CallOneArg(self->written, into);
+    PyObject *said = PyObject_CallOneArg(self->part[WRITTEN], into);
     if (said == NULL)
         return NULL;
     Py_DECREF(said);
@@ -168,7 +165,7 @@ static int64_t pointer(Launch *self, PyObject *x, PyObject *starts) {
 static int ran(Launch *self, PyObject *row, PyObject *out, PyObject *const *args, Py_ssize_t operands) {
     int64_t words[WORDS];
     Py_ssize_t size = PyBytes_GET_SIZE(row);
-    PyObject *starts = PyObject_GetAttr(self->place, attribute[STARTS]);
+    PyObject *starts = PyObject_GetAttr(self->part[PLACE], attribute[STARTS]);
     int can = starts != NULL && PyList_CheckExact(starts) && size <= (Py_ssize_t)sizeof words;
     if (can) {
         memcpy(words, PyBytes_AS_STRING(row), (size_t)size);
@@ -179,7 +176,7 @@ static int ran(Launch *self, PyObject *row, PyObject *out, PyObject *const *args
     Py_XDECREF(starts);
     if (can && words[SHARED]) {
         PyObject *filled = PyBytes_FromStringAndSize((const char *)words, size);
-        PyObject *said = filled == NULL ? NULL : PyObject_CallOneArg(self->record, filled);
+        PyObject *said = filled == NULL ? NULL : PyObject_CallOneArg(self->part[RECORD], filled);
         Py_XDECREF(filled);
         Py_XDECREF(said);
         return said == NULL ? -1 : 1;
@@ -237,7 +234,7 @@ static int recorded(Launch *self, PyObject *row, PyObject *out, PyObject *const 
     const Py_ssize_t places = count * (Py_ssize_t)sizeof *words;
     PyObject *push = PyBytes_FromStringAndSize(NULL, before + places + after);
     PyObject *reads = ranges(recipe, starts, count, 0), *writes = ranges(recipe, starts, count, 1);
-    PyObject *command = self->command->tp_alloc(self->command, 9);
+    PyObject *command = ((PyTypeObject *)self->part[COMMANDS])->tp_alloc((PyTypeObject *)self->part[COMMANDS], 9);
     if (push == NULL || reads == NULL || writes == NULL || command == NULL) {
         Py_XDECREF(push);
         Py_XDECREF(reads);
@@ -253,7 +250,7 @@ static int recorded(Launch *self, PyObject *row, PyObject *out, PyObject *const 
                           Py_NewRef(ITEM(recipe, FIRST))};
     for (Py_ssize_t i = 0; i < 9; i++)
         PyTuple_SET_ITEM(command, i, fields[i]);
-    PyObject *said = PyObject_CallOneArg(self->record, command);
+    PyObject *said = PyObject_CallOneArg(self->part[RECORD], command);
     Py_DECREF(command);
     Py_XDECREF(said);
     return said == NULL ? -1 : 1;
@@ -261,8 +258,8 @@ static int recorded(Launch *self, PyObject *row, PyObject *out, PyObject *const 
 
 /* Whether all is as it was when the table was begun. */
 static int constant(Launch *self) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->constant); i++) {
-        PyObject *each = ITEM(self->constant, i), *value = PyObject_GetAttr(ITEM(each, 0), ITEM(each, 1));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->part[CONSTANTS]); i++) {
+        PyObject *each = ITEM(self->part[CONSTANTS], i), *value = PyObject_GetAttr(ITEM(each, 0), ITEM(each, 1));
         const int same = value == NULL ? 0 : PyObject_RichCompareBool(value, ITEM(each, 2), Py_EQ);
         Py_XDECREF(value);
         if (same != 1)
@@ -276,9 +273,9 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
     Launch *self = (Launch *)me;
     Py_ssize_t operands = PyVectorcall_NARGS(nargsf) - 1;
     if (recording_of_thread() == NULL && operands > 0) {
-        PyObject *events = PyObject_GetAttr(self->settings, attribute[EVENTS]);
+        PyObject *events = PyObject_GetAttr(self->part[SETTINGS], attribute[EVENTS]);
         PyObject *name = events == Py_None && constant(self) ? PyObject_GetAttr(args[0], attribute[NAME]) : NULL;
-        PyObject *entry = name == NULL ? NULL : PyDict_GetItemWithError(self->table, name);
+        PyObject *entry = name == NULL ? NULL : PyDict_GetItemWithError(self->part[TABLE], name);
         PyObject *into, *found = entry == NULL ? NULL : known(self, args[0], entry, args + 1, operands, kwnames, &into);
         Py_XDECREF(events);
         Py_XDECREF(name);
@@ -298,16 +295,14 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
         }
         PyErr_Clear(); /* of what is looked up again */
     }
-    return PyObject_Vectorcall(self->slowly, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+    return PyObject_Vectorcall(self->part[SLOWLY], args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
 }
 
 /* ---------------------------------------------------------------------------------------------- programs */
 
+enum { OF, RUN_SLOWLY, ROWS, RUN_PARTS }; /* a Launch; `Program.run`, in Python; all rows */
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc call;
-    Launch *of;
-    PyObject *slowly, *words; /* `Program.run`, in Python; all rows */
+    HEAD(RUN_PARTS);
     long long launches;
     void (*run)(const int64_t *, int64_t, int64_t);
 } Run;
@@ -349,7 +344,7 @@ static int uploaded(Launch *of, PyObject *target, PyObject *array) {
     const Py_ssize_t size = ordinary(of, target) ? nbytes(of, target) : -1;
     if (size < 0 || PyObject_GetBuffer(array, &from, PyBUF_ND | PyBUF_FORMAT) < 0)
         return 0;
-    PyObject *starts = alike(of, target, &from) ? PyObject_GetAttr(of->place, attribute[STARTS]) : NULL;
+    PyObject *starts = alike(of, target, &from) ? PyObject_GetAttr(of->part[PLACE], attribute[STARTS]) : NULL;
     const int64_t to = starts != NULL && PyList_CheckExact(starts) ? pointer(of, target, starts) : 0;
     Py_XDECREF(starts);
     if (to)
@@ -360,13 +355,13 @@ static int uploaded(Launch *of, PyObject *target, PyObject *array) {
 
 /* Copy a buffer into one of the same type and shape, both in small memory of this device; whether that was possible. */
 static int copied(Launch *of, PyObject *target, PyObject *value) {
-    if (Py_TYPE(value) != of->buffer)
+    if (Py_TYPE(value) != BUFFER(of))
         return uploaded(of, target, value);
     if (!ordinary(of, target) || !ordinary(of, value) || FIELD(of, target, DTYPE_OF) != FIELD(of, value, DTYPE_OF) ||
         PyObject_RichCompareBool(FIELD(of, target, SHAPE_OF), FIELD(of, value, SHAPE_OF), Py_EQ) != 1)
         return 0;
     const Py_ssize_t size = nbytes(of, target);
-    PyObject *starts = size < 0 ? NULL : PyObject_GetAttr(of->place, attribute[STARTS]);
+    PyObject *starts = size < 0 ? NULL : PyObject_GetAttr(of->part[PLACE], attribute[STARTS]);
     int64_t to = 0, from = 0;
     if (starts != NULL && PyList_CheckExact(starts)) {
         to = pointer(of, target, starts);
@@ -382,11 +377,11 @@ static int copied(Launch *of, PyObject *target, PyObject *value) {
 static int filled(Run *self, PyObject *given) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(given); i++) {
         PyObject *pair = PySequence_Fast_GET_ITEM(given, i);
-        if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && copied(self->of, ITEM(pair, 0), ITEM(pair, 1)))
+        if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && copied((Launch *)self->part[OF], ITEM(pair, 0), ITEM(pair, 1)))
             continue;
         PyErr_Clear();
         PyObject *one = PyTuple_Pack(1, pair);
-        PyObject *said = one == NULL ? NULL : PyObject_CallMethodOneArg(self->of->place, attribute[PUT], one);
+        PyObject *said = one == NULL ? NULL : PyObject_CallMethodOneArg(((Launch *)self->part[OF])->part[PLACE], attribute[PUT], one);
         Py_XDECREF(one);
         Py_XDECREF(said);
         if (said == NULL)
@@ -398,141 +393,68 @@ static int filled(Run *self, PyObject *given) {
 static PyObject *run_call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     entered |= IN_LAUNCH;
     Run *self = (Run *)me;
+    PyObject **of = ((Launch *)self->part[OF])->part;
     const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *events = PyObject_GetAttr(self->of->settings, attribute[EVENTS]);
-    PyObject *starts = PyObject_GetAttr(self->of->place, attribute[STARTS]); /* none: the device was closed */
+    PyObject *events = PyObject_GetAttr(of[SETTINGS], attribute[EVENTS]);
+    PyObject *starts = PyObject_GetAttr(of[PLACE], attribute[STARTS]); /* none: the device was closed */
     const int plain = events == Py_None && kwnames == NULL && starts != NULL && PyObject_IsTrue(starts) == 1 &&
                       (count == 0 || (count == 1 && (PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]))));
     Py_XDECREF(events);
     Py_XDECREF(starts);
     if (!plain) {
         PyErr_Clear();
-        return PyObject_Vectorcall(self->slowly, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+        return PyObject_Vectorcall(self->part[RUN_SLOWLY], args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
     }
     if (count && filled(self, args[0]) < 0)
         return NULL;
-    self->run((const int64_t *)PyBytes_AS_STRING(self->words), self->launches, 1);
+    self->run((const int64_t *)PyBytes_AS_STRING(self->part[ROWS]), self->launches, 1);
     Py_RETURN_NONE;
-}
-
-static int run_traverse(Run *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->of);
-    Py_VISIT(self->slowly);
-    return 0;
-}
-
-static int run_clear(Run *self) {
-    Py_CLEAR(self->of);
-    Py_CLEAR(self->slowly);
-    return 0;
-}
-
-static void run_dealloc(Run *self) {
-    Py_CLEAR(self->words); /* bytes, of which the collector need not know */
-    clear_and_free((PyObject *)self);
 }
 
 /* ---------------------------------------------------------------------------------------------- the types */
 
-static int traverse(Launch *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->place);
-    Py_VISIT(self->table);
-    Py_VISIT(self->settings);
-    Py_VISIT(self->slowly);
-    Py_VISIT(self->written);
-    Py_VISIT(self->buffer);
-    Py_VISIT(self->block);
-    Py_VISIT(self->record);
-    Py_VISIT(self->constant);
-    Py_VISIT(self->command);
-    Py_VISIT(self->prepare);
-    return 0;
-}
-
-static int clear(Launch *self) {
-    Py_CLEAR(self->place);
-    Py_CLEAR(self->table);
-    Py_CLEAR(self->settings);
-    Py_CLEAR(self->slowly);
-    Py_CLEAR(self->written);
-    Py_CLEAR(self->buffer);
-    Py_CLEAR(self->block);
-    Py_CLEAR(self->record);
-    Py_CLEAR(self->constant);
-    Py_CLEAR(self->command);
-    Py_CLEAR(self->prepare);
-    return 0;
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *place, *table, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant, *prepare = NULL;
+    PyObject *p[PARTS];
     unsigned long long address;
     int bits;
-    if (!PyArg_ParseTuple(args, "OO!OOOO!O!iKOO!O!|O:Launch", &place, &PyDict_Type, &table, &settings,
-                          &slowly, &written, &PyType_Type, &buffer, &PyType_Type, &block, &bits, &address,
-                          &record, &PyType_Type, &command, &PyTuple_Type, &constant, &prepare))
+    p[PREPARE] = NULL;
+    if (!PyArg_ParseTuple(args, "OO!OOOO!O!iKOO!O!|O:Launch", &p[PLACE], &PyDict_Type, &p[TABLE], &p[SETTINGS], &p[SLOWLY],
+                          &p[WRITTEN], &PyType_Type, &p[BUFFERS], &PyType_Type, &p[BLOCKS], &bits, &address, &p[RECORD],
+                          &PyType_Type, &p[COMMANDS], &PyTuple_Type, &p[CONSTANTS], &p[PREPARE]))
         return NULL;
-    Launch *self = (Launch *)type->tp_alloc(type, 0);
+    Launch *self = new_object(type, p, PARTS);
     if (self == NULL)
         return NULL;
     self->call = call;
     self->bits = bits;
     self->run = (void (*)(const int64_t *))(uintptr_t)address;
-    self->place = Py_NewRef(place);
-    self->table = Py_NewRef(table);
-    self->settings = Py_NewRef(settings);
-    self->slowly = Py_NewRef(slowly);
-    self->written = Py_NewRef(written);
-    self->buffer = (PyTypeObject *)Py_NewRef(buffer);
-    self->block = (PyTypeObject *)Py_NewRef(block);
-    self->record = Py_NewRef(record);
-    self->command = (PyTypeObject *)Py_NewRef(command);
-    self->constant = Py_NewRef(constant);
-    self->prepare = Py_XNewRef(prepare);
-    if (find_slots(self->buffer, SLOT, self->slot, SLOTS) < 0)
+    if (find_slots(BUFFER(self), SLOT, self->slot, SLOTS) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Launch, call), READONLY, NULL}, {NULL}};
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, clear_and_free},
-                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
-                                   {0, NULL}};
-static PyType_Spec spec = {"ag.native._code.Launch", sizeof(Launch), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
-
 /* Of a `Launch`, the method `run` of a program, all rows, how many, and the function that runs them. */
 static PyObject *run_make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *of, *slowly, *words;
+    PyObject *p[RUN_PARTS];
     unsigned long long address;
     long long launches;
-    if (!PyArg_ParseTuple(args, "OOO!LK:Run", &of, &slowly, &PyBytes_Type, &words, &launches, &address))
+    if (!PyArg_ParseTuple(args, "OOO!LK:Run", &p[OF], &p[RUN_SLOWLY], &PyBytes_Type, &p[ROWS], &launches, &address))
         return NULL;
-    if (Py_TYPE(of)->tp_traverse != (traverseproc)traverse || ((Launch *)of)->run == NULL)
+    if (Py_TYPE(p[OF])->tp_new != make || ((Launch *)p[OF])->run == NULL)
         return PyErr_Format(PyExc_TypeError, "Run: a %.100s was given; a Launch of a CPU is required.",
-                            Py_TYPE(of)->tp_name);
-    Run *self = (Run *)type->tp_alloc(type, 0);
+                            Py_TYPE(p[OF])->tp_name);
+    Run *self = new_object(type, p, RUN_PARTS);
     if (self == NULL)
         return NULL;
     self->call = run_call;
-    self->of = (Launch *)Py_NewRef(of);
-    self->slowly = Py_NewRef(slowly);
-    self->words = Py_NewRef(words);
     self->launches = launches;
     self->run = (void (*)(const int64_t *, int64_t, int64_t))(uintptr_t)address;
     return (PyObject *)self;
 }
 
-static PyMemberDef run_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Run, call), READONLY, NULL}, {NULL}};
-static PyType_Slot run_slots[] = {
-    {Py_tp_new, run_make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, run_dealloc},
-    {Py_tp_traverse, run_traverse}, {Py_tp_clear, run_clear},        {Py_tp_members, run_members},
-    {0, NULL}};
-static PyType_Spec run_spec = {"ag.native._code.Run", sizeof(Run), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, run_slots};
-
 int add_launch(PyObject *module) {
-    return intern(attribute, ATTRIBUTE, ATTRIBUTES) < 0 || add_type(module, &spec) < 0 ? -1 : add_type(module, &run_spec);
+    if (intern(attribute, ATTRIBUTE, ATTRIBUTES) < 0 ||
+        add_type(module, "ag.native._code.Launch", sizeof(Launch), make, NULL, NULL) < 0)
+        return -1;
+    return add_type(module, "ag.native._code.Run", sizeof(Run), run_make, NULL, NULL);
 }

@@ -2,19 +2,52 @@
 
 #include "native.h"
 
-int add_type(PyObject *module, PyType_Spec *spec) {
-    PyObject *type = PyType_FromSpec(spec);
+void *new_object(PyTypeObject *type, PyObject *const *part, Py_ssize_t count) {
+    Any *self = (Any *)type->tp_alloc(type, 0);
+    for (Py_ssize_t i = 0; self != NULL && i < count; i++)
+        self->part[i] = Py_XNewRef(part[i]);
+    if (self != NULL)
+        self->parts = count;
+    return self;
+}
+
+static int traverse(PyObject *me, visitproc visit, void *arg) {
+    Any *self = (Any *)me;
+    Py_VISIT(Py_TYPE(me));
+    for (Py_ssize_t i = 0; i < self->parts; i++)
+        Py_VISIT(self->part[i]);
+    return 0;
+}
+
+static int clear(PyObject *me) {
+    Any *self = (Any *)me;
+    for (Py_ssize_t i = 0; i < self->parts; i++)
+        Py_CLEAR(self->part[i]);
+    return 0;
+}
+
+static void dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+int add_type(PyObject *module, const char *name, size_t size, newfunc make, ternaryfunc call, PyMethodDef *methods) {
+    static PyMethodDef none[] = {{NULL, NULL, 0, NULL}};
+    PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Any, call), READONLY, NULL}, {NULL}};
+    if (call != NULL)
+        members[0] = members[1];
+    PyType_Slot slots[] = {{Py_tp_new, make}, {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
+                           {Py_tp_members, members}, {Py_tp_methods, methods == NULL ? none : methods},
+                           {Py_tp_call, call == NULL ? PyVectorcall_Call : call}, {0, NULL}};
+    const unsigned long vector = call == NULL ? Py_TPFLAGS_HAVE_VECTORCALL : 0;
+    PyType_Spec spec = {name, (int)size, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | (unsigned)vector, slots};
+    PyObject *type = PyType_FromSpec(&spec);
     const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
     Py_XDECREF(type);
     return status;
-}
-
-void clear_and_free(PyObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    (void)type->tp_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
 }
 
 int intern(PyObject **strings, const char *const *names, int count) {

@@ -12,10 +12,13 @@
 
 #define ITEM PyTuple_GET_ITEM
 
-/* Add a type to the module; -1 with an error. */
-int add_type(PyObject *module, PyType_Spec *spec);
-/* The `tp_dealloc` of types that the garbage collector knows: clear what they hold, and free them. */
-void clear_and_free(PyObject *self);
+/* How the objects of all types begin: a vectorcall, or NULL, and the objects that they hold, known to the collector. */
+#define HEAD(count) PyObject_HEAD vectorcallfunc call; Py_ssize_t parts; PyObject *part[count]
+typedef struct { HEAD(1); } Any;
+/* Make an object that holds these; NULL with an error. */
+void *new_object(PyTypeObject *type, PyObject *const *part, Py_ssize_t count);
+/* Add a type of such objects to the module; -1 with an error.  `call`: of those without a vectorcall, or NULL. */
+int add_type(PyObject *module, const char *name, size_t size, newfunc make, ternaryfunc call, PyMethodDef *methods);
 /* Make strings that live for ever and are the same objects as Python's; -1 with an error. */
 int intern(PyObject **strings, const char *const *names, int count);
 /* Find the offsets of slots of a class; -1 with an error if it has not all of them. */

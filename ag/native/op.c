@@ -97,10 +97,9 @@ static const char *const BUFFER_SLOT[OF_BUFFER] = {"backend", "dtype"};
 enum { ID, BUFFER, REQUIRES_GRAD, NODE, GRAD, NAME, OF_TENSOR };
 static const char *const TENSOR_SLOT[OF_TENSOR] = {"id", "buffer", "requires_grad", "node", "_grad", "name"};
 
+enum { TENSORS, BUFFERS, IDS, PARTS }; /* what it was given */
 typedef struct {
-    PyObject_HEAD
-    PyTypeObject *tensor, *buffer;
-    PyObject *ids;
+    HEAD(PARTS);
     Py_ssize_t of_tensor[OF_TENSOR], of_buffer[OF_BUFFER];
 } Operands;
 
@@ -108,8 +107,8 @@ static PyObject **slot(PyObject *x, Py_ssize_t offset) { return (PyObject **)((c
 
 /* The buffer of a tensor, borrowed; NULL without an error if it is no tensor, or has no whole buffer. */
 static PyObject *buffer_of(Operands *self, PyObject *x) {
-    PyObject *b = Py_TYPE(x) == self->tensor ? *slot(x, self->of_tensor[BUFFER]) : NULL;
-    return b != NULL && Py_TYPE(b) == self->buffer && *slot(b, self->of_buffer[BACKEND]) != NULL &&
+    PyObject *b = (PyObject *)Py_TYPE(x) == self->part[TENSORS] ? *slot(x, self->of_tensor[BUFFER]) : NULL;
+    return b != NULL && (PyObject *)Py_TYPE(b) == self->part[BUFFERS] && *slot(b, self->of_buffer[BACKEND]) != NULL &&
            *slot(b, self->of_buffer[DTYPE]) != NULL ? b : NULL;
 }
 
@@ -127,7 +126,7 @@ static PyObject *alike(PyObject *me, PyObject *const *given, Py_ssize_t count) {
     if (operands == 0 || operands > all)
         return Py_NewRef(Py_None);
     for (Py_ssize_t i = operands; i < all; i++)
-        if (Py_TYPE(PyTuple_GET_ITEM(args, i)) == self->tensor)
+        if ((PyObject *)Py_TYPE(PyTuple_GET_ITEM(args, i)) == self->part[TENSORS])
             return Py_NewRef(Py_None);
     PyObject *buffers = PyList_New(operands);
     for (Py_ssize_t i = 0; buffers != NULL && i < operands; i++) {
@@ -153,9 +152,10 @@ static PyObject *alike(PyObject *me, PyObject *const *given, Py_ssize_t count) {
 
 static PyObject *tensor(PyObject *me, PyObject *const *given, Py_ssize_t count) {
     Operands *self = (Operands *)me;
-    if (count < 1 || count > 2 || Py_TYPE(given[0]) != self->buffer)
-        return PyObject_Vectorcall((PyObject *)self->tensor, given, (size_t)count, NULL); /* which says what is wrong */
-    PyObject *id = PyIter_Next(self->ids), *made = id == NULL ? NULL : self->tensor->tp_alloc(self->tensor, 0);
+    if (count < 1 || count > 2 || (PyObject *)Py_TYPE(given[0]) != self->part[BUFFERS])
+        return PyObject_Vectorcall(self->part[TENSORS], given, (size_t)count, NULL); /* which says what is wrong */
+    PyTypeObject *kind = (PyTypeObject *)self->part[TENSORS];
+    PyObject *id = PyIter_Next(self->part[IDS]), *made = id == NULL ? NULL : kind->tp_alloc(kind, 0);
     if (made == NULL) {
         Py_XDECREF(id);
         return NULL;
@@ -169,36 +169,16 @@ static PyObject *tensor(PyObject *me, PyObject *const *given, Py_ssize_t count) 
     return made;
 }
 
-static int traverse(Operands *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->tensor);
-    Py_VISIT(self->buffer);
-    Py_VISIT(self->ids);
-    return 0;
-}
-
-static int clear(Operands *self) {
-    Py_CLEAR(self->tensor);
-    Py_CLEAR(self->buffer);
-    Py_CLEAR(self->ids);
-    return 0;
-}
-
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *of_tensor, *of_buffer, *ids;
-    if (!PyArg_ParseTuple(args, "O!O!O:Operands", &PyType_Type, &of_tensor, &PyType_Type, &of_buffer, &ids))
+    PyObject *p[PARTS];
+    if (!PyArg_ParseTuple(args, "O!O!O:Operands", &PyType_Type, &p[TENSORS], &PyType_Type, &p[BUFFERS], &p[IDS]))
         return NULL;
-    if (!PyIter_Check(ids))
+    if (!PyIter_Check(p[IDS]))
         return PyErr_Format(PyExc_TypeError, "Operands: a %.100s was given; what counts is required.",
-                            Py_TYPE(ids)->tp_name);
-    Operands *self = (Operands *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->tensor = (PyTypeObject *)Py_NewRef(of_tensor);
-    self->buffer = (PyTypeObject *)Py_NewRef(of_buffer);
-    self->ids = Py_NewRef(ids);
-    if (find_slots(self->tensor, TENSOR_SLOT, self->of_tensor, OF_TENSOR) < 0 ||
-        find_slots(self->buffer, BUFFER_SLOT, self->of_buffer, OF_BUFFER) < 0)
+                            Py_TYPE(p[IDS])->tp_name);
+    Operands *self = new_object(type, p, PARTS);
+    if (self != NULL && (find_slots((PyTypeObject *)p[TENSORS], TENSOR_SLOT, self->of_tensor, OF_TENSOR) < 0 ||
+                         find_slots((PyTypeObject *)p[BUFFERS], BUFFER_SLOT, self->of_buffer, OF_BUFFER) < 0))
         Py_CLEAR(self);
     (void)named;
     return (PyObject *)self;
@@ -207,11 +187,8 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
 static PyMethodDef methods[] = {{"alike", (PyCFunction)(void (*)(void))alike, METH_FASTCALL, "See the head of op.c."},
                                 {"tensor", (PyCFunction)(void (*)(void))tensor, METH_FASTCALL, "See the head of op.c."},
                                 {NULL, NULL, 0, NULL}};
-static PyType_Slot type_slots[] = {{Py_tp_new, make},     {Py_tp_dealloc, clear_and_free},   {Py_tp_traverse, traverse},
-                                   {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL}};
-static PyType_Spec spec = {"ag.native._code.Operands", sizeof(Operands), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
-
 int add_op(PyObject *module) {
-    return intern(attribute, ATTRIBUTE, 2) < 0 || PyModule_AddFunctions(module, functions) < 0 ? -1 : add_type(module, &spec);
+    if (intern(attribute, ATTRIBUTE, 2) < 0 || PyModule_AddFunctions(module, functions) < 0)
+        return -1;
+    return add_type(module, "ag.native._code.Operands", sizeof(Operands), make, NULL, methods);
 }

@@ -35,9 +35,8 @@ enum { SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, HOLDS, GUARDS, CHANGE, CHECK, GR
        PARTS };
 
 typedef struct {
-    PyObject_HEAD
+    HEAD(PARTS);
     unsigned long thread;
-    PyObject *part[PARTS];
     Py_ssize_t grad;
 } Replay;
 
@@ -249,8 +248,9 @@ static PyObject *replayed(Replay *self, PyObject *args, PyObject *given) {
     return PyObject_CallOneArg(self->part[RESULTS], args);
 }
 
-static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
+static PyObject *call(PyObject *me, PyObject *tuple, PyObject *named) {
     entered |= IN_REPLAY;
+    Replay *self = (Replay *)me;
     PyObject *args;
     if (!PyArg_ParseTuple(tuple, "O!:Replay", &PyTuple_Type, &args))
         return NULL;
@@ -289,19 +289,6 @@ static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
 
 /* ---------------------------------------------------------------------------------------------- the type */
 
-static int traverse(Replay *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    for (int i = 0; i < PARTS; i++)
-        Py_VISIT(self->part[i]);
-    return 0;
-}
-
-static int clear(Replay *self) {
-    for (int i = 0; i < PARTS; i++)
-        Py_CLEAR(self->part[i]);
-    return 0;
-}
-
 /* Raise unless each of the rows is a tuple of so many items. */
 static int rows_of(PyObject *rows, Py_ssize_t items) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++)
@@ -329,21 +316,15 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ITEM(p[GRADS], 0)); i++)
         if (!PyObject_TypeCheck(ITEM(ITEM(p[GRADS], 0), i), ((PyDescrObject *)grad)->d_type))
             return PyErr_Format(PyExc_TypeError, "Replay: gradients are those of tensors.");
-    Replay *self = (Replay *)type->tp_alloc(type, 0);
+    Replay *self = new_object(type, p, PARTS);
     if (self == NULL)
         return NULL;
     self->thread = thread;
     self->grad = ((PyMemberDescrObject *)grad)->d_member->offset;
-    for (int i = 0; i < PARTS; i++)
-        self->part[i] = Py_NewRef(p[i]);
     return (PyObject *)self;
 }
 
-static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, clear_and_free},
-                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
-static PyType_Spec spec = {"ag.native._code.Replay", sizeof(Replay), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
-
 int add_replay(PyObject *module) {
-    return intern(attribute, ATTRIBUTE, ATTRIBUTES) < 0 ? -1 : add_type(module, &spec);
+    return intern(attribute, ATTRIBUTE, ATTRIBUTES) < 0 ? -1 :
+           add_type(module, "ag.native._code.Replay", sizeof(Replay), make, call, NULL);
 }
