@@ -14,7 +14,8 @@ from ag.engine.dtype import F16, F32
 from ag.parallel.comm.threads import thread_comms
 from ag.parallel.comm.tree_reduction import add_rows, add_up
 from ag.parallel.replicas.compression import Link, pack, packed, sums, take_residuals
-from ag.parallel.trainer.model_buffers import HostBuffers, ReplicaBuffers
+from ag.parallel.trainer.host_optimizer import HostBuffers
+from ag.parallel.trainer.replica import ReplicaBuffers
 
 TINY, HUGE = np.float32(1e-40), np.float32(3e38)  # underflow and overflow when they are scaled or added
 ROW = np.array([TINY, HUGE, 1.0, -HUGE], np.float32)

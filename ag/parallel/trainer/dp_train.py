@@ -38,10 +38,9 @@ from ag.parallel.comm.device_threads import noted
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed, Stateful
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import RateSchedules
-from ag.parallel.trainer.load_balance import balance_of
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.samples import Samples, loss_of
-from ag.parallel.trainer.stacks import Shard, all_alike, weighed
+from ag.parallel.trainer.replicas import balance_of
+from ag.parallel.trainer.samples import Samples, Shard, all_alike, loss_of, weighed
 from ag.parallel.trainer.trainer import Trainer
 
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]

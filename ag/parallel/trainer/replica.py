@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import is_
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -19,27 +21,60 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.half import LossScale
 from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
-from ag.autograd.tree import Tree, tree_leaves, tree_map
+from ag.autograd.tree import Tree, take_over, tree_flatten, tree_leaves, tree_map
+from ag.capture.step import CapturedStep, CrowdedError
+from ag.engine.backend import Backend, Meter
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
-from ag.engine.kernels.elementwise import add, copy, scale
+from ag.engine.dtype import DType
+from ag.engine.interpreter import recording_here
+from ag.engine.kernels.elementwise import add, copy, scale, sub
 from ag.engine.primitive import Array
-from ag.engine.random import set_stream
-from ag.errors import CommError
-from ag.nn.layer import Model
+from ag.engine.random import Streams, set_stream
+from ag.errors import CaptureError, CommError
+from ag.log import log
+from ag.nn.layer import Model, buffers_of
 from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.optim.gradients import refuse_untrained
 from ag.parallel.comm.tree_reduction import Node, TreeSum
-from ag.parallel.trainer.load_balance import DeviceClock
-from ag.parallel.trainer.model_buffers import ReplicaBuffers
-from ag.parallel.trainer.plans import CapturePolicy, Numbers, Plans
-from ag.parallel.trainer.stacks import Stack
+from ag.parallel.trainer.samples import Numbers, Stack
 
 LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
 MakeModel = Callable[[], Model]
 LOSS_WORDS = 4  # behind the gradients: the loss and its weight, padded to 16 bytes
 _ROWS, _ROWS_BYTES = 8, 4 << 20  # rows that are adjacent, so that one transfer brings several, and their bytes at most
+NOTHING = np.zeros(0, np.float32)
+METERED_EVERY = 16  # steps
+_KINDS = 32  # of samples with captured steps, per replica; yet others are passed eagerly
+_RECORDED = 6  # times that a kind of samples is recorded, if no more are replayed
+
+
+class CapturePolicy:
+    """A switch for captured steps; "auto" turns it off at the first step that cannot be captured."""
+
+    def __init__(self, wanted: bool | str) -> None:
+        self.on = bool(wanted)
+        self.must = wanted is True  # a step that cannot be captured is an error
+        self._out = False
+        self._one = Lock()  # replicas call from their device's thread, and a warning is logged once
+
+    def refused(self, error: Exception) -> None:
+        """Continue uncaptured and log why; with ``capture=True``, raise `error`."""
+        if self.must:
+            raise error
+        with self._one:
+            on, self.on = self.on, False
+        if on:
+            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
+
+    def ran_out(self) -> None:
+        """Log once that samples are of too many kinds to keep a program for each."""
+        with self._one:
+            out, self._out = self._out, True
+        if not out:
+            log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
+                        "on they run uncaptured, which is slower. Give numbers that differ as arrays.", _KINDS)
 
 
 class Replica:
@@ -72,7 +107,13 @@ class Replica:
         self._scaling: LossScale | None = None
         self.used: set[str] = set()  # parameters that samples have used
         self._loss_of = loss_of
-        self.plans = Plans(self.backend, self._gradients, policy, (loss_of, getattr(self.model, "forward", None)))
+        self._policy, self._streams = policy, Streams(self.backend)
+        # A function of this module, as attributes of what a method belongs to would be guarded.
+        self._captured: CapturedStep[[Tree], None] = CapturedStep(
+            lambda sample: self._once(sample), self.backend, calls=(loss_of, getattr(self.model, "forward", None)),
+            trial=not policy.must, kinds=_KINDS)
+        self._sample: Tree = None  # that is passed now, as it was given
+        self._begin_capture()
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
         self.row = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)  # of the stack passed last
@@ -126,7 +167,7 @@ class Replica:
         self.backend.submit()
 
     def count(self, stack: Stack) -> None:
-        """Compute the first stack of the job; `run` goes on behind it.  `plans.drawn` is how many streams it took."""
+        """Compute the first stack of the job; `run` goes on behind it.  `drawn` is how many streams it took."""
         self._tree = TreeSum(self._added)
         self._pass(stack, stack.streams(0, None), False)
         self.counted = 1
@@ -134,17 +175,81 @@ class Replica:
     def _pass(self, stack: Stack, streams: Numbers, alone: bool) -> None:
         """Add the row of a stack to the tree; `alone`: the step has no other."""
         if stack.passes:
-            self.plans.run(stack.together, streams)
+            self._compute(stack.together, streams)
             row = self._weighed(stack, len(self._tree.nodes), alone)
         else:
             row = self._sum_of(stack)
         self._tree.push(stack.place, stack.parts, row)
 
+    # -------------------------------------------------------------------------------------- a sample
+
+    @property
+    def drawn(self) -> int:
+        """Return how often the last sample has drawn random numbers."""
+        return self._streams.drawn
+
+    def _begin_capture(self) -> None:
+        """Count anew what is recorded and replayed."""
+        self._draws = 0  # of random numbers in a call, at most
+        self._replayed = self._recorded = self._completed = 0  # calls; the last are recorded ones that were finished
+
+    def _compute(self, sample: Tree, numbers: Numbers) -> None:
+        """Write the gradients of a sample, which draws from these streams, to `row`."""
+        if not self._policy.on:
+            self._eagerly(sample, numbers)
+            return
+        self._sample, recorded, completed = sample, self._recorded, self._completed
+        try:
+            self._streams.prepare(*numbers, self._draws)
+            self._captured.result((sample,))
+        except CrowdedError:
+            self._policy.ran_out()
+            self._eagerly(sample, numbers)
+            return
+        except (CaptureError, TypeError) as error:  # C code raises TypeError for a placeholder where it needs an array
+            if self._captured.replayed or (isinstance(error, TypeError) and self._policy.must):
+                raise  # earlier replays may have been wrong
+            self._policy.refused(error)
+            if self._completed == completed:  # otherwise the call was complete, and only cannot be replayed
+                self._eagerly(sample, numbers)
+            return
+        if self._recorded == recorded:
+            self._replayed += 1
+            return
+        self._draws = max(self._draws, self._streams.drawn)
+        if self._recorded > max(_RECORDED * max(1, self._captured.kinds), self._replayed):
+            self._policy.refused(CaptureError(
+                "dp_train: the callback, the data or the functions of the job change what the functions read, such as "
+                "an attribute of the model, so a step had to be recorded again and again; pass what changes as part "
+                "of the samples."))
+
+    def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
+        self._streams.prepare(*numbers, 0)
+        with self._streams.counted():
+            self._gradients(self._here(sample))
+
+    def _once(self, sample: Tree) -> None:
+        """Write the gradients of a sample to `row` where Python runs: what the captured step records."""
+        if recording_here() is None:
+            with self._streams.counted():
+                self._gradients(self._here(sample))
+            return
+        self._recorded += 1
+        leaves, structure = tree_flatten(sample)
+        with self._streams.counted():
+            self._gradients(sample)
+        self._completed += 1
+        now, changed = tree_flatten(sample)
+        if changed != structure or not all(map(is_, now, leaves)):
+            take_over(self._sample, sample, dict(zip(map(id, leaves), tree_flatten(self._sample)[0], strict=True)))
+            raise CaptureError("dp_train: a function of the job changes lists or dicts in its samples, and a replay "
+                               "would not; keep what changes elsewhere.")
+
     def _sum_of(self, stack: Stack) -> Buffer:
         """Return the row of a stack whose samples are passed one by one and added up in their own tree."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
-            self.plans.run(one.together, one.streams(0, 0))
+            self._compute(one.together, one.streams(0, 0))
             inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
         return inner.total()
 
@@ -155,7 +260,7 @@ class Replica:
         """
         set_stream(self.backend, stream)
         weight = stack.weight
-        self._gradients(stack.together, weight)
+        self._gradients(self._here(stack.together), weight)
         row: Buffer = self.backend.launch(copy, self.row)
         if weight != 1.0:
             moved = row.view((self.buffers.size,), self.group.size + LOSS_WORDS)
@@ -223,7 +328,7 @@ class Replica:
         """Write the gradients and the loss of a sample or stack to `row`."""
         self.buffers.begin()
         with ag_device(self.device), with_grad_tape():
-            loss = self._loss_of(self.model, self._here(sample))
+            loss = self._loss_of(self.model, sample)
             if not isinstance(loss, Tensor):
                 raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without "
                                 f"loss_fn) must return a tensor of one element.")
@@ -268,13 +373,14 @@ class Replica:
     def settle(self) -> None:
         """Discard an interrupted step, except for weights and buffers."""
         self._tree, self.counted = TreeSum(self._added), 0
-        self.plans.clear()
+        self._captured.close()
+        self._begin_capture()
         for p in self.params.values():
             p.grad = None
 
     def close(self) -> None:
-        """Release the captured steps, whose functions hold the replica, and its memory."""
-        self.plans.clear()
+        """Release the programs and their memory."""
+        self._captured.close()
 
     def not_finite(self, row: Array) -> str:
         """Name the first value in a row that is not finite."""
@@ -326,3 +432,124 @@ def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array
     """Name the first tensor that is not finite in a flat array."""
     return next((name for name, x in tensors.items()
                  if not np.isfinite(flat[offsets[name] : offsets[name] + x.size]).all()), None)
+
+
+# ---------------------------------------------------------------------------------------------- buffers and time
+
+
+class ReplicaBuffers:
+    """The buffers of one replica's model that samples may move.
+
+    Buffers of another type than the gradients are constants, and so are those that begin with infinities, as masks do.
+    """
+
+    def __init__(self, model: Model, backend: Backend, dtype: DType) -> None:
+        self._model = model
+        self._backend = backend
+        self.tensors: dict[str, Tensor] = {}
+        for name, x in buffers_of(model).items():
+            held = x.buffer.backend is backend and x.buffer.dtype is dtype and np.isfinite(x.numpy()).all()
+            if held and not any(x is other for other in self.tensors.values()):
+                self.tensors[name] = x
+        self.size, self.offsets = 0, dict[str, int]()
+        self._start: Buffer | None = None  # values at the begin of every sample
+        if self.tensors:
+            group = FlatGroup(self.tensors)
+            self.size, self.offsets = group.size, group.offsets
+            self._values = group.values
+            self._views = group.split(group.values)
+            self._start = group.zeros()
+            backend.assign(self._start, self._values)
+
+    # -------------------------------------------------------------------------------------- a sample
+
+    def begin(self) -> None:
+        """Reset the model's buffers to those of the begin of the step."""
+        self.go_on(self._start)
+
+    def end(self, into: Buffer) -> None:
+        """Write the movement of the buffers since `begin` to a flat buffer."""
+        if self._start is not None:
+            self._bind(keep=True)
+            self._backend.launch(sub, self._values, self._start, into=into)
+
+    def set_aside(self) -> Buffer | None:
+        """Copy the buffers of a sample that pauses, for `go_on`."""
+        if not self.tensors:
+            return None
+        self._bind(keep=True)
+        aside: Buffer = self._backend.launch(copy, self._values)
+        return aside
+
+    def go_on(self, aside: Buffer | None) -> None:
+        """Restore the buffers that `set_aside` returned."""
+        if aside is not None:
+            self._bind(keep=False)
+            self._backend.launch(copy, aside, into=self._values)
+
+    def _bind(self, keep: bool) -> None:
+        """Rebind buffers that a layer has replaced to the flat buffer, with their values (`keep`) or those there."""
+        current = buffers_of(self._model)
+        for name, view in self._views.items():
+            x = current.get(name)
+            if x is not None and x.buffer is not view:
+                if keep:
+                    self._backend.launch(copy, x.buffer, into=view)
+                x.rebind(view)
+
+    # -------------------------------------------------------------------------------------- between steps
+
+    def load(self, values: Array) -> None:
+        """Start the next step with these values; does not wait."""
+        if self._start is not None:
+            self._backend.upload(values, self._start)
+            self.begin()
+
+    def changed_since(self, time: int) -> bool:
+        """Return whether a buffer was set after `time` (`ag.engine.arena.now`)."""
+        if self._start is None:
+            return False
+        current = buffers_of(self._model)
+        return self._values.changed_since(time) or any(
+            name in current and current[name].buffer is not view for name, view in self._views.items())
+
+    def followed(self) -> Array:
+        """Return `read` with what a callback has set."""
+        if self.tensors:
+            self._bind(keep=True)
+        return self.read()
+
+    def read(self) -> Array:
+        """Return the values of all buffers in the flat layout; waits for the device."""
+        if not self.tensors:
+            return NOTHING
+        array: Array = self._backend.download(self._values)
+        return array
+
+
+class DeviceClock:
+    """Estimates a replica's device time.
+
+    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed.  Other steps are charged
+    the time per sample of the last timed one.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self._per_sample = 0.0  # of all steps; of the last timed one
+        self._meter = Meter()
+        self._steps = 0
+
+    @property
+    def meter(self) -> Meter | None:
+        """Return the meter of the current step; None if it is not timed."""
+        return self._meter if self._steps < 2 or self._steps % METERED_EVERY == 0 else None
+
+    def note(self, samples: int) -> None:
+        """End a step; one without samples does not count."""
+        if not samples:
+            return
+        if self.meter is not None:
+            self._per_sample = self._meter.seconds / samples
+            self._meter.seconds = 0.0
+        self.seconds += samples * self._per_sample
+        self._steps += 1

@@ -1,4 +1,8 @@
-"""The replicas of a rank, which work at the same time, each on its device."""
+"""The replicas of a rank, which work at the same time, each on its device, and their shares of the samples.
+
+A step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per sample.  That
+includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate
+from math import inf, isfinite
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
@@ -13,11 +18,10 @@ from ag.errors import CommError, DeviceError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
 from ag.parallel.comm.device_threads import DeviceThreads, Task
-from ag.parallel.comm.tree_reduction import Node
+from ag.parallel.comm.tree_reduction import Node, shard_sizes
 from ag.parallel.trainer.checkpoint import Dealt
-from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.replica import Replica
-from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
+from ag.parallel.trainer.samples import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 
@@ -99,7 +103,7 @@ class Replicas:
         for replica, stacks in zip(self, shards, strict=True):
             if stacks and stacks[0].place == 0 and stacks[0].heads:
                 self._threads.run([_task(replica, partial(replica.count, stacks[0]))], k)
-                return replica.plans.drawn
+                return replica.drawn
         return None
 
     def _note_times(self, shards: Sequence[list[Stack]]) -> None:
@@ -215,3 +219,76 @@ def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Te
     if len(mine) != len(theirs):
         raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
                         f"must build the same model every time.")
+
+
+# ---------------------------------------------------------------------------------------------- shares of samples
+
+_NEW = 0.5  # weight of the newest measurement
+
+
+class Balance:
+    """Fixed shares."""
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.weights = weights  # of each replica
+
+    def sizes(self, samples: int) -> list[int]:
+        """Return the number of samples of each replica."""
+        return shard_sizes(samples, self.weights)
+
+    def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
+        """Learn from a step: the samples of each replica, and its time."""
+
+    def keep(self, replicas: Sequence[int]) -> None:
+        """Go on with these replicas only."""
+        self.weights = [self.weights[i] for i in replicas]
+
+
+class AutoBalance(Balance):
+    """Shares in proportion to the measured speeds; replicas on one device share its speed."""
+
+    def __init__(self, devices: list[str]) -> None:
+        super().__init__([1.0] * len(devices))
+        self._devices = devices  # of each replica
+        self._per_sample: dict[str, float] = {}  # seconds
+        self._warm: set[str] = set()
+
+    def sizes(self, samples: int) -> list[int]:
+        """Give every replica a sample if there are enough: one without samples would not be measured again."""
+        least = 1 if samples >= len(self._devices) else 0
+        return [least + n for n in super().sizes(samples - least * len(self._devices))]
+
+    def keep(self, replicas: Sequence[int]) -> None:
+        super().keep(replicas)
+        self._devices = [self._devices[i] for i in replicas]
+        self._per_sample = {device: s for device, s in self._per_sample.items() if device in self._devices}
+
+    def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
+        """Learn from a step; the first one of a device does not count: it captures and compiles."""
+        for device in dict.fromkeys(self._devices):
+            mine = [i for i, name in enumerate(self._devices) if name == device]
+            count = sum(samples[i] for i in mine)
+            if count and device in self._warm:
+                measured = max(sum(seconds[i] for i in mine) / count, 1e-9)
+                before = self._per_sample.get(device, measured)
+                self._per_sample[device] = measured + (1 - _NEW) * (before - measured)
+            if count:
+                self._warm.add(device)
+        if len(self._per_sample) == len(set(self._devices)):
+            self.weights = [1.0 / (self._per_sample[d] * self._devices.count(d)) for d in self._devices]
+
+
+def balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
+    """Return the shares for `balance` of `dp_train`."""
+    if isinstance(balance, str) and balance == "auto":
+        return AutoBalance(names)
+    if isinstance(balance, str) and balance == "equal":
+        return Balance([1.0] * len(names))
+    try:
+        weights = [] if isinstance(balance, str) else [float(w) for w in balance]
+    except (TypeError, ValueError):
+        weights = []
+    if len(weights) != len(names) or not all(isfinite(w) and w >= 0 for w in weights) or not 0 < sum(weights) < inf:
+        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, finite and "
+                         f"none negative.")
+    return Balance(weights)

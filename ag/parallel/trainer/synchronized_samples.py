@@ -25,7 +25,7 @@ from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.parallel_apply import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.replica import Replica
-from ag.parallel.trainer.stacks import Stack
+from ag.parallel.trainer.samples import Stack
 
 _STREAMS = 1 << 16  # random streams set aside for a stack of samples
 _APART = 1 << 46  # streams from there times as many on are those of the rests of stacks

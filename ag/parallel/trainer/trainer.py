@@ -26,14 +26,11 @@ from ag.parallel.comm.device_threads import failed_among
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import Endings, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState
-from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
-from ag.parallel.trainer.load_balance import Balance
-from ag.parallel.trainer.model_buffers import HostBuffers
-from ag.parallel.trainer.plans import CapturePolicy
+from ag.parallel.trainer.host_optimizer import HostBuffers, HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Replica
-from ag.parallel.trainer.replicas import Replicas, digest
-from ag.parallel.trainer.stacks import Shard
+from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Replica
+from ag.parallel.trainer.replicas import Balance, Replicas, digest
+from ag.parallel.trainer.samples import Shard
 
 Sent = tuple[Callable[[], Array], Array]  # what returns the weights, and the buffers
 
