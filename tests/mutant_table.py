@@ -553,7 +553,7 @@ mutant("trainer", "accumulated samples count once", f"{TRAINER}/dp_train.py",
        f"{DP_TRAIN}::test_one_replica_is_the_hand_written_loop[cpu]")
 mutant("trainer", "every pass in one order", f"{TRAINER}/samples.py", "(turn & _LOW32, _ORDERS", "(0, _ORDERS",
        "parallel/trainer/test_order.py::test_every_pass_has_every_sample_once_in_an_order_of_its_own")
-mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/dp_train.py", "range(k + 1, until)", "range(0)",
+mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/trainer.py", "range(k + 1, until)", "range(0)",
        "data/test_training_data.py::test_samples_are_made_while_devices_work")
 mutant("trainer", "start counts the workers of one rank", f"{TRAINER}/dp_train.py", "sum(ranks.gather(mine))", "mine",
        "data/test_training_data.py::test_a_cycle_of_start_is_a_pass_whatever_the_ranks")

@@ -64,7 +64,7 @@ Leaf = Any  # a tensor or a numpy array
 def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
     """The arrays of a tree in order, each once, and its hashable structure; a ValueError refuses what holds itself.
 
-    Two trees with equal structures can be arguments of the same captured step: their arrays agree in type, shape and
+    Trees with equal structures can be arguments of the same captured step.  Their arrays agree in type, shape and
     element type, the same places hold one object, and everything else is equal.
     """
     leaves: list[Leaf] = []

@@ -87,6 +87,7 @@ class HostOptimizers:
                                for name, p in self.params.items()})
             self.values = apart.values
             self._parts = [self._part(o, o.flat_gradients(o.groups[0])) for o in self.optimizers]
+        self._memory: Array = self.values.backend.look(self.values)
         self._trained = {name: p for name, p in self.params.items() if name in owners}
         self._trained_grads = {name: Tensor(self._grads.view(p.shape, self._offsets[name]))
                                for name, p in self._trained.items()}
@@ -230,8 +231,7 @@ class HostOptimizers:
 
     def weights(self) -> Array:
         """Return all float32 parameters in the flat layout; valid until the next step."""
-        array: Array = self.values.backend.look(self.values)
-        return array
+        return self._memory
 
     def lend(self) -> Callable[[], Array]:
         """Return a function that returns `weights` as they are now; they are copied if they change before."""

@@ -121,6 +121,7 @@ class Replica:
         self._loss_view = self.row.view((), self.group.size)
         self._moved_view = self.row.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # for the nodes of the tree
+        self._memory: dict[int, tuple[Buffer, Array]] = {}  # of rows, where it is the host's
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
         self.counted = 0  # stacks of this step that are in the tree, as their random numbers were counted
         self.given: tuple[Sequence[Stack], int, int | None] = (), 0, None  # arguments of the next `run`
@@ -164,7 +165,8 @@ class Replica:
             self._tree = TreeSum(self._added)
         for stack in stacks[done:]:
             self._pass(stack, stack.streams(first, draws), len(stacks) == 1)
-        self.backend.submit()
+        if self.backend.asynchronous:
+            self.backend.submit()
 
     def count(self, stack: Stack) -> None:
         """Compute the first stack of the job; `run` goes on behind it.  `drawn` is how many streams it took."""
@@ -306,7 +308,11 @@ class Replica:
             return []
         if len(nodes) == 1:
             start, count, row = nodes[0]
-            return [(start, count, self.backend.look(row))]
+            if (found := self._memory.get(id(row))) is None:
+                found = row, self.backend.look(row)
+                if not self.backend.asynchronous:
+                    self._memory[id(row)] = found
+            return [(start, count, found[1])]
         rows: list[Array] = []
         for _, side_by_side in groupby((row for _, _, row in nodes), lambda row: row.block):  # node i is in row i
             first, *others = side_by_side

@@ -17,7 +17,7 @@ from ag.engine.primitive import Array
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
-from ag.parallel.comm.device_threads import DeviceThreads, Task
+from ag.parallel.comm.device_threads import DeviceThreads, Task, named
 from ag.parallel.comm.tree_reduction import Node, shard_sizes
 from ag.parallel.trainer.checkpoint import Dealt
 from ag.parallel.trainer.replica import Replica
@@ -36,7 +36,7 @@ class Replicas:
         several = {r.device for r in replicas if not r.backend.asynchronous}
         names = [r.device for r in replicas]
         alone = several if len(several) > 1 else set()
-        self._threads = DeviceThreads(names, alone, timeout, direct=len(set(names)) == 1)
+        self._threads = DeviceThreads(names, alone, timeout) if len({*names}) > 1 else None
         self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
 
     def _find_tasks(self) -> None:
@@ -62,11 +62,12 @@ class Replicas:
 
     def close(self) -> None:
         """Return the threads and release captured steps with their memory."""
-        self._threads.close()
+        if self._threads is not None:
+            self._threads.close()
         if self._synchronized is not None:
             self._synchronized.close()
         for replica in self:
-            if not self._threads.hangs(replica.device):
+            if not self._hangs(replica):
                 replica.close()
 
     # -------------------------------------------------------------------------------------- the samples of a step
@@ -90,19 +91,35 @@ class Replicas:
             raise failed
         if self._synchronized is not None:
             self._synchronized.run(k, shards, first)
-            self._threads.run([_task(r, r.finish) for r in self], k)
+            self._run([_task(r, r.finish) for r in self], k)
         else:
             for r, stacks in zip(self._replicas, shards, strict=True):
                 r.given = stacks, first, draws
-            self._threads.run(self._tasks, k)
+            self._run(self._tasks, k)
         self._note_times(shards)
         return [r.collected for r in self._replicas]
+
+    def _run(self, tasks: Sequence[Task], step: int) -> None:
+        """Make all calls; the caller itself makes those of a single device, without a limit of time."""
+        if self._threads is not None:
+            self._threads.run(tasks, step)
+            return
+        for task in tasks:
+            try:
+                task.call()
+            except BaseException as error:
+                named(error, task, step)
+                raise
+
+    def _hangs(self, replica: Replica) -> bool:
+        """Return whether a call for the replica's device has not returned."""
+        return self._threads is not None and self._threads.hangs(replica.device)
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
         """Compute the first stack of the job, if it is here, and return how many random streams it took."""
         for replica, stacks in zip(self, shards, strict=True):
             if stacks and stacks[0].place == 0 and stacks[0].heads:
-                self._threads.run([_task(replica, partial(replica.count, stacks[0]))], k)
+                self._run([_task(replica, partial(replica.count, stacks[0]))], k)
                 return replica.drawn
         return None
 
@@ -133,7 +150,7 @@ class Replicas:
         try:
             with modes_kept(replica.model):
                 ag_eval(replica.model)
-                self._threads.run([_task(replica, trial)], step)
+                self._run([_task(replica, trial)], step)
         finally:
             replica.buffers.begin()
         return found[0]
@@ -151,7 +168,7 @@ class Replicas:
     def settle(self, weights: Array, buffers: Array) -> None:
         """Forget an interrupted step and continue with these weights and buffers."""
         def settled(replica: Replica) -> None:
-            if not self._threads.hangs(replica.device):
+            if not self._hangs(replica):
                 replica.settle()
                 replica.load(weights, buffers)
 
