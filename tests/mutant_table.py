@@ -635,7 +635,7 @@ mutant("replicas", "ZeRO: a shard's bounds", "ag/parallel/replicas/zero.py", "mi
 mutant("replicas", "DataParallel: results out of order", "ag/parallel/comm/tensor_collectives.py",
        "return ag_concat(here, dim)", "return ag_concat(here[::-1], dim)",
        "parallel/replicas/test_data_parallel.py::test_scatter_and_gather_undo_each_other[two-3]")
-mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded/pipeline_schedules.py",
+mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded/pipeline.py",
        "min(micros, stages - stage)", "min(micros, stages)",
        "parallel/sharded/test_pipeline.py::test_how_many_micro_batches_a_stage_holds")
 mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pipeline.py", "self._shares[micro])",

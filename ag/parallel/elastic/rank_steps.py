@@ -27,9 +27,8 @@ from ag.io.safetensors_file import elements_of
 from ag.nn.layer import Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
 from ag.parallel.comm.comm import Comm, Json, everyone
-from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.comm.membership import Member, Membership, this_process
-from ag.parallel.comm.tensor_collectives import cut, sizes_along
+from ag.parallel.comm.tensor_collectives import cut, sizes_along, syncgrads
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.compression import CompressedDataParallel

@@ -48,8 +48,7 @@ from ag.optim.optimizer import Optimizer
 from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.replicas.parallel_apply import parallel_apply
-from ag.parallel.replicas.replicate import replicas_of
+from ag.parallel.replicas.parallel_apply import parallel_apply, replicas_of
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 
 __all__ = ["ZeroOptimizer"]
