@@ -1,8 +1,8 @@
 """Replicas: copies of a model on several devices, and calls of several models at the same time, each in a thread.
 
-Inside `with_grad_tape` the copy of a parameter is a result computed from it.  So `backward` adds the gradients of all
-copies to the parameter, in the order of the copies.  Replicas on one device take turns in their order, so random numbers do not depend on timing.  While a replica waits in
-`ReplicaGroup.exchange` for values of all, the next of its device runs.
+The copy of a parameter is a result computed from it, so `backward` adds the gradients of all copies to the parameter,
+in the order of the copies.  Replicas on one device take turns in their order, so random numbers do not depend on
+timing.  While a replica waits in `ReplicaGroup.exchange` for values of all, the next of its device runs.
 """
 
 from __future__ import annotations

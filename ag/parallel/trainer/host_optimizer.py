@@ -6,7 +6,7 @@ each, to and from which their parameters are copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -15,9 +15,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any, cast
 
-import numpy as np
-
-from ag.autograd.create import ag_param, ag_tensor, lift
+from ag.autograd.create import ag_param, lift
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, copy_on_write, note_written
@@ -34,7 +32,6 @@ from ag.optim.flat import FlatGroup
 from ag.optim.gradients import clip_grad_norm
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
-from ag.parallel.trainer.replica import NOTHING, ReplicaBuffers
 
 MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
 
@@ -260,45 +257,6 @@ class HostOptimizers:
         self._read_frozen()
         for part in self._parts:
             part.from_mine(part.group.values, self.values)
-
-
-class HostBuffers:
-    """The host's copies of the buffers, with which all replicas begin a step; initially those of `replica`."""
-
-    def __init__(self, replica: ReplicaBuffers, device: str) -> None:
-        self._tensors = {name: ag_tensor(x.numpy(), device=device, dtype=x.dtype)
-                         for name, x in replica.tensors.items()}
-        self._group = FlatGroup(self._tensors) if self._tensors else None
-
-    def move(self, by: Array) -> None:
-        """Add the mean of the samples' movements, in the flat layout."""
-        if self._group is not None:
-            with np.errstate(all="ignore"):
-                self.take(self.read() + by)
-
-    def take(self, values: Array) -> None:
-        """Replace the values, given in the flat layout."""
-        if self._group is not None:
-            self._group.backend.upload(values, self._group.values)
-
-    def read(self) -> Array:
-        """Return all buffers in the flat layout."""
-        if self._group is None:
-            return NOTHING
-        array: Array = self._group.backend.download(self._group.values)
-        return array
-
-    def state(self) -> dict[str, Array]:
-        """Return the buffers by name."""
-        return {name: x.numpy() for name, x in self._tensors.items()}
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        """Load what `state` returned; a CheckpointError says where names or shapes differ."""
-        if self._tensors and not state:
-            raise CheckpointError(f"dp_train: the checkpoint holds no buffers and the model has "
-                                  f"{', '.join(self._tensors)}; it is of a version that did not keep them, so start "
-                                  f"the job anew.")
-        load_into(self._tensors, state, source="dp_train: the checkpoint")
 
 
 class RateSchedules:

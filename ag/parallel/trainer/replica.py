@@ -8,7 +8,7 @@ All parameters are one flat buffer.  A row holds all gradients, the loss and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import is_
 from threading import Lock
@@ -31,9 +31,9 @@ from ag.engine.interpreter import recording_here
 from ag.engine.kernels.elementwise import add, copy, scale, sub
 from ag.engine.primitive import Array
 from ag.engine.random import Streams, set_stream
-from ag.errors import CaptureError, CommError
+from ag.errors import CaptureError, CheckpointError, CommError
 from ag.log import log
-from ag.nn.layer import Model, buffers_of
+from ag.nn.layer import Model, buffers_of, load_into
 from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.optim.gradients import refuse_untrained
@@ -44,7 +44,6 @@ LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
 MakeModel = Callable[[], Model]
 LOSS_WORDS = 4  # behind the gradients: the loss and its weight, padded to 16 bytes
 _ROWS, _ROWS_BYTES = 8, 4 << 20  # rows that are adjacent, so that one transfer brings several, and their bytes at most
-NOTHING = np.zeros(0, np.float32)
 METERED_EVERY = 16  # steps
 _KINDS = 32  # of samples with captured steps, per replica; yet others are passed eagerly
 _RECORDED = 6  # times that a kind of samples is recorded, if no more are replayed
@@ -527,10 +526,20 @@ class ReplicaBuffers:
 
     def read(self) -> Array:
         """Return the values of all buffers in the flat layout; waits for the device."""
-        if not self.tensors:
-            return NOTHING
-        array: Array = self._backend.download(self._values)
-        return array
+        return self._backend.download(self._values) if self.tensors else np.zeros(0, np.float32)
+
+    def named(self, values: Array) -> dict[str, Array]:
+        """Return values in the flat layout by the names of the buffers."""
+        return {name: values[self.offsets[name] :][: x.size].reshape(x.shape) for name, x in self.tensors.items()}
+
+    def restored(self, state: Mapping[str, Array]) -> Array:
+        """Load what `named` returned, and return it; a CheckpointError says where names or shapes differ."""
+        if self.tensors and not state:
+            raise CheckpointError(f"dp_train: the checkpoint holds no buffers and the model has "
+                                  f"{', '.join(self.tensors)}; it is of a version that did not keep them, so start "
+                                  f"the job anew.")
+        load_into(self.tensors, state, source="dp_train: the checkpoint")
+        return self.followed()
 
 
 class DeviceClock:

@@ -35,7 +35,7 @@ from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place, Stateful
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
-from ag.parallel.trainer.host_optimizer import HostBuffers, HostOptimizers, MakeOptimizer, RateSchedules
+from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Replica
 from ag.parallel.trainer.replicas import Balance, Replicas, digest
 from ag.parallel.trainer.samples import Samples, Shard, all_alike, weighed
@@ -68,7 +68,7 @@ class Trainer:
         self._moved = self._mean[self._size + LOSS_WORDS :]  # how far the buffers move
         self.optimizers = HostOptimizers(first.group, row.view((self._size,)), make_optimizer, max_norm,
                                          ranks.host, tells=ranks.rank == 0)
-        self._buffers = HostBuffers(first.buffers, ranks.host)
+        self._buffers = first.buffers.read()  # with which all replicas begin a step, in their flat layout
         self._reach()
         self.replicas.share_constants()
         self.endings = Endings()
@@ -89,14 +89,15 @@ class Trainer:
         """Return the checkpoint after `step` steps."""
         optimizers = self.optimizers.optimizers
         return DPState(step, dealt, self.seed, self._draws or 0, losses,
-                       {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
+                       {name: p.numpy() for name, p in self.optimizers.params.items()},
+                       self.replicas.first.buffers.named(self._buffers),
                        [optimizer.state_dict() for optimizer in optimizers],
                        [optimizer.lr for optimizer in optimizers], schedules)
 
     def restore(self, state: DPState) -> None:
         """Continue from a checkpoint."""
         self.optimizers.load(state.weights, state.optimizers, state.rates)
-        self._buffers.load(state.buffers)
+        self._buffers = self.replicas.first.buffers.restored(state.buffers)
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
         self._draws = state.draws if state.step else None  # the first step counts them
@@ -130,7 +131,8 @@ class Trainer:
             if finite:
                 self._note_used()
                 self.optimizers.step()
-                self._buffers.move(moved)
+                with np.errstate(all="ignore"):
+                    self._buffers = self._buffers + moved
                 self._move_scale(0.0)
                 self._broadcast(self._reached)
                 self._reduce_s += perf_counter() - begin
@@ -183,12 +185,12 @@ class Trainer:
     def _broadcast(self, done: Collection[FlatGroup] = ()) -> None:
         """Send weights and buffers to all replicas; those in `done` have the weights already."""
         reached = len(done) == len(self.replicas)
-        weights, buffers = None if reached else self.optimizers.weights(), self._buffers.read()
+        weights, buffers = None if reached else self.optimizers.weights(), self._buffers
         self.replicas.send(lambda replica: replica.load(None if replica.group in done else weights, buffers))
 
     def sent(self) -> Sent:
         """Return weights and buffers as all replicas have them now; later changes do not show."""
-        return self.optimizers.lend(), self._buffers.read()
+        return self.optimizers.lend(), self._buffers
 
     def follow(self, observed: Observed, since: int, sent: Sent) -> None:
         """Spread to all replicas what a callback has set since the time `since`, when all had `sent`."""
@@ -196,9 +198,9 @@ class Trainer:
         self.endings.renew()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return
-        found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
+        found = [(self.optimizers.followed(), self._buffers), *[r.followed() for r in self.replicas]]
         weights, buffers = observed.values((sent[0](), sent[1]), found)
-        self._buffers.take(buffers)
+        self._buffers = buffers
         self.replicas.compare("buffers", buffers, [r.buffers.read() for r in self.replicas],
                               "and a callback has set them there only; set them on all models")
         self.optimizers.take(weights)
@@ -206,7 +208,7 @@ class Trainer:
 
     def settle(self) -> None:
         """Restore all replicas to the last finished step, after an interrupted one."""
-        self.replicas.settle(self.optimizers.weights(), self._buffers.read())
+        self.replicas.settle(self.optimizers.weights(), self._buffers)
 
     def go_on_without(self, error: DeviceError) -> None:
         """Continue on the devices that still compute; raise `error` if all of them do, or none does."""
@@ -240,7 +242,7 @@ class Trainer:
 
     def check_equal(self) -> None:
         """Raise a CommError if weights or buffers of a replica or rank differ from the host's in any bit."""
-        host = {"weights": self.optimizers.weights(), "buffers": self._buffers.read()}
+        host = {"weights": self.optimizers.weights(), "buffers": self._buffers}
         for part, theirs in zip(host, zip(*(r.state() for r in self.replicas), strict=True), strict=True):
             self.replicas.compare(part, host[part], theirs, "a transfer to that device is wrong")
         self._ranks.compare([(f"the SHA-256 of the {part}", digest(array)) for part, array in host.items()],
