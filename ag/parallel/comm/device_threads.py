@@ -84,7 +84,6 @@ class DeviceThreads:
                             f"a larger timeout if it is only slow.")
 
     def hangs(self, device: str) -> bool:
-        """Return whether a call for the device has not returned."""
         return self._threads[device].now is not None
 
     def close(self) -> None:
@@ -208,7 +207,6 @@ class SharedCores:
             _apply()
 
     def close(self) -> None:
-        """Release the cores."""
         with _lock:
             _sharing.pop(self, None)
             _apply()

@@ -204,12 +204,10 @@ def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:
 
 
 def broadcast(tensor: Tensor, devices: Sequence[str]) -> list[Tensor]:
-    """Copy a tensor to each device."""
     return [ag_to_device(tensor, device) for device in devices]
 
 
 def on_device(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
-    """Move all tensors to one device."""
     return [ag_to_device(t, device) for t in tensors]
 
 
@@ -310,7 +308,6 @@ def _by_name(i: int, grads: Gradients | Mapping[str, TensorLike]) -> dict[str, T
 
 
 def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and type of every gradient of any set."""
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     for i, grads in enumerate(named):
         for name, g in grads.items():

@@ -63,7 +63,6 @@ class RankSteps(Member):
         self.tell(error, ends=True)
 
     def has_ended(self) -> bool:
-        """Return whether no call can be made any more."""
         return self._over
 
     def tell(self, fault: str, ends: bool, leaves: bool = False) -> None:
@@ -256,7 +255,6 @@ def _at(g: Tensor | Array, p: Tensor) -> Tensor:
 
 
 def _digest(batch: Tree) -> int:
-    """Return a checksum of the numbers in a batch."""
     code = 0
     for x in tree_leaves(batch):
         array = np.ascontiguousarray(x.numpy() if isinstance(x, Tensor) else x)
@@ -265,6 +263,5 @@ def _digest(batch: Tree) -> int:
 
 
 def _named(place: Sequence[int]) -> str:
-    """Describe a place in the data."""
     epoch, batch, code = place
     return f"batch {batch} of epoch {epoch}" + (f" with checksum {code:08x}" if code else "")

@@ -109,7 +109,6 @@ class _Call:
         self.follows = False  # the error was caused by another replica's failure
 
     def run(self) -> None:
-        """Call the model."""
         try:
             with ag_device(self.device):
                 self.result = self._model(*self._args, **self._kwargs)
@@ -175,7 +174,6 @@ class Turns:
         self._changed = Condition()
 
     def wait(self, i: int) -> None:
-        """Wait for the turn of thread `i`."""
         with self._changed:
             self._changed.wait_for(lambda: self._now == i)
 
@@ -198,7 +196,6 @@ class ReplicaGroup:
         self._has_ended = False
 
     def end(self) -> None:
-        """End the replica's last turn."""
         self._has_ended = True
         self._turns.pass_on(self._place, last=True)
 
@@ -326,7 +323,6 @@ def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyO
 
 
 def take_buffers(model: Model, replica: Model) -> None:
-    """Copy the buffers of a replica to its model."""
     theirs = buffers_of(replica)
     with no_grad():
         for name, x in buffers_of(model).items():
@@ -338,7 +334,6 @@ def take_buffers(model: Model, replica: Model) -> None:
 
 
 def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:
-    """Map the devices of a model to those of a replica."""
     if isinstance(where, str):
         return dict.fromkeys(places, backend_of(where).name)
     group = [backend_of(device).name for device in where]

@@ -52,12 +52,10 @@ class Place:
 
     @property
     def rank(self) -> int:
-        """Return this rank's number."""
         return 0
 
     @property
     def size(self) -> int:
-        """Return how many ranks there are."""
         return 1
 
     @property
@@ -152,7 +150,6 @@ class Endings:
         self.asked = True
 
     def renew(self) -> None:
-        """Install the handler of Ctrl-C, in the main thread."""
         if current_thread() is not main_thread():
             return
         handler = signal.getsignal(signal.SIGINT)

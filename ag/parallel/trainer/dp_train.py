@@ -408,7 +408,6 @@ _FUNCTIONS = ("loss_fn", "forward_fn", "target_fn", "optimizer", "scheduler", "w
 
 
 def _check_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of `dp_train`, given by name, that are of a wrong kind or out of range."""
     _check_functions(given)
     for name, (is_right, required) in _CHECKS.items():
         if not is_right(given[name]):

@@ -198,7 +198,6 @@ class HostOptimizers:
         return self.optimizers[0].loss_scale
 
     def take(self, weights: Array) -> None:
-        """Replace the parameters, given in the flat layout."""
         self.values.backend.upload(weights, self.values)
         for part in self._parts:
             part.to_mine(self.values, part.group.values)
@@ -237,7 +236,6 @@ class HostOptimizers:
     # -------------------------------------------------------------------------------------- checkpoints
 
     def state(self) -> dict[str, Array] | list[dict[str, Array]]:
-        """Return the optimizer's state, or a list of those of several."""
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         return states if self.several else states[0]
 
@@ -271,12 +269,10 @@ class RateSchedules:
                                 f"required.")
 
     def step(self) -> None:
-        """Step all schedules."""
         for schedule in self._schedules:
             schedule.step()
 
     def made(self) -> dict[str, str]:
-        """Describe the kinds of the schedules."""
         return {"scheduler": ", ".join(type(schedule).__name__ for schedule in self._schedules) or "None"}
 
     def state(self) -> list[Json]:

@@ -48,7 +48,6 @@ class Ranks(Member, Place):
         self._tell({"error": f"failed {self.where} ({error})"})
 
     def _tell(self, message: dict[str, Json]) -> None:
-        """Send the other ranks a message without a value."""
         try:
             self._values(message)
         except RankLostError as error:

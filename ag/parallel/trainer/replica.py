@@ -145,7 +145,6 @@ class Replica:
                 self.backend.meter(None)
 
     def finish(self) -> None:
-        """`collect`, and note the time."""
         self.collected = self.collect()
         self.ended = perf_counter()
 
@@ -271,14 +270,12 @@ class Replica:
         return row
 
     def add_up(self, rows: Sequence[tuple[Stack, Buffer]]) -> None:
-        """Sum the rows of stacks for `collect`."""
         self._tree = TreeSum(self._added)
         for stack, row in rows:
             into = self._row(len(self._tree.nodes))
             self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=into))
 
     def _row(self, depth: int) -> Buffer:
-        """Return the memory for nodes at this depth."""
         while len(self._rows) <= depth:
             count = min(max(1, _ROWS_BYTES // self.row.nbytes), _ROWS)
             rows = self.backend.alloc((count, self.row.size), self.group.dtype)
@@ -286,7 +283,6 @@ class Replica:
         return self._rows[depth]
 
     def _count(self, row: Buffer, weight: float) -> None:
-        """Write the weight of its stack into a row."""
         self.backend.upload(np.array([weight]), row.view((1,), self.group.size + 1))
 
     def _weighed(self, stack: Stack, depth: int, alone: bool) -> Buffer:
@@ -324,7 +320,6 @@ class Replica:
             return float(self._loss_of(self.model, self._here(sample)).item())
 
     def _here(self, sample: Tree) -> Tree:
-        """Move the tensors of a sample to this device."""
         if any(isinstance(x, Tensor) and x.device != self.device for x in tree_leaves(sample)):
             return tree_map(lambda x: ag_tensor(x, self.device) if isinstance(x, Tensor) else x, sample)
         return sample
@@ -362,7 +357,6 @@ class Replica:
         self.clock.note(samples)
 
     def report(self) -> dict[str, Any]:
-        """Return this replica's part of `DPResult.report`."""
         timed = self.backend.timestamps
         compute_s = self.clock.seconds if timed else self._elapsed_s
         return {"replica": self.index, "device": self.device, "driver": self.backend.info.driver,
@@ -384,7 +378,6 @@ class Replica:
             p.grad = None
 
     def close(self) -> None:
-        """Release the programs and their memory."""
         self._captured.close()
 
     def not_finite(self, row: Array) -> str:
@@ -429,12 +422,10 @@ class Replica:
         self._scale = scale
 
     def state(self) -> tuple[Array, Array]:
-        """Return parameters and buffers in their flat layouts; waits for the device."""
         return (self.backend.download(self.group.values), self.buffers.read())
 
 
 def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array) -> str | None:
-    """Name the first tensor that is not finite in a flat array."""
     return next((name for name, x in tensors.items()
                  if not np.isfinite(flat[offsets[name] : offsets[name] + x.size]).all()), None)
 
@@ -479,7 +470,6 @@ class ReplicaBuffers:
             self._backend.launch(sub, self._values, self._start, into=into)
 
     def set_aside(self) -> Buffer | None:
-        """Copy the buffers of a sample that pauses, for `go_on`."""
         if not self.tensors:
             return None
         self._bind(keep=True)
@@ -487,7 +477,6 @@ class ReplicaBuffers:
         return aside
 
     def go_on(self, aside: Buffer | None) -> None:
-        """Restore the buffers that `set_aside` returned."""
         if aside is not None:
             self._bind(keep=False)
             self._backend.launch(copy, aside, into=self._values)

@@ -52,12 +52,10 @@ class Replicas:
 
     @property
     def first(self) -> Replica:
-        """Return the first replica, which stands for all where they are alike."""
         return self._replicas[0]
 
     @property
     def synchronizes(self) -> bool:
-        """Return whether batch norm is over all samples of a step."""
         return self._synchronized is not None
 
     def close(self) -> None:
@@ -112,7 +110,6 @@ class Replicas:
                 raise
 
     def _hangs(self, replica: Replica) -> bool:
-        """Return whether a call for the replica's device has not returned."""
         return self._threads is not None and self._threads.hangs(replica.device)
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
@@ -166,7 +163,6 @@ class Replicas:
                 self._failed = error
 
     def settle(self, weights: Array, buffers: Array) -> None:
-        """Forget an interrupted step and continue with these weights and buffers."""
         def settled(replica: Replica) -> None:
             if not self._hangs(replica):
                 replica.settle()
@@ -250,14 +246,12 @@ class Balance:
         self.weights = weights  # of each replica
 
     def sizes(self, samples: int) -> list[int]:
-        """Return the number of samples of each replica."""
         return shard_sizes(samples, self.weights)
 
     def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
         """Learn from a step: the samples of each replica, and its time."""
 
     def keep(self, replicas: Sequence[int]) -> None:
-        """Go on with these replicas only."""
         self.weights = [self.weights[i] for i in replicas]
 
 
@@ -296,7 +290,6 @@ class AutoBalance(Balance):
 
 
 def balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
-    """Return the shares for `balance` of `dp_train`."""
     if isinstance(balance, str) and balance == "auto":
         return AutoBalance(names)
     if isinstance(balance, str) and balance == "equal":

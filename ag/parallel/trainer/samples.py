@@ -48,12 +48,10 @@ def loader_sample(x: Array, y: Array | None = None) -> LoaderSample:
 
 
 def input_of(sample: Any) -> Any:
-    """Return the part of a sample that the model gets."""
     return sample.x if isinstance(sample, LoaderSample) else sample
 
 
 def target_of(sample: Any) -> Any:
-    """Return the part of a sample that the loss compares the output with."""
     return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
 
 
@@ -88,7 +86,6 @@ class Samples:
         return (self._made((0, i)) for i in range(self._count))
 
     def _made(self, of: tuple[int, int]) -> Tree:
-        """Make the sample of a pass with this number."""
         turn, i = of
         if self.loader is not None:
             return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
@@ -116,17 +113,14 @@ class Samples:
         return samples
 
     def close(self) -> None:
-        """Stop prefetching."""
         if self._prefetcher is not None:
             self._prefetcher.close()
 
     def _numbered(self, place: int) -> tuple[int, int]:
-        """Return the pass and the number of the sample at a place."""
         turn, i = divmod(place, self._count)
         return turn, int(self.order(turn)[i]) if self._shuffled else i
 
     def order(self, turn: int) -> Array:
-        """Return the numbers of all samples in the order of a pass."""
         order = self._orders.get(turn)
         if order is None:
             for old in list(islice(self._orders, max(0, len(self._orders) - 1))):
@@ -147,7 +141,6 @@ def _with_features(array: Array) -> Array:
 
 
 def _length(data: Any) -> int:
-    """Return how many samples there are, or refuse what cannot be data."""
     bad = isinstance(data, (str, bytes, Mapping, Set, Iterator)) or not (
         hasattr(data, "__len__") and hasattr(data, "__getitem__"))
     if bad or (isinstance(data, (np.ndarray, Tensor)) and data.ndim == 0):
@@ -173,7 +166,6 @@ class Shard(NamedTuple):
     weights: list[float]  # of each sample
 
     def part(self, start: int, end: int) -> Shard:
-        """Return samples `start` to `end - 1` of these."""
         return Shard(self.start + start, self.samples[start:end], self.weights[start:end])
 
 
@@ -189,7 +181,6 @@ class Stack(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Return the sum of the weights."""
         return sum(self.weights)
 
     @property
@@ -199,7 +190,6 @@ class Stack(NamedTuple):
 
     @property
     def together(self) -> Tree:
-        """Return the only sample, or all of them stacked."""
         return self.samples[0] if len(self.samples) == 1 else stacked(self.samples)
 
     def streams(self, first: int, draws: int | None) -> Numbers:
@@ -208,7 +198,6 @@ class Stack(NamedTuple):
         return (first + self.place) * (draws or 0), known, _BEYOND + self.number * _EACH
 
     def one_by_one(self) -> list[Stack]:
-        """Return its samples as stacks of one."""
         return [Stack(i, 1, False, self.number + i, [sample], [weight])
                 for i, (sample, weight) in enumerate(zip(self.samples, self.weights, strict=True))]
 
@@ -295,7 +284,6 @@ def stacked(samples: Sequence[Tree]) -> Tree:
 
 
 def _has_axis(x: Array | Tensor) -> bool:
-    """Return whether the last axis is that of samples, of which there is one."""
     return len(x.shape) > 0 and x.shape[-1] == 1
 
 

@@ -82,11 +82,9 @@ class Trainer:
         self._broadcast()
 
     def close(self) -> None:
-        """Return the threads and release captured steps with their memory."""
         self.replicas.close()
 
     def state(self, step: int, dealt: Dealt, losses: Array, schedules: list[Json]) -> DPState:
-        """Return the checkpoint after `step` steps."""
         optimizers = self.optimizers.optimizers
         return DPState(step, dealt, self.seed, self._draws or 0, losses,
                        {name: p.numpy() for name, p in self.optimizers.params.items()},
@@ -95,7 +93,6 @@ class Trainer:
                        [optimizer.lr for optimizer in optimizers], schedules)
 
     def restore(self, state: DPState) -> None:
-        """Continue from a checkpoint."""
         self.optimizers.load(state.weights, state.optimizers, state.rates)
         self._buffers = self.replicas.first.buffers.restored(state.buffers)
         for replica in self.replicas:
@@ -307,7 +304,6 @@ class Job:
         return self._trainer.replicas.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
-        """Continue from a checkpoint."""
         if isinstance(self._callback, Stateful) and state.callback:
             self._callback.load_state_dict(state.callback)
         old = state.dealt
@@ -327,7 +323,6 @@ class Job:
         self._dealt = dealt._replace(stack=old.stack)
 
     def _made(self) -> dict[str, str]:
-        """Describe what the steps are made with."""
         return {**self._trainer.optimizers.made(), **self._schedules.made(),
                 "weight_fn": "None" if self._weight_fn is None else "a function",
                 "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
@@ -423,7 +418,6 @@ class Job:
                 raise
 
     def _check(self) -> None:
-        """Compare all replicas with the host."""
         while True:
             try:
                 return self._trainer.check_equal()
@@ -431,7 +425,6 @@ class Job:
                 self._trainer.go_on_without(error)
 
     def _finished(self, loss: float) -> None:
-        """Note that a step is done on all replicas."""
         self._losses[self._done] = loss
         self._done += 1  # before a scheduler, which may raise
         self._schedules.step()
