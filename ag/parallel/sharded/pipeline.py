@@ -1,11 +1,6 @@
 """Pipeline parallelism: a model cut into stages on several devices, which work on different micro-batches at a time.
 
 A stage's output goes to the next stage's device as a leaf, whose gradient comes back to the stage before.
-
-Every forward (F) and backward (B) pass takes one tick.  A column is a tick of two stages with three micro-batches:
-
-    gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        1f1b     stage 0  F0 F1  . B0 F2 B1  . B2
-             stage 1   . F0 F1 F2 B2 B1 B0  .                 stage 1   . F0 B0 F1 B1 F2 B2  .
 """
 
 from __future__ import annotations
@@ -211,6 +206,10 @@ def _device_of(stage: Layer) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- schedules
+# Every forward (F) and backward (B) pass takes one tick.  A column is a tick of two stages with three micro-batches:
+#
+#     gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        1f1b     stage 0  F0 F1  . B0 F2 B1  . B2
+#              stage 1   . F0 F1 F2 B2 B1 B0  .                 stage 1   . F0 B0 F1 B1 F2 B2  .
 
 
 class Work(NamedTuple):
