@@ -574,7 +574,7 @@ mutant("trainer", "an interrupted step is noted twice", "ag/training/epochs.py",
 mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/samples.py",
        "_BEYOND + self.number * _EACH", "_BEYOND",
        "parallel/trainer/test_stacks.py::test_samples_may_draw_differently_often[cpu-[1, 2, 2, 2, 1, 3]]")
-mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers.move(moved)", "pass",
+mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers + moved", "self._buffers",
        "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
 mutant("trainer", "what spoils a step stays in the row", f"{TRAINER}/trainer.py", "replica.begin_anew()",
        "replica.buffers.begin()",
