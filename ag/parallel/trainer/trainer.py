@@ -128,8 +128,9 @@ class Trainer:
             if finite:
                 self._note_used()
                 self.optimizers.step()
-                with np.errstate(all="ignore"):
-                    self._buffers = self._buffers + moved
+                if moved.size:
+                    with np.errstate(all="ignore"):
+                        self._buffers = self._buffers + moved
                 self._move_scale(0.0)
                 self._broadcast(self._reached)
                 self._reduce_s += perf_counter() - begin
