@@ -82,8 +82,9 @@ def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: l
         number = numbers.setdefault(id(x), len(leaves))
         if number == len(leaves):
             leaves.append(x)
-        kind = np.ndarray if kind is np.memmap else x.__class__  # of a placeholder, that of an array
-        return _Leaf(number, (kind, x.shape, x.dtype))
+        if kind is not np.ndarray:
+            kind = np.ndarray if kind is np.memmap else x.__class__  # of a placeholder, that of an array
+        return tuple.__new__(_Leaf, (number, (kind, x.shape, x.dtype)))  # in half the time of _Leaf(...)
     is_shared = isinstance(x, _MUTABLE)
     if is_shared:
         known = numbers.get(id(x))
@@ -102,7 +103,8 @@ def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: l
             return _constant(x)
         keys = _fields(kind)
         items = [getattr(x, name) for name in keys]
-    made = _Container(kind, tuple([_structure(item, leaves, numbers, complete) for item in items]), keys)
+    parts = tuple([_structure(item, leaves, numbers, complete) for item in items])
+    made = tuple.__new__(_Container, (kind, parts, keys))
     if is_shared:
         numbers[id(x)] = len(complete)
         complete.append(x)

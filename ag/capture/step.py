@@ -161,7 +161,8 @@ class CapturedStep(Generic[P, R]):
             quick = self._made.get(trusted)
             if quick is not None and trusted.key[0] == structure and (result := quick(leaves)) is not NotImplemented:
                 self._in_vain = 0
-                self._comes_last(trusted, args, leaves)
+                if trusted is not self._programs[-1] or leaves is args or leaves is args[0]:
+                    self._comes_last(trusted, args, leaves)
                 return result
         self.replayed = False
         tree = None if leaves is args else tree_flatten(args)[1]

@@ -1,7 +1,7 @@
 """The replicas of a rank, which work at the same time, each on its device, and their shares of the samples.
 
-A step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per sample.  That
-includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
+Load balance: a step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per
+sample.  That includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
 """
 
 from __future__ import annotations
