@@ -373,7 +373,7 @@ mutant("rounding", "an overflow is not seen", "ag/engine/kernels/optimizer.py",
 
 mutant("random stream", "every draw the same", "ag/engine/kernels/random.py", "<< 32) + 1", "<< 32)",
        "engine/test_random.py::test_every_draw_takes_the_next_stream[cpu]")
-mutant("random stream", "samples of a step share one", "ag/parallel/trainer/stacks.py",
+mutant("random stream", "samples of a step share one", "ag/parallel/trainer/samples.py",
        "(first + self.place) * (draws or 0)", "first * (draws or 0)",
        "parallel/trainer/test_dp_train.py::test_each_sample_draws_numbers_of_its_own")
 mutant("random stream", "another thread's generator is not noticed", "ag/engine/random.py",
@@ -457,9 +457,9 @@ mutant("capture", "gradients are lost where the program fails", "ag/capture/step
 mutant("capture", "what a step has changed itself is overlooked", "ag/capture/guards.py",
        "self.own_change = self._changed_now()", "self.own_change = None",
        "capture/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[an item]")
-mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
-       "if self._computed == computed:", "if True:",
-       "parallel/trainer/test_plans.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
+mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/replica.py",
+       "if self._completed == completed:", "if True:",
+       "parallel/trainer/test_captured_samples.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
 mutant("capture", "what a replay writes is not noted", "ag/capture/program.py",
        "changes.last = changes.places[place] = time", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
@@ -553,11 +553,11 @@ mutant("trainer", "accumulated samples count once", f"{TRAINER}/dp_train.py",
        f"{DP_TRAIN}::test_one_replica_is_the_hand_written_loop[cpu]")
 mutant("trainer", "every pass in one order", f"{TRAINER}/samples.py", "(turn & _LOW32, _ORDERS", "(0, _ORDERS",
        "parallel/trainer/test_order.py::test_every_pass_has_every_sample_once_in_an_order_of_its_own")
-mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/dp_train.py", "range(k + 1, until)", "range(0)",
+mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/trainer.py", "range(k + 1, until)", "range(0)",
        "data/test_training_data.py::test_samples_are_made_while_devices_work")
 mutant("trainer", "start counts the workers of one rank", f"{TRAINER}/dp_train.py", "sum(ranks.gather(mine))", "mine",
        "data/test_training_data.py::test_a_cycle_of_start_is_a_pass_whatever_the_ranks")
-mutant("trainer", "a stack counts once", f"{TRAINER}/stacks.py", "return sum(self.weights)", "return self.weights[0]",
+mutant("trainer", "a stack counts once", f"{TRAINER}/samples.py", "return sum(self.weights)", "return self.weights[0]",
        "parallel/trainer/test_stacks.py::test_samples_that_count_unlike_are_passed_one_by_one")
 mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "self.optimizers.take(weights)", "pass",
        "parallel/trainer/test_callbacks.py::test_weights_that_a_callback_sets_are_kept[cpu-clip]")
@@ -571,10 +571,10 @@ mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >
        "training/test_callbacks.py::test_early_stopping[two in a row]")
 mutant("trainer", "an interrupted step is noted twice", "ag/training/epochs.py", "step.step == self._next", "True",
        "training/test_fit.py::test_an_interrupted_training_goes_on[metric-2-1]")
-mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/stacks.py",
+mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/samples.py",
        "_BEYOND + self.number * _EACH", "_BEYOND",
        "parallel/trainer/test_stacks.py::test_samples_may_draw_differently_often[cpu-[1, 2, 2, 2, 1, 3]]")
-mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers.move(moved)", "pass",
+mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers + moved", "self._buffers",
        "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
 mutant("trainer", "what spoils a step stays in the row", f"{TRAINER}/trainer.py", "replica.begin_anew()",
        "replica.buffers.begin()",
@@ -635,7 +635,7 @@ mutant("replicas", "ZeRO: a shard's bounds", "ag/parallel/replicas/zero.py", "mi
 mutant("replicas", "DataParallel: results out of order", "ag/parallel/comm/tensor_collectives.py",
        "return ag_concat(here, dim)", "return ag_concat(here[::-1], dim)",
        "parallel/replicas/test_data_parallel.py::test_scatter_and_gather_undo_each_other[two-3]")
-mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded/pipeline_schedules.py",
+mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded/pipeline.py",
        "min(micros, stages - stage)", "min(micros, stages)",
        "parallel/sharded/test_pipeline.py::test_how_many_micro_batches_a_stage_holds")
 mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pipeline.py", "self._shares[micro])",
@@ -651,7 +651,7 @@ mutant("trainer", "a step has the errors of the one before", "ag/parallel/comm/d
        "copy_context(), tasks[0], []", "copy_context(), tasks[0], self.failed",
        f"{DEVICE_THREADS}::test_an_error_of_one_step_is_not_that_of_the_next")
 mutant("trainer", "a replay that compiled code refuses is made", "ag/capture/step.py",
-       "(result := quick(args)) is not NotImplemented:", "(result := quick(args)) is not self:",
+       "(result := quick(given)) is not NotImplemented:", "(result := quick(given)) is not self:",
        "parallel/trainer/test_faults.py::test_a_replica_that_hangs_after_replays_is_named[0-cpu]")
 mutant("trainer", "Ctrl-C leaves a part of a large array", "ag/engine/cpu_threads.py",
        "    except BaseException:\n        out[...] = array\n        raise", "    except ValueError:\n        raise",

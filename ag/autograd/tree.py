@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import MemberDescriptorType
 from typing import Any, NamedTuple, cast
@@ -21,6 +21,7 @@ from ag.autograd.tensor import Tensor
 
 _ARRAYS = (Tensor, np.ndarray, np.memmap)  # others may have more than their numbers
 _DICTS = (dict, OrderedDict)
+_LEAVES, _MUTABLE = (Tensor, np.ndarray), (dict, list)
 # Unchangeable, and compared by value.
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), *(
     kind for kind in np.sctypeDict.values() if not issubclass(kind, (np.void, np.object_)))}
@@ -49,55 +50,65 @@ class _Container(NamedTuple):
     keys: tuple[object, ...] | None = None
 
 
-TreeDef = _Leaf | _Constant | _Container
+class _Again(NamedTuple):
+    """A list or dict that has come before: its number among those that are complete."""
+
+    number: int
+
+
+TreeDef = _Leaf | _Constant | _Container | _Again
 Tree = Any  # of leaves, containers and constants
 Leaf = Any  # a tensor or a numpy array
 
 
-def tree_flatten(tree: Tree, shared: bool = False) -> tuple[list[Leaf], TreeDef]:
-    """The arrays of a tree in order, and its hashable structure; `shared`: an array that comes again is listed once.
+def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
+    """The arrays of a tree in order, each once, and its hashable structure; a ValueError refuses what holds itself.
 
-    Two samples with equal structures can be trained on by the same captured step: their arrays agree in type, shape
-    and element type, and everything else is equal.
+    Trees with equal structures can be arguments of the same captured step.  Their arrays agree in type, shape and
+    element type, the same places hold one object, and everything else is equal.
     """
     leaves: list[Leaf] = []
-    treedef = _structure(tree, leaves, {} if shared else None)
+    treedef = _structure(tree, leaves, {}, [])
     return leaves, treedef
 
 
-def array_kinds(tree: Tree) -> tuple[object, ...] | None:
-    """Return a quick key of the structure of a tuple of numpy arrays; None for other trees."""
-    if type(tree) is not tuple:
-        return None
-    kinds: list[object] = []
-    for x in tree:
-        if type(x) is not np.ndarray:
-            return None
-        kinds += x.shape, x.dtype
-    return tuple(kinds)
+def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: list[Tree]) -> TreeDef:
+    """Return the structure of a tree; add its arrays to `leaves`, its lists and dicts to `complete`.
 
-
-def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int] | None) -> TreeDef:
-    """Return the structure of a tree and append its arrays to `leaves`; `numbers` finds them by id."""
-    if isinstance(x, (Tensor, np.ndarray)):
-        number = len(leaves) if numbers is None else numbers.setdefault(id(x), len(leaves))
+    `numbers` has their places there by id, and -1 for a list or dict that is not complete.
+    """
+    kind = type(x)
+    if kind is np.ndarray or isinstance(x, _LEAVES):
+        number = numbers.setdefault(id(x), len(leaves))
         if number == len(leaves):
             leaves.append(x)
-        kind = np.ndarray if type(x) is np.memmap else x.__class__  # of a placeholder, that of an array
-        return _Leaf(number, (kind, x.shape, x.dtype))
-    if numbers is not None and isinstance(x, (dict, list)):
-        if id(x) in numbers:
-            raise ValueError(f"a {type(x).__name__} comes twice, and would be two; pass it once, or copies")
+        if kind is not np.ndarray:
+            kind = np.ndarray if kind is np.memmap else x.__class__  # of a placeholder, that of an array
+        return tuple.__new__(_Leaf, (number, (kind, x.shape, x.dtype)))  # in half the time of _Leaf(...)
+    is_shared = isinstance(x, _MUTABLE)
+    if is_shared:
+        known = numbers.get(id(x))
+        if known is not None:
+            if known < 0:
+                raise ValueError(f"a {kind.__name__} holds itself")
+            return _Again(known)
         numbers[id(x)] = -1
+    keys: tuple[object, ...] | None = None
+    items: Iterable[Tree] = x
     if isinstance(x, dict):
-        keys = tuple([key if type(key) is str else _key(key) for key in x])
-        return _Container(type(x), tuple([_structure(item, leaves, numbers) for item in x.values()]), keys)
-    if isinstance(x, (list, tuple)) and (type(x) in (list, tuple) or _has_only(x)):
-        return _Container(type(x), tuple([_structure(item, leaves, numbers) for item in x]))
-    if _is_dataclass(x):
-        names = _fields(type(x))
-        return _Container(type(x), tuple([_structure(getattr(x, name), leaves, numbers) for name in names]), names)
-    return _constant(x)
+        keys, items = tuple([key if type(key) is str else _key(key) for key in x]), x.values()
+    elif not (kind is tuple or kind is list or (isinstance(x, (list, tuple)) and _has_only(x))):
+        if not _is_dataclass(x):
+            numbers.pop(id(x), None)
+            return _constant(x)
+        keys = _fields(kind)
+        items = [getattr(x, name) for name in keys]
+    parts = tuple([_structure(item, leaves, numbers, complete) for item in items])
+    made = tuple.__new__(_Container, (kind, parts, keys))
+    if is_shared:
+        numbers[id(x)] = len(complete)
+        complete.append(x)
+    return made
 
 
 def _is_dataclass(x: object) -> bool:
@@ -130,20 +141,32 @@ def _constant(x: object) -> _Constant:
 
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
     """Return the tree with `leaves` in their places."""
+    return _made(treedef, leaves, [])
+
+
+def _made(treedef: TreeDef, leaves: Sequence[Leaf], complete: list[Tree]) -> Tree:
+    """Return a part of a tree, and append its lists and dicts to `complete`."""
     if isinstance(treedef, _Leaf):
         return leaves[treedef.number]
     if isinstance(treedef, _Constant):
         return treedef.value
-    items = [tree_unflatten(item, leaves) for item in treedef.items]
-    if treedef.keys is not None:
-        keys = [key if isinstance(key, str) else tree_unflatten(cast(TreeDef, key), ()) for key in treedef.keys]
+    if isinstance(treedef, _Again):
+        return complete[treedef.number]
+    items = [_made(item, leaves, complete) for item in treedef.items]
+    made: Tree
+    if treedef.keys is None:
+        made = sequence_of(treedef.kind, items)
+    else:
+        keys = [key if isinstance(key, str) else _made(cast(TreeDef, key), (), []) for key in treedef.keys]
         if dataclasses.is_dataclass(treedef.kind) and not issubclass(treedef.kind, dict):
             made = object.__new__(treedef.kind)
             for name, item in zip(keys, items, strict=True):
                 object.__setattr__(made, cast(str, name), item)
-            return made
-        return (treedef.kind if treedef.kind in _DICTS else dict)(zip(keys, items, strict=True))
-    return sequence_of(treedef.kind, items)
+        else:
+            made = (treedef.kind if treedef.kind in _DICTS else dict)(zip(keys, items, strict=True))
+    if isinstance(made, (dict, list)):
+        complete.append(made)
+    return made
 
 
 def tree_leaves(tree: Tree) -> list[Leaf]:
@@ -205,6 +228,8 @@ def opaque_type(treedef: TreeDef) -> str | None:
     """
     if isinstance(treedef, _Leaf):
         return None if treedef.kind[0] in _ARRAYS else treedef.kind[0].__name__
+    if isinstance(treedef, _Again):
+        return None
     if isinstance(treedef, _Constant):
         return None if treedef.kind in _PLAIN or issubclass(treedef.kind, Enum) else treedef.kind.__name__
     if not (treedef.kind in (*_DICTS, list, tuple) or hasattr(treedef.kind, "_fields")

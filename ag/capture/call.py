@@ -199,7 +199,7 @@ ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
 
 def _refuse_changed(args: Any, tree: TreeDef, leaves: Sequence[object]) -> None:
     """Raise if the step changed a container among its arguments."""
-    now, changed = tree_flatten(tuple(args), shared=True)
+    now, changed = tree_flatten(tuple(args))
     if changed != tree or not all(map(is_, now, leaves)):
         raise CaptureError("ag_capture: the step changes a list, dict or dataclass among its arguments, and a replay "
                            "would not; return what is new, or change it outside.")

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from threading import RLock, get_ident
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from ag.autograd.create import ag_tensor
 from ag.autograd.tape import CONTEXT
 from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, opaque_type, tree_flatten
@@ -28,7 +29,7 @@ from ag.errors import CaptureError, ExportError
 from ag.log import log
 from ag.names import Making
 
-PROGRAMS_KEPT = 16  # per step; the least recently used one is closed
+PROGRAMS_KEPT = 16  # per step, or kind of call where these are limited; the least recently used one is closed
 _GROWTH = 4  # factor between the calls at which a program is compared
 _IN_VAIN = 64  # after so many recordings without a replay a step runs eagerly
 
@@ -36,10 +37,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class CrowdedError(CaptureError):
+    """Raised before a call of one kind too many."""
+
+
 class _Trusted:
     """A program, and how often it was compared with the step."""
 
-    def __init__(self, key: object, program: CapturedProgram) -> None:
+    def __init__(self, key: tuple[object, ...], program: CapturedProgram) -> None:
         self.key, self.program = key, program
         self.calls, self.due = 1, 2  # the next call to be compared
 
@@ -62,19 +67,23 @@ class CapturedStep(Generic[P, R]):
         Functions of the user that `step` calls, if it is not itself the user's.
     trial : bool, optional
         Whether a step that cannot be captured runs to its end before the error is raised.
-    several : bool, optional
-        Whether several threads call it, one after the other; else a call from another thread records anew.
+    kinds : int, optional
+        For a job, whose calls come from several threads in turn, with arguments of any sort and tensors of any
+        device: how many kinds of calls are captured.  Another raises a `CrowdedError`.  Default: a call from another
+        thread records anew.
 
     Attributes
     ----------
     program : Program or None
         The recorded launches that ran last; None before the first call.
+    replayed : bool
+        Whether calls like the last one had been replayed before it.
     """
 
     __signature__ = Making()
 
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
-                 calls: Sequence[object] = (), trial: bool = False, several: bool = False) -> None:
+                 calls: Sequence[object] = (), trial: bool = False, kinds: int | None = None) -> None:
         self._step: Callable[..., R] = step
         self.__wrapped__ = step  # `inspect` and editors show its arguments
         self._backend = backend
@@ -83,11 +92,13 @@ class CapturedStep(Generic[P, R]):
         self._in_vain = 0  # recordings since the last replay
         self._own_change: str | None = None  # a change by the step that made a recording useless
         self._gave_up = False
-        self._thread = 0 if several else -1  # the calling thread; -1: none yet, 0: several
+        self._most = kinds
+        self._thread = -1 if kinds is None else 0  # the calling thread; -1: none yet, 0: several
         self._lock, self._busy = RLock(), False
-        # Compiled replay of the last program, and of each; a program holding its own would be a reference cycle.
-        self._quick: tuple[Replay | None, TreeDef | None] = None, None  # with the tree of its arguments
-        self._made: dict[_Trusted, Replay | None] = {}
+        self.replayed = False
+        # Compiled replay of the last program, for arguments or for one tuple of all of them, as samples are.
+        self._quick: tuple[Replay | None, bool] = None, False
+        self._made: dict[_Trusted, Replay | None] = {}  # of each; a program holding its own would be a reference cycle
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
@@ -102,6 +113,11 @@ class CapturedStep(Generic[P, R]):
     def program(self) -> Program | None:
         """The recorded launches that ran last."""
         return self._programs[-1].program.program if self._programs else None
+
+    @property
+    def kinds(self) -> int:
+        """Return how many kinds of calls have a program."""
+        return len({trusted.key for trusted in self._programs})
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
         if named:
@@ -124,33 +140,61 @@ class CapturedStep(Generic[P, R]):
                 return self._step(*args)
             self._busy = True
             try:
-                quick, of = self._quick
-                if quick is not None and of is None and (result := quick(args)) is not NotImplemented:
-                    return result
-                leaves, tree = _leaves(args)
-                if quick is not None and tree is not None and tree == of and (
-                        result := quick(leaves)) is not NotImplemented:
-                    return result
-                return self._replay_or_record(args, leaves, tree)
+                quick, is_inside = self._quick
+                if quick is not None:
+                    given = args if not is_inside else args[0] if len(args) == 1 else None
+                    self.replayed = True
+                    if type(given) is tuple and (result := quick(given)) is not NotImplemented:
+                        return result
+                self.replayed = False
+                leaves, structure = _leaves(args, self._most is not None)
+                if self._most is not None:
+                    leaves = _moved(leaves, cast(Device, self._backend))
+                return self._replay_or_record(args, leaves, structure)
             finally:
                 self._busy = False
 
-    def _replay_or_record(self, args: Args, leaves: Args, tree: TreeDef | None) -> object:
+    def _replay_or_record(self, args: Args, leaves: Args, structure: object) -> object:
         if self._thread != get_ident() and self._thread != 0:
             self.close()  # results in the other thread share memory, which must not be overwritten while in use
             self._thread = get_ident() if self._thread == -1 else 0
-        self._quick = None, None
-        key = _kind(leaves, tree)
-        change: str | None = None
+        self._quick, self.replayed = (None, False), True
         for trusted in reversed(self._programs):
-            if trusted.key == key and (change := trusted.program.change()) is None:
+            quick = self._made.get(trusted)
+            if quick is not None and trusted.key[0] == structure and (result := quick(leaves)) is not NotImplemented:
+                self._in_vain = 0
+                if trusted is not self._programs[-1] or leaves is args or leaves is args[0]:
+                    self._comes_last(trusted, args, leaves)
+                return result
+        self.replayed = False
+        tree = None if leaves is args else tree_flatten(args)[1]
+        if tree is not None and (opaque := opaque_type(tree)) is not None:
+            raise CaptureError(f"ag_capture: an argument holds a {opaque}; arguments are tensors, arrays, numbers and "
+                               f"strings, in dicts, lists, tuples and dataclasses. Bind other values with a closure.")
+        key = _kind(leaves, structure)
+        alike = [trusted for trusted in self._programs if trusted.key == key]
+        self.replayed = any(trusted.calls > 2 for trusted in alike)
+        change: str | None = None
+        for trusted in reversed(alike):
+            if (change := trusted.program.change()) is None:
                 return self._call(trusted, args, leaves, tree)
-        if self._in_vain == _IN_VAIN and not self._gave_up:
+        if self._most is not None:
+            if not alike and self.kinds == self._most:
+                raise CrowdedError(f"ag_capture: there are programs of {self._most} kinds of calls, which is the most.")
+        elif self._in_vain == _IN_VAIN and not self._gave_up:
             reason = change or self._own_change or "its arguments are of yet another kind"
             self._give_up(f"it was recorded {_IN_VAIN} times and not replayed since, now as {reason}")
         if self._gave_up:
             return self._step(*args)
         return self._record(key, args, leaves, tree)
+
+    def _comes_last(self, trusted: _Trusted, args: Args, leaves: Args) -> None:
+        """Note that a program was used last, by a call with these arguments."""
+        if self._programs[-1] is not trusted:
+            self._programs.remove(trusted)
+            self._programs.append(trusted)
+        is_inside = len(args) == 1 and leaves is args[0]
+        self._quick = self._made.get(trusted) if is_inside or leaves is args else None, is_inside
 
     def _give_up(self, reason: str) -> None:
         """Run the step uncaptured from now on."""
@@ -158,7 +202,7 @@ class CapturedStep(Generic[P, R]):
         log.warning("ag_capture: a step runs uncaptured from here on, which is slower: %s.", reason)
         self.close()
 
-    def _record(self, key: object, args: Args, leaves: Args, tree: TreeDef | None) -> object:
+    def _record(self, key: tuple[object, ...], args: Args, leaves: Args, tree: TreeDef | None) -> object:
         self._in_vain += 1
         call = RecordedCall(self._step, leaves, tree, self._backend, *self._options, args)
         try:
@@ -180,14 +224,13 @@ class CapturedStep(Generic[P, R]):
             program.close()
             return results
         self._programs.append(_Trusted(key, program))
-        if len(self._programs) > PROGRAMS_KEPT:
-            self._forget(self._programs[0])
+        rivals = self._programs if self._most is None else [t for t in self._programs if t.key == key]
+        if len(rivals) > PROGRAMS_KEPT:
+            self._forget(rivals[0])
         return results
 
     def _call(self, trusted: _Trusted, args: Args, leaves: Args, tree: TreeDef | None) -> object:
-        if self._programs[-1] is not trusted:
-            self._programs.remove(trusted)
-            self._programs.append(trusted)
+        self._comes_last(trusted, args, leaves)
         program = trusted.program
         try:
             program.check(leaves)
@@ -198,7 +241,7 @@ class CapturedStep(Generic[P, R]):
             result = program.replay(leaves)
             if trusted not in self._made:
                 self._made[trusted] = program.compiled_replay(trusted, leaves)
-            self._quick = self._made[trusted], tree
+                self._comes_last(trusted, args, leaves)
             return result
         program.look()
         call = RecordedCall(self._step, leaves, tree, self._backend, *self._options, args)
@@ -217,7 +260,7 @@ class CapturedStep(Generic[P, R]):
         return program.replay(leaves) if forgotten else call.results(leaves)
 
     def _forget(self, trusted: _Trusted) -> None:
-        self._quick = None, None
+        self._quick = None, False
         self._made.pop(trusted, None)
         self._programs.remove(trusted)
         trusted.program.close()
@@ -235,32 +278,53 @@ def _other(calls: int, difference: str) -> str:
             f"would not notice. Pass what changes as an argument, or do not capture the step.{since}")
 
 
-def _leaves(args: Args) -> tuple[Args, TreeDef | None]:
-    """Return the arrays and tensors among arguments, each once, and the tree of their places; None: `args` itself."""
-    if all(isinstance(x, Tensor) or type(x) is np.ndarray for x in args) and len({*map(id, args)}) == len(args):
+def _leaves(args: Args, any_sort: bool) -> tuple[Args, object]:
+    """Return the arrays and tensors among arguments, each once, and their structure; None: they are `args` itself."""
+    if _are_apart(args):
         return args, None
+    if not any_sort:
+        _refuse_others(args)
+    try:
+        if len(args) != 1:
+            leaves, tree = tree_flatten(args)
+            return tuple(leaves), tree
+        leaves, tree = tree_flatten(args[0])
+        return args[0] if type(args[0]) is tuple and _are_apart(args[0]) else tuple(leaves), (tree,)
+    except (ValueError, RecursionError) as error:
+        reason = "they are nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise CaptureError(f"ag_capture: the arguments cannot be taken apart: {reason}.") from None
+
+
+def _refuse_others(args: Args) -> None:
+    """Raise if an argument is neither an array nor a tensor nor a container."""
     for i, x in enumerate(args):
         if not (isinstance(x, (Tensor, np.ndarray, dict, list, tuple)) or is_dataclass(x)):
             raise CaptureError(f"ag_capture: argument {i} is a {type_name(x)}; every argument must be an ag tensor or "
                                f"a numpy array, or a dict, list, tuple or dataclass of them. Bind other values with a "
                                f"closure.")
-    for i, x in enumerate(args):
         if isinstance(x, np.ndarray):
             refuse_masked(x, f"ag_capture: argument {i}")
-    try:
-        leaves, tree = tree_flatten(args, shared=True)
-    except (ValueError, RecursionError) as error:
-        reason = "they are nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise CaptureError(f"ag_capture: the arguments cannot be taken apart: {reason}.") from None
-    if (kind := opaque_type(tree)) is not None:
-        raise CaptureError(f"ag_capture: an argument holds a {kind}; arguments are tensors, arrays, numbers and "
-                           f"strings, in dicts, lists, tuples and dataclasses. Bind other values with a closure.")
-    return tuple(leaves), tree
 
 
-def _kind(leaves: Args, tree: TreeDef | None) -> tuple[object, ...]:
-    """Return the cache key of a call: its tree, types, shapes and names of arguments, and settings."""
-    kinds: list[object] = [tree]
+def _moved(leaves: Args, to: Device) -> Args:
+    """Move tensors of other devices to a device; return `leaves` themselves if there is none."""
+    for x in leaves:
+        if isinstance(x, Tensor) and x.buffer.backend is not to:
+            return tuple([ag_tensor(y, to.name) if isinstance(y, Tensor) else y for y in leaves])
+    return leaves
+
+
+def _are_apart(args: Args) -> bool:
+    """Return whether all are arrays or tensors, none of them twice."""
+    for x in args:
+        if not (type(x) is np.ndarray or isinstance(x, Tensor)):
+            return False
+    return len({*map(id, args)}) == len(args)
+
+
+def _kind(leaves: Args, structure: object) -> tuple[object, ...]:
+    """Return the cache key of a call: its structure, types, shapes and names of arguments, and settings."""
+    kinds: list[object] = [structure]
     device: Device | None = None
     for i, x in enumerate(leaves):
         if isinstance(x, Tensor):

@@ -5,7 +5,6 @@ import typing as _typing
 import ag.data as _data  # whole, as below in ag/training: other threads may import them now
 import ag.io as _io
 from ag.names import door as _door
-from ag.parallel.comm.grad_sync import *
 from ag.parallel.comm.tensor_collectives import *
 from ag.parallel.elastic.config import Config as Config
 from ag.parallel.elastic.config import load_config as load_config
@@ -14,7 +13,6 @@ from ag.parallel.elastic.world import DistributedWorld as DistributedWorld
 from ag.parallel.replicas.compression import *
 from ag.parallel.replicas.data_parallel import *
 from ag.parallel.replicas.parallel_apply import *
-from ag.parallel.replicas.replicate import replicate as replicate
 from ag.parallel.replicas.sync_batch_norm import *
 from ag.parallel.replicas.zero import *
 from ag.parallel.sharded.model_parallel import *

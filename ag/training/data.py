@@ -15,8 +15,7 @@ from ag.data.samples import Pass
 from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import ShapeError
-from ag.parallel.trainer.samples import LoaderSample, Samples, loader_sample, target_of
-from ag.parallel.trainer.stacks import all_alike, stacked
+from ag.parallel.trainer.samples import LoaderSample, Samples, all_alike, loader_sample, stacked, target_of
 
 _ENDLESS = 1 << 62  # leaves, of any number of epochs
 _USUAL = 32  # samples per batch

@@ -182,8 +182,8 @@ DEFECTS = [
     Defect(
         "dp_train replays what its functions did first",
         *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
-        *("ag/parallel/trainer/plans.py", "            plan.captured.result(leaves)",
-          "            plan.captured.result(leaves)\n            for t in plan.captured._programs:\n"
+        *("ag/parallel/trainer/replica.py", "            self._captured.result((sample,))",
+          "            self._captured.result((sample,))\n            for t in self._captured._programs:\n"
           "                t.due = 1 << 30"),
         *_TAKEN,
     ),

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.device import backend_of
 from ag.engine.dtype import F16, F32
 from ag.parallel.comm.threads import thread_comms
 from ag.parallel.comm.tree_reduction import add_rows, add_up
 from ag.parallel.replicas.compression import Link, pack, packed, sums, take_residuals
-from ag.parallel.trainer.model_buffers import HostBuffers, ReplicaBuffers
 
 TINY, HUGE = np.float32(1e-40), np.float32(3e38)  # underflow and overflow when they are scaled or added
 ROW = np.array([TINY, HUGE, 1.0, -HUGE], np.float32)
@@ -52,11 +50,14 @@ def compressed_gradients() -> list[Any]:
 
 
 def movements_of_buffers() -> list[Any]:
-    norm = ag.ag_batch_norm(2)
-    norm.running_mean.data = np.array([[HUGE], [TINY]], np.float32)
-    held = HostBuffers(ReplicaBuffers(norm, backend_of("cpu"), F32), "cpu")
-    held.move(held.read())
-    return [held.read()]
+    def made() -> ag.Layer:
+        norm = ag.ag_batch_norm(2)
+        norm.running_mean.data = np.array([[HUGE], [TINY]], np.float32)
+        return norm
+
+    result = ag.dp_train(made, [np.array([[1.0, 2.0], [TINY, 0.0]], np.float32)], n_iter=1, devices=["cpu"],
+                         forward_fn=lambda m, x: ag.ag_mean(m(x)), verbose=False)
+    return [result.model.running_mean.numpy()]
 
 
 def clipped_shards() -> list[Any]:

@@ -295,5 +295,4 @@ def numbers(operation: str, array: Array, written: bool = False) -> Array:
 
 
 def _added(left: Array, right: Array) -> Array:
-    """Return the sum of two flat arrays."""
     return add_rows(left, right, np.empty(left.size, left.dtype))

@@ -43,33 +43,23 @@ class DeviceThreads:
     """A thread per device, or per core, which makes the calls of its devices one after the other.
 
     Devices in `alone` share the CPU, so each has its part of the cores.  A call that takes more than `timeout`
-    seconds is given up.  With `direct` the caller itself makes the calls of a single device, without a limit.  With
-    `wait`, where calls wait for each other, each device has a thread.
+    seconds is given up.  With `wait`, where calls wait for each other, each device has a thread.
     """
 
-    def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False,
+    def __init__(self, devices: Sequence[str], alone: set[str], timeout: float,
                  wait: bool = False) -> None:
         beside = [] if wait else [device for device in dict.fromkeys(devices) if device in alone]
         apart = [[device] for device in dict.fromkeys(devices) if device not in beside]
         each = -(-len(beside) // threads()) or 1
-        groups = [] if direct else [*(beside[i : i + each] for i in range(0, len(beside), each)), *apart]
+        groups = [*(beside[i : i + each] for i in range(0, len(beside), each)), *apart]
         sharing = sum([group[0] in alone for group in groups])
         self._threads = {device: thread for group in groups
                          for thread in [_idle_thread(sharing if group[0] in alone else 1)] for device in group}
         self._timeout = timeout
-        self._direct = direct
         self._cores = SharedCores(alone)
 
     def run(self, tasks: Sequence[Task], step: int) -> None:
         """Make all calls and wait for them; then raise the first error, or a CommError that names a late replica."""
-        if self._direct:
-            for task in tasks:
-                try:
-                    task.call()
-                except BaseException as raised:
-                    _of(task, raised, step)
-                    raise
-            return
         end = monotonic() + self._timeout
         of_thread: dict[_DeviceThread, list[Task]] = {}
         for task in tasks:
@@ -85,7 +75,7 @@ class DeviceThreads:
             raise
         failed = [(task, error) for thread in of_thread for task, error in thread.failed]
         for task, error in sorted(failed, key=lambda pair: isinstance(pair[1], FollowingError)):
-            raise _of(task, error, step)
+            raise named(error, task, step)
         late = [thread.now for thread in of_thread if thread.now is not None]
         if late:
             first = next((task for task in late if not task.waits()), late[0])
@@ -94,8 +84,7 @@ class DeviceThreads:
                             f"a larger timeout if it is only slow.")
 
     def hangs(self, device: str) -> bool:
-        """Return whether a call for the device has not returned."""
-        return not self._direct and self._threads[device].now is not None
+        return self._threads[device].now is not None
 
     def close(self) -> None:
         """Return the threads; one that hangs ends when its call returns."""
@@ -177,7 +166,8 @@ def _idle_thread(callers: int) -> _DeviceThread:
     return thread
 
 
-def _of(task: Task, error: BaseException, step: int) -> BaseException:
+def named(error: BaseException, task: Task, step: int) -> BaseException:
+    """Add the replica and the step to the error's traceback."""
     return noted(error, f"dp_train: raised by {task.who} in step {step}; weights are as before it.")
 
 
@@ -217,7 +207,6 @@ class SharedCores:
             _apply()
 
     def close(self) -> None:
-        """Release the cores."""
         with _lock:
             _sharing.pop(self, None)
             _apply()

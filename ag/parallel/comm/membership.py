@@ -102,12 +102,10 @@ class Member:
 
     @property
     def rank(self) -> int:
-        """Return this rank's number among those that are left."""
         return self._members.comm.rank
 
     @property
     def size(self) -> int:
-        """Return how many ranks are left."""
         return self._members.comm.size
 
     def _has_shrunk(self) -> bool:

@@ -82,7 +82,6 @@ class MpiMember(Comm):
         return RankLostError(f"{operation}: {who}; survivors() is the group of those who are left.", tuple(lost))
 
     def _dead(self) -> list[int]:
-        """Return the ranks that are known to be lost."""
         comm = self._comm
 
         def failed() -> set[int]:

@@ -50,7 +50,6 @@ class Pause:
         self.restart()
 
     def restart(self) -> None:
-        """Begin with short pauses again."""
         self._begin = monotonic()
 
     def __call__(self) -> None:
@@ -205,12 +204,10 @@ class MpiProcess:
     # -------------------------------------------------------------------------------------- news
 
     def _letter(self, source: int) -> tuple[Request, bytearray]:
-        """Post a receive for news from another process."""
         buffer = bytearray(_NEWS)
         return self._news.Irecv([buffer, self.mpi.BYTE], source), buffer
 
     def tell(self, processes: Collection[int], message: dict[str, str | int]) -> None:
-        """Send news to those processes that are alive."""
         text = json.dumps(message).encode().ljust(_NEWS)
         for other in processes:
             if other not in self.dead:
@@ -221,7 +218,6 @@ class MpiProcess:
                     self.dead.add(other)
 
     def read_news(self) -> None:
-        """Read the news of other processes."""
         for source, (request, buffer) in [*self._letters.items()]:
             try:
                 while self.inside("news", request.Test):

@@ -40,7 +40,6 @@ def rank_environment(detector: float = DETECTOR) -> dict[str, str]:
 
 
 def launcher_environment(detector: float = DETECTOR) -> dict[str, str]:
-    """Return the environment of mpiexec and its ranks."""
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {
         **rank_environment(detector),

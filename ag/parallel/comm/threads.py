@@ -64,7 +64,6 @@ class _Group:
             self.changed.notify_all()
 
     def lose(self, rank: int, what: str) -> None:
-        """Note a lost rank and wake all ranks."""
         with self.changed:
             self.lost.setdefault(rank, what)
             self.revoke()
@@ -84,7 +83,6 @@ class _Group:
         self.check_member(rank, operation)
 
     def check_member(self, rank: int, operation: str) -> None:
-        """Raise a CommError if this rank is lost."""
         if rank in self.lost:
             raise CommError(f"{operation}: rank {rank} {self.lost[rank]}; it is out of the group.")
 
@@ -219,7 +217,6 @@ class ThreadComm(Comm):
         return result
 
     def is_ended(self) -> bool:
-        """Return whether the group was ended."""
         return self._group.error is not None
 
     def abort(self, reason: str) -> None:

@@ -30,7 +30,6 @@ _ONE_ROW: tuple[Additions, int] = (), 0  # what is to be added, and how many par
 PART = -1  # in the place of a number of samples
 
 
-
 class TreeSum(Generic[V]):
     """Adds up consecutive samples, keeping complete nodes; parts of a sample are added up before anything else."""
 
@@ -121,8 +120,8 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
         tuple([(start, samples) for start, samples, _ in nodes]))
     size = out.size
     if _code is not None:
-        threads = available() if size * len(rows) >= _SHARED_FROM else 1
-        known: bool | None = _code.add_up(rows, out, additions, partial_sums, count, pool_at(), threads, callers())
+        pool = (pool_at(), available(), callers()) if size * len(rows) >= _SHARED_FROM else (0, 1, 1)
+        known: bool | None = _code.add_up(rows, out, additions, partial_sums, count, *pool)
         if known is not None:  # the compiled code takes such rows
             return known
     add = partial(_added_up, rows, out, additions, partial_sums, count)

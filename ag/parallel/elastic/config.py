@@ -147,7 +147,6 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 
 
 def _said(error: Exception, content: bytes) -> str:
-    """Return the YAML reader's complaint, with its line."""
     mark = getattr(error, "problem_mark", None)
     if isinstance(error, UnicodeDecodeError):
         line, text = content[: error.start].count(b"\n"), f"the byte {error.object[error.start]:#04x} is no UTF-8"
@@ -172,7 +171,6 @@ class _Reader:
         self.wrong(node, f"{key} is {_shown(node)}; it must be {required}")
 
     def mapping(self, node: Node, name: str, known: tuple[str, ...]) -> dict[str, Node]:
-        """Return the values of a mapping by key."""
         if node is None:
             return {}
         if node.id != "mapping":
@@ -189,7 +187,6 @@ class _Reader:
         return values
 
     def value(self, key: str, node: Node) -> Any:
-        """Return the value of a key."""
         if node.tag == _NULL and getattr(Config, key) is None:
             return None
         if key == "devices":
@@ -235,7 +232,6 @@ class _Reader:
 
 
 def _instead(node: Node) -> str:
-    """Say what to write for a name of another library."""
     text = other_name(node.value).removesuffix(".") if node.id == "scalar" else ""
     return f".{text}" if text else ""
 

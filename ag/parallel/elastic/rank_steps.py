@@ -27,9 +27,8 @@ from ag.io.safetensors_file import elements_of
 from ag.nn.layer import Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
 from ag.parallel.comm.comm import Comm, Json, everyone
-from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.comm.membership import Member, Membership, this_process
-from ag.parallel.comm.tensor_collectives import cut, sizes_along
+from ag.parallel.comm.tensor_collectives import cut, sizes_along, syncgrads
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.compression import CompressedDataParallel
@@ -64,7 +63,6 @@ class RankSteps(Member):
         self.tell(error, ends=True)
 
     def has_ended(self) -> bool:
-        """Return whether no call can be made any more."""
         return self._over
 
     def tell(self, fault: str, ends: bool, leaves: bool = False) -> None:
@@ -257,7 +255,6 @@ def _at(g: Tensor | Array, p: Tensor) -> Tensor:
 
 
 def _digest(batch: Tree) -> int:
-    """Return a checksum of the numbers in a batch."""
     code = 0
     for x in tree_leaves(batch):
         array = np.ascontiguousarray(x.numpy() if isinstance(x, Tensor) else x)
@@ -266,6 +263,5 @@ def _digest(batch: Tree) -> int:
 
 
 def _named(place: Sequence[int]) -> str:
-    """Describe a place in the data."""
     epoch, batch, code = place
     return f"batch {batch} of epoch {epoch}" + (f" with checksum {code:08x}" if code else "")

@@ -381,7 +381,6 @@ class _SavedLoop(_Loop):
 
 
 def _takes_targets(model: Any) -> bool:
-    """Return whether a model can be called with input and targets."""
     inner = getattr(model, "module", model)  # of a DataParallel
     first = inner.layers[0] if isinstance(inner, ModelParallel) else inner
     try:

@@ -27,7 +27,7 @@ from ag.engine.shape import counts
 from ag.errors import compare_names
 from ag.ops.convert import ag_to_device
 from ag.parallel.replicas.data_parallel import DataParallel, Device
-from ag.parallel.replicas.replicate import replicas_of
+from ag.parallel.replicas.parallel_apply import replicas_of
 
 __all__ = ["CompressedDataParallel"]
 
@@ -48,7 +48,6 @@ class Message(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of values and places."""
         return self.values.nbytes + (0 if self.places is None else self.places.nbytes)
 
 
@@ -66,7 +65,6 @@ def elements_sent(size: int, ratio: float, wire: DType) -> int:
 
 
 def message_bytes(size: int, ratio: float, wire: DType) -> int:
-    """Return the bytes of the message for a gradient of `size` elements."""
     k = elements_sent(size, ratio, wire)
     return k * wire.itemsize + (k * _INDEX.itemsize if k < size else 0)
 

@@ -17,8 +17,7 @@ from ag.errors import TapeError
 from ag.nn.layer import Layer, State, named_tensors
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.parallel.comm.tensor_collectives import gather, moved, scatter, sizes_along
-from ag.parallel.replicas.parallel_apply import parallel_apply
-from ag.parallel.replicas.replicate import replicate, take_buffers
+from ag.parallel.replicas.parallel_apply import parallel_apply, replicate, take_buffers
 
 __all__ = ["DataParallel"]
 

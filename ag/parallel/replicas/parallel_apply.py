@@ -1,32 +1,38 @@
-"""Parallel apply: several models at the same time, each in a thread, on its own arguments and device.
+"""Replicas: copies of a model on several devices, and calls of several models at the same time, each in a thread.
 
-Replicas on one device take turns in their order, so random numbers do not depend on timing.  While a replica waits in
-`ReplicaGroup.exchange` for values of all, the next of its device runs.
+The copy of a parameter is a result computed from it, so `backward` adds the gradients of all copies to the parameter,
+in the order of the copies.  Replicas on one device take turns in their order, so random numbers do not depend on
+timing.  While a replica waits in `ReplicaGroup.exchange` for values of all, the next of its device runs.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial
 from threading import Condition
-from typing import Any
+from typing import Any, TypeVar
 
+from ag.autograd.create import ag_tensor
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tape import Node, is_recording, no_grad
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree
+from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import share_cores
 from ag.engine.device import ag_device, backend_of, default_backend
-from ag.engine.interpreter import recording_here
+from ag.engine.interpreter import current, recording_here
 from ag.errors import CaptureError, CommError
+from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.parallel.comm.device_threads import SharedCores
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
-from ag.parallel.replicas.replicate import copy_for_replica
 
-__all__ = ["parallel_apply"]
+__all__ = ["parallel_apply", "replicate"]
 
 def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree],
                    kwargs: Sequence[Mapping[str, Tree]] | None = None,
@@ -103,7 +109,6 @@ class _Call:
         self.follows = False  # the error was caused by another replica's failure
 
     def run(self) -> None:
-        """Call the model."""
         try:
             with ag_device(self.device):
                 self.result = self._model(*self._args, **self._kwargs)
@@ -169,7 +174,6 @@ class Turns:
         self._changed = Condition()
 
     def wait(self, i: int) -> None:
-        """Wait for the turn of thread `i`."""
         with self._changed:
             self._changed.wait_for(lambda: self._now == i)
 
@@ -192,7 +196,6 @@ class ReplicaGroup:
         self._has_ended = False
 
     def end(self) -> None:
-        """End the replica's last turn."""
         self._has_ended = True
         self._turns.pass_on(self._place, last=True)
 
@@ -229,3 +232,112 @@ def _totals(parts_and_devices: list[tuple[Tensor | None, str]]) -> list[Tensor]:
 _current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)
 current_group = _current.get
 set_group = _current.set
+
+
+# ---------------------------------------------------------------------------------------------- copies of a model
+
+
+M = TypeVar("M", bound=Model)
+CopyOf = Callable[[int, Tensor, str], Tensor]  # (replica, parameter, device) -> its copy there
+
+
+def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
+    """Copies of a model, one per device, for one forward pass.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``parameters()``
+    devices : sequence of str, or of sequences of str
+        A device may occur several times.  For a model that is on several devices itself, a group of as many for each
+        replica: what is on the model's first device goes to the group's first, and so on.
+
+    Returns
+    -------
+    list
+        Models like `model`.  Inside `with_grad_tape`, their parameters are results computed from the model's: the
+        gradients of all replicas arrive, added up, at the model's parameters.  The first replica works with the
+        model's own buffers, such as running averages, if it is on their device; the others with copies.  `DataParallel`
+        has the first replica's buffers in the model after every pass.
+
+    Raises
+    ------
+    ValueError
+        If there is no device, or a group has another number of devices than the model.
+    DeviceError
+        If a device is not there.
+
+    Notes
+    -----
+    Replicas are made anew for every pass, so they cannot lag behind: weights, train or eval mode, buffers and whatever
+    else the model holds are as they are now.  Tensors that occur twice in the model do so in a replica.
+
+    References
+    ----------
+    PyTorch ``torch.nn.parallel.replicate``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> [m.W.device for m in ag.replicate(ag.ag_linear(2, 1), ["cpu", "cpu:1"])]
+    ['cpu', 'cpu:1']
+    """
+    return replicas_of(model, devices, lambda i, p, device: copy_for_replica(p, device))
+
+
+def copy_for_replica(x: Tensor, device: str) -> Tensor:
+    """Copy a tensor to a replica's device; it gets a new node even if it is there already.
+
+    So `backward` adds up the replicas' gradients in the order of the copies, wherever they are.
+    """
+    if x.device != device or not (is_recording() and x.requires_grad):
+        return ag_to_device(x, device)
+    if (here := current()) is not None:
+        here.uses((x,), False)
+    return Tensor(x.buffer, True, Node("replicate", _same_gradient, (x,), (True,), None, ()))
+
+
+def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
+    return (g,)
+
+
+def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyOf) -> list[M]:
+    """Make replicas, where ``copy_of(i, p, device)`` makes replica i's copy of a parameter."""
+    if not devices:
+        raise ValueError("replicate: devices is empty; name at least one.")
+    params = model.parameters().values()
+    trained = {id(p) for p in params}
+    state = [x for x in state_of(model).values() if id(x) not in trained]
+    places = list(dict.fromkeys(x.device for x in (*params, *state)))
+    moves = [_moves(places, where) for where in devices]
+    # The first replica's copies are made last, so that `backward` comes to its gradients first.
+    copies = {i: {id(p): copy_of(i, p, moves[i][p.device]) for p in params} for i in [*range(1, len(devices)), 0]}
+    replicas = []
+    for i, goes in enumerate(moves):
+        memo: dict[int, object] = {**copies[i]}
+        with no_grad():
+            for x in state:
+                own = i == 0 and x.device == goes[x.device]
+                memo[id(x)] = x if own else ag_tensor(x.numpy(), device=goes[x.device], dtype=x.dtype)
+        replicas.append(copy.deepcopy(model, memo))
+    return replicas
+
+
+def take_buffers(model: Model, replica: Model) -> None:
+    theirs = buffers_of(replica)
+    with no_grad():
+        for name, x in buffers_of(model).items():
+            value = theirs.get(name, x)
+            if value.shape != x.shape:
+                x.rebind(ag_to_device(value, x.device).buffer)
+            elif value is not x:
+                x.data = value.numpy()  # in place, where captured steps look for it
+
+
+def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:
+    if isinstance(where, str):
+        return dict.fromkeys(places, backend_of(where).name)
+    group = [backend_of(device).name for device in where]
+    if len(group) != len(places):
+        raise ValueError(f"replicate: the model is on {', '.join(places)} and the group is {', '.join(group)}; "
+                         f"give a device for each.")
+    return dict(zip(places, group, strict=True))

@@ -39,8 +39,7 @@ from ag.optim.optimizer import Optimizer, as_gradient, gradients_given, refuse_u
 from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.replicas.parallel_apply import parallel_apply
-from ag.parallel.replicas.replicate import replicas_of
+from ag.parallel.replicas.parallel_apply import parallel_apply, replicas_of
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 
 __all__ = ["ZeroOptimizer"]
@@ -336,22 +335,18 @@ class ShardedParameters(DataParallel):
         return [results[i] for i in range(len(parts))]
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the shards by name."""
         return all_shards(self._sharded.values())
 
     params = parameters
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Return the shards and the model's buffers by name."""
         return {**self.parameters(), **self.buffers()}
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the model's state, joined."""
         return {name: self._sharded[x.id].numpy() if x.id in self._sharded else x.numpy()
                 for name, x in super().named_tensors().items()}
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
-        """Load values by the model's names; nothing changes if they do not fit."""
         whole = {key: ag_tensor(s.numpy(), "cpu", s.dtype) for key, s in self._sharded.items()}
         load_into({name: whole.get(x.id, x) for name, x in super().named_tensors().items()}, state, strict)
         for key, s in self._sharded.items():
@@ -367,7 +362,6 @@ class _GatheredLayer(Layer):
         self.training = layer.training
 
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
-        """Return the layer's modules, so that tensors keep their names."""
         return self.layer.modules(prefix)
 
     def forward(self, *args: Tree, **kwargs: Tree) -> Tree:
@@ -408,7 +402,6 @@ class ShardedParameter:
             self.shards[key].name = key
 
     def numpy(self) -> Array:
-        """Return the whole on the host."""
         return self.joined([shard.numpy() for shard in self.shards.values()])
 
     def joined(self, parts: Sequence[Array]) -> Array:
@@ -421,7 +414,6 @@ class ShardedParameter:
         return {key: flat[span].reshape(-1, 1) for key, span in zip(self.shards, self.spans, strict=True)}
 
     def assign(self, whole: Array) -> None:
-        """Set the values of the shards."""
         for key, part in self.cut(whole).items():
             self.shards[key].data = part
 
@@ -466,5 +458,4 @@ def shard_parameters(params: Mapping[str, Tensor], devices: Sequence[str]) -> li
 
 
 def all_shards(sharded: Iterable[ShardedParameter]) -> dict[str, Tensor]:
-    """Return the shards of all parameters by name."""
     return {key: shard for s in sharded for key, shard in s.shards.items()}

@@ -120,7 +120,6 @@ def _named(layers: Layers) -> dict[str, Layer]:
 
 
 def _mapped(names: list[str], device_map: Sequence[str] | Mapping[str | int, str]) -> list[str]:
-    """Return a device for each layer."""
     if not isinstance(device_map, Mapping):
         if len(device_map) != len(names):
             raise ValueError(f"ModelParallel: device_map has {len(device_map)} devices for {len(names)} layers; give "
@@ -156,7 +155,6 @@ class LayerNeed:
 
     @property
     def total(self) -> int:
-        """Return the sum."""
         return self.state + self.activations
 
 

@@ -5,8 +5,9 @@ Weights, buffers and settings that a callback sets on one model hold for all.  W
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import is_
 from threading import current_thread, main_thread
@@ -21,6 +22,8 @@ from ag.errors import CommError
 from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
+from ag.parallel.comm.tree_reduction import Node
+from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
@@ -33,6 +36,81 @@ class Stateful(Protocol):
     def state_dict(self) -> Mapping[str, Array | Json]: ...
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None: ...
+
+
+class Place:
+    """A rank's place among those that train together; this one is that of the only rank."""
+
+    host = "cpu"  # device of the optimizer, which no other rank of the process uses
+
+    def __init__(self) -> None:
+        self.place = "before", 0  # before, in or after which step
+        self.begun = False  # the first step has begun: the others go on if a rank is lost
+        self.leaves = False  # a rank was asked to leave: all of them leave after the same step
+        self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
+        self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
+
+    @property
+    def rank(self) -> int:
+        return 0
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    @property
+    def where(self) -> str:
+        """Describe how far the training is, for messages."""
+        return f"{self.place[0]} step {self.place[1]}"
+
+    @property
+    def replicas(self) -> int:
+        """Return the number of replicas of all ranks."""
+        return sum(map(len, self._shares))
+
+    def gather(self, value: Json = None) -> list[Json]:
+        """Return the values of all ranks, in their order: anything that JSON can hold."""
+        return [value]
+
+    def exchange(self, value: Json = None) -> list[Json]:
+        """Return the JSON values of all ranks, in their order, within a step."""
+        return [value]
+
+    def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
+        """Raise a CommError unless all ranks have the same names and values; `advice` ends the message."""
+
+    def meet(self, alike: Sequence[tuple[str, object]], weights: Sequence[float], devices: Sequence[str]) -> None:
+        """Compare what must be `alike` on all ranks, and exchange the shares and devices of their replicas."""
+        self._shares = [list(weights)]
+
+    def begin_alike(self, first: Replica) -> None:
+        """Copy weights, buffers and the seed of rank 0 to all ranks."""
+
+    def state(self, path: str | os.PathLike[str]) -> DPState | None:
+        """Return the checkpoint in rank 0's file on all ranks; None if there is no file."""
+        return load_state(path)
+
+    def positions(self, samples: int) -> range:
+        """Return the positions of this rank's samples in a step, in the order of all replicas."""
+        return range(samples)
+
+    def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
+        """Return the rows to add up; `used` are parameters that this rank's samples have used.
+
+        `leave`: this rank was asked to leave.
+        """
+        self.leaves = leave
+        return nodes
+
+    def share(self, weights: Sequence[float]) -> None:
+        """Tell all ranks this rank's shares after a device was lost."""
+
+    def finish(self) -> None:
+        """Note that the training is over."""
+
+    def report(self) -> dict[str, Any]:
+        """Return the part of `DPResult.report` about the exchange."""
+        return {"rank": 0, "exchange_ms": 0.0, "wire_bytes_per_step": 0}
 
 
 class Endings:
@@ -72,7 +150,6 @@ class Endings:
         self.asked = True
 
     def renew(self) -> None:
-        """Install the handler of Ctrl-C, in the main thread."""
         if current_thread() is not main_thread():
             return
         handler = signal.getsignal(signal.SIGINT)
@@ -225,19 +302,6 @@ def _same(a: object, b: object) -> bool:
 def _bits(array: Array) -> Array:
     """View elements as integers: NaN equals itself, and 0.0 differs from -0.0."""
     return array.view({2: np.uint16, 4: np.uint32, 8: np.uint64}[array.dtype.itemsize])
-
-
-class Place(Protocol):
-    """A rank's place among those that train together."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def gather(self, value: Json = None) -> list[Json]:
-        """Return the values of all ranks, in their order: anything that JSON can hold."""
 
 
 @dataclass(frozen=True)

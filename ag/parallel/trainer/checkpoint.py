@@ -132,7 +132,6 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
 
 def _check(step: int, seed: int, draws: int, dealt: Dealt, seen: int, rates: list[object], losses: Array,
            **_: object) -> None:
-    """Raise a ValueError for numbers that no training has."""
     if not (0 <= step < 1 << 62 and 0 <= seed < 1 << 64 and 0 <= draws < 1 << 62 and 0 <= step - seen <= 1):
         raise ValueError(f"step {step}, seen {seen}, seed {seed}, draws {draws}")
     if not (1 <= dealt.stack <= 1 << 62 and 1 <= dealt.batch <= 1 << 62 and 0 <= dealt.samples < 1 << 63):

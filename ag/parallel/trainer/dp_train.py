@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 from numbers import Real
 from operator import index, itemgetter
 from pathlib import Path
-from time import perf_counter
 from typing import Any, SupportsIndex
 
 import numpy as np
-from tqdm import tqdm
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.engine.arena import now
 from ag.engine.device import canonical, default_devices, is_accelerator, is_software, same_default, was_named
-from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.random import ag_seed, go_on_after
 from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
-from ag.errors import CheckpointError, DeviceError, RankLostError
-from ag.io.safetensors_file import check_writable, to_json
+from ag.errors import CheckpointError
+from ag.io.safetensors_file import check_writable
 from ag.log import log
 from ag.names import answers
 from ag.names.elsewhere import TRAINING_ARGUMENTS
 from ag.optim.optimizer import Optimizer
 from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Comm, HasComm
-from ag.parallel.comm.device_threads import noted
-from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed, Stateful
-from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
+from ag.parallel.trainer.callbacks import DPResult, DPStep
+from ag.parallel.trainer.checkpoint import Dealt
 from ag.parallel.trainer.host_optimizer import RateSchedules
-from ag.parallel.trainer.load_balance import balance_of
-from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.ranks import place_in
+from ag.parallel.trainer.replicas import balance_of
 from ag.parallel.trainer.samples import Samples, loss_of
-from ag.parallel.trainer.stacks import Shard, all_alike, weighed
-from ag.parallel.trainer.trainer import Trainer
+from ag.parallel.trainer.trainer import Job, Trainer
 
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]
-
-CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
-_64_BITS = (1 << 64) - 1
 
 
 @answers("dp_train", TRAINING_ARGUMENTS)
@@ -269,7 +257,9 @@ def dp_train(
     samples = Samples(data)  # whose threads begin with the first step
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
-    with Ranks(world) as ranks, same_default(), ExitStack() as held:
+    with ExitStack() as held:
+        ranks = place_in(world, held)
+        held.enter_context(same_default())
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
@@ -296,208 +286,13 @@ def dp_train(
         held.callback(samples.close)
         batch, each = _dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
-        job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
+        job = Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
                    np.zeros(n_iter), path, checkpoint_every, callback)
         if state is not None:
             job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
         else:
             job.begin(Dealt(batch, each, ordered, len(samples)), stack == "auto")
         return job.run(int(verbose or 0))
-
-
-class _Job:
-    """The loop over steps."""
-
-    def __init__(self, trainer: Trainer, ranks: Ranks, samples: Samples, schedules: RateSchedules,
-                 weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any], checkpoint: Path | None,
-                 every: int | None, callback: Callable[[DPStep], object] | None) -> None:
-        self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
-        self._weight_fn, self._losses = weight_fn, losses
-        self._checkpoint, self._every, self._callback = checkpoint, every, callback
-        self._done = self._seen = 0  # steps, and those for which the callback has returned
-        self._saved = -1
-        self._watched = False  # whether samples are passed at once though nobody has asked for it
-        if checkpoint is not None:
-            to_json(schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
-
-    # -------------------------------------------------------------------------------------- before the first step
-
-    def begin(self, dealt: Dealt, free: bool) -> None:
-        """Begin with the first step; `free`: stacks may have size 1 where no other is possible."""
-        self._samples.begin(self._trainer.seed, dealt.shuffle)
-        self._dealt = dealt
-        self._ranks.place = "in", 0
-        reason = None
-        if dealt.stack > 1:
-            shard = self._shard(0)
-            if free and not all_alike(self._samples if self._samples.held else shard.samples):
-                reason = ""  # said in the documentation
-            elif not self._trainer.replicas.synchronizes:
-                reason = self._why_not_stacked(0, shard)
-        reason = next((r for r in self._ranks.gather(reason) if r is not None), None)
-        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.replicas.synchronizes
-        if free and reason is not None:
-            self._dealt = dealt._replace(stack=1)
-        if reason and self._ranks.rank == 0:
-            log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if free else
-                        "Give stack=1 if that is not meant.")
-
-    def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
-        """Return why the first stack of a step should not be passed at once, or None."""
-        first = shard.part(0, self._dealt.stack)
-        return self._trainer.replicas.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
-
-    def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
-        """Continue from a checkpoint."""
-        if isinstance(self._callback, Stateful) and state.callback:
-            self._callback.load_state_dict(state.callback)
-        old = state.dealt
-        refuse_unlike(state, dealt, free, len(self._losses))
-        if old.samples not in (0, dealt.samples):
-            log.warning("dp_train: the checkpoint was made with %d samples and there are %d now; the job goes on with "
-                        "these.", old.samples, dealt.samples)
-        if seed is not None and seed & _64_BITS != state.seed:
-            log.warning("dp_train: seed is %d and the checkpoint's is %d; the job goes on with that.", seed, state.seed)
-        self._schedules.restore(state.step, state.schedules, state.rates)
-        self._trainer.restore(state)  # and with it the rates that the schedules had set
-        tell_of_unlike(state.made, self._made())
-        self._losses[: state.step] = state.losses
-        self._done, self._seen = state.step, state.seen
-        self._saved = state.step if state.seen == state.step else -1
-        self._samples.begin(self._trainer.seed, dealt.shuffle)
-        self._dealt = dealt._replace(stack=old.stack)
-
-    def _made(self) -> dict[str, str]:
-        """Describe what the steps are made with."""
-        return {**self._trainer.optimizers.made(), **self._schedules.made(),
-                "weight_fn": "None" if self._weight_fn is None else "a function",
-                "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
-
-    def _shard(self, k: int, until: int = 0) -> Shard:
-        """Return this rank's samples of step `k`; those of the steps before `until` are prefetched."""
-        batch = self._dealt.batch
-        places = self._ranks.positions(batch)
-        coming = [s * batch + j for s in range(k + 1, until) for j in places] if until > k + 1 else ()
-        try:
-            samples = self._samples.at(range(k * batch + places.start, k * batch + places.stop), coming)
-        except Exception as error:  # of any kind, as users make the samples
-            if self._ranks.size > 1:
-                noted(error, f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
-            raise
-        return weighed(samples, places.start, self._weight_fn)
-
-    # -------------------------------------------------------------------------------------- the steps
-
-    def run(self, verbose: int) -> DPResult:
-        """Make the steps that are left, until the callback or Ctrl-C ends the job."""
-        interrupted = False
-        began, waited = perf_counter(), self._samples.waited_s
-        endings = self._trainer.endings
-        try:
-            with endings:
-                if self._checkpoint is not None:
-                    endings.listen()
-                self._steps(verbose)
-        except KeyboardInterrupt:
-            if self._ranks.size > 1:  # the other ranks are told, and end with an error
-                self._trainer.settle()
-                self._save()
-                raise
-            interrupted = True
-        if interrupted:
-            log.warning("dp_train: interrupted after %d of %d steps; the result is what was trained so far.",
-                        self._done, len(self._losses))
-            self._trainer.settle()
-        self._save()
-        self._check()
-        self._ranks.finish()
-        if endings.asked or self._ranks.leaves:
-            raise SystemExit(128 + signal.SIGTERM)
-        replicas, losses = self._trainer.replicas, self._losses[: self._done]
-        waited = self._samples.waited_s - waited
-        waiting = {"data_wait_ms": waited * 1e3, "data_wait_share": waited / (perf_counter() - began)}
-        return DPResult(replicas.first.params, losses, float(losses[-1]) if self._done else float("nan"),
-                        replicas.first.model, [r.device for r in replicas],
-                        [{**row, **waiting} for row in self._trainer.report()], self._trainer.optimizers.state(),
-                        interrupted)
-
-    def _steps(self, verbose: int) -> None:
-        steps, asked = len(self._losses), any(self._ranks.gather(self._callback is not None))
-        if asked and self._seen < self._done and self._asked_to_end(self._done - 1):
-            return
-        shows = verbose and self._ranks.rank == 0 and shows_bars()
-        with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False,
-                          file=Forgiving(sys.stderr))) as bar:
-            for k in range(self._done, steps):
-                self._ranks.place, self._ranks.begun = ("in", k), True
-                self._step(k)
-                self._ranks.place = "after", k
-                if (k + 1) % CHECK_EVERY == 0:
-                    self._check()
-                bar.update()
-                if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
-                    bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
-                    with tqdm.external_write_mode():
-                        write_line(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
-                if (asked and self._asked_to_end(k)) or self._ranks.leaves:
-                    return
-                if self._every and (k + 1) % self._every == 0:
-                    self._save()
-
-    def _step(self, k: int) -> None:
-        """Make a step, again each time that a rank or a device is lost before it is done."""
-        while True:
-            shard = self._shard(k, min(k + 1 + self._samples.ahead, len(self._losses)))
-            looks = self._watched and k > 0 and k & (k - 1) == 0
-            if looks and (reason := self._why_not_stacked(k, shard)) is not None:
-                raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
-                                 f"stack=1.")
-            try:
-                return self._trainer.step(k, shard, self._dealt, self._finished)
-            except RankLostError:
-                pass
-            except DeviceError as error:
-                self._trainer.go_on_without(error)
-                self._trainer.settle()
-            except Exception:
-                self._trainer.settle()  # a step that fails changes nothing
-                raise
-
-    def _check(self) -> None:
-        """Compare all replicas with the host."""
-        while True:
-            try:
-                return self._trainer.check_equal()
-            except DeviceError as error:
-                self._trainer.go_on_without(error)
-
-    def _finished(self, loss: float) -> None:
-        """Note that a step is done on all replicas."""
-        self._losses[self._done] = loss
-        self._done += 1  # before a scheduler, which may raise
-        self._schedules.step()
-
-    def _asked_to_end(self, k: int) -> bool:
-        """Call the callback and spread what it sets; return whether that of any rank ends the job."""
-        end = False
-        if self._callback is not None:
-            models = [r.model for r in self._trainer.replicas]
-            observed, since, sent = Observed([*self._trainer.replicas]), now(), self._trainer.sent()
-            returned = self._callback(DPStep(k, float(self._losses[k]), models, self._ranks))
-            end = isinstance(returned, (bool, np.bool_)) and not returned
-            self._trainer.follow(observed, since, sent)
-        self._seen = k + 1
-        return any(self._ranks.gather(end))
-
-    def _save(self) -> None:
-        """Write the checkpoint unless this step's is there."""
-        if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
-            k = self._done
-            state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
-            if isinstance(self._callback, Stateful):
-                state = replace(state, callback=self._callback.state_dict())
-            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k, made=self._made()))
-            self._saved = k
 
 
 def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoader, model_fn: Callable[[], Any],
@@ -572,7 +367,8 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
     if devices is None and workers is None:
         devices = getattr(world, "devices", None)
     mine = len(devices) if devices is not None else workers or len(default_devices())
-    with Ranks(world) as ranks:
+    with ExitStack() as held:
+        ranks = place_in(world, held)
         count = max(1, sum(ranks.gather(mine)))
         ranks.finish()
     if nsamples is None:
@@ -612,7 +408,6 @@ _FUNCTIONS = ("loss_fn", "forward_fn", "target_fn", "optimizer", "scheduler", "w
 
 
 def _check_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of `dp_train`, given by name, that are of a wrong kind or out of range."""
     _check_functions(given)
     for name, (is_right, required) in _CHECKS.items():
         if not is_right(given[name]):

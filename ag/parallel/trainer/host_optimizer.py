@@ -85,6 +85,7 @@ class HostOptimizers:
                                for name, p in self.params.items()})
             self.values = apart.values
             self._parts = [self._part(o, o.flat_gradients(o.groups[0])) for o in self.optimizers]
+        self._memory: Array = self.values.backend.look(self.values)
         self._trained = {name: p for name, p in self.params.items() if name in owners}
         self._trained_grads = {name: Tensor(self._grads.view(p.shape, self._offsets[name]))
                                for name, p in self._trained.items()}
@@ -198,7 +199,6 @@ class HostOptimizers:
         return self.optimizers[0].loss_scale
 
     def take(self, weights: Array) -> None:
-        """Replace the parameters, given in the flat layout."""
         self.values.backend.upload(weights, self.values)
         for part in self._parts:
             part.to_mine(self.values, part.group.values)
@@ -228,8 +228,7 @@ class HostOptimizers:
 
     def weights(self) -> Array:
         """Return all float32 parameters in the flat layout; valid until the next step."""
-        array: Array = self.values.backend.look(self.values)
-        return array
+        return self._memory
 
     def lend(self) -> Callable[[], Array]:
         """Return a function that returns `weights` as they are now; they are copied if they change before."""
@@ -238,7 +237,6 @@ class HostOptimizers:
     # -------------------------------------------------------------------------------------- checkpoints
 
     def state(self) -> dict[str, Array] | list[dict[str, Array]]:
-        """Return the optimizer's state, or a list of those of several."""
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         return states if self.several else states[0]
 
@@ -272,12 +270,10 @@ class RateSchedules:
                                 f"required.")
 
     def step(self) -> None:
-        """Step all schedules."""
         for schedule in self._schedules:
             schedule.step()
 
     def made(self) -> dict[str, str]:
-        """Describe the kinds of the schedules."""
         return {"scheduler": ", ".join(type(schedule).__name__ for schedule in self._schedules) or "None"}
 
     def state(self) -> list[Json]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
 from ag.parallel.comm.membership import Member, Membership, this_process
 from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
+from ag.parallel.trainer.callbacks import Place
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
@@ -28,26 +30,17 @@ from ag.version import __version__
 _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
 
 
-class Ranks(Member):
-    """A rank's place among those that train together."""
+class Ranks(Member, Place):
+    """A rank's place among several that train together."""
 
     advice = "weights are those of the last step that was finished."
 
     def __init__(self, world: object) -> None:
-        super().__init__(Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1)))
-        self.begun = False  # the first step has begun: the others go on if a rank is lost
-        self.host = "cpu"  # device of the optimizer, which no other rank of the process uses
-        self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
-        self.leaves = False  # a rank was asked to leave: all of them leave after the same step
+        Place.__init__(self)
+        Member.__init__(self, Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1)))
         self._told: set[str] = set()  # names in `used` that this rank has told the others
-        self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
         self._rows, self._parts = RowSums(), RowSums()  # of this rank's replicas, and of all ranks
         self._exchange_s, self._sent = 0.0, 0
-
-    @property
-    def replicas(self) -> int:
-        """Return the number of replicas of all ranks."""
-        return sum(map(len, self._shares))
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -55,7 +48,6 @@ class Ranks(Member):
         self._tell({"error": f"failed {self.where} ({error})"})
 
     def _tell(self, message: dict[str, Json]) -> None:
-        """Send the other ranks a message without a value."""
         try:
             self._values(message)
         except RankLostError as error:
@@ -115,7 +107,6 @@ class Ranks(Member):
                 continue
 
     def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
-        """Raise a CommError unless all ranks have the same names and values; `advice` ends the message."""
         self._compare(self.gather([(what, str(value)) for what, value in named]), advice)
 
     # -------------------------------------------------------------------------------------- before the first step
@@ -135,8 +126,6 @@ class Ranks(Member):
 
     def begin_alike(self, first: Replica) -> None:
         """Copy weights, buffers and the seed of rank 0 to all ranks, whose models must have the same tensors."""
-        if self.size == 1:
-            return
         table = [(f"parameter {i}", f"{name} {p.shape} {p.dtype}") for i, (name, p) in enumerate(first.params.items())]
         table += [(f"buffer {i}", f"{name} {x.shape} {x.dtype}")
                   for i, (name, x) in enumerate(first.buffers.tensors.items())]
@@ -151,10 +140,7 @@ class Ranks(Member):
         first.load(weights, buffers)
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
-        """Return the checkpoint in rank 0's file on all ranks; None if there is no file."""
         state = load_state(path) if self.rank == 0 else None
-        if self.size == 1:
-            return state
         content = np.fromfile(path, np.uint8) if state is not None else np.empty(0, np.uint8)
         size = self.gather(content.size)[0]
         content = content if self.rank == 0 else np.empty(size, np.uint8)
@@ -169,9 +155,6 @@ class Ranks(Member):
     # -------------------------------------------------------------------------------------- in a step
 
     def positions(self, samples: int) -> range:
-        """Return the positions of this rank's samples in a step, in the order of all replicas."""
-        if self.size == 1:
-            return range(samples)
         sizes = iter(shard_sizes(samples, [w for weights in self._shares for w in weights]))
         counts = [sum(next(sizes) for _ in weights) for weights in self._shares]
         start = sum(counts[: self.rank])
@@ -213,5 +196,9 @@ class Ranks(Member):
             self._tell({"shares": list(weights)})
 
     def report(self) -> dict[str, Any]:
-        """Return the part of `DPResult.report` about the exchange."""
         return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}
+
+
+def place_in(world: object, held: ExitStack) -> Place:
+    """Return this rank's place in a world; with several ranks, an error that ends `held` is told to the others."""
+    return held.enter_context(Ranks(world)) if comm_of(world, "dp_train").size > 1 else Place()

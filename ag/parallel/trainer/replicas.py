@@ -1,4 +1,8 @@
-"""The replicas of a rank, which work at the same time, each on its device."""
+"""The replicas of a rank, which work at the same time, each on its device, and their shares of the samples.
+
+Load balance: a step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per
+sample.  That includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate
+from math import inf, isfinite
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
-from ag.parallel.comm.device_threads import DeviceThreads, Task
-from ag.parallel.comm.tree_reduction import Node
+from ag.parallel.comm.device_threads import DeviceThreads, Task, named
+from ag.parallel.comm.tree_reduction import Node, shard_sizes
 from ag.parallel.trainer.checkpoint import Dealt
-from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.replica import Replica
-from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
+from ag.parallel.trainer.samples import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 
@@ -32,7 +36,7 @@ class Replicas:
         several = {r.device for r in replicas if not r.backend.asynchronous}
         names = [r.device for r in replicas]
         alone = several if len(several) > 1 else set()
-        self._threads = DeviceThreads(names, alone, timeout, direct=len(set(names)) == 1)
+        self._threads = DeviceThreads(names, alone, timeout) if len({*names}) > 1 else None
         self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
 
     def _find_tasks(self) -> None:
@@ -48,21 +52,20 @@ class Replicas:
 
     @property
     def first(self) -> Replica:
-        """Return the first replica, which stands for all where they are alike."""
         return self._replicas[0]
 
     @property
     def synchronizes(self) -> bool:
-        """Return whether batch norm is over all samples of a step."""
         return self._synchronized is not None
 
     def close(self) -> None:
         """Return the threads and release captured steps with their memory."""
-        self._threads.close()
+        if self._threads is not None:
+            self._threads.close()
         if self._synchronized is not None:
             self._synchronized.close()
         for replica in self:
-            if not self._threads.hangs(replica.device):
+            if not self._hangs(replica):
                 replica.close()
 
     # -------------------------------------------------------------------------------------- the samples of a step
@@ -86,20 +89,35 @@ class Replicas:
             raise failed
         if self._synchronized is not None:
             self._synchronized.run(k, shards, first)
-            self._threads.run([_task(r, r.finish) for r in self], k)
+            self._run([_task(r, r.finish) for r in self], k)
         else:
             for r, stacks in zip(self._replicas, shards, strict=True):
                 r.given = stacks, first, draws
-            self._threads.run(self._tasks, k)
+            self._run(self._tasks, k)
         self._note_times(shards)
         return [r.collected for r in self._replicas]
+
+    def _run(self, tasks: Sequence[Task], step: int) -> None:
+        """Make all calls; the caller itself makes those of a single device, without a limit of time."""
+        if self._threads is not None:
+            self._threads.run(tasks, step)
+            return
+        for task in tasks:
+            try:
+                task.call()
+            except BaseException as error:
+                named(error, task, step)
+                raise
+
+    def _hangs(self, replica: Replica) -> bool:
+        return self._threads is not None and self._threads.hangs(replica.device)
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
         """Compute the first stack of the job, if it is here, and return how many random streams it took."""
         for replica, stacks in zip(self, shards, strict=True):
             if stacks and stacks[0].place == 0 and stacks[0].heads:
-                self._threads.run([_task(replica, partial(replica.count, stacks[0]))], k)
-                return replica.plans.drawn
+                self._run([_task(replica, partial(replica.count, stacks[0]))], k)
+                return replica.drawn
         return None
 
     def _note_times(self, shards: Sequence[list[Stack]]) -> None:
@@ -129,7 +147,7 @@ class Replicas:
         try:
             with modes_kept(replica.model):
                 ag_eval(replica.model)
-                self._threads.run([_task(replica, trial)], step)
+                self._run([_task(replica, trial)], step)
         finally:
             replica.buffers.begin()
         return found[0]
@@ -145,9 +163,8 @@ class Replicas:
                 self._failed = error
 
     def settle(self, weights: Array, buffers: Array) -> None:
-        """Forget an interrupted step and continue with these weights and buffers."""
         def settled(replica: Replica) -> None:
-            if not self._threads.hangs(replica.device):
+            if not self._hangs(replica):
                 replica.settle()
                 replica.load(weights, buffers)
 
@@ -215,3 +232,73 @@ def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Te
     if len(mine) != len(theirs):
         raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
                         f"must build the same model every time.")
+
+
+# ---------------------------------------------------------------------------------------------- shares of samples
+
+_NEW = 0.5  # weight of the newest measurement
+
+
+class Balance:
+    """Fixed shares."""
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.weights = weights  # of each replica
+
+    def sizes(self, samples: int) -> list[int]:
+        return shard_sizes(samples, self.weights)
+
+    def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
+        """Learn from a step: the samples of each replica, and its time."""
+
+    def keep(self, replicas: Sequence[int]) -> None:
+        self.weights = [self.weights[i] for i in replicas]
+
+
+class AutoBalance(Balance):
+    """Shares in proportion to the measured speeds; replicas on one device share its speed."""
+
+    def __init__(self, devices: list[str]) -> None:
+        super().__init__([1.0] * len(devices))
+        self._devices = devices  # of each replica
+        self._per_sample: dict[str, float] = {}  # seconds
+        self._warm: set[str] = set()
+
+    def sizes(self, samples: int) -> list[int]:
+        """Give every replica a sample if there are enough: one without samples would not be measured again."""
+        least = 1 if samples >= len(self._devices) else 0
+        return [least + n for n in super().sizes(samples - least * len(self._devices))]
+
+    def keep(self, replicas: Sequence[int]) -> None:
+        super().keep(replicas)
+        self._devices = [self._devices[i] for i in replicas]
+        self._per_sample = {device: s for device, s in self._per_sample.items() if device in self._devices}
+
+    def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
+        """Learn from a step; the first one of a device does not count: it captures and compiles."""
+        for device in dict.fromkeys(self._devices):
+            mine = [i for i, name in enumerate(self._devices) if name == device]
+            count = sum(samples[i] for i in mine)
+            if count and device in self._warm:
+                measured = max(sum(seconds[i] for i in mine) / count, 1e-9)
+                before = self._per_sample.get(device, measured)
+                self._per_sample[device] = measured + (1 - _NEW) * (before - measured)
+            if count:
+                self._warm.add(device)
+        if len(self._per_sample) == len(set(self._devices)):
+            self.weights = [1.0 / (self._per_sample[d] * self._devices.count(d)) for d in self._devices]
+
+
+def balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
+    if isinstance(balance, str) and balance == "auto":
+        return AutoBalance(names)
+    if isinstance(balance, str) and balance == "equal":
+        return Balance([1.0] * len(names))
+    try:
+        weights = [] if isinstance(balance, str) else [float(w) for w in balance]
+    except (TypeError, ValueError):
+        weights = []
+    if len(weights) != len(names) or not all(isfinite(w) and w >= 0 for w in weights) or not 0 < sum(weights) < inf:
+        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, finite and "
+                         f"none negative.")
+    return Balance(weights)

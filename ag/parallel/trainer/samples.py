@@ -1,27 +1,38 @@
-"""The samples of a job, and their order: a new one for every pass, from the seed and the pass alone.
+"""The samples of a job: their order, the shards of replicas, and the stacks in which they are passed.
 
-A step may begin in one pass and end in the next.
+Every pass has a new order, from the seed and the pass alone; a step may begin in one pass and end in the next.  A stack
+is one sample of the same structure, with all of its samples on the last axis.  Stacks follow from the step and their
+size alone; each is one leaf of the reduction tree and counts once per sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from itertools import islice
+from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
-from ag.autograd.tree import Tree
+from ag.autograd.tree import Tree, sequence_of, tree_map
 from ag.data.dataloader import DataLoader
 from ag.data.samples import Pass
 from ag.data.threads import Prefetcher
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
+from ag.ops.indexing import ag_concat
+from ag.ops.reshape import ag_reshape
+from ag.parallel.comm.tree_reduction import PART
 
 _LOW32 = 0xFFFFFFFF
 _ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31
+_CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
+_BEYOND, _EACH = 1 << 62, 1 << 20  # streams of samples that draw more often than the first, a million for each
+
+Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.prepare` takes them
 
 
 class LoaderSample(NamedTuple):
@@ -37,12 +48,10 @@ def loader_sample(x: Array, y: Array | None = None) -> LoaderSample:
 
 
 def input_of(sample: Any) -> Any:
-    """Return the part of a sample that the model gets."""
     return sample.x if isinstance(sample, LoaderSample) else sample
 
 
 def target_of(sample: Any) -> Any:
-    """Return the part of a sample that the loss compares the output with."""
     return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
 
 
@@ -77,7 +86,6 @@ class Samples:
         return (self._made((0, i)) for i in range(self._count))
 
     def _made(self, of: tuple[int, int]) -> Tree:
-        """Make the sample of a pass with this number."""
         turn, i = of
         if self.loader is not None:
             return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
@@ -105,17 +113,14 @@ class Samples:
         return samples
 
     def close(self) -> None:
-        """Stop prefetching."""
         if self._prefetcher is not None:
             self._prefetcher.close()
 
     def _numbered(self, place: int) -> tuple[int, int]:
-        """Return the pass and the number of the sample at a place."""
         turn, i = divmod(place, self._count)
         return turn, int(self.order(turn)[i]) if self._shuffled else i
 
     def order(self, turn: int) -> Array:
-        """Return the numbers of all samples in the order of a pass."""
         order = self._orders.get(turn)
         if order is None:
             for old in list(islice(self._orders, max(0, len(self._orders) - 1))):
@@ -136,7 +141,6 @@ def _with_features(array: Array) -> Array:
 
 
 def _length(data: Any) -> int:
-    """Return how many samples there are, or refuse what cannot be data."""
     bad = isinstance(data, (str, bytes, Mapping, Set, Iterator)) or not (
         hasattr(data, "__len__") and hasattr(data, "__getitem__"))
     if bad or (isinstance(data, (np.ndarray, Tensor)) and data.ndim == 0):
@@ -149,3 +153,170 @@ def _length(data: Any) -> int:
             raise ValueError(f"dp_train: data is a pair of arrays of shapes {x} and {y}; a sequence of samples is "
                              f"required. Give ag_dataloader(x, y), or a list of pairs.")
     return count
+
+
+# ---------------------------------------------------------------------------------------------- shards and stacks
+
+
+class Shard(NamedTuple):
+    """Consecutive samples of a step."""
+
+    start: int  # position of the first in the step
+    samples: list[Tree]
+    weights: list[float]  # of each sample
+
+    def part(self, start: int, end: int) -> Shard:
+        return Shard(self.start + start, self.samples[start:end], self.weights[start:end])
+
+
+class Stack(NamedTuple):
+    """Samples of a step that are passed at once, or one by one where they are unlike."""
+
+    place: int  # of the leaf in the step's reduction tree
+    parts: int  # 1 for a whole stack; PART if another replica has the rest of it
+    heads: bool  # it begins with the stack's first sample
+    number: int  # of its first sample, in the whole job
+    samples: list[Tree]
+    weights: list[float]  # of each sample
+
+    @property
+    def weight(self) -> float:
+        return sum(self.weights)
+
+    @property
+    def passes(self) -> bool:
+        """Return whether its samples can be passed at once: there is one, or all are alike and count the same."""
+        return len(self.samples) == 1 or (_are_one({*self.weights}) and all_alike(self.samples))
+
+    @property
+    def together(self) -> Tree:
+        return self.samples[0] if len(self.samples) == 1 else stacked(self.samples)
+
+    def streams(self, first: int, draws: int | None) -> Numbers:
+        """Return its random streams, after `first` stacks in earlier steps; a stack takes `draws`."""
+        known = draws if self.heads else 0  # the rest of a stack has separate streams
+        return (first + self.place) * (draws or 0), known, _BEYOND + self.number * _EACH
+
+    def one_by_one(self) -> list[Stack]:
+        return [Stack(i, 1, False, self.number + i, [sample], [weight])
+                for i, (sample, weight) in enumerate(zip(self.samples, self.weights, strict=True))]
+
+
+def weighed(samples: list[Tree], start: int, weight_of: Callable[[Tree], float] | None) -> Shard:
+    """Make a shard of samples with their weights; a ValueError refuses wrong weights."""
+    return Shard(start, samples, [1.0] * len(samples) if weight_of is None else [
+        _weight(weight_of(sample)) for sample in samples])
+
+
+def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
+    """Cut a shard of a step of `batch` samples into stacks of `size`; the first and the last may be parts."""
+    if size == 1:  # hot path of small steps
+        first, start, weights = step * batch, shard.start, shard.weights
+        return [Stack(start + i, 1, True, first + start + i, [sample], [weights[i]])
+                for i, sample in enumerate(shard.samples)]
+    stacks = []
+    at, end = shard.start, shard.start + len(shard.samples)
+    while at < end:
+        place = at // size
+        until = min((place + 1) * size, end)
+        whole = at == place * size and until == min((place + 1) * size, batch)
+        here = slice(at - shard.start, until - shard.start)
+        stacks.append(Stack(place, 1 if whole else PART, at == place * size, step * batch + at, shard.samples[here],
+                            shard.weights[here]))
+        at = until
+    return stacks
+
+
+def _weight(given: Any) -> float:
+    try:
+        weight = float(given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"dp_train: weight_fn returned {given!r}; a number is required, what the sample counts."
+                         ) from error
+    if not (isfinite(weight) and weight >= 0):
+        raise ValueError(f"dp_train: weight_fn returned {given!r}; a finite number of at least 0 is required.")
+    return weight
+
+
+# ---------------------------------------------------------------------------------------------- structure
+
+
+def all_alike(samples: Iterable[Tree]) -> bool:
+    """Return whether any of the samples may be stacked."""
+    column = list(samples)  # hot path: two columns of 32 arrays are compared more quickly than 32 trees of two
+    if not column:
+        return True
+    first = column[0]
+    if not _are_one({x.__class__ for x in column}):
+        return False
+    if first.__class__ is np.ndarray:
+        alike = _are_one({x.shape for x in column}) and _are_one({x.dtype for x in column})
+        return alike and first.dtype.kind in "biuf"
+    if first.__class__ is Tensor:
+        return _are_one({(x.shape, x.dtype, x.device) for x in column}) and not any(x.requires_grad for x in column)
+    if first.__class__ is dict:
+        return _are_one({tuple(x) for x in column}) and all(all_alike([x[key] for x in column]) for key in first)
+    if first.__class__ in (list, tuple) or hasattr(first, "_fields"):
+        return _are_one({len(x) for x in column}) and all(map(all_alike, zip(*column, strict=True)))
+    if first is None or isinstance(first, (str, bytes)):
+        return _are_one({*column})
+    return isinstance(first, (bool, int, float, np.generic))
+
+
+def _are_one(found: Sized) -> bool:
+    return len(found) == 1
+
+
+def stacked(samples: Sequence[Tree]) -> Tree:
+    """Stack samples that are `all_alike`."""
+    first = samples[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(samples, -1) if _has_axis(first) else np.stack(samples, -1)
+    if isinstance(first, Tensor):
+        with no_grad():
+            columns = samples if _has_axis(first) else [ag_reshape(x, *x.shape, 1) for x in samples]
+            return ag_concat(list(columns), -1)
+    if isinstance(first, dict):
+        return {key: stacked([x[key] for x in samples]) for key in first}
+    if isinstance(first, (list, tuple)):
+        return sequence_of(type(first), [stacked(column) for column in zip(*samples, strict=True)])
+    return np.array(samples) if isinstance(first, (bool, int, float, np.generic)) else first
+
+
+def _has_axis(x: Array | Tensor) -> bool:
+    return len(x.shape) > 0 and x.shape[-1] == 1
+
+
+# ---------------------------------------------------------------------------------------------- the trial
+
+
+def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:
+    """Return why the loss of a stack is not the mean of its samples' losses; None if it is, or cannot be compared.
+
+    `loss_of` gives losses of a model in eval mode; `half`: it computes in 16 bits.
+    """
+    count = len(stack.samples)
+    if not all_alike(stack.samples):
+        return None
+    try:
+        # functions may change lists and dicts in samples, which are to see that once
+        apart = [loss_of(tree_map(lambda x: x, sample)) for sample in stack.samples]
+    except Exception:  # noqa: BLE001 - it is raised again where the samples are passed
+        return None
+    try:
+        whole = stacked(stack.samples)
+        together, again = loss_of(whole), loss_of(whole)
+    except Exception as error:  # noqa: BLE001 - a function for single samples may fail in any way
+        return f"A stack of {count} samples cannot be passed at once ({type(error).__name__}: {error})."
+    if not (isfinite(together) and all(map(isfinite, apart))):
+        return None
+    if together != again:
+        return (f"The loss of one stack of {count} samples is {together:.6g} and then {again:.6g}, so it cannot be "
+                f"compared with the losses of its samples.")
+    mean, weight, size = sum(apart) / count, sum(stack.weights), sum(map(abs, apart)) / count
+    weighted = sum(loss * w for loss, w in zip(apart, stack.weights, strict=True)) / weight if weight else mean
+    close = (_CLOSE_16_BITS if half else _CLOSE) * max(size, abs(together)) + 1e-6
+    if min(abs(together - mean), abs(together - weighted)) <= close:  # the same where weights are equal
+        return None
+    return (f"The loss of a stack of {count} samples is {together:.6g} and the mean of their losses {mean:.6g}; "
+            f"forward_fn, target_fn and loss_fn must take samples on the last axis, and the loss be their mean.")

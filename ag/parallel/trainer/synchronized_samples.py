@@ -25,7 +25,7 @@ from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.parallel_apply import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.replica import Replica
-from ag.parallel.trainer.stacks import Stack
+from ag.parallel.trainer.samples import Stack
 
 _STREAMS = 1 << 16  # random streams set aside for a stack of samples
 _APART = 1 << 46  # streams from there times as many on are those of the rests of stacks
@@ -54,14 +54,12 @@ class SampleGroup(ReplicaGroup):
         return values
 
     def total(self, mine: Tensor | None, device: str) -> Tensor:
-        """Return the sum over all samples, through which gradients flow."""
         if mine is None:
             raise ShapeError("dp_train: a sample without values reached a synchronous batch norm; leave it out.")
         total: Tensor = _sum_of_all(mine, group=self)
         return total
 
     def sum(self, part: Buffer) -> Buffer:
-        """Return the sum of the parts of all samples."""
         arrays: list[Array] = self.exchange(self._backend.download(part))
         with np.errstate(all="ignore"):  # the trainer deals with infinities and NaN at the end of the step
             total = self._backend.alloc(part.shape, part.dtype)
@@ -124,14 +122,12 @@ class SynchronizedSamples:
             replica.add_up([(stack, rows[i]) for i, (owner, stack) in enumerate(held) if owner is replica])
 
     def close(self) -> None:
-        """Stop the threads."""
         if self._threads is not None:
             self._threads.close()
 
 
 def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, stack: Stack,
              stream: int, rows: dict[int, Buffer]) -> None:
-    """Compute one stack in its thread."""
     turns.wait(place)
     group.waits = False
     set_group(group)

@@ -5,35 +5,43 @@ All replicas make a step, or none: weights, buffers and schedules change only af
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import replace
 from math import isfinite
 from operator import attrgetter
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from ag.engine.arena import now
 from ag.engine.device import backend_of
+from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
-from ag.errors import CommError, DeviceError
+from ag.errors import CommError, DeviceError, RankLostError
+from ag.io.safetensors_file import to_json
 from ag.log import log
 from ag.nn.layer import Layer, Model
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
 from ag.parallel.comm.comm import Json
-from ag.parallel.comm.device_threads import failed_among
+from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
-from ag.parallel.trainer.callbacks import Endings, Observed
-from ag.parallel.trainer.checkpoint import Dealt, DPState
-from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
-from ag.parallel.trainer.load_balance import Balance
-from ag.parallel.trainer.model_buffers import HostBuffers
-from ag.parallel.trainer.plans import CapturePolicy
-from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Replica
-from ag.parallel.trainer.replicas import Replicas, digest
-from ag.parallel.trainer.stacks import Shard
+from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place, Stateful
+from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
+from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer, RateSchedules
+from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Replica
+from ag.parallel.trainer.replicas import Balance, Replicas, digest
+from ag.parallel.trainer.samples import Samples, Shard, all_alike, weighed
+
+CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
+_64_BITS = (1 << 64) - 1
 
 Sent = tuple[Callable[[], Array], Array]  # what returns the weights, and the buffers
 
@@ -45,7 +53,7 @@ class Trainer:
 
     def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
-                 together: bool, ranks: Ranks) -> None:
+                 together: bool, ranks: Place) -> None:
         policy = CapturePolicy(capture)
         self.replicas = Replicas([Replica(i, d, make_model, loss_of, policy) for i, d in enumerate(devices)], balance,
                                  timeout, together)
@@ -60,7 +68,7 @@ class Trainer:
         self._moved = self._mean[self._size + LOSS_WORDS :]  # how far the buffers move
         self.optimizers = HostOptimizers(first.group, row.view((self._size,)), make_optimizer, max_norm,
                                          ranks.host, tells=ranks.rank == 0)
-        self._buffers = HostBuffers(first.buffers, ranks.host)
+        self._buffers = first.buffers.read()  # with which all replicas begin a step, in their flat layout
         self._reach()
         self.replicas.share_constants()
         self.endings = Endings()
@@ -74,21 +82,19 @@ class Trainer:
         self._broadcast()
 
     def close(self) -> None:
-        """Return the threads and release captured steps with their memory."""
         self.replicas.close()
 
     def state(self, step: int, dealt: Dealt, losses: Array, schedules: list[Json]) -> DPState:
-        """Return the checkpoint after `step` steps."""
         optimizers = self.optimizers.optimizers
         return DPState(step, dealt, self.seed, self._draws or 0, losses,
-                       {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
+                       {name: p.numpy() for name, p in self.optimizers.params.items()},
+                       self.replicas.first.buffers.named(self._buffers),
                        [optimizer.state_dict() for optimizer in optimizers],
                        [optimizer.lr for optimizer in optimizers], schedules)
 
     def restore(self, state: DPState) -> None:
-        """Continue from a checkpoint."""
         self.optimizers.load(state.weights, state.optimizers, state.rates)
-        self._buffers.load(state.buffers)
+        self._buffers = self.replicas.first.buffers.restored(state.buffers)
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
         self._draws = state.draws if state.step else None  # the first step counts them
@@ -122,7 +128,9 @@ class Trainer:
             if finite:
                 self._note_used()
                 self.optimizers.step()
-                self._buffers.move(moved)
+                if moved.size:
+                    with np.errstate(all="ignore"):
+                        self._buffers = self._buffers + moved
                 self._move_scale(0.0)
                 self._broadcast(self._reached)
                 self._reduce_s += perf_counter() - begin
@@ -174,12 +182,13 @@ class Trainer:
 
     def _broadcast(self, done: Collection[FlatGroup] = ()) -> None:
         """Send weights and buffers to all replicas; those in `done` have the weights already."""
-        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        reached = len(done) == len(self.replicas)
+        weights, buffers = None if reached else self.optimizers.weights(), self._buffers
         self.replicas.send(lambda replica: replica.load(None if replica.group in done else weights, buffers))
 
     def sent(self) -> Sent:
         """Return weights and buffers as all replicas have them now; later changes do not show."""
-        return self.optimizers.lend(), self._buffers.read()
+        return self.optimizers.lend(), self._buffers
 
     def follow(self, observed: Observed, since: int, sent: Sent) -> None:
         """Spread to all replicas what a callback has set since the time `since`, when all had `sent`."""
@@ -187,9 +196,9 @@ class Trainer:
         self.endings.renew()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return
-        found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
+        found = [(self.optimizers.followed(), self._buffers), *[r.followed() for r in self.replicas]]
         weights, buffers = observed.values((sent[0](), sent[1]), found)
-        self._buffers.take(buffers)
+        self._buffers = buffers
         self.replicas.compare("buffers", buffers, [r.buffers.read() for r in self.replicas],
                               "and a callback has set them there only; set them on all models")
         self.optimizers.take(weights)
@@ -197,7 +206,7 @@ class Trainer:
 
     def settle(self) -> None:
         """Restore all replicas to the last finished step, after an interrupted one."""
-        self.replicas.settle(self.optimizers.weights(), self._buffers.read())
+        self.replicas.settle(self.optimizers.weights(), self._buffers)
 
     def go_on_without(self, error: DeviceError) -> None:
         """Continue on the devices that still compute; raise `error` if all of them do, or none does."""
@@ -231,7 +240,7 @@ class Trainer:
 
     def check_equal(self) -> None:
         """Raise a CommError if weights or buffers of a replica or rank differ from the host's in any bit."""
-        host = {"weights": self.optimizers.weights(), "buffers": self._buffers.read()}
+        host = {"weights": self.optimizers.weights(), "buffers": self._buffers}
         for part, theirs in zip(host, zip(*(r.state() for r in self.replicas), strict=True), strict=True):
             self.replicas.compare(part, host[part], theirs, "a transfer to that device is wrong")
         self._ranks.compare([(f"the SHA-256 of the {part}", digest(array)) for part, array in host.items()],
@@ -251,3 +260,194 @@ def _numbers(model: Model) -> dict[str, float]:
     layers = model.modules() if isinstance(model, Layer) else [("", model)]
     return {".".join(filter(None, (name, attribute))): value for name, layer in layers
             for attribute, value in getattr(layer, "__dict__", {}).items() if type(value) in (int, float)}
+
+
+class Job:
+    """The loop over the steps of a training."""
+
+    def __init__(self, trainer: Trainer, ranks: Place, samples: Samples, schedules: RateSchedules,
+                 weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any], checkpoint: Path | None,
+                 every: int | None, callback: Callable[[DPStep], object] | None) -> None:
+        self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
+        self._weight_fn, self._losses = weight_fn, losses
+        self._checkpoint, self._every, self._callback = checkpoint, every, callback
+        self._done = self._seen = 0  # steps, and those for which the callback has returned
+        self._saved = -1
+        self._watched = False  # whether samples are passed at once though nobody has asked for it
+        if checkpoint is not None:
+            to_json(schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
+
+    # -------------------------------------------------------------------------------------- before the first step
+
+    def begin(self, dealt: Dealt, free: bool) -> None:
+        """Begin with the first step; `free`: stacks may have size 1 where no other is possible."""
+        self._samples.begin(self._trainer.seed, dealt.shuffle)
+        self._dealt = dealt
+        self._ranks.place = "in", 0
+        reason = None
+        if dealt.stack > 1:
+            shard = self._shard(0)
+            if free and not all_alike(self._samples if self._samples.held else shard.samples):
+                reason = ""  # said in the documentation
+            elif not self._trainer.replicas.synchronizes:
+                reason = self._why_not_stacked(0, shard)
+        reason = next((r for r in self._ranks.gather(reason) if r is not None), None)
+        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.replicas.synchronizes
+        if free and reason is not None:
+            self._dealt = dealt._replace(stack=1)
+        if reason and self._ranks.rank == 0:
+            log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if free else
+                        "Give stack=1 if that is not meant.")
+
+    def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
+        """Return why the first stack of a step should not be passed at once, or None."""
+        first = shard.part(0, self._dealt.stack)
+        return self._trainer.replicas.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
+
+    def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
+        if isinstance(self._callback, Stateful) and state.callback:
+            self._callback.load_state_dict(state.callback)
+        old = state.dealt
+        refuse_unlike(state, dealt, free, len(self._losses))
+        if old.samples not in (0, dealt.samples):
+            log.warning("dp_train: the checkpoint was made with %d samples and there are %d now; the job goes on with "
+                        "these.", old.samples, dealt.samples)
+        if seed is not None and seed & _64_BITS != state.seed:
+            log.warning("dp_train: seed is %d and the checkpoint's is %d; the job goes on with that.", seed, state.seed)
+        self._schedules.restore(state.step, state.schedules, state.rates)
+        self._trainer.restore(state)  # and with it the rates that the schedules had set
+        tell_of_unlike(state.made, self._made())
+        self._losses[: state.step] = state.losses
+        self._done, self._seen = state.step, state.seen
+        self._saved = state.step if state.seen == state.step else -1
+        self._samples.begin(self._trainer.seed, dealt.shuffle)
+        self._dealt = dealt._replace(stack=old.stack)
+
+    def _made(self) -> dict[str, str]:
+        return {**self._trainer.optimizers.made(), **self._schedules.made(),
+                "weight_fn": "None" if self._weight_fn is None else "a function",
+                "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
+
+    def _shard(self, k: int, until: int = 0) -> Shard:
+        """Return this rank's samples of step `k`; those of the steps before `until` are prefetched."""
+        batch = self._dealt.batch
+        places = self._ranks.positions(batch)
+        coming = [s * batch + j for s in range(k + 1, until) for j in places] if until > k + 1 else ()
+        try:
+            samples = self._samples.at(range(k * batch + places.start, k * batch + places.stop), coming)
+        except Exception as error:  # of any kind, as users make the samples
+            if self._ranks.size > 1:
+                noted(error, f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
+            raise
+        return weighed(samples, places.start, self._weight_fn)
+
+    # -------------------------------------------------------------------------------------- the steps
+
+    def run(self, verbose: int) -> DPResult:
+        """Make the steps that are left, until the callback or Ctrl-C ends the job."""
+        interrupted = False
+        began, waited = perf_counter(), self._samples.waited_s
+        endings = self._trainer.endings
+        try:
+            with endings:
+                if self._checkpoint is not None:
+                    endings.listen()
+                self._steps(verbose)
+        except KeyboardInterrupt:
+            if self._ranks.size > 1:  # the other ranks are told, and end with an error
+                self._trainer.settle()
+                self._save()
+                raise
+            interrupted = True
+        if interrupted:
+            log.warning("dp_train: interrupted after %d of %d steps; the result is what was trained so far.",
+                        self._done, len(self._losses))
+            self._trainer.settle()
+        self._save()
+        self._check()
+        self._ranks.finish()
+        if endings.asked or self._ranks.leaves:
+            raise SystemExit(128 + signal.SIGTERM)
+        replicas, losses = self._trainer.replicas, self._losses[: self._done]
+        waited = self._samples.waited_s - waited
+        waiting = {"data_wait_ms": waited * 1e3, "data_wait_share": waited / (perf_counter() - began)}
+        return DPResult(replicas.first.params, losses, float(losses[-1]) if self._done else float("nan"),
+                        replicas.first.model, [r.device for r in replicas],
+                        [{**row, **waiting} for row in self._trainer.report()], self._trainer.optimizers.state(),
+                        interrupted)
+
+    def _steps(self, verbose: int) -> None:
+        steps, asked = len(self._losses), any(self._ranks.gather(self._callback is not None))
+        if asked and self._seen < self._done and self._asked_to_end(self._done - 1):
+            return
+        shows = verbose and self._ranks.rank == 0 and shows_bars()
+        with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False,
+                          file=Forgiving(sys.stderr))) as bar:
+            for k in range(self._done, steps):
+                self._ranks.place, self._ranks.begun = ("in", k), True
+                self._step(k)
+                self._ranks.place = "after", k
+                if (k + 1) % CHECK_EVERY == 0:
+                    self._check()
+                bar.update()
+                if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
+                    bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
+                    with tqdm.external_write_mode():
+                        write_line(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
+                if (asked and self._asked_to_end(k)) or self._ranks.leaves:
+                    return
+                if self._every and (k + 1) % self._every == 0:
+                    self._save()
+
+    def _step(self, k: int) -> None:
+        """Make a step, again each time that a rank or a device is lost before it is done."""
+        while True:
+            shard = self._shard(k, min(k + 1 + self._samples.ahead, len(self._losses)))
+            looks = self._watched and k > 0 and k & (k - 1) == 0
+            if looks and (reason := self._why_not_stacked(k, shard)) is not None:
+                raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
+                                 f"stack=1.")
+            try:
+                return self._trainer.step(k, shard, self._dealt, self._finished)
+            except RankLostError:
+                pass
+            except DeviceError as error:
+                self._trainer.go_on_without(error)
+                self._trainer.settle()
+            except Exception:
+                self._trainer.settle()  # a step that fails changes nothing
+                raise
+
+    def _check(self) -> None:
+        while True:
+            try:
+                return self._trainer.check_equal()
+            except DeviceError as error:
+                self._trainer.go_on_without(error)
+
+    def _finished(self, loss: float) -> None:
+        self._losses[self._done] = loss
+        self._done += 1  # before a scheduler, which may raise
+        self._schedules.step()
+
+    def _asked_to_end(self, k: int) -> bool:
+        """Call the callback and spread what it sets; return whether that of any rank ends the job."""
+        end = False
+        if self._callback is not None:
+            models = [r.model for r in self._trainer.replicas]
+            observed, since, sent = Observed([*self._trainer.replicas]), now(), self._trainer.sent()
+            returned = self._callback(DPStep(k, float(self._losses[k]), models, self._ranks))
+            end = isinstance(returned, (bool, np.bool_)) and not returned
+            self._trainer.follow(observed, since, sent)
+        self._seen = k + 1
+        return any(self._ranks.gather(end))
+
+    def _save(self) -> None:
+        """Write the checkpoint unless this step's is there."""
+        if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
+            k = self._done
+            state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
+            if isinstance(self._callback, Stateful):
+                state = replace(state, callback=self._callback.state_dict())
+            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k, made=self._made()))
+            self._saved = k

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ag
-from ag.parallel.sharded import pipeline_schedules as schedules
-from ag.parallel.sharded.pipeline_schedules import Work
+from ag.parallel.sharded import pipeline as schedules
+from ag.parallel.sharded.pipeline import Work
 
 RNG = np.random.default_rng(41)
 

@@ -19,9 +19,8 @@ import ag
 from ag.engine.backend import Meter
 from ag.engine.backends.vulkan.stream.timestamps import Counter
 from ag.engine.device import backend_of
-from ag.parallel.trainer import load_balance
-from ag.parallel.trainer.load_balance import DeviceClock
-from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer import replica
+from ag.parallel.trainer.replica import DeviceClock, Replica
 
 RNG = np.random.default_rng(11)
 DATA = [RNG.standard_normal((8, 4)).astype(np.float32) for _ in range(6)]
@@ -179,7 +178,7 @@ def test_the_host_is_late_and_the_device_does_not_count_that(vulkan: str, monkey
         run(self, *args)
 
     monkeypatch.setattr(Replica, "run", late)
-    monkeypatch.setattr(load_balance, "METERED_EVERY", 1)
+    monkeypatch.setattr(replica, "METERED_EVERY", 1)
     (row,) = train([vulkan])
     assert 0 < row["compute_ms"] <= row["elapsed_ms"] - 4 * 20
 
@@ -188,7 +187,7 @@ def test_the_host_is_late_and_the_device_does_not_count_that(vulkan: str, monkey
 def test_each_replica_has_the_time_of_its_own_samples(vulkan: str, together: bool,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two on one device the first waits for the work of both, which only the device tells apart."""
-    monkeypatch.setattr(load_balance, "METERED_EVERY", 1)
+    monkeypatch.setattr(replica, "METERED_EVERY", 1)
     many, few, none = train([vulkan] * 3, micro_batch=2, balance=[5, 1, 0], n_iter=4, sync_batch_norm=together)
     assert none["compute_ms"] == 0 < few["compute_ms"] < many["compute_ms"]
     assert few["compute_ms"] > 0.02 * many["compute_ms"]

@@ -14,9 +14,9 @@ from helpers.dp_classifier import DATA, assert_equal, make_model, places, train
 
 import ag
 from ag.engine.device import backend_of
-from ag.parallel.trainer import stacks
+from ag.parallel.trainer import samples
 from ag.parallel.trainer.replica import Replica
-from ag.parallel.trainer.stacks import stacked
+from ag.parallel.trainer.samples import stacked
 
 # ---------------------------------------------------------------------------------------------- like devices
 
@@ -126,7 +126,7 @@ def test_samples_are_stacked_once(capture: bool, monkeypatch: pytest.MonkeyPatch
                 made.append(samples)
             return stacked(samples)
 
-        monkeypatch.setattr(stacks, "stacked", counted)
+        monkeypatch.setattr(samples, "stacked", counted)
         train(["cpu", "cpu:1"], n_iter=n, capture=capture, stack=12)
         counts.append(len(made))
     assert counts[1] - counts[0] == 6 * 2

@@ -156,7 +156,7 @@ def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.Monke
             self.backend.upload(self.backend.download(self.group.values) * 1.01, self.group.values)
 
     monkeypatch.setattr(Replica, "load", wrong)
-    monkeypatch.setattr("ag.parallel.trainer.dp_train.CHECK_EVERY", 2)
+    monkeypatch.setattr("ag.parallel.trainer.trainer.CHECK_EVERY", 2)
     steps: list[int] = []
     with expect_error("dp_train with a device to which transfers are wrong", ag.CommError, "replica 1 (cpu:1)",
                       "SHA-256", "transfer"):

@@ -12,8 +12,8 @@ from helpers.dp_linear import DATA
 from helpers.dp_linear import train as train_linear
 
 import ag
-from ag.parallel.trainer.load_balance import AutoBalance, Balance
 from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer.replicas import AutoBalance, Balance
 
 
 @pytest.fixture

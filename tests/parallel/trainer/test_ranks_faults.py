@@ -269,7 +269,7 @@ def test_an_error_after_the_job_is_nobody_elses(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_rank_whose_weights_differ_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ag.parallel.trainer.dp_train.CHECK_EVERY", 2)
+    monkeypatch.setattr("ag.parallel.trainer.trainer.CHECK_EVERY", 2)
     found = outcomes(2, lambda comm: train([f"cpu:{comm.rank}"], comm,
                                            optimizer=lambda p: ag.optimizer_sgd(p, lr=[0.1, 0.2][comm.rank])))
     for error in found:

@@ -11,7 +11,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine.device import backend_of
-from ag.parallel.trainer.stacks import all_alike, stacked
+from ag.parallel.trainer.samples import all_alike, stacked
 
 RNG = np.random.default_rng(23)
 DATA = [{"x": RNG.standard_normal((4, 1)).astype(np.float32), "label": np.array([i % 3])} for i in range(22)]

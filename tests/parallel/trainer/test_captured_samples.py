@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ag
+from ag.parallel.trainer.replica import Replica
 
 DATA = [(np.random.default_rng(k).normal(size=(3, 4)).astype(np.float32), np.full((2, 4), k, np.float32))
         for k in range(14)]
@@ -76,3 +77,46 @@ def test_an_error_of_the_users_own() -> None:
 def test_with_capture_it_is_an_error() -> None:
     with pytest.raises(ag.CaptureError, match="takes something from rng"):
         job(ACTS["noise of numpy"], True, "cpu")
+
+
+SHAPES = [(np.full((3, n), 0.1 * k, np.float32), np.full((2, n), k, np.float32)) for k, n in enumerate([4, 2, 4, 2])]
+X, Y = ag.ag_tensor(SHAPES[2][0], device="cpu"), ag.ag_tensor(SHAPES[2][1], device="cpu")
+KINDS: dict[str, tuple[list[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "two shapes in turn": (SHAPES, lambda s: s[0], lambda s: s[1]),
+    "one list in two places": ([{"first": (words := ["a"]), "again": words, "x": x, "y": y} for x, y in SHAPES],
+                               lambda s: s["x"] if s["first"] is s["again"] else None, lambda s: s["y"]),
+    "a tensor twice": ([(t := ag.ag_tensor(x, device="cpu:5"), t, y) for x, y in SHAPES],
+                       lambda s: s[0] if s[0] is s[1] else None, lambda s: s[2]),
+    "numbers": ([1.0, 2.0, 1.0, 2.0], lambda s: X * s, lambda s: Y)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_samples_that_are_replayed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, x_of, y_of = KINDS[kind]
+    calls = list[int]()
+
+    def gradients(self: Replica, sample: Any, compute: Any = Replica._gradients) -> None:
+        calls.append(len(calls))
+        compute(self, sample)
+
+    monkeypatch.setattr(Replica, "_gradients", gradients)
+    losses = []
+    for capture in (False, True):
+        calls.clear()
+        ag.ag_seed(1)
+        losses.append(ag.dp_train(lambda: ag.ag_linear(3, 2), data, ag.ag_mse_loss, lambda m, s: m(x_of(s)), y_of,
+                                  n_iter=40, batch=4, devices=["cpu"], stack=1, shuffle=False, verbose=False,
+                                  capture=capture).loss_history)
+    assert len(calls) == 2 * 4  # calls 1, 2, 8 and 32 of 80 are Python's
+    np.testing.assert_array_equal(*losses)
+
+
+@pytest.mark.parametrize("other", [object(), np.ma.zeros(2)], ids=["object", "MaskedArray"])
+def test_a_sample_that_cannot_be_captured_comes_after_replays(other: object, caplog: pytest.LogCaptureFixture) -> None:
+    """Replays of other kinds were right."""
+    data = [*SHAPES[:1] * 12, (*SHAPES[0], other), *SHAPES[:1] * 3]
+    result = ag.dp_train(lambda: ag.ag_linear(3, 2), data, ag.ag_mse_loss, lambda m, s: m(s[0]), lambda s: s[1],
+                         n_iter=16, devices=["cpu"], shuffle=False, verbose=False)
+    assert len(result.loss_history) == 16
+    (record,) = caplog.records
+    assert "uncaptured" in record.getMessage() and type(other).__name__ in record.getMessage()
