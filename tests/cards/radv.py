@@ -21,7 +21,7 @@ import pytest
 
 import ag.engine.backends.vulkan
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, has_few_registers, tiles_of
+from ag.engine.backends.shader.tiles import TILES, Tiles, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv import Mode, modes_of, with_modes
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.target import Target

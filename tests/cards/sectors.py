@@ -14,8 +14,8 @@ import numpy as np
 from cards.interpreter import Array, Workgroup, parsed
 
 import ag.engine.backends.vulkan
-from ag.engine.backends.vulkan import plans
-from ag.engine.backends.vulkan.products.tiles import TILES, Rate, Tiles
+from ag.engine.backends.shader import plans
+from ag.engine.backends.shader.tiles import TILES, Rate, Tiles
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window

@@ -9,8 +9,8 @@ from limits.conftest import Limited
 
 FULL = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 MADE = """
-from ag.engine.backends.vulkan.limits import Needs
-from ag.engine.backends.vulkan.products.tiles import Tile, Tiles
+from ag.engine.backends.shader.manifest import Needs
+from ag.engine.backends.shader.tiles import Tile, Tiles
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.matmul import matmul

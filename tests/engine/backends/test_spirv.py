@@ -13,9 +13,9 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.engine.backends.shader.manifest import read_manifest
 from ag.engine.backends.vulkan import backend as vulkan_backend
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.kernel_files import read_manifest
 from ag.engine.backends.vulkan.spirv import (
     Instruction,
     Mode,

@@ -18,7 +18,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from ag.engine.backend import Finding
-from ag.engine.backends.vulkan.loader import DRIVERS, driver_version, kompute
+from ag.engine.backends.vulkan.devices import DRIVERS, driver_version
+from ag.engine.backends.vulkan.kp import kompute
 from ag.errors import DeviceError
 
 Key = tuple[str, int, str]  # product, VkDriverId and driver version, which differ between two drivers of a card

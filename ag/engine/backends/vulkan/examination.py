@@ -12,15 +12,14 @@ from time import perf_counter
 import numpy as np
 
 from ag.engine.backend import Finding
-from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, fault_of_folder
+from ag.engine.backends.shader.autotune import TunedBackend, time_of, wrong_now
+from ag.engine.backends.shader.cache_files import CacheError, cache_folder, fault_of_folder
+from ag.engine.backends.shader.manifest import lacking, manifest, unfit
+from ag.engine.backends.shader.tiles import TILES, Tiles, tiles_of
+from ag.engine.backends.vulkan.cooperative import sizes_of
+from ag.engine.backends.vulkan.devices import DRIVERS, VULKAN_1_1, largest_block, spare_bytes
 from ag.engine.backends.vulkan.driver_files import driver_files, file_of
-from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, largest_block, spare_bytes
-from ag.engine.backends.vulkan.loader import DRIVERS
-from ag.engine.backends.vulkan.plans import compiled_by, left_out, unfit
-from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of, wrong_now
-from ag.engine.backends.vulkan.products.cooperative import sizes_of
-from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
+from ag.engine.backends.vulkan.kp import Manager, Properties
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.matmul import matmul
@@ -51,13 +50,13 @@ _SAFE_MS = 10_000
 _MOST_LANES = 32
 
 
-def examined(backend: TunedBackend, manager: Manager, tiles: Tiles) -> list[Finding]:
-    """Return the findings on a device that uses this rule of tiles, in the order of the report."""
+def examined(backend: TunedBackend, manager: Manager, tiles: Tiles, longest: float) -> list[Finding]:
+    """Return the findings on a device with this rule of tiles, and seconds of the longest submission, in order."""
     limits, info = manager.get_device_properties(), backend.info
     found = [*_driver(backend, limits), *_memory(backend, manager, limits), *_kernels(manager, limits),
              _products(backend, tiles, limits), *_habits(limits, manager.transfers_apart()), _kept()]
     if info.kind != "cpu":  # a processor has none
-        found += [_units(backend, tiles), watchdog(info.vendor, limits["queue_draws"], backend.recorder.budget.long)]
+        found += [_units(backend, tiles), watchdog(info.vendor, limits["queue_draws"], longest)]
     return [*found, _measured("bus", lambda: _bus(backend, limits)), _measured("speed", lambda: _speed(backend))]
 
 
@@ -108,13 +107,13 @@ def _seen(kind: str, largest: int, own: int, all_of_it: bool) -> Finding:
 
 
 def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
-    lacks, count = unfit(limits)
+    lacks, count = unfit(limits), len(manifest()["kernels"])
     words = "; ".join(f"{name} needs {what}" for name, what in lacks.items())
     yield Finding("kernels", f"{len(lacks)} of {count} do not fit: {words}" if lacks else f"all {count} fit",
                   "attention, chains and epilogues are made of other kernels; the rest needs 'cpu'" if lacks else "")
-    missing, sizes = left_out(), sizes_of(manager.cooperative_matrices())
+    missing, sizes = ", ".join(manifest()["left_out"]), sizes_of(manager.cooperative_matrices())
     if sizes is not None:
-        yield Finding("matrix units", f"not used, as {', '.join(missing)} were left out by {compiled_by()}" if missing
+        yield Finding("matrix units", f"not used, as {missing} were left out by {manifest()['compiler']}" if missing
                       else f"of {' x '.join(map(str, sizes))}, for ag_matmul_precision 'high' and 'medium'",
                       "build with a glslang that knows cooperative matrices of bfloat16 (16 or newer)" if missing
                       else "")
@@ -226,7 +225,7 @@ def _seconds(backend: TunedBackend, primitive: Primitive, shapes: list[Shape], p
     buffers = tuple(backend.alloc(shape, F32) for shape in shapes)
     for buffer in buffers:
         backend.upload(np.ones(buffer.shape, np.float32), buffer)
-    return seconds_of(backend.recorder, backend.command(primitive, buffers, params))
+    return time_of(backend.recorder, backend.command(primitive, buffers, params))
 
 
 def _size(nbytes: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from itertools import count
 from typing import NamedTuple
 
-from ag.engine.backends.vulkan.kp_types import Properties
+from ag.engine.backends.vulkan.kp import Properties
 
 # Instructions, by their numbers.
 _EXTENSION, _MEMORY_MODEL, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _TYPE_INT = 10, 14, 15, 16, 17, 21

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block
-from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
-from ag.engine.backends.vulkan.stream.commands import Check, Command, Copy, Range, Recorded
-from ag.engine.backends.vulkan.stream.recorder import Recorder
-from ag.engine.backends.vulkan.stream.transfer_queue import CHUNK_BYTES, staging
+from ag.engine.backends.vulkan.kp import Manager, Tensor, Words
+from ag.engine.backends.vulkan.stream import Check, Command, Copy, Range, Recorded, Recorder
+from ag.engine.backends.vulkan.transfer_queue import CHUNK_BYTES, staging
 from ag.engine.primitive import Array
 from ag.errors import ArenaError
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.limits import Needs
+from ag.engine.backends.shader.manifest import Needs
 from ag.errors import KernelError
 
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 from ag.engine.backend import Event
-from ag.engine.backends.vulkan.kp_types import Manager, Sequence
+from ag.engine.backends.vulkan.kp import Manager, Sequence
 from ag.errors import DeviceError
 
 

@@ -12,23 +12,20 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from math import prod
 from statistics import median
 from threading import RLock
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
-from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import lacking
-from ag.engine.backends.vulkan.plans import Product, product_of, products_hash
-from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
-from ag.engine.backends.vulkan.stream.commands import Command, Recorded
-from ag.engine.backends.vulkan.stream.recorder import Recorder
-from ag.engine.backends.vulkan.transfers import Transfers
+from ag.engine.backends.shader.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
+from ag.engine.backends.shader.manifest import Limits, files_of, in_tiles, lacking, manifest
+from ag.engine.backends.shader.plans import Product, product_of
+from ag.engine.backends.shader.tiles import TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
 from ag.engine.kernels.matmul import matmul
@@ -51,13 +48,26 @@ _ROWS, _INNER, _COLS = 130, 36, 100  # of a trial: more than a tile of any kind 
 _RIGHT, _WRONG = "right", "wrong"
 
 
+class Stream(Protocol):
+    """The commands of a device; a command and a sequence of them are its own."""
+
+    def record(self, command: Any) -> None: ...
+
+    def build(self, commands: list[Any]) -> Any: ...
+
+    def play(self, sequences: list[Any]) -> None: ...
+
+    def wait(self) -> None: ...
+
+
 class TunedBackend(Protocol):
-    """The part of a Vulkan backend that tries kernels on its device."""
+    """The part of a backend that tries kernels on its device."""
 
     name: str
     info: DeviceInfo
-    recorder: Recorder
-    transfers: Transfers
+
+    @property
+    def recorder(self) -> Stream: ...
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
 
@@ -66,7 +76,14 @@ class TunedBackend(Protocol):
     def download(self, buffer: Buffer) -> Array: ...
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
-                tiles: Rule | None = None) -> Command | None: ...
+                tiles: Rule | None = None) -> Any: ...
+
+    def _read_bytes(self, address: int, nbytes: int) -> bytes: ...
+
+
+def result_of(backend: TunedBackend, out: Buffer) -> Array:
+    """Read the result of a trial, also while a step is recorded."""
+    return np.frombuffer(backend._read_bytes(out.address, out.nbytes), np.float32).reshape(out.shape)
 
 
 class Choices:
@@ -126,13 +143,16 @@ def choices_of(device: str, driver: str, kernels: str) -> Choices:
 
 
 def choices_for(info: DeviceInfo) -> Choices:
-    return choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
+    """Return the choices for a device with the kernels that make products in tiles."""
+    names = sorted(name for name, entry in manifest()["kernels"].items() if in_tiles(entry))
+    content = [repr(TILES).encode(), *(file.read_bytes() for name in names for file in files_of(name))]
+    return choices_of(info.description, f"{info.vendor} {info.driver}", sha256(b"".join(content)).hexdigest())
 
 
 class Tune:
     """Choose the quickest tiles for products of one device; measure when a class of shapes is first met."""
 
-    def __init__(self, backend: TunedBackend, rule: Tiles, limits: Properties) -> None:
+    def __init__(self, backend: TunedBackend, rule: Tiles, limits: Limits) -> None:
         self._backend = backend
         self._rule = rule  # without measurements
         self._rules = {_FIXED: rule} if rule.fixed else {}
@@ -170,7 +190,7 @@ class Tune:
             for kind in sorted(self._rules, key=lambda kind: kind != first):
                 if perf_counter() - begin < _MOST_SECONDS or not seconds:
                     command = self._backend.command(primitive, buffers, params, self._rules[kind])
-                    seconds[kind] = seconds_of(self._backend.recorder, command)
+                    seconds[kind] = time_of(self._backend.recorder, command)
         except ArenaError as error:
             log.warning("%s: tiles for %s are not measured, for want of memory (%s).", self._backend.name, name, error)
             return first
@@ -186,7 +206,7 @@ def class_of(product: Product) -> str:
     return f"{rows}x{inner} {inner}x{cols} {product.looks} {count}"
 
 
-def warm_up(recorder: Recorder, command: Command | None) -> None:
+def warm_up(recorder: Stream, command: Any) -> None:
     """Run a launch until an idle card has raised its clock; else the first of several would seem slow."""
     if command is not None:
         sequence, end = recorder.build([command._replace(kernel="")]), perf_counter() + _WARM_SECONDS
@@ -194,7 +214,7 @@ def warm_up(recorder: Recorder, command: Command | None) -> None:
             _timed(recorder, sequence)
 
 
-def seconds_of(recorder: Recorder, command: Command | None) -> float:
+def time_of(recorder: Stream, command: Any) -> float:
     """Return the median time of a launch in a few runs; 0 if it does nothing."""
     if command is None:
         return 0.0
@@ -205,7 +225,7 @@ def seconds_of(recorder: Recorder, command: Command | None) -> float:
     return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
 
 
-def _timed(recorder: Recorder, sequence: Recorded) -> float:
+def _timed(recorder: Stream, sequence: Any) -> float:
     recorder.wait()
     begin = perf_counter()
     recorder.play([sequence])
@@ -280,5 +300,4 @@ def _is_right(backend: TunedBackend, rule: Tiles) -> bool:
     command = backend.command(matmul, buffers, {"ta": False, "tb": False}, rule)
     assert command is not None  # as there are elements
     backend.recorder.record(command._replace(kernel=""))  # so that a profile does not list it
-    found = backend.transfers.download(buffers[0].address, buffers[0].size).view(np.float32)
-    return bool(np.array_equal(found.reshape(_ROWS, _COLS), a @ b))
+    return bool(np.array_equal(result_of(backend, buffers[0]), a @ b))

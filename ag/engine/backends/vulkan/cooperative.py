@@ -12,11 +12,11 @@ from itertools import product
 
 import numpy as np
 
-from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import Needs, lacking, required_subgroup
-from ag.engine.backends.vulkan.plans import compiled_by, kernel_state, product_of
-from ag.engine.backends.vulkan.products.autotune import TunedBackend, choices_for, seconds_of, warm_up
-from ag.engine.backends.vulkan.products.tiles import Tiles
+from ag.engine.backends.shader.autotune import TunedBackend, choices_for, result_of, time_of, warm_up
+from ag.engine.backends.shader.manifest import Needs, kernel_state, lacking, manifest, required_subgroup
+from ag.engine.backends.shader.plans import product_of
+from ag.engine.backends.shader.tiles import Tiles
+from ag.engine.backends.vulkan.kp import Manager, Properties
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Array, Params, Primitive
@@ -157,7 +157,8 @@ class Cooperative:
             suffix, sizes, types = _IN_FLOAT16, self._sizes_in_float16, "bfloat16 or float16"
         state = kernel_state(primitive.name + suffix)
         if state != "compiled":
-            return None, "" if state == "none" else f"its kernel was left out of the build with {compiled_by()}"
+            why = f"its kernel was left out of the build with {manifest()['compiler']}"
+            return None, "" if state == "none" else why
         tiles = () if sizes is None else _tiles(precision, sizes, self._limits)
         if not tiles:
             return None, (f"{self._backend.info.description} ({self._backend.info.driver}) has no cooperative matrices "
@@ -195,7 +196,7 @@ class Cooperative:
         recorder = self._backend.recorder
         commands = [self._backend.command(primitive, buffers, params, tiles) for tiles in (rule, self._usual)]
         warm_up(recorder, commands[1])
-        in_turn = [[seconds_of(recorder, command) for command in commands] for _ in range(_TURNS)]
+        in_turn = [[time_of(recorder, command) for command in commands] for _ in range(_TURNS)]
         seconds = [min(turn[i] for turn in in_turn) for i in range(2)]
         log.info("%s: %s of %d takes %.0f us in %s precision and %.0f us in float32", self._backend.name,
                  primitive.name, _TIMED, 1e6 * seconds[0], precision, 1e6 * seconds[1])
@@ -212,8 +213,7 @@ class Cooperative:
         command = self._backend.command(primitive, buffers, params, rule)
         if command is not None:
             recorder.record(command)
-        found = self._backend.transfers.download(out.address, out.size).view(np.float32).reshape(out.shape)
-        return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # False for NaN
+        return bool(np.all(abs(result_of(self._backend, out) - expected) <= allowed * magnitudes))  # False for NaN
 
     def _buffers(self, primitive: Primitive, a: Array, b: Array, params: Params) -> tuple[Buffer, ...]:
         shape = primitive.shape(a.shape, b.shape, **params)

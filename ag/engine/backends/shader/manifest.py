@@ -1,12 +1,14 @@
-"""Read the compiled kernels, their manifest, and the build's note on what it could not make."""
+"""Read the manifest of the compiled kernels, their files and needs, and the build's note on what it could not make."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from functools import lru_cache
+from math import prod
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from ag.errors import KernelError
 from ag.version import DISTRIBUTION
@@ -14,8 +16,11 @@ from ag.version import DISTRIBUTION
 _SHADERS = Path(__file__).parents[4] / "shaders"  # only in a source checkout
 BUILD = ("run `python kernels_build.py` (needs glslang-tools and spirv-tools)" if _SHADERS.is_dir() else
          f"install again: `pip install --force-reinstall {DISTRIBUTION}`")
-_NOTE = Path(__file__).parent / "not_built.txt"
+_BUILT = Path(__file__).parents[1] / "vulkan"  # into which the build writes
+_SPV, _NOTE = _BUILT / "spv", _BUILT / "not_built.txt"
 _SPIRV = bytes.fromhex("03022307")  # the first bytes of a file of SPIR-V
+_LAVAPIPE = 13  # its VkDriverId
+_TURNS = 65_000  # before Mesa 25 it ended all loops of an invocation after 65,535; short loops take some
 
 
 def not_built() -> str:
@@ -121,15 +126,109 @@ def _builder() -> Any:
     return builder
 
 
-def refuse_stale(folder: Path, kernel: str, sha256: str) -> None:
+def refuse_stale(kernel: str, sha256: str) -> None:
     """Raise KernelError if the SPIR-V is missing, or, in a source checkout, older than its shader."""
-    _file(folder, kernel)
+    _file(_SPV, kernel)
     _compare(kernel, sha256)
 
 
 @lru_cache(maxsize=1024)
 def _compare(kernel: str, sha256: str) -> None:
-    """Compare with the shader, once: it takes as long as planning a launch."""
+    """Compare with the shader, once: hashing takes as long as planning a launch."""
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
     if builder is not None and builder.source_hash(shader) != sha256:
         raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {BUILD}.")
+
+
+@lru_cache(maxsize=1)
+def manifest() -> Manifest:
+    return read_manifest(_SPV)
+
+
+def spirv_of(file: str) -> bytes:
+    return (_SPV / f"{file}.spv").read_bytes()
+
+
+def files_of(kernel: str) -> list[Path]:
+    """List the files of a kernel: one, and with fixed tiles another."""
+    return sorted(_SPV.glob(f"{kernel}.*spv"))
+
+
+def check_kernels() -> None:
+    """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
+    check_files(_SPV)
+
+
+def kernel_state(name: str) -> str:
+    """Return a kernel's state: ``"compiled"``, ``"left out"`` by the compiler, or ``"none"``."""
+    if name in manifest()["kernels"]:
+        return "compiled"
+    return "left out" if name in manifest()["left_out"] else "none"
+
+
+def unfit(limits: Limits) -> dict[str, str]:
+    """Return what kernels lack on a device, by name; `tiles_of` checks tiles."""
+    lacks = {name: lacking(Needs(0, 0, len(entry["operands"])) if in_tiles(entry) else needs_of(entry), limits)
+             for name, entry in manifest()["kernels"].items()}
+    return {name: what for name, what in lacks.items() if what}
+
+
+# ---------------------------------------------------------------------------------------------- needs
+
+
+class Limits(TypedDict):
+    """The part of a device's limits that decides whether a kernel fits, by the names of Kompute."""
+
+    driver_id: int
+    max_required_subgroups: int
+    max_shared_memory: int
+    max_storage_buffers: int
+    max_work_group_invocations: int
+    max_work_group_size: tuple[int, int, int]
+    required_subgroup_sizes: tuple[int, int]
+
+
+class Needs(NamedTuple):
+    """The needs of a kernel."""
+
+    threads: int  # invocations of a workgroup
+    shared_bytes: int  # of a workgroup
+    bindings: int = 0  # storage buffers
+    turns: int = 0  # of an invocation's loops, if they grow with the operands
+    subgroup: int = 0  # invocations of every subgroup, if the kernel depends on it
+
+
+def lacking(needs: Needs, limits: Limits) -> str:
+    """Say what the device lacks for a kernel; empty if it fits."""
+    threads = min(limits["max_work_group_invocations"], limits["max_work_group_size"][0])
+    rows = [(needs.bindings, limits["max_storage_buffers"], "storage buffers"),
+            (needs.threads, threads, "invocations per workgroup"),
+            (needs.shared_bytes, limits["max_shared_memory"], "bytes of shared memory"),
+            (needs.turns, most_turns(limits), "turns of an invocation's loops")]
+    if size := required_subgroup(needs, limits):
+        rows.append((needs.threads // size, limits["max_required_subgroups"], f"subgroups of {size} invocations"))
+    return " and ".join(f"{wanted} {what} where the device has {most}" for wanted, most, what in rows if wanted > most)
+
+
+def required_subgroup(needs: Needs, limits: Limits) -> int:
+    """Return the size of subgroups that a pipeline must require; 0: none, or it cannot.
+
+    Without that, a driver may choose another size than it reports, as Intel's does.
+    """
+    least, most = limits["required_subgroup_sizes"]
+    return needs.subgroup if least <= needs.subgroup <= most else 0
+
+
+def most_turns(limits: Limits) -> int:
+    """Return how often all loops of an invocation may turn, together."""
+    return _TURNS if limits["driver_id"] == _LAVAPIPE else sys.maxsize
+
+
+def needs_of(entry: Entry) -> Needs:
+    """Return the needs of a kernel without tiles."""
+    return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
+
+
+def in_tiles(entry: Entry) -> bool:
+    """Return whether a kernel makes products in tiles of several sizes."""
+    return any(constant["name"] == "TILE_ROWS" for constant in entry["spec"])

@@ -1,25 +1,22 @@
-"""Find Kompute, the Vulkan loader, drivers and devices; name what is missing, and translate Kompute's errors.
+"""Find the drivers and their devices; choose the default ones, and open each once.
 
-There is one `kp.Manager` per device for the life of the process: a second one would double its memory bookkeeping.
-Devices are listed without opening any, as opening takes seconds and wakes cards.
+One card may appear several times, under several drivers, beside a software device.  There is one `kp.Manager` per
+device for the life of the process: a second one would double its memory bookkeeping.  Devices are listed without
+opening any, as opening takes seconds and wakes cards.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
-from types import ModuleType
-from typing import Any, NoReturn, cast
+from collections.abc import Sequence
+from typing import NamedTuple
 from weakref import WeakSet
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.kernel_files import not_built
-from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.selection import Listed
-from ag.errors import AgError, ArenaError, DeviceError
-from ag.version import install_line
+from ag.engine.backends.vulkan.kp import Faults, Manager, Properties, guarded, kompute
+from ag.errors import ArenaError, DeviceError
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -27,72 +24,68 @@ _VENDORS = {
 }
 _NVIDIA, _INTEL_WINDOWS, _MOLTENVK = 4, 5, 14  # VkDriverIds; the last gives the two dies of a card one UUID
 _WRITTEN = re.compile(r"(?<![\w.])\d+\.[\w.-]*\w")  # as in "Mesa 24.0.2-devel (git-1f5e)" and "2023.Q3.3 (LLPC)"
-_KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
-_EXTENSION = f"{__package__}._kp"
+_TYPES = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
+_KINDS = ("discrete", "integrated", "virtual", "other", "cpu")
+# Of two drivers of a card, by VkDriverId, the one with the smaller rank is used; translation to another API is last.
+_ORDER = {4: 0, 3: 0, 6: 0, 2: 1, 5: 1, 24: 1, 1: 2, 23: 100}  # NVIDIA, RADV, ANV; AMDVLK, Intel, NVK; AMD; Dozen
+_UNKNOWN = 10
+VULKAN_1_1 = 1 << 22 | 1 << 12  # has vkCmdDispatchBase
+_COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
+_PAGE = 4096  # drivers round allocations up to pages at most
 
 
-def kompute() -> ModuleType:
-    """Import `_kp`, Kompute's binding with the changes of third_party/kp; DeviceError with the reason if not built."""
-    try:
-        return importlib.import_module(_EXTENSION)
-    except ImportError as error:
-        raise DeviceError(f"Vulkan: this installation of ag has no Vulkan extension ({not_built() or error}); a wheel "
-                          f"has it (`{install_line()}`), and `pip install .` in a clone builds it.") from error
+class Listed(NamedTuple):
+    """A device as its driver lists it, with the driver's VkDriverId."""
+
+    number: int
+    info: DeviceInfo
+    driver_id: int
 
 
-class Faults:
-    """Translate the errors of `kp` on one device.
+def _once(devices: Sequence[Listed]) -> list[Listed]:
+    """Return every card once, under its best driver."""
+    best: dict[str, Listed] = {}
+    for device in devices:
+        key = device.info.uuid if device.info.kind != "cpu" else ""
+        key = key or device.info.name  # software devices of one driver may share a UUID
+        known = best.get(key)
+        if known is None or _ORDER.get(device.driver_id, _UNKNOWN) < _ORDER.get(known.driver_id, _UNKNOWN):
+            best[key] = device
+    return [device for device in devices if device in best.values()]
 
-    `kp` has exception classes of its own, so exceptions of signal handlers pass through.  Calls of a manager are
-    translated by `guarded`; calls of sequences, a hot path, by the recorder.
+
+def preferred(devices: Sequence[Listed]) -> list[DeviceInfo]:
+    """Return the default devices, best first.
+
+    AG_VULKAN_DEVICES lists them; DeviceError if one does not exist.  Else it is every card once, discrete ones first,
+    and with AG_SOFTWARE=1 software devices behind them.
     """
-
-    def __init__(self, kp: ModuleType, device: str) -> None:
-        self._lost: type[Exception] = kp.DeviceLostError
-        self.errors: tuple[type[Exception], ...] = (kp.OutOfMemoryError, kp.Error)  # to catch
-        self._device = device
-
-    def of_a_lost_device(self, error: BaseException | None) -> bool:
-        return isinstance(error, self._lost)
-
-    def told(self, error: Exception, launch: str = "", seconds: float = 0.0) -> AgError:
-        """Return the error to raise for one of `kp`.
-
-        If the device was lost in a submission, `launch` is its costliest, and `seconds` the most that one may cost.
-        """
-        if self.of_a_lost_device(error):
-            where = (f" in a submission whose costliest launch is {launch}; if the driver's watchdog ended it, as it "
-                     f"does after some seconds, smaller batches or AG_SUBMIT_MS={max(1, round(250 * seconds))} help")
-            return DeviceError(f"{self._device}: the device was lost ({error}){where if launch else ''}. Its tensors "
-                               f"are gone: go on from the last checkpoint, after ag_shutdown() or in a new process.")
-        if isinstance(error, MemoryError):
-            return ArenaError(f"{self._device}: the driver has no memory for a call ({error}); free tensors, take "
-                              f"smaller batches, or close what else uses the device.")
-        return DeviceError(f"{self._device}: the driver refuses a call ({error}); update it, or use another device, "
-                           f"such as 'cpu'.")
+    parts = os.environ.get("AG_VULKAN_DEVICES", "").split(",")
+    asked = [text for part in parts if (text := part.strip().removeprefix("vulkan:"))]
+    if asked:
+        numbers = dict.fromkeys(find(text, devices, "AG_VULKAN_DEVICES: ") for text in asked)
+        return [device.info for number in numbers for device in devices if device.number == number]
+    software = os.environ.get("AG_SOFTWARE") == "1"
+    found = [device.info for device in _once(devices) if software or device.info.kind != "cpu"]
+    return sorted(found, key=lambda info: _KINDS.index(info.kind))
 
 
-class _Guarded:
-    def __init__(self, manager: Manager, faults: Faults) -> None:
-        self._manager, self._faults = manager, faults
-
-    def __getattr__(self, name: str) -> Any:
-        call, faults = getattr(self._manager, name), self._faults
-
-        def guarded(*args: object, **options: object) -> object:
-            try:
-                return call(*args, **options)
-            except faults.errors as error:
-                raise faults.told(error) from error
-
-        setattr(self, name, guarded)  # found by the next lookup
-        return guarded
-
-
-def guarded(manager: Manager, faults: Faults) -> Manager:
-    """Return a manager whose calls raise errors of ag instead of those of `kp`."""
-    return cast(Manager, _Guarded(manager, faults))
+def find(text: str, devices: Sequence[Listed], where: str = "") -> int:
+    """Return the device with this number, part of a product's name, or beginning of a UUID; DeviceError unless one."""
+    word = text.casefold()
+    hexadecimal = word.replace("-", "")
+    if word.isascii() and word.isdigit():
+        found = [device for device in devices if device.number == int(word)]
+    else:
+        found = _once([device for device in devices if word in device.info.description.casefold()
+                       or (len(hexadecimal) >= 4 and device.info.uuid.startswith(hexadecimal))])
+    if len(found) != 1:
+        those = found or devices
+        listed = ", ".join(f"{device.info.name} ({device.info.description})" for device in those)
+        raise DeviceError(f"{where}vulkan:{text}: {'several devices are' if found else 'no device is'} called so: "
+                          f"{listed}; give a number, more of the name, or the beginning of its UUID.")
+    return found[0].number
 
 
 def no_room(device: str, error: BaseException) -> ArenaError:
@@ -110,26 +103,22 @@ class Drivers:
         self._managers: dict[int, Manager] = {}
         self._open: WeakSet[Manager] = WeakSet()  # also of closed devices that are still referenced
         self._listed: list[Listed] = []
-        self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
+        self.parent = 0  # the process that opened the devices, if this one was forked from it
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forked)
 
     def forked(self) -> None:
         """Mark open devices as the parent's, in a forked child."""
         if self._open:
-            self._parent = os.getppid()
-
-    @property
-    def inherited(self) -> bool:
-        return self._parent is not None
+            self.parent = os.getppid()
 
     def check_not_inherited(self, name: str) -> None:
         """Refuse to use a device that was opened before this process was forked."""
-        if self._parent is not None:
+        if self.parent:
             raise DeviceError(self.inheritance(name))
 
     def inheritance(self, name: str) -> str:
-        return (f"{name}: the device was opened in process {self._parent} and this is a forked child, where drivers "
+        return (f"{name}: the device was opened in process {self.parent} and this is a forked child, where drivers "
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
@@ -173,9 +162,6 @@ class Drivers:
         return self.listed()[index].info
 
 
-DRIVERS = Drivers()  # of the process, as devices are
-
-
 def _info(index: int, properties: Properties) -> DeviceInfo:
     vendor_id = properties["vendor_id"]
     return DeviceInfo(
@@ -183,7 +169,7 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
         properties["device_name"],
         _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
         driver_version(properties),
-        _KINDS.get(properties["device_type"], "other"),
+        _TYPES.get(properties["device_type"], "other"),
         sum(properties["memory_heaps"][i][0] for i in properties["arena_heaps"]),
         tuple(sorted(name for name, on in properties["features"].items() if on)),
         properties["uuid"].hex() if any(properties["uuid"]) and properties["driver_id"] != _MOLTENVK else "",
@@ -207,11 +193,35 @@ def driver_version(properties: Properties, windows: bool = sys.platform == "win3
     return f"{packed >> 22}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
 
 
-class LetGo:
-    """Replace a part of a closed device: every use raises DeviceError."""
+DRIVERS = Drivers()  # of the process, as devices are
 
-    def __init__(self, why: str) -> None:
-        self._why = why
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise DeviceError(self._why)
+# ---------------------------------------------------------------------------------------------- memory
+
+
+def largest_segment(limits: Properties) -> tuple[int, str]:
+    """Return the most bytes of a segment that descriptors cover, and the name of the limit."""
+    return _least({"Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"], **_of_allocations(limits)})
+
+
+def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
+    """Return the most bytes of a single block, which needs no descriptor if buffers have addresses."""
+    return _least(_of_allocations(limits)) if addresses else largest_segment(limits)
+
+
+def _of_allocations(limits: Properties) -> dict[str, int]:
+    return {
+        "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
+        "Vulkan's maxBufferSize": limits["max_buffer_size"],
+        "Kompute counts bytes in 32 bits": _COUNTED - 1,
+    }
+
+
+def _least(largest: dict[str, int]) -> tuple[int, str]:
+    told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: the driver reports none
+    return min(told, key=lambda limit: limit[0])
+
+
+def spare_bytes(heaps: list[tuple[int, bool]], budget: list[tuple[int, int]], used: list[int]) -> list[int]:
+    """Return the free bytes of each used heap, by VK_EXT_memory_budget."""
+    return [max(0, min(budget[i][0], heaps[i][0]) - budget[i][1]) for i in used]
