@@ -187,7 +187,7 @@ mutant("barrier", "the host reads what a lost device has left", TRANSFERS,
        "if self._recorder.idle or self._recorder.beside.busy:", "if count < 0:",
        f"{SEEN}::test_nothing_is_copied_by_the_device")
 mutant("barrier", "none for the host", "ag/engine/backends/vulkan/stream.py",
-       "    if to_host:\n        sequence.to_host()\n", "",
+       "if self._host_sees:\n                sequence.to_host()", "if False:\n                pass",
        "engine/backends/test_hazards.py::test_a_barrier_is_for_copies_where_there_may_be_some")
 BESIDE, QUEUES = "ag/engine/backends/vulkan/stream.py", "queues/test_transfer_queue.py"
 mutant("barrier", "an upload overtakes launches that read its place", BESIDE, "self._wait_for(touching[-1])", "pass",
@@ -820,7 +820,7 @@ mutant("refused", "a launch in the books fails", "ag/engine/backends/vulkan/stre
        "        with _NO_ROOM:\n", "        if True:\n",
        f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
 mutant("refused", "what could not be recorded is started", "ag/engine/backends/vulkan/stream.py",
-       "    sequence.end()\n", "", f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
+       "            sequence.end()\n", "", f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
 mutant("refused", "times that were not told are lost", "ag/engine/backends/vulkan/stream.py",
        "counts = sequence.get_timestamps()", "counts = [self._batches.popleft(), *sequence.get_timestamps()][1:]",
        f"{REFUSALS}::test_a_profile")

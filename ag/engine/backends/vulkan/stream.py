@@ -48,7 +48,14 @@ class Budget:
     """
 
     def __init__(self, kind: str) -> None:
-        self.seconds = _asked() or _SECONDS * _QUICKER.get(kind, 1)  # the most, as `seconds_of` counts
+        text = os.environ.get(_VARIABLE, "")
+        try:
+            asked = float(text or 0) / 1000
+        except ValueError:
+            asked = -1.0
+        if not asked >= 0:
+            raise DeviceError(f"{_VARIABLE} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
+        self.seconds = asked or _SECONDS * _QUICKER.get(kind, 1)  # the most, as `seconds_of` counts
         self._least = self.seconds * _SLOWEST
         self.long = 2 * _SECONDS if kind != "cpu" else inf  # a processor has no watchdog
         # Commands before an idle device is started.  A card then computes while the host records; a software device
@@ -59,18 +66,6 @@ class Budget:
         """Halve the limit if a costly submission has taken long."""
         if took > self.long and cost > self.seconds / 4:
             self.seconds = max(self.seconds / 2, self._least)
-
-
-def _asked() -> float:
-    """Return the seconds in AG_SUBMIT_MS; 0 if it is not set."""
-    text = os.environ.get(_VARIABLE, "")
-    try:
-        found = float(text or 0) / 1000
-    except ValueError:
-        found = -1.0
-    if not found >= 0:
-        raise DeviceError(f"{_VARIABLE} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
-    return found
 
 
 class HazardTracker:
@@ -90,12 +85,8 @@ class HazardTracker:
 
     def launch(self, reads: list[Range], writes: list[Range]) -> bool:
         """Note a launch; return whether it needs a barrier before it, which is noted, too."""
-        needed = (
-            len(self._reads) + len(self._writes) > _MOST_RANGES
-            or _overlap(reads, self._writes)
-            or _overlap(writes, self._writes)
-            or _overlap(writes, self._reads)
-        )
+        needed = (len(self._reads) + len(self._writes) > _MOST_RANGES or _overlap(reads, self._writes)
+                  or _overlap(writes, self._writes) or _overlap(writes, self._reads))
         if needed:
             self.barrier()
         self._reads += reads
@@ -148,9 +139,6 @@ class Command(NamedTuple):
         return [self._replace(grid=(wide, count, 1), first=(0, i), cost=self.cost * count * wide / groups)
                 for i in range(0, rows, high) for count in [min(high, rows - i)]]
 
-    @property
-    def kernels(self) -> list[str]:
-        return [self.kernel]
 
 
 class Copy(NamedTuple):
@@ -162,6 +150,7 @@ class Copy(NamedTuple):
     reads: list[Range]
     writes: list[Range]
     host: bool = False
+    kernel: str = TRANSFER
 
     @property
     def cost(self) -> float:
@@ -179,10 +168,6 @@ class Copy(NamedTuple):
         assert copies
         sequence.copy(self.source, self.target, *self.region, barrier, self.host)
 
-    @property
-    def kernels(self) -> list[str]:
-        return [TRANSFER, ""] if self.host else [TRANSFER]
-
 
 class Check(NamedTuple):
     """An empty submission, which fails if the device was lost."""
@@ -190,17 +175,13 @@ class Check(NamedTuple):
     reads: list[Range]
     writes: list[Range]
     cost: float = 0.0
+    kernel: str = ""
 
     def parts(self, _most: float) -> list[Check]:
-        """Return it alone."""
         return [self]
 
     def record(self, sequence: Sequence, _barrier: bool, _copies: bool) -> None:
         sequence.to_host()
-
-    @property
-    def kernels(self) -> list[str]:
-        return [""]
 
 
 Operation = Command | Copy | Check
@@ -215,29 +196,6 @@ class Recorded(NamedTuple):
     stopwatch: Stopwatch | None
     commands: Collection[Operation]
     cost: float
-
-
-def fill(commands: Collection[Operation], sequence: Sequence, to_host: bool, always: bool) -> int:
-    """Replace the commands of an idle sequence; return the number of barriers.
-
-    With `to_host` a last barrier lets the host read and write after a wait; with `always` each command has a barrier.
-    An error of `kp` leaves the sequence unusable.
-    """
-    tracker, barriers = HazardTracker(), 0
-    copies = any(isinstance(command, Copy) for command in commands)
-    sequence.clear()
-    for i, command in enumerate(commands):
-        barrier = tracker.launch(command.reads, command.writes) or i == 0 or always
-        barriers += barrier
-        command.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
-    if to_host:
-        sequence.to_host()
-    sequence.end()
-    return barriers
-
-
-def _costliest(commands: list[Operation]) -> str:
-    return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, ""))[1] or "nothing"
 
 
 _NONE: list[Sequence] = []  # shared by all batches before they start; then they get their own
@@ -508,7 +466,7 @@ class Recorder:
 
     def _sequence(self, operations: int) -> Sequence:
         if self._stopwatch is not None:
-            return self._stopwatch.sequence(operations)
+            return self._manager.sequence(0, operations + 1)
         return self._manager.sequence() if self._meter is None else self._manager.sequence(0, 1)
 
     def retime(self, events: list[Event] | None) -> None:
@@ -540,16 +498,27 @@ class Recorder:
         commands = [command for other in self._batches if other.started is oldest.started and other.recorded is not None
                     for command in other.recorded.commands]
         self._batches = deque([Batch()])
-        return self._faults.told(error, _costliest(commands), self.budget.seconds)
+        costliest = max(commands, key=lambda command: command.cost, default=None)
+        return self._faults.told(error, costliest.kernel if costliest and costliest.kernel else "nothing",
+                                 self.budget.seconds)
 
     # -------------------------------------------------------------------------------------- programs
 
     def build(self, commands: Collection[Operation], unused: Sequence | None = None) -> Recorded:
-        """Make a sequence that can be played many times."""
-        kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
+        """Make a sequence that can be played many times; an error of `kp` leaves an unused one unusable."""
+        kernels = [] if self._stopwatch is None else [
+            kernel for c in commands for kernel in ([c.kernel, ""] if isinstance(c, Copy) and c.host else [c.kernel])]
+        tracker, copies = HazardTracker(), any(isinstance(command, Copy) for command in commands)
         try:
             sequence = unused or self._sequence(len(kernels) - self._host_sees)  # the last event has the last barrier
-            self.barriers += fill(commands, sequence, self._host_sees, self._barrier_always)
+            sequence.clear()
+            for i, command in enumerate(commands):
+                barrier = tracker.launch(command.reads, command.writes) or i == 0 or self._barrier_always
+                self.barriers += barrier
+                command.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
+            if self._host_sees:
+                sequence.to_host()  # so that the host may read and write after a wait
+            sequence.end()
         except self._faults.errors as error:
             raise self._told(error, Batch()) from error
         return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 from ag.engine.backend import Event
-from ag.engine.backends.vulkan.kp import Manager, Sequence
+from ag.engine.backends.vulkan.kp import Manager
 from ag.errors import DeviceError
 
 
@@ -34,14 +34,11 @@ class Stopwatch:
         if not counter.bits:
             product = manager.get_device_properties()["device_name"]
             raise DeviceError(f"profile: {device} ({product}) has no timestamps; profile another device.")
-        self._manager, self._counter, self._device, self._events = manager, counter, device, events
+        self._counter, self._device, self._events = counter, device, events
         before = perf_counter_ns()
         (self._last,) = manager.sequence(0, 1).eval().get_timestamps()
         self._origin = (before + perf_counter_ns()) // 2  # off by at most half the time of a submission
         self._ticks = 0
-
-    def sequence(self, operations: int) -> Sequence:
-        return self._manager.sequence(0, operations + 1)
 
     def note(self, kernels: list[str], counts: list[int]) -> None:
         """Add events for commands, given the counter before the first and after each."""
