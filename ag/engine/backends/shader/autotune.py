@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -73,6 +73,14 @@ class TunedBackend(Protocol):
     def _read_bytes(self, address: int, nbytes: int) -> bytes: ...
 
 
+def uploaded(backend: TunedBackend, *arrays: Array) -> tuple[Buffer, ...]:
+    """Return buffers of float32 with these values."""
+    buffers = tuple(backend.alloc(x.shape, F32) for x in arrays)
+    for x, buffer in zip(arrays, buffers, strict=True):
+        backend.upload(x, buffer)
+    return buffers
+
+
 def result_of(backend: TunedBackend, out: Buffer) -> Array:
     """Read the result of a trial, also while a step is recorded."""
     return np.frombuffer(backend._read_bytes(out.address, out.nbytes), np.float32).reshape(out.shape)
@@ -102,6 +110,12 @@ class Choices:
         except CacheError as error:
             warn_once(error)
         return self._choices[name]
+
+    def settled(self, name: str, possible: Collection[str], decide: Callable[[], str]) -> str:
+        """Return the kept choice; decide, and keep that, if there is none."""
+        with self.lock:
+            known = self.get(name)
+            return known if known in possible and known is not None else self.keep(name, decide(), possible)
 
     def _read(self) -> dict[str, str]:
         """Read the file's choices; a file that is damaged, another device's or another user's has none."""
@@ -175,9 +189,7 @@ class Tune:
         first = next(kind for kind in self._rules if kind == _FIXED or TILES[kind] in (usual, usual.turned()))
         seconds: dict[str, float] = {}
         try:
-            buffers = tuple(self._backend.alloc(shape, F32) for shape in shapes)
-            for buffer in buffers:
-                self._backend.upload(np.resize(_NUMBERS, buffer.shape), buffer)
+            buffers = uploaded(self._backend, *(np.resize(_NUMBERS, shape) for shape in shapes))
             warm_up(self._backend.recorder, self._backend.command(primitive, buffers, params, self._rules[first]))
             for kind in sorted(self._rules, key=lambda kind: kind != first):
                 if perf_counter() - begin < _MOST_SECONDS or not seconds:
@@ -274,21 +286,14 @@ def _kinds(usual: Tiles) -> Iterator[tuple[str, Tiles]]:
 
 def _verdict(backend: TunedBackend, kind: str, rule: Tiles) -> str:
     """Return the kept verdict on a kind of tiles; try it once per driver."""
-    choices, name = choices_for(backend.info), f"trial {kind}"
-    with choices.lock:
-        known = choices.get(name)
-        if known not in (_RIGHT, _WRONG):
-            known = choices.keep(name, _RIGHT if _is_right(backend, rule) else _WRONG, (_RIGHT, _WRONG))
-    return known
+    return choices_for(backend.info).settled(f"trial {kind}", (_RIGHT, _WRONG),
+                                             lambda: _RIGHT if _is_right(backend, rule) else _WRONG)
 
 
 def _is_right(backend: TunedBackend, rule: Tiles) -> bool:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((_ROWS, _INNER), (_INNER, _COLS)))
-    arrays = np.full((_ROWS, _COLS), np.nan, np.float32), a, b
-    buffers = tuple(backend.alloc(x.shape, F32) for x in arrays)
-    for x, buffer in zip(arrays, buffers, strict=True):
-        backend.upload(x, buffer)
+    buffers = uploaded(backend, np.full((_ROWS, _COLS), np.nan, np.float32), a, b)
     command = backend.command(matmul, buffers, {"ta": False, "tb": False}, rule)
     assert command is not None  # as there are elements
     backend.recorder.record(command._replace(kernel=""))  # so that a profile does not list it

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from math import copysign, prod
 from typing import cast
 
@@ -51,7 +51,7 @@ def _compiled(file: str, spec: tuple[int, ...]) -> Compiled:
     return Compiled((file, spec))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Plan:
     """A launch of one primitive at certain shapes and parameters, but for the addresses."""
 
@@ -66,35 +66,17 @@ class Plan:
     work: int  # multiply-adds, if these take longer than reading and writing the operands
     needs: Needs  # of the device
 
-    @cached_property
-    def compiled(self) -> Compiled:
-        return _compiled(self.file, self.spec)
-
-    @cached_property
-    def seconds(self) -> float:
-        """Estimate a launch's seconds, if the sizes are known."""
-        return seconds_of(self.work, sum(self.sizes))
-
-    @cached_property
-    def read(self) -> tuple[int, ...]:
-        return tuple(i for i, written in enumerate(self.writes) if not written)
-
-    @cached_property
-    def written(self) -> tuple[int, ...]:
-        return tuple(i for i, written in enumerate(self.writes) if written)
-
-    @cached_property
-    def _pack(self) -> Callable[..., bytes]:
-        return struct.Struct(f"{len(self.words)}I").pack
-
-    @cached_property
-    def around(self) -> tuple[bytes, Callable[..., bytes], bytes] | None:
-        """Return the bytes before the offsets, their packer, and the bytes behind; None if offsets are scattered."""
-        first, count = self.offsets[0][0] if self.offsets else 0, len(self.offsets)
-        if self.offsets != tuple((first + i, i) for i in range(len(self.writes))):
-            return None
-        block = self._pack(*self.words)
-        return block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
+    def __post_init__(self) -> None:
+        self.compiled = _compiled(self.file, self.spec)
+        self.seconds = seconds_of(self.work, sum(self.sizes))  # if the sizes are known
+        self.read, self.written = (tuple(i for i, w in enumerate(self.writes) if w == which) for which in (False, True))
+        self._pack = struct.Struct(f"{len(self.words)}I").pack
+        # Bytes before the offsets, their packer, and the bytes behind; None if offsets are scattered.
+        self.around: tuple[bytes, Callable[..., bytes], bytes] | None = None
+        first, count = self.offsets[0][0] if self.offsets else 0, len(self.writes)
+        if self.offsets == tuple((first + i, i) for i in range(count)):
+            block = self._pack(*self.words)
+            self.around = block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
 
     def push(self, operand_words: list[int]) -> bytes:
         """Pack the push constants, given every operand's offset in words."""
@@ -194,10 +176,7 @@ def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
-    """Name a primitive's kernel: its own, or the one that works element by element.
-
-    That is ``conv2d_direct`` for ``conv2d``, and with an epilogue ``conv2d_direct_chain`` for ``conv2d_chain``.
-    """
+    """Name a primitive's kernel: its own, or the one element by element, as ``conv2d_direct_chain``."""
     product, chain, kind = primitive.name.partition("_chain")
     direct = f"{product}_direct{chain}{kind}"
     return direct if direct in manifest()["kernels"] and tiles.is_direct(values["rows"]) else primitive.name

@@ -186,11 +186,7 @@ class Tiles:
         return rounds * tile.rows * tile.cols / rate.many, tile
 
 
-def _all_fit(tile: Tile) -> bool:
-    return True
-
-
-def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared: int = sys.maxsize) -> Tiles:
+def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: True, shared: int = sys.maxsize) -> Tiles:
     """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; `shared` as of `Tiles`.
 
     Only NVIDIA's cards hold operands in shared memory: AMD's would lose more waves (docs/kernels.md), and too little
@@ -225,11 +221,8 @@ def units_of(device: DeviceInfo) -> int:
 
 
 def _keeps_defaults(device: DeviceInfo) -> bool:
-    """Return whether arrays have a specialization constant's default size: on MoltenVK before 1.3.
-
-    It numbers 1.2.9 as 10209, which appears in the form of Vulkan's versions as 0.2.2017.
-    """
-    parts = device.driver.split(".")
+    """Return whether arrays have a specialization constant's default size: on MoltenVK before 1.3."""
+    parts = device.driver.split(".")  # 1.2.9 is numbered 10209, which appears as 0.2.2017
     if device.vendor != "Apple" or len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False
     major, minor, patch = map(int, parts)

@@ -142,7 +142,7 @@ class VulkanBackend(Backend):
         self._index = index
         self._manager = DRIVERS.manager(index)
         check_kernels()
-        self.info = DRIVERS.device_info(index)
+        self.info = DRIVERS.listed()[index].info
         self.lock = threading.RLock()
         properties = self._manager.get_device_properties()
         heap = self.info.memory_bytes

@@ -12,13 +12,12 @@ from itertools import product
 
 import numpy as np
 
-from ag.engine.backends.shader.autotune import TunedBackend, choices_for, result_of, time_of, warm_up
+from ag.engine.backends.shader.autotune import TunedBackend, choices_for, result_of, time_of, uploaded, warm_up
 from ag.engine.backends.shader.manifest import Needs, kernel_state, lacking, manifest, required_subgroup
 from ag.engine.backends.shader.plans import product_of
 from ag.engine.backends.shader.tiles import Tiles
 from ag.engine.backends.vulkan.kp import Manager, Properties
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.log import log
@@ -164,15 +163,13 @@ class Cooperative:
             return None, (f"{self._backend.info.description} ({self._backend.info.driver}) has no cooperative matrices "
                           f"of {types} that are of use")
         rule = CooperativeTiles(tiles, self._usual.units, suffix)
-        choices, name = choices_for(self._backend.info), f"{primitive.name} {precision}"
+        name = f"{primitive.name} {precision}"
         if size := required_subgroup(tiles[0].needs, self._limits):
             name += f" in subgroups of {size}"
         if suffix == _IN_FLOAT16:
             name += " in float16"
-        with choices.lock:
-            verdict = choices.get(name)
-            if verdict not in (_USED, _WRONG, _SLOW):
-                verdict = choices.keep(name, self._verdict(primitive, precision, rule), (_USED, _WRONG, _SLOW))
+        verdict = choices_for(self._backend.info).settled(name, (_USED, _WRONG, _SLOW),
+                                                          lambda: self._verdict(primitive, precision, rule))
         return (rule, "") if verdict == _USED else (None, f"the kernel on cooperative matrices was {verdict} in a test")
 
     def _verdict(self, primitive: Primitive, precision: str, rule: CooperativeTiles) -> str:
@@ -217,8 +214,4 @@ class Cooperative:
 
     def _buffers(self, primitive: Primitive, a: Array, b: Array, params: Params) -> tuple[Buffer, ...]:
         shape = primitive.shape(a.shape, b.shape, **params)
-        arrays = (np.full(shape, np.nan, np.float32), a, b)
-        buffers = tuple(self._backend.alloc(x.shape, F32) for x in arrays)
-        for x, buffer in zip(arrays, buffers, strict=True):
-            self._backend.upload(x, buffer)
-        return buffers
+        return uploaded(self._backend, np.full(shape, np.nan, np.float32), a, b)

@@ -11,11 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from weakref import WeakSet
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.kp import Faults, Manager, Properties, guarded, kompute
+from ag.engine.backends.vulkan.kp import Faults, Guarded, Manager, Properties, kompute
 from ag.errors import ArenaError, DeviceError
 
 _VENDORS = {
@@ -137,7 +137,7 @@ class Drivers:
                 raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); "
                                   f"{_INSTALL_DRIVER}.") from error
             self._open.add(manager)
-            self._managers[index] = guarded(manager, Faults(kp, f"vulkan:{index}"))
+            self._managers[index] = cast(Manager, Guarded(manager, Faults(kp, f"vulkan:{index}")))
         return self._managers[index]
 
     def release(self, index: int) -> None:
@@ -157,9 +157,6 @@ class Drivers:
             self._listed = [Listed(i, _info(i, properties), properties["driver_id"])
                             for i, properties in enumerate(found)]
         return self._listed
-
-    def device_info(self, index: int) -> DeviceInfo:
-        return self.listed()[index].info
 
 
 def _info(index: int, properties: Properties) -> DeviceInfo:

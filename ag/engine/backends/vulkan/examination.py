@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from ag.engine.backend import Finding
-from ag.engine.backends.shader.autotune import TunedBackend, time_of, wrong_now
+from ag.engine.backends.shader.autotune import TunedBackend, time_of, uploaded, wrong_now
 from ag.engine.backends.shader.cache_files import CacheError, cache_folder, fault_of_folder
 from ag.engine.backends.shader.manifest import lacking, manifest, unfit
 from ag.engine.backends.shader.tiles import TILES, Tiles, tiles_of
@@ -56,7 +56,9 @@ def examined(backend: TunedBackend, manager: Manager, tiles: Tiles, longest: flo
     found = [*_driver(backend, limits), *_memory(backend, manager, limits), *_kernels(manager, limits),
              _products(backend, tiles, limits), *_habits(limits, manager.transfers_apart()), _kept()]
     if info.kind != "cpu":  # a processor has none
-        found += [_units(backend, tiles), watchdog(info.vendor, limits["queue_draws"], longest)]
+        units = (f"{info.units}, as the driver says" if info.units else
+                 f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
+        found += [Finding("compute units", units), watchdog(info.vendor, limits["queue_draws"], longest)]
     return [*found, _measured("bus", lambda: _bus(backend, limits)), _measured("speed", lambda: _speed(backend))]
 
 
@@ -117,11 +119,6 @@ def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
                       else f"of {' x '.join(map(str, sizes))}, for ag_matmul_precision 'high' and 'medium'",
                       "build with a glslang that knows cooperative matrices of bfloat16 (16 or newer)" if missing
                       else "")
-
-
-def _units(backend: TunedBackend, tiles: Tiles) -> Finding:
-    return Finding("compute units", f"{backend.info.units}, as the driver says" if backend.info.units else
-                   f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
 
 
 def _products(backend: TunedBackend, tiles: Tiles, limits: Properties) -> Finding:
@@ -222,9 +219,7 @@ def _largest(sizes: tuple[int, ...], quick: float, seconds: Callable[[int], floa
 
 
 def _seconds(backend: TunedBackend, primitive: Primitive, shapes: list[Shape], params: Params) -> float:
-    buffers = tuple(backend.alloc(shape, F32) for shape in shapes)
-    for buffer in buffers:
-        backend.upload(np.ones(buffer.shape, np.float32), buffer)
+    buffers = uploaded(backend, *(np.ones(shape, np.float32) for shape in shapes))
     return time_of(backend.recorder, backend.command(primitive, buffers, params))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -151,7 +151,9 @@ class Faults:
                            f"such as 'cpu'.")
 
 
-class _Guarded:
+class Guarded:
+    """A manager whose calls raise errors of ag instead of those of `kp`."""
+
     def __init__(self, manager: Manager, faults: Faults) -> None:
         self.bare, self.faults = manager, faults
 
@@ -166,8 +168,3 @@ class _Guarded:
 
         setattr(self, name, guarded)  # found by the next lookup
         return guarded
-
-
-def guarded(manager: Manager, faults: Faults) -> Manager:
-    """Return a manager whose calls raise errors of ag instead of those of `kp`."""
-    return cast(Manager, _Guarded(manager, faults))

@@ -72,9 +72,18 @@ class KeptPipelines:
     def load(self) -> None:
         """Give the driver the content of the file."""
         try:
-            content = read_cache(self._name, _MOST_BYTES)
-            if content is not None:
-                self._add(content)
+            content, path = read_cache(self._name, _MOST_BYTES), cache_folder() / self._name
+            if content is None:
+                return
+            data = content[len(_MAGIC) + _DIGEST :]
+            if content != _MAGIC + sha256(data).digest() + data:
+                raise CacheError(f"{path} is damaged; kernels are compiled again")
+            if not self._is_ours(data):
+                raise CacheError(f"{path} was made for another device or driver; kernels are compiled again")
+            try:
+                self._manager.add_pipeline_cache(data)
+            except (RuntimeError, MemoryError) as error:
+                raise CacheError(f"the driver does not take {path} ({error})") from error
         except CacheError as error:
             warn_once(error)
 
@@ -92,17 +101,6 @@ class KeptPipelines:
         except (RuntimeError, MemoryError) as error:
             warn_once(CacheError(f"the driver does not return its compiled kernels ({error})"))
         self._compiled = compiled
-
-    def _add(self, content: bytes) -> None:
-        path, data = cache_folder() / self._name, content[len(_MAGIC) + _DIGEST :]
-        if content != _MAGIC + sha256(data).digest() + data:
-            raise CacheError(f"{path} is damaged; kernels are compiled again")
-        if not self._is_ours(data):
-            raise CacheError(f"{path} was made for another device or driver; kernels are compiled again")
-        try:
-            self._manager.add_pipeline_cache(data)
-        except (RuntimeError, MemoryError) as error:
-            raise CacheError(f"the driver does not take {path} ({error})") from error
 
     def _is_ours(self, data: bytes) -> bool:
         """Return whether this driver wrote it for this kind of device; drivers must check that, and some do not."""
