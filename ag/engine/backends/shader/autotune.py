@@ -243,11 +243,7 @@ def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
     MoltenVK before 1.3 mistook the sizes in a pipeline's constants: parts of a product were missing, silently.  So each
     kind multiplies whole numbers from -8 to 8 when a card's driver is new.  Their sums stay below 2^24 and are exact in
     any order.  The verdict is kept with the measured choices.  Software drivers run our tests, and are not tried.
-
-    Raises
-    ------
-    KernelError
-        If no kind is right, or the one that AG_MATMUL_TILE names is wrong.
+    KernelError if no kind is right, or the one that AG_MATMUL_TILE names is wrong.
     """
     if backend.info.kind == "cpu":
         return usual

@@ -211,10 +211,7 @@ def lacking(needs: Needs, limits: Limits) -> str:
 
 
 def required_subgroup(needs: Needs, limits: Limits) -> int:
-    """Return the size of subgroups that a pipeline must require; 0: none, or it cannot.
-
-    Without that, a driver may choose another size than it reports, as Intel's does.
-    """
+    """Return the size of subgroups to require, as drivers may choose another than they report; 0: none."""
     least, most = limits["required_subgroup_sizes"]
     return needs.subgroup if least <= needs.subgroup <= most else 0
 

@@ -108,11 +108,8 @@ def signs_of(params: Params) -> tuple[float, ...]:
 
 @lru_cache(maxsize=_PLANS_KEPT)
 def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
-          aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:
-    """Plan a launch; `aligned` operands all begin at multiples of four words.
-
-    `_signs` tells 0.0 from -0.0 in the cache key, where they are equal.
-    """
+          aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:  # `_signs` tell 0.0 from -0.0 as keys of the cache
+    """Plan a launch; `aligned` operands all begin at multiples of four words."""
     kernels = manifest()["kernels"]
     chain = cast(Chain, dict(params).get("chain", ()))
     for name in (primitive.name, *(function for function, *_ in chain)):
@@ -140,7 +137,9 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         values["held"], needs = _held(values, needs, tiles)
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
-    values = {**constants, **_parts(values), **steps(values), **values}
+    parts = {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
+             for i, number in enumerate(numbers)}
+    values = {**constants, **parts, **steps(values), **values}
     words: list[int] = []
     offsets = []
     for member in entry["push"]:
@@ -160,11 +159,6 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     sizes = () if "bfloat" in primitive.params else tuple(map(F32.nbytes, shapes))
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs)
-
-
-def _parts(values: Params) -> Params:
-    return {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
-            for i, number in enumerate(numbers)}
 
 
 def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:

@@ -198,7 +198,7 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: Tr
     if device.kind == "cpu":
         return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize, shared=shared,
                      room=sys.maxsize)
-    rates = _RATES.get(_family(device), _OTHER_RATES)
+    rates = _RATES.get("AMD RDNA" if _has_large_tiles(device) else device.vendor, _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
     return Tiles(units_of(device), tuple(fitting), forced, _keeps_defaults(device), skinny=fits(TILES["V"]),
                  shared=shared, room=_room(device))
@@ -232,11 +232,6 @@ def _keeps_defaults(device: DeviceInfo) -> bool:
 def has_few_registers(device: DeviceInfo) -> bool:
     """Return whether Mesa compiles large tiles, also attention's, badly for a chip of RDNA."""
     return _has_large_tiles(device) is False
-
-
-def _family(device: DeviceInfo) -> str:
-    """Name a device's table: its vendor's, or that of a known RDNA chip."""
-    return "AMD RDNA" if _has_large_tiles(device) else device.vendor
 
 
 def _has_large_tiles(device: DeviceInfo) -> bool | None:

@@ -23,15 +23,13 @@ from ag.engine.backends.vulkan.devices import DRIVERS, largest_block, largest_se
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.kp import Tensor
 from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
-from ag.engine.backends.vulkan.stream import Budget, Command, Recorded, Recorder
-from ag.engine.backends.vulkan.timestamps import Stopwatch
+from ag.engine.backends.vulkan.stream import Budget, Command, Recorded, Recorder, Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program, before_host, held_bytes
-from ag.engine.shape import Shape
 from ag.errors import DeviceError, DtypeError, KernelError
 
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
@@ -78,10 +76,7 @@ class VulkanProgram:
         self.barriers: int = backend.recorder.barriers - before
 
     def _sequences(self) -> tuple[Inputs, list[Recorded]]:
-        """Return sequences with the current kind of timestamps, and their inputs; build them when first needed.
-
-        A sequence cannot be resubmitted while running; with two the device is never idle between steps.
-        """
+        """Return sequences and their inputs; two take turns, as one that runs cannot be resubmitted."""
         recorder = self._backend.recorder
         most = recorder.budget.seconds
         key = recorder.timing, most
@@ -197,7 +192,7 @@ class VulkanBackend(Backend):
         before_host(target, source)
         if source.size:
             with self.lock:
-                self.transfers.assign(target.address, source.address, source.nbytes // 4)
+                self.transfers.assign(target.address, source.address, source.nbytes)
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
@@ -282,18 +277,11 @@ class VulkanBackend(Backend):
     def _planned(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                  tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...]]:
         shapes, addresses = tuple([b.shape for b in buffers]), tuple([b.address for b in buffers])
-        if tiles is None and (self._tune is not None or self.settings.precision != "highest"):
-            tiles = self._rule(primitive, shapes, params)
+        if tiles is None and self.settings.precision != "highest":
+            tiles = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
+        if tiles is None and self._tune is not None:
+            tiles = self._tune.rule(primitive, shapes, params)
         return self._kernels.plan(primitive, shapes, params, addresses, tiles), addresses
-
-    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
-        """Return the rule for a product that does not follow the device's table."""
-        found: Rule | None = None
-        if self.settings.precision != "highest":
-            found = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
-        if found is None and self._tune is not None:
-            found = self._tune.rule(primitive, shapes, params)
-        return found
 
     def submit(self) -> None:
         with self.lock:

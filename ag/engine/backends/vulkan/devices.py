@@ -198,23 +198,17 @@ DRIVERS = Drivers()  # of the process, as devices are
 
 def largest_segment(limits: Properties) -> tuple[int, str]:
     """Return the most bytes of a segment that descriptors cover, and the name of the limit."""
-    return _least({"Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"], **_of_allocations(limits)})
+    return _least(limits, {"Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"]})
 
 
 def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
     """Return the most bytes of a single block, which needs no descriptor if buffers have addresses."""
-    return _least(_of_allocations(limits)) if addresses else largest_segment(limits)
+    return _least(limits, {}) if addresses else largest_segment(limits)
 
 
-def _of_allocations(limits: Properties) -> dict[str, int]:
-    return {
-        "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
-        "Vulkan's maxBufferSize": limits["max_buffer_size"],
-        "Kompute counts bytes in 32 bits": _COUNTED - 1,
-    }
-
-
-def _least(largest: dict[str, int]) -> tuple[int, str]:
+def _least(limits: Properties, first: dict[str, int]) -> tuple[int, str]:
+    largest = {**first, "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
+               "Vulkan's maxBufferSize": limits["max_buffer_size"], "Kompute counts bytes in 32 bits": _COUNTED - 1}
     told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: the driver reports none
     return min(told, key=lambda limit: limit[0])
 

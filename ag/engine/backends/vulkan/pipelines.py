@@ -56,10 +56,7 @@ Pipeline = tuple[Compiled, tuple[int, ...]]  # and the operands that are reached
 
 
 class KeptPipelines:
-    """Keep a driver's pipeline cache in a file per kind of device and version of the driver.
-
-    Compiling a kernel takes a driver 1 to 500 ms, and finding it in the cache much less.
-    """
+    """Keep a driver's compiled kernels in a file: compiling one takes 1 to 500 ms."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -248,10 +245,7 @@ class Kernels:
         return found
 
     def make(self, wanted: list[tuple[Plan, tuple[int, ...]]]) -> None:
-        """Compile the missing pipelines for these plans and addresses, several at once.
-
-        A pipeline that the driver refuses stays missing: `algorithm` tries again and says why.
-        """
+        """Compile the missing pipelines for plans and addresses at once; of one refused, `algorithm` says why."""
         within = [(plan, tuple([address >> OFFSET_BITS for address in addresses])) for plan, addresses in wanted]
         keys = [(self._key(plan, segments), plan, segments) for plan, segments in within if plan.grid[0]]
         missing = {key: (plan, segments) for key, plan, segments in keys if key not in self._pipelines}

@@ -208,15 +208,11 @@ def _changed_functions(module: _Module, instructions: list[Instruction],
         elif code in _POINTER and x[_POINTER[code]] in alignments:
             made.append(_aligned(x, alignments[x[_POINTER[code]]]))
         else:
-            if _uses(x, alignments, here):
+            if code in _TAKES_POINTERS and any(word in alignments or word in here for word in x[1:]):
                 raise ValueError(f"a kernel uses a pointer into a buffer in instruction {code}, which is not known to "
                                  f"be possible by address.")
             made.append(x)
     return made
-
-
-def _uses(x: Instruction, *pointers: Collection[int]) -> bool:
-    return code_of(x) in _TAKES_POINTERS and any(word in known for word in x[1:] for known in pointers)
 
 
 def _aligned(x: Instruction, alignment: int) -> Instruction:

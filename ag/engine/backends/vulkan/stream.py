@@ -11,15 +11,15 @@ import os
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from math import ceil, inf, prod
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import NamedTuple, TypeVar
 
 from ag.engine.backend import Event, Meter
 from ag.engine.backends.shader.plans import MOST_GROUPS, seconds_of
 from ag.engine.backends.vulkan.devices import DRIVERS
 from ag.engine.backends.vulkan.kp import Algorithm, Manager, Sequence, Tensor, Words
-from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
 from ag.engine.backends.vulkan.transfer_queue import TransferQueue
 from ag.errors import AgError, ArenaError, DeviceError
 
@@ -103,10 +103,7 @@ def _overlap(some: list[Range], others: list[Range]) -> bool:
 
 
 class Command(NamedTuple):
-    """One dispatch, or a part of one, which begins at a later workgroup than the `first`.
-
-    A `whole` one cannot be split.
-    """
+    """One dispatch, or a part of one."""
 
     kernel: str
     algorithm: Algorithm
@@ -115,8 +112,8 @@ class Command(NamedTuple):
     reads: list[Range]
     writes: list[Range]
     cost: float = 0.0
-    whole: bool = True
-    first: tuple[int, int] = (0, 0)
+    whole: bool = True  # cannot be split
+    first: tuple[int, int] = (0, 0)  # workgroup
 
     def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
         sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first, copies)
@@ -196,6 +193,51 @@ class Recorded(NamedTuple):
     stopwatch: Stopwatch | None
     commands: Collection[Operation]
     cost: float
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The counter behind a device's timestamps."""
+
+    bits: int  # of a reading that are valid; 0: the device has no timestamps
+    period: float  # nanoseconds per tick
+
+    def passed(self, since: int, until: int) -> int:
+        """Return the ticks between two readings; 0 if the clock, that of a software driver, was set back."""
+        ticks = (until - since) % (1 << self.bits)  # the counter may have started again at 0
+        return ticks if 2 * ticks < 1 << self.bits else 0
+
+
+class Stopwatch:
+    """Note commands in `events` after they were waited for; DeviceError if the device has no timestamps.
+
+    A device writes a timestamp when everything before it is done.  So a command's time includes its wait at a barrier,
+    and the second of two overlapping commands has only the time by which it ended later.
+    """
+
+    def __init__(self, manager: Manager, counter: Counter, device: str, events: list[Event]) -> None:
+        if not counter.bits:
+            product = manager.get_device_properties()["device_name"]
+            raise DeviceError(f"profile: {device} ({product}) has no timestamps; profile another device.")
+        self._counter, self._device, self._events = counter, device, events
+        before = perf_counter_ns()
+        (self._last,) = manager.sequence(0, 1).eval().get_timestamps()
+        self._origin = (before + perf_counter_ns()) // 2  # off by at most half the time of a submission
+        self._ticks = 0
+
+    def note(self, kernels: list[str], counts: list[int]) -> None:
+        """Add events for commands, given the counter before the first and after each."""
+        times = [self._host_time(count) for count in counts]
+        for kernel, begin, end in zip(kernels, times, times[1:], strict=False):
+            if kernel:
+                self._events.append(Event(self._device, kernel, begin, end))
+
+    def _host_time(self, count: int) -> int:
+        passed = self._counter.passed(self._last, count)
+        if passed:
+            self._ticks += passed
+            self._last = count
+        return self._origin + round(self._ticks * self._counter.period)
 
 
 _NONE: list[Sequence] = []  # shared by all batches before they start; then they get their own
@@ -283,10 +325,7 @@ class Recorder:
         self._start_if_there_is_room()
 
     def _start_if_there_is_room(self) -> None:
-        """Submit, unless there is no memory: the next `wait` raises that.
-
-        Raised here, the caller would try again, and record its command twice.
-        """
+        """Submit; that there is no memory the next `wait` raises, as here the command would be recorded twice."""
         with _NO_ROOM:
             self.submit()
 
@@ -334,7 +373,8 @@ class Recorder:
                     with _GONE:
                         self._batches.remove(batch)
                     continue
-                batch.recorded = self.build(batch.commands, self._unused())
+                idle = self._idle.get(self.timing)
+                batch.recorded = self.build(batch.commands, idle.pop() if idle else None)
             cost += batch.recorded.cost
             if found and (cost > self.budget.seconds or id(batch.recorded) in twice):
                 break
@@ -460,10 +500,6 @@ class Recorder:
         """Return the kind of timestamps of new sequences: every command, both ends, or None, as they cost time."""
         return self._stopwatch or ("ends" if self._meter is not None else None)
 
-    def _unused(self) -> Sequence | None:
-        idle = self._idle.get(self.timing)
-        return idle.pop() if idle else None
-
     def _sequence(self, operations: int) -> Sequence:
         if self._stopwatch is not None:
             return self._manager.sequence(0, operations + 1)
@@ -487,10 +523,7 @@ class Recorder:
             self._meter = meter
 
     def _told(self, error: Exception, batch: Batch) -> AgError:
-        """Return the error to raise for one of kp's while `batch` was started or waited for.
-
-        If the device was lost, the oldest running submission is at fault.
-        """
+        """Return the error to raise for one of kp's; if the device was lost, the oldest submission is at fault."""
         if not self._faults.of_a_lost_device(error):
             return self._faults.told(error)
         self.lost = True
