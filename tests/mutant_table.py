@@ -815,7 +815,7 @@ mutant("refused", "no memory is a driver that fails", "ag/engine/backends/vulkan
        "if isinstance(error, MemoryError):", "if error is None:",
        f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
 mutant("refused", "a lost device does not compile a kernel", "ag/engine/backends/vulkan/pipelines.py",
-       " or manager.faults.of_a_lost_device(error):", ":", f"{REFUSALS}::test_a_kernel")
+       "(MemoryError, manager.faults.lost)", "MemoryError", f"{REFUSALS}::test_a_kernel")
 mutant("refused", "a launch in the books fails", "ag/engine/backends/vulkan/stream.py",
        "        with _NO_ROOM:\n", "        if True:\n",
        f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")

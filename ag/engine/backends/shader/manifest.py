@@ -173,9 +173,6 @@ def unfit(limits: Limits) -> dict[str, str]:
     return {name: what for name, what in lacks.items() if what}
 
 
-# ---------------------------------------------------------------------------------------------- needs
-
-
 class Limits(TypedDict):
     """The part of a device's limits that decides whether a kernel fits, by the names of Kompute."""
 

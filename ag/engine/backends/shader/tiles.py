@@ -112,11 +112,19 @@ class Rule(Protocol):
 
     @property
     def suffix(self) -> str: ...
-    def is_direct(self, rows: int) -> bool: ...
     def choose(self, rows: int, cols: int, count: int) -> Any: ...
-    def turns(self, n: int) -> int: ...
-    def held(self, most: int, each: int, shared: int, registers: int) -> int: ...
-    def __hash__(self) -> int: ...
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def is_direct(self, rows: int) -> bool:
+        return False
+
+    def turns(self, n: int) -> int:
+        return 1
+
+    def held(self, most: int, each: int, shared: int, registers: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,8 @@ class VulkanProgram:
     """Recorded sequences; the launches keep their buffers alive."""
 
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
-        self._backend = backend
-        self._launches = launches
+        self._backend, self._launches, self._commands = backend, launches, commands
         self.launches = len(commands)
-        self._commands = commands
         # By kind of timestamps and limit of cost; the next to start comes first.
         self._built: dict[tuple[object, float], list[tuple[Inputs, list[Recorded]]]] = {}
         self._results = Results()

@@ -15,7 +15,7 @@ import numpy as np
 from ag.engine.backends.shader.autotune import TunedBackend, choices_for, result_of, time_of, uploaded, warm_up
 from ag.engine.backends.shader.manifest import Needs, kernel_state, lacking, manifest, required_subgroup
 from ag.engine.backends.shader.plans import product_of
-from ag.engine.backends.shader.tiles import Tiles
+from ag.engine.backends.shader.tiles import Rule, Tiles
 from ag.engine.backends.vulkan.kp import Manager, Properties
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Array, Params, Primitive
@@ -83,21 +83,12 @@ class CooperativeTile:
 
 
 @dataclass(frozen=True)
-class CooperativeTiles:
+class CooperativeTiles(Rule):
     """The rule of one device and precision: the largest tiles that give all units work, else the smallest."""
 
     tiles: tuple[CooperativeTile, ...]  # largest first
     units: int  # as of `Tiles`
     suffix: str = _SUFFIX
-
-    def is_direct(self, rows: int) -> bool:
-        return False
-
-    def turns(self, n: int) -> int:
-        return 1
-
-    def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        return 0
 
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Return the tiles for `count` products of so many rows and columns."""
@@ -126,9 +117,7 @@ class Cooperative:
     """Choose and test the kernels of one device; `usual` is its rule for float32 kernels."""
 
     def __init__(self, backend: TunedBackend, manager: Manager, usual: Tiles) -> None:
-        self._backend = backend
-        self._usual = usual
-        self._limits = manager.get_device_properties()
+        self._backend, self._usual, self._limits = backend, usual, manager.get_device_properties()
         matrices = manager.cooperative_matrices()
         self._sizes = sizes_of(matrices)
         self._sizes_in_float16 = sizes_of(matrices, _FLOAT16) if manager.features()["float16"] else None

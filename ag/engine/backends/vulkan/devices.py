@@ -112,20 +112,15 @@ class Drivers:
         if self._open:
             self.parent = os.getppid()
 
-    def check_not_inherited(self, name: str) -> None:
-        """Refuse to use a device that was opened before this process was forked."""
-        if self.parent:
-            raise DeviceError(self.inheritance(name))
-
     def inheritance(self, name: str) -> str:
         return (f"{name}: the device was opened in process {self.parent} and this is a forked child, where drivers "
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
         """Open a device once; ArenaError if it has no memory for that, DeviceError if it does not exist."""
-        self.check_not_inherited(f"vulkan:{index}")
+        count = len(self.listed(f"vulkan:{index}"))
         if index not in self._managers:
-            if index >= (count := len(self.listed())):
+            if index >= count:
                 raise DeviceError(f"vulkan:{index}: there is no such device; this machine has {count}, numbered from "
                                   f"0. `python -m ag devices` lists them.")
             kp = kompute()
@@ -143,9 +138,10 @@ class Drivers:
     def release(self, index: int) -> None:
         self._managers.pop(index, None)
 
-    def listed(self) -> list[Listed]:
-        """List all devices by number; DeviceError if Kompute, the loader or every driver is missing."""
-        self.check_not_inherited("vulkan:0")
+    def listed(self, name: str = "vulkan:0") -> list[Listed]:
+        """List all devices by number; DeviceError if Kompute, the loader or all drivers are missing, or of a parent."""
+        if self.parent:
+            raise DeviceError(self.inheritance(name))
         if not self._listed:
             kp = kompute()
             try:
@@ -191,9 +187,6 @@ def driver_version(properties: Properties, windows: bool = sys.platform == "win3
 
 
 DRIVERS = Drivers()  # of the process, as devices are
-
-
-# ---------------------------------------------------------------------------------------------- memory
 
 
 def largest_segment(limits: Properties) -> tuple[int, str]:

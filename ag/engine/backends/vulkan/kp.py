@@ -127,19 +127,16 @@ class Faults:
     """
 
     def __init__(self, kp: ModuleType, device: str) -> None:
-        self._lost: type[Exception] = kp.DeviceLostError
+        self.lost: type[Exception] = kp.DeviceLostError
         self.errors: tuple[type[Exception], ...] = (kp.OutOfMemoryError, kp.Error)  # to catch
         self._device = device
-
-    def of_a_lost_device(self, error: BaseException | None) -> bool:
-        return isinstance(error, self._lost)
 
     def told(self, error: Exception, launch: str = "", seconds: float = 0.0) -> AgError:
         """Return the error to raise for one of `kp`.
 
         If the device was lost in a submission, `launch` is its costliest, and `seconds` the most that one may cost.
         """
-        if self.of_a_lost_device(error):
+        if isinstance(error, self.lost):
             where = (f" in a submission whose costliest launch is {launch}; if the driver's watchdog ended it, as it "
                      f"does after some seconds, smaller batches or AG_SUBMIT_MS={max(1, round(250 * seconds))} help")
             return DeviceError(f"{self._device}: the device was lost ({error}){where if launch else ''}. Its tensors "

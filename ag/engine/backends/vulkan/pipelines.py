@@ -142,8 +142,6 @@ class Kernels:
                       longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN,
                       few_registers=self._few_registers)
 
-    # -------------------------------------------------------------------------------------- plans and commands
-
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, addresses: tuple[int, ...],
              tiles: Rule | None = None) -> Plan:
         """Plan a primitive at these shapes, on operands at these addresses; `tiles` replace the rule."""
@@ -219,8 +217,6 @@ class Kernels:
         return (plan.kernel, self._algorithms.setdefault(plan.compiled, {}), before, after, plan.grid, plan.sizes,
                 bytes(plan.writes), plan.seconds, not self._makes_parts, (0, 0))
 
-    # -------------------------------------------------------------------------------------- pipelines
-
     def algorithm(self, plan: Plan, segments: tuple[int, ...]) -> Algorithm:
         """Return the Algorithm for a plan, bound to the segments its operands lie in."""
         bound = self._algorithms.get(plan.compiled)
@@ -234,7 +230,7 @@ class Kernels:
                 else:
                     found = manager.bare.bound(made, self._tensors(segments))
             except manager.faults.errors as error:
-                if made is not None or isinstance(error, MemoryError) or manager.faults.of_a_lost_device(error):
+                if made is not None or isinstance(error, (MemoryError, manager.faults.lost)):
                     raise manager.faults.told(error) from error
                 raise KernelError(
                     f"Vulkan: the driver of {self._where} does not compile kernel {plan.kernel}, which needs "

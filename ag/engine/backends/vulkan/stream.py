@@ -78,17 +78,13 @@ class HazardTracker:
         self._reads: list[Range] = []
         self._writes: list[Range] = []
 
-    def barrier(self) -> None:
-        """Forget all ranges: a barrier was recorded, or a new command buffer begins with one."""
-        self._reads.clear()
-        self._writes.clear()
-
     def launch(self, reads: list[Range], writes: list[Range]) -> bool:
         """Note a launch; return whether it needs a barrier before it, which is noted, too."""
         needed = (len(self._reads) + len(self._writes) > _MOST_RANGES or _overlap(reads, self._writes)
                   or _overlap(writes, self._writes) or _overlap(writes, self._reads))
         if needed:
-            self.barrier()
+            self._reads.clear()
+            self._writes.clear()
         self._reads += reads
         self._writes += writes
         return needed
@@ -283,11 +279,9 @@ class Recorder:
     """The command stream of one device."""
 
     def __init__(self, manager: Manager, name: str, budget: Budget) -> None:
-        self._manager = manager.bare
-        self._name = name
-        self.budget = budget
+        self._manager, self._faults = manager.bare, manager.faults
+        self._name, self.budget = name, budget
         self._done = 0.0  # when a submission was last found to have ended
-        self._faults = manager.faults
         self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
         self._stopwatch: Stopwatch | None = None
         self._meter: Meter | None = None
@@ -309,8 +303,9 @@ class Recorder:
         self.changes += 1
         batch = self._batches[-1]
         cost = batch.cost + command.cost
-        if cost > self.budget.seconds:
-            self._record_costly(command)
+        if cost > self.budget.seconds:  # its parts need submissions of their own: all of them or none
+            self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
+            self._start_if_there_is_room()
             return
         batch.cost = cost
         # A signal's handler may have submitted that batch meanwhile, so look up the open one again.
@@ -318,11 +313,6 @@ class Recorder:
         if len(batch.commands) >= self._most:
             self._most = min(2 * self._most, MOST_COMMANDS)
             self._start_if_there_is_room()
-
-    def _record_costly(self, command: Operation) -> None:
-        """Add a command whose parts need submissions of their own: all of them or none."""
-        self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
-        self._start_if_there_is_room()
 
     def _start_if_there_is_room(self) -> None:
         """Submit; that there is no memory the next `wait` raises, as here the command would be recorded twice."""
@@ -524,7 +514,7 @@ class Recorder:
 
     def _told(self, error: Exception, batch: Batch) -> AgError:
         """Return the error to raise for one of kp's; if the device was lost, the oldest submission is at fault."""
-        if not self._faults.of_a_lost_device(error):
+        if not isinstance(error, self._faults.lost):
             return self._faults.told(error)
         self.lost = True
         oldest = self._batches[0] if self._batches[0].started else batch

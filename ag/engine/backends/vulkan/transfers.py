@@ -62,8 +62,7 @@ class Transfers:
 
     def __init__(self, manager: Manager, recorder: Recorder, segments: list[tuple[int, Tensor]], kind: str,
                  launched: Callable[[int, int, int], Command]) -> None:
-        self._recorder = recorder
-        self._segments = segments
+        self._manager, self._recorder, self._segments = manager, recorder, segments
         made = partial(staging, manager)  # a method would form a cycle with the arena below
         # Allocated now, so that results can be read when memory has run out.
         self._landings = [_Landing(*made(CHUNK_BYTES), (-(k + 1) * CHUNK_BYTES, -k * CHUNK_BYTES))
@@ -71,7 +70,6 @@ class Transfers:
         self._chunks = [made(CHUNK_BYTES) for _ in range(_CHUNKS)]
         self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=CHUNK_BYTES)
         self._room = (0, 0)  # the chunk in use, and its used words
-        self._manager = manager
         self._most_written = inf if kind in ("integrated", "cpu") else _OVER_A_BUS  # bytes, by the host itself
         self._launched = None if kind == "cpu" else launched
         self._seen: dict[int, tuple[Words | None, bool]] = {}  # by segment: the host's view, and whether it is cached
