@@ -11,7 +11,7 @@ import ag
 from ag.engine.backends.shader.manifest import read_manifest
 from ag.engine.backends.vulkan.spirv import code_of, modes_of, read, with_addresses, with_modes
 
-FILES = sorted((Path(ag.__file__).parent / "engine/backends/vulkan/spv").glob("*.spv"))
+FILES = sorted((Path(ag.__file__).parent / "engine/backends/shader/spv").glob("*.spv"))
 # Numbers of SPIR-V's capabilities: the feature that each needs, as Manager.features() calls it; "" for none, or for a
 # property that is asked for.
 CAPABILITIES = {

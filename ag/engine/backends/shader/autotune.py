@@ -48,12 +48,16 @@ _ROWS, _INNER, _COLS = 130, 36, 100  # of a trial: more than a tile of any kind 
 _RIGHT, _WRONG = "right", "wrong"
 
 
-class Stream(Protocol):
-    """The commands of a device; a command and a sequence of them are its own."""
+Command = Any  # of a backend, and opaque here
+Sequence = Any
 
-    def record(self, command: Any) -> None: ...
-    def build(self, commands: list[Any]) -> Any: ...
-    def play(self, sequences: list[Any]) -> None: ...
+
+class Stream(Protocol):
+    """The commands of a device."""
+
+    def record(self, command: Command) -> None: ...
+    def build(self, commands: list[Command]) -> Sequence: ...
+    def play(self, sequences: list[Sequence]) -> None: ...
     def wait(self) -> None: ...
 
 
@@ -69,7 +73,7 @@ class TunedBackend(Protocol):
     def upload(self, array: Array, into: Buffer) -> None: ...
     def download(self, buffer: Buffer) -> Array: ...
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
-                tiles: Rule | None = None) -> Any: ...
+                tiles: Rule | None = None) -> Command: ...
     def _read_bytes(self, address: int, nbytes: int) -> bytes: ...
 
 
@@ -210,7 +214,7 @@ def class_of(product: Product) -> str:
     return f"{rows}x{inner} {inner}x{cols} {product.looks} {count}"
 
 
-def warm_up(recorder: Stream, command: Any) -> None:
+def warm_up(recorder: Stream, command: Command) -> None:
     """Run a launch until an idle card has raised its clock; else the first of several would seem slow."""
     if command is not None:
         sequence, end = recorder.build([command._replace(kernel="")]), perf_counter() + _WARM_SECONDS
@@ -218,7 +222,7 @@ def warm_up(recorder: Stream, command: Any) -> None:
             _timed(recorder, sequence)
 
 
-def time_of(recorder: Stream, command: Any) -> float:
+def time_of(recorder: Stream, command: Command) -> float:
     """Return the median time of a launch in a few runs; 0 if it does nothing."""
     if command is None:
         return 0.0
@@ -229,7 +233,7 @@ def time_of(recorder: Stream, command: Any) -> float:
     return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
 
 
-def _timed(recorder: Stream, sequence: Any) -> float:
+def _timed(recorder: Stream, sequence: Sequence) -> float:
     recorder.wait()
     begin = perf_counter()
     recorder.play([sequence])
@@ -255,11 +259,11 @@ def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
                 "mend that.", where, ", ".join(wrong))
     rates = tuple((kind, rate) for kind, rate in usual.rates if kind not in wrong)
     if usual.forced in wrong:
-        raise KernelError(f"Vulkan: a product in tiles of kind {usual.forced}, which AG_MATMUL_TILE names, comes out "
+        raise KernelError(f"matmul: a product in tiles of kind {usual.forced}, which AG_MATMUL_TILE names, comes out "
                           f"wrong on {where}; unset it, or use another driver.")
     if usual.fixed or not rates:
         if usual.fixed or _verdict(backend, _FIXED, replace(usual, fixed=True)) == _WRONG:
-            raise KernelError(f"Vulkan: products of matrices come out wrong in all kinds of tiles on {where}; install "
+            raise KernelError(f"matmul: products come out wrong in all kinds of tiles on {where}; install "
                               f"a newer driver, or use the device 'cpu'.")
         return replace(usual, fixed=True)
     return replace(usual, rates=rates, skinny=usual.skinny and _SKINNY not in wrong)

@@ -25,7 +25,7 @@ class CacheError(OSError):
 
 @cache
 def _warn(text: str) -> None:
-    log.warning("Vulkan: %s.", text)
+    log.warning("Cache: %s.", text)
 
 
 def warn_once(error: CacheError) -> None:

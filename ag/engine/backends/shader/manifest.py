@@ -16,16 +16,17 @@ from ag.version import DISTRIBUTION
 _SHADERS = Path(__file__).parents[4] / "shaders"  # only in a source checkout
 BUILD = ("run `python kernels_build.py` (needs glslang-tools and spirv-tools)" if _SHADERS.is_dir() else
          f"install again: `pip install --force-reinstall {DISTRIBUTION}`")
-_BUILT = Path(__file__).parents[1] / "vulkan"  # into which the build writes
-_SPV, _NOTE = _BUILT / "spv", _BUILT / "not_built.txt"
+_HERE = Path(__file__).parent
+_SPV, _NOTE = _HERE / "spv", "not_built.txt"  # which the build writes
 _SPIRV = bytes.fromhex("03022307")  # the first bytes of a file of SPIR-V
 _LAVAPIPE = 13  # its VkDriverId
 _TURNS = 65_000  # before Mesa 25 it ended all loops of an invocation after 65,535; short loops take some
 
 
-def not_built() -> str:
-    """Return what the build could not make, and why; empty without a note."""
-    return "; ".join(_NOTE.read_text("utf-8").splitlines()) if _NOTE.is_file() else ""
+def not_built(folder: Path) -> str:
+    """Return what the build could not make in a folder, and why; empty without a note."""
+    note = folder / _NOTE
+    return "; ".join(note.read_text("utf-8").splitlines()) if note.is_file() else ""
 
 
 class Operand(TypedDict):
@@ -81,16 +82,16 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of the kernels in a folder."""
     path = folder / "manifest.json"
     if not path.is_file():
-        why = f" ({why})" if (why := not_built()) else ""
-        raise KernelError(f"Vulkan: no compiled kernels were found in {folder.name}/{why}; {BUILD}.")
+        why = f" ({why})" if (why := not_built(_HERE)) else ""
+        raise KernelError(f"no compiled kernels were found in {folder.name}/{why}; {BUILD}.")
     try:
         manifest: Manifest = json.loads(path.read_text("utf-8"))
         known = dict(manifest["kernels"])
     except (ValueError, KeyError, TypeError) as error:
-        raise KernelError(f"Vulkan: {folder.name}/manifest.json is no manifest of kernels ({error!r}); {BUILD}."
+        raise KernelError(f"{folder.name}/manifest.json is no manifest of kernels ({error!r}); {BUILD}."
                           ) from error
     if not known:
-        raise KernelError(f"Vulkan: {folder.name}/manifest.json lists no kernel; {BUILD}.")
+        raise KernelError(f"{folder.name}/manifest.json lists no kernel; {BUILD}.")
     return manifest
 
 
@@ -99,18 +100,18 @@ def check_files(folder: Path) -> None:
     """Raise KernelError if a folder of kernels is incomplete; check it once."""
     for kernel, entry in read_manifest(folder)["kernels"].items():
         if lacking := sorted(Entry.__required_keys__ - entry.keys()):
-            raise KernelError(f"Vulkan: {folder.name}/manifest.json does not say {', '.join(lacking)} of kernel "
+            raise KernelError(f"{folder.name}/manifest.json does not say {', '.join(lacking)} of kernel "
                               f"{kernel}, as another version of ag has made it; {BUILD}.")
         for path in _file(folder, kernel), *([_file(folder, f"{kernel}.fixed")] if entry["fixed"] else []):
             with path.open("rb") as file:
                 if file.read(len(_SPIRV)) != _SPIRV:
-                    raise KernelError(f"Vulkan: {path.name} is no SPIR-V; {BUILD}.")
+                    raise KernelError(f"{path.name} is no SPIR-V; {BUILD}.")
 
 
 def _file(folder: Path, kernel: str) -> Path:
     path = folder / f"{kernel}.spv"
     if not path.is_file():
-        raise KernelError(f"Vulkan: the manifest lists kernel {kernel} and its file is not there; {BUILD}.")
+        raise KernelError(f"the manifest lists kernel {kernel} and its file is not there; {BUILD}.")
     return path
 
 
@@ -137,7 +138,7 @@ def _compare(kernel: str, sha256: str) -> None:
     """Compare with the shader, once: hashing takes as long as planning a launch."""
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
     if builder is not None and builder.source_hash(shader) != sha256:
-        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {BUILD}.")
+        raise KernelError(f"the compiled kernel {kernel} does not come from what is in shaders/ now; {BUILD}.")
 
 
 @lru_cache(maxsize=1)
@@ -154,7 +155,7 @@ def files_of(kernel: str) -> list[Path]:
     return sorted(_SPV.glob(f"{kernel}.*spv"))
 
 
-def check_kernels() -> None:
+def check_build() -> None:
     """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
     check_files(_SPV)
 

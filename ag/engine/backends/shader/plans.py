@@ -114,7 +114,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     chain = cast(Chain, dict(params).get("chain", ()))
     for name in (primitive.name, *(function for function, *_ in chain)):
         if name not in kernels:
-            raise KernelError(f"Vulkan: primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
+            raise KernelError(f"primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
                               f"shaders/functions.glsl, and {BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
@@ -123,7 +123,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     refuse_stale(kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
-        raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
+        raise KernelError(f"kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
                           f"the names and their order must be equal.")
     constants = {c["name"]: c["default"] for c in entry["spec"]}
     needs = needs_of(entry)
@@ -210,7 +210,7 @@ def _grid(entry: Entry, values: Params) -> Grid:
         axes = [-(-prod(axes) // rows), rows]
     x, y, z = (*axes, 1, 1)[:3]
     if max(x, y, z) > MOST_GROUPS:
-        raise KernelError(f"Vulkan: a grid of {x} x {y} x {z} workgroups is too large; {MOST_GROUPS} per axis are "
+        raise KernelError(f"a grid of {x} x {y} x {z} workgroups is too large; {MOST_GROUPS} per axis are "
                           f"possible. Use smaller tensors.")
     return (x, y, z) if x and y and z else (0, 0, 0)
 

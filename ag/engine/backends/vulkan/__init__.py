@@ -1,10 +1,10 @@
 """The Vulkan backend, on Kompute, whose binding `_kp` is loaded when devices are listed or opened."""
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.shader.manifest import check_kernels
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.devices import DRIVERS, find, no_room, preferred
 from ag.engine.backends.vulkan.examination import drivers
+from ag.engine.backends.vulkan.kp import check_kernels
 from ag.engine.registry import register_backend
 from ag.errors import ArenaError
 

@@ -15,13 +15,12 @@ import numpy as np
 from ag.engine.arena import Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
 from ag.engine.backends.shader.autotune import Tune, tried
-from ag.engine.backends.shader.manifest import check_kernels
 from ag.engine.backends.shader.plans import Plan
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.devices import DRIVERS, largest_block, largest_segment, spare_bytes
 from ag.engine.backends.vulkan.examination import examined
-from ag.engine.backends.vulkan.kp import Tensor
+from ag.engine.backends.vulkan.kp import Tensor, check_kernels
 from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
 from ag.engine.backends.vulkan.stream import Budget, Command, Recorded, Recorder, Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words

@@ -6,14 +6,15 @@ third_party/kp/README.md describes its calls.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ag.engine.backends.shader.manifest import Limits, not_built
-from ag.errors import AgError, ArenaError, DeviceError
+from ag.engine.backends.shader.manifest import Limits, check_build, not_built
+from ag.errors import AgError, ArenaError, DeviceError, KernelError
 from ag.version import install_line
 
 _EXTENSION = f"{__package__}._kp"
@@ -115,8 +116,17 @@ def kompute() -> ModuleType:
     try:
         return importlib.import_module(_EXTENSION)
     except ImportError as error:
-        raise DeviceError(f"Vulkan: this installation of ag has no Vulkan extension ({not_built() or error}); a wheel "
-                          f"has it (`{install_line()}`), and `pip install .` in a clone builds it.") from error
+        why = not_built(Path(__file__).parent) or error
+        raise DeviceError(f"Vulkan: this installation of ag has no Vulkan extension ({why}); a wheel has it "
+                          f"(`{install_line()}`), and `pip install .` in a clone builds it.") from error
+
+
+def check_kernels() -> None:
+    """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
+    try:
+        check_build()
+    except KernelError as error:
+        raise KernelError(f"Vulkan: {error}") from error
 
 
 class Faults:

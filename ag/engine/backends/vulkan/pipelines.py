@@ -149,7 +149,10 @@ class Kernels:
         for address in addresses:
             bits |= address
         signs = signs_of(params) if 0.0 in params.values() or "chain" in params else ()
-        plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs)
+        try:
+            plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs)
+        except KernelError as error:
+            raise KernelError(f"Vulkan: {error}") from error
         if plan.needs.turns:  # depends on the shapes; the rest was checked with the pipeline
             self._refuse_what_does_not_fit(plan)
         return plan
