@@ -77,10 +77,8 @@ class VulkanProgram:
         recorder = self._backend.recorder
         most = recorder.budget.seconds
         key = recorder.timing, most
-        if key not in self._built:
-            for timing, limit in list(self._built):
-                if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or of another limit
-                    self._built.pop((timing, limit), None)
+        if key not in self._built:  # those of an earlier profile, or of another limit, go
+            self._built = {k: v for k, v in self._built.items() if not isinstance(k[0], Stopwatch) and k[1] == most}
         built = self._built.setdefault(key, [])
         if not built or (built[0][1] and recorder.runs(built[0][1][-1])):
             if len(built) < _IN_TURN:

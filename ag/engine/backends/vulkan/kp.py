@@ -1,7 +1,4 @@
-"""Load Kompute's binding `kp`, the compiled extension `_kp`; give its types, and translate its errors.
-
-third_party/kp/README.md describes its calls.
-"""
+"""Load Kompute's binding `kp` (third_party/kp/README.md), give its types, and translate its errors."""
 
 from __future__ import annotations
 
