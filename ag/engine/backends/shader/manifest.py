@@ -23,10 +23,10 @@ _LAVAPIPE = 13  # its VkDriverId
 _TURNS = 65_000  # before Mesa 25 it ended all loops of an invocation after 65,535; short loops take some
 
 
-def not_built(folder: Path) -> str:
-    """Return what the build could not make in a folder, and why; empty without a note."""
-    note = folder / _NOTE
-    return "; ".join(note.read_text("utf-8").splitlines()) if note.is_file() else ""
+def not_built(*folders: Path) -> str:
+    """Return what the build could not make here and in these folders, and why; empty without a note."""
+    notes = [folder / _NOTE for folder in (_HERE, *folders)]
+    return "; ".join(line for note in notes if note.is_file() for line in note.read_text("utf-8").splitlines())
 
 
 class Operand(TypedDict):
@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of the kernels in a folder."""
     path = folder / "manifest.json"
     if not path.is_file():
-        why = f" ({why})" if (why := not_built(_HERE)) else ""
+        why = f" ({why})" if (why := not_built()) else ""
         raise KernelError(f"no compiled kernels were found in {folder.name}/{why}; {BUILD}.")
     try:
         manifest: Manifest = json.loads(path.read_text("utf-8"))
