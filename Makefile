@@ -62,7 +62,7 @@ wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wh
 	@$(run) tools/check_wheel.py dist/*.whl
 
 clean:  ## remove everything that was made
-	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/vulkan/spv ag/engine/backends/cpu/built
+	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/shader/spv ag/engine/backends/cpu/built
 	find ag -name '_*.so' -delete -o -name not_built.txt -delete
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

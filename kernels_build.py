@@ -26,7 +26,7 @@ from zlib import crc32
 
 ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
-OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
+OUT = ROOT / "ag" / "engine" / "backends" / "shader" / "spv"
 
 FORMAT = 9  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes

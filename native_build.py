@@ -26,7 +26,7 @@ import kernels_build
 
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
-VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
+VULKAN, SHADER, CPU = (Path("ag", "engine", "backends", name) for name in ("vulkan", "shader", "cpu"))
 NATIVE = Path("ag", "native")
 NOTE = "not_built.txt"
 
@@ -58,7 +58,7 @@ def compile_shaders() -> str:
 
 
 STEPS = (
-    Step("kernels", VULKAN, kernels_build.OUT.name, compile_shaders),
+    Step("kernels", SHADER, kernels_build.OUT.name, compile_shaders),
     Step("kernels", CPU, cpu_kernels.OUT.name, cpu_kernels.update),
 )
 

@@ -39,7 +39,7 @@ def ffma_on_vulkan(backend: Any, quick: bool) -> float:
     """FLOP/s of the kernel, by device timestamps: the best of five, with a launch of about 20 ms."""
     import numpy as np
 
-    from ag.engine.backends.vulkan.loader import DRIVERS
+    from ag.engine.backends.vulkan.devices import DRIVERS
 
     device = DRIVERS.manager(int(backend.name.partition(":")[2]))
     period = device.get_device_properties()["timestamp_period"] * 1e-9

@@ -8,7 +8,7 @@
 layout(constant_id = 0) const uint blocks = 4;   // of 32 features: at least d and dv
 layout(constant_id = 1) const uint dropped = 0;  // whether there is dropout
 // The first operands of products() stay in shared memory while a workgroup walks: as many as it has room for
-// (Tiles.held in ag/engine/backends/vulkan/products/tiles.py).  The others are loaded again for each tile.
+// (Tiles.held in ag/engine/backends/shader/tiles.py).  The others are loaded again for each tile.
 layout(constant_id = 2) const uint held = 0;
 layout(constant_id = 3) const uint vector = 0;   // whether four neighbouring times are a quad
 

@@ -1,6 +1,6 @@
 // Tiles of a product of matrices: which one a workgroup makes, and how large slices of the operands are.  Used by
 // product.glsl and cooperative.glsl.  The sizes are specialization constants, of which
-// ag/engine/backends/vulkan/products/tiles.py and cooperative.py have the values.
+// ag/engine/backends/shader/tiles.py and vulkan/cooperative.py have the values.
 #define TILES
 #ifdef FIXED  // for software drivers: sizes known to the compiler, which so can unroll what uses them most
 #define SIZE(id) const uint

@@ -1,7 +1,7 @@
 // Grids of one dimension in which an invocation takes several elements in turn: a workgroup has `turns` times as many
 // elements as invocations, and in each turn neighbours take neighbouring ones.  With 128 invocations and 2 turns,
 // workgroup 1 takes the elements 256 to 383, and then 384 to 511.  A card starts about one workgroup per nanosecond, so
-// those of one turn would leave its memory idle (ag/engine/backends/vulkan/products/tiles.py chooses).
+// those of one turn would leave its memory idle (ag/engine/backends/shader/tiles.py chooses).
 // A kernel with other specialization constants defines TURNS, the number of this one, before.
 #include "index.glsl"
 #ifndef TURNS

@@ -2,7 +2,7 @@
 // q[axis] = q[axis - 1] / (the size of axis - 1), an operand moves by a step for each q:
 //     word = at + q[0] step[0] + q[1] step[1] + ...
 // A step is the stride along the axis, less what the axis inside of it has moved: so there is no remainder, and no
-// quotient where there is one axis.  The backend computes them (ag/engine/backends/vulkan/quotients.py).
+// quotient where there is one axis.  The backend computes them (ag/engine/backends/shader/plans.py).
 // A loop over axes says that they are at most MAX_DIMS, so that drivers can unroll it.
 #include "quotient.glsl"
 

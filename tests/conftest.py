@@ -20,7 +20,7 @@ from helpers import forked
 from helpers.devices import VULKAN, vulkan_device
 
 import ag
-from ag.engine.backends.vulkan.kp_types import Words
+from ag.engine.backends.vulkan.kp import Words
 from ag.engine.backends.vulkan.transfers import Transfers
 
 TESTS = Path(__file__).parent

@@ -35,7 +35,7 @@ import kernels_build  # noqa: E402
 
 COPIED = ("ag", "shaders", "third_party/kp/fault", "tests", "tools", "docs", "examples", "benchmarks", "pyproject.toml",
           "kernels_build.py", "README.md", "CHANGELOG.md", "Makefile")
-SPV = "ag/engine/backends/vulkan/spv"
+SPV = "ag/engine/backends/shader/spv"
 LIMIT_S = 300  # of one run of pytest
 # Runs pytest with the arguments of each line, in a fork that need not import it and numpy, and prints its number first.
 SERVER = """

@@ -40,7 +40,9 @@ def test_the_table_is_in_order_and_about_what_is_there() -> None:
 SEEDED = {  # module, a line to add, what is said
     "a higher room": ("ag.engine.kernels.matmul", "from ag.autograd.tape import backward", "may not"),
     "siblings": ("ag.engine.compile.graph", "from ag.engine.backends.cpu import backend", "may not"),
-    "two backends": ("ag.engine.backends.cpu.backend", "import ag.engine.backends.vulkan.loader", "may not"),
+    "two backends": ("ag.engine.backends.cpu.backend", "import ag.engine.backends.vulkan.devices", "may not"),
+    "what backends share and one of them": (
+        "ag.engine.backends.shader.plans", "import ag.engine.backends.vulkan.devices", "may not"),
     "replicas and shards": ("ag.parallel.replicas.zero", "import ag.parallel.sharded.pipeline", "may not"),
     "for type checkers only": ("ag.engine.buffer", "if TYPE_CHECKING:\n    import ag.autograd.tensor", "may not"),
     "inside a function": ("ag.engine.arena", "def f():\n    import ag.nn.layer", "may not"),

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import kernels_build  # noqa: E402
 
 BACKEND = "ag/engine/backends/vulkan/"
-KERNELS = f"{BACKEND}spv/"
+KERNELS = "ag/engine/backends/shader/spv/"
 EXTENSIONS = {name: re.compile(rf"{folder}{name}\.[^/]*(so|pyd)")
               for folder, name in ((BACKEND, "_kp"), ("ag/native/", "_code"))}
 IN_C = "ag/engine/backends/cpu/built/"

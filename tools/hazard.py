@@ -7,7 +7,7 @@ tools/test.sh; of ag it knows only where the binding is.
 
 import numpy as np
 
-from ag.engine.backends.vulkan.loader import kompute
+from ag.engine.backends.vulkan.kp import kompute
 
 kp = kompute()
 

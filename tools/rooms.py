@@ -28,7 +28,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "kernels": ("errors", "core"),
     "compile": ("errors", "core", "kernels"),
     "backends.cpu": ("errors", "core", "kernels"),
-    "backends.vulkan": ("errors", "core", "kernels"),
+    "backends.shader": ("errors", "core", "kernels"),
+    "backends.vulkan": ("errors", "core", "kernels", "backends.shader"),
     "services": ("errors", "core", "kernels"),  # backends are loaded by name, on first use
     "autograd": _ENGINE,
     "capture": (*_ENGINE, "autograd", "compile"),
@@ -185,7 +186,8 @@ def circles(modules: Mapping[str, str]) -> list[list[str]]:
 _WIDTH, _HEIGHT, _GAP, _FLOOR = 156, 32, 18, 76
 _ABOUT = {
     "errors": "errors, names", "core": "engine: core", "services": "engine: services", "kernels": "engine/kernels",
-    "compile": "engine/compile", "backends.cpu": "engine/backends/cpu", "backends.vulkan": "engine/backends/vulkan",
+    "compile": "engine/compile", "backends.cpu": "engine/backends/cpu", "backends.shader": "engine/backends/shader",
+    "backends.vulkan": "engine/backends/vulkan",
     "comm": "parallel/comm", "replicas": "parallel/replicas", "sharded": "parallel/sharded",
     "trainer": "parallel/trainer", "elastic": "parallel/elastic",
 }

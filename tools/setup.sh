@@ -166,7 +166,7 @@ build_cpu_kernels() {
 
 build_kernels() {
     has_glslang && has_spirv || return 0  # already reported
-    if [ -e ag/engine/backends/vulkan/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then
+    if [ -e ag/engine/backends/shader/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then
         return
     fi
     say "building the Vulkan kernels"

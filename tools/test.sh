@@ -10,7 +10,7 @@ folder=$PWD/.make/test
 not_run=77  # a leg's status when a piece is missing; setup.sh has said which
 
 have_vulkan() {
-    [ -n "$(test_drivers)" ] && [ -e ag/engine/backends/vulkan/spv/manifest.json ] && .venv/bin/python -c 'import ag.engine.backends.vulkan._kp' 2>/dev/null
+    [ -n "$(test_drivers)" ] && [ -e ag/engine/backends/shader/spv/manifest.json ] && .venv/bin/python -c 'import ag.engine.backends.vulkan._kp' 2>/dev/null
 }
 
 # The drivers behind vulkan:0 and vulkan:1: tests fail where AG_TEST_ICDS names one that does not work, and skip the

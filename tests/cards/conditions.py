@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from ag.engine.backend import Backend, DeviceInfo
-from ag.engine.backends.vulkan import launch_cache, pipelines
+from ag.engine.backends.shader.tiles import tiles_of
+from ag.engine.backends.vulkan import pipelines, stream
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.products.tiles import tiles_of
-from ag.engine.backends.vulkan.stream import commands as of_stream
-from ag.engine.backends.vulkan.stream import recorder
-from ag.engine.backends.vulkan.stream.commands import HazardTracker
+from ag.engine.backends.vulkan.stream import HazardTracker, Recorder
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
 from ag.engine.shape import Shape
@@ -89,19 +87,19 @@ class Barriers:
 @contextmanager
 def order_between_barriers(order: str, seed: int = 1) -> Iterator[list[int]]:
     """Commands between two barriers run in another order; yields the sizes of the groups that there were."""
-    build, chance, sizes = recorder.Recorder.build, random.Random(seed), list[int]()
+    build, chance, sizes = Recorder.build, random.Random(seed), list[int]()
 
-    def rearranged(self: recorder.Recorder, commands: list[Any], *more: Any) -> Any:
+    def rearranged(self: Recorder, commands: list[Any], *more: Any) -> Any:
         groups = groups_of(commands)
         for group in groups:
             ORDERS[order](chance, group)
             sizes.append(len(group))
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(of_stream, "HazardTracker", lambda: Barriers([len(group) for group in groups]))
+            inner.setattr(stream, "HazardTracker", lambda: Barriers([len(group) for group in groups]))
             return build(self, [command for group in groups for command in group], *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, "build", rearranged)
+        patch.setattr(Recorder, "build", rearranged)
         yield sizes
 
 
@@ -119,7 +117,7 @@ def poisoned_memory() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VulkanBackend, "alloc", poisoned)
-        patch.setattr(launch_cache, "_code", None)  # which allocates by itself; of devices that are opened meanwhile
+        patch.setattr(pipelines, "_code", None)  # which allocates by itself; of devices that are opened meanwhile
         yield
 
 

@@ -27,7 +27,7 @@ from helpers.devices import built_layers  # noqa: E402
 
 import ag  # noqa: E402
 from ag import nn, ops, optim  # noqa: E402
-from ag.engine.backends.vulkan.stream.commands import seconds_of  # noqa: E402
+from ag.engine.backends.shader.plans import seconds_of  # noqa: E402
 from ag.engine.device import backend_of  # noqa: E402
 
 VOCABULARY, WIDTH, HEADS = 50257, 768, 12

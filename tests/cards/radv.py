@@ -19,14 +19,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-import ag.engine.backends.vulkan
+import ag.engine.backends.shader
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, has_few_registers, tiles_of
+from ag.engine.backends.shader.tiles import TILES, Tiles, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv import Mode, modes_of, with_modes
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.target import Target
 
-SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
+SPV = Path(ag.engine.backends.shader.__file__).parent / "spv"
 SOURCE = Path(__file__).with_name("statistics.c")
 ROOTS = (Path("/usr/share"), Path("/usr/local/share"), Path("/etc"))
 NEWER = Path(__file__).parents[2] / ".drivers" / "mesa"  # into which packages of a newer Mesa are unpacked

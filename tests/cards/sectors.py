@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from cards.interpreter import Array, Workgroup, parsed
 
-import ag.engine.backends.vulkan
-from ag.engine.backends.vulkan import plans
-from ag.engine.backends.vulkan.products.tiles import TILES, Rate, Tiles
+import ag.engine.backends.shader
+from ag.engine.backends.shader import plans
+from ag.engine.backends.shader.tiles import TILES, Rate, Tiles
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window
 
-SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
+SPV = Path(ag.engine.backends.shader.__file__).parent / "spv"
 SECTOR, LANES = 32, 32
 UNITS = 132  # of the card whose choices count: how many elements an invocation takes
 SHARED, ROOM = 48 << 10, 164 << 10  # and how many bytes of shared memory a workgroup may have, and a unit has

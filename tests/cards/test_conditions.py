@@ -17,7 +17,7 @@ from cards.conditions import CARDS, ORDERS, order_between_barriers, poisoned_mem
 from golden.entries import measured
 
 import ag
-from ag.engine.backends.vulkan.stream import commands
+from ag.engine.backends.vulkan import stream
 from ag.engine.device import backend_of
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_same_bits(condition: str, name: str, lavapipe: str) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_missing_barrier_would_be_seen(order: str, lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     want = undisturbed("W1 captured", lavapipe)
-    monkeypatch.setattr(commands, "_overlap", lambda some, others: False)
+    monkeypatch.setattr(stream, "_overlap", lambda some, others: False)
     with order_between_barriers(order) as groups:
         assert measured("W1 captured", lavapipe) != want
     assert max(groups) > 4

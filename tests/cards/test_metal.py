@@ -14,7 +14,7 @@ from cards.interpreter import instructions
 from cards.radv import KERNELS, SPV
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.products.tiles import tiles_of
+from ag.engine.backends.shader.tiles import tiles_of
 from ag.engine.backends.vulkan.spirv import with_addresses
 from ag.engine.kernels.attention import attention
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cards import radv
 
-from ag.engine.backends.vulkan.products.cooperative import CooperativeTile
-from ag.engine.backends.vulkan.products.tiles import TILES, has_few_registers
+from ag.engine.backends.shader.tiles import TILES, has_few_registers
+from ag.engine.backends.vulkan.cooperative import CooperativeTile
 from ag.engine.target import Target
 
 LEAST_WAVES = 2  # per SIMD, in what is chosen: while one waits for memory, another computes

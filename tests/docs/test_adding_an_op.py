@@ -17,7 +17,7 @@ from ag.engine.backends.cpu.library import library
 pytestmark = pytest.mark.slow  # it copies the repository
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-SPIRV = Path("ag", "engine", "backends", "vulkan", "spv")
+SPIRV = Path("ag", "engine", "backends", "shader", "spv")
 NAMES = "ag/ops/__init__.py"
 KERNELS, SHADERS, OPS, ROWS = FILES = (
     "ag/engine/kernels/activation.py", "shaders/functions.glsl", "ag/ops/activation.py",

@@ -29,8 +29,7 @@ from ag.engine.device import backend_of
 ENGINE = Path(ag.__file__).parent / "engine"
 FILES = {str(ENGINE / name) for name in (
     "arena.py", "backend.py", "buffer.py", "random.py", "cpu_threads.py", "backends/cpu/backend.py",
-    "backends/vulkan/backend.py", "backends/vulkan/stream/recorder.py", "backends/vulkan/pipelines.py",
-    "backends/vulkan/stream/commands.py", "kernels/random.py")}
+    "backends/vulkan/backend.py", "backends/vulkan/stream.py", "backends/vulkan/pipelines.py", "kernels/random.py")}
 SAMPLES = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
 
 

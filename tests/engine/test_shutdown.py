@@ -19,7 +19,7 @@ from helpers.probe import patience
 import ag
 from ag.engine import device as devices
 from ag.engine.backends.cpu.backend import NumpyBackend, quiet
-from ag.engine.backends.vulkan.loader import DRIVERS
+from ag.engine.backends.vulkan.devices import DRIVERS
 from ag.engine.device import backend_of
 
 
@@ -81,7 +81,7 @@ def test_what_was_on_a_closed_device_keeps_no_driver(vulkan: str, monkeypatch: p
     captured = ag.ag_capture(lambda x: layer(x) + x)
     kept = [x + x, *(captured(x) for _ in range(4))]
     backend: Any = backend_of(vulkan)
-    parts = [weakref.ref(part) for part in (backend.recorder, backend._kernels, backend._manager._manager)]
+    parts = [weakref.ref(part) for part in (backend.recorder, backend._kernels, backend._manager.bare)]
     ag.ag_shutdown()
     assert [part() for part in parts] == [None] * 3
     with expect_error("a tensor of a closed device", ag.DeviceError, "closed by ag_shutdown"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from table.rows import Array
 
-from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.shader.tiles import TILES
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Primitive

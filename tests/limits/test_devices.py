@@ -12,9 +12,8 @@ from limits.conftest import Limited
 
 import ag
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.loader import driver_version
-from ag.engine.backends.vulkan.selection import Listed, find, preferred
+from ag.engine.backends.vulkan.devices import Listed, driver_version, find, preferred
+from ag.engine.backends.vulkan.kp import Properties
 
 KINDS = {"integrated": 1, "discrete": 2, "virtual": 3, "cpu": 4}
 CHOSEN = """

@@ -8,10 +8,10 @@ import pytest
 from limits.conftest import Limited
 
 import ag
-from ag.engine.backends.vulkan.kernel_files import read_manifest
+from ag.engine.backends.shader.manifest import read_manifest
 from ag.engine.backends.vulkan.spirv import code_of, modes_of, read, with_addresses, with_modes
 
-FILES = sorted((Path(ag.__file__).parent / "engine/backends/vulkan/spv").glob("*.spv"))
+FILES = sorted((Path(ag.__file__).parent / "engine/backends/shader/spv").glob("*.spv"))
 # Numbers of SPIR-V's capabilities: the feature that each needs, as Manager.features() calls it; "" for none, or for a
 # property that is asked for.
 CAPABILITIES = {
@@ -32,7 +32,7 @@ PLACES = {
 }
 EXTENSIONS = {"VK_EXT_subgroup_size_control", "VK_KHR_cooperative_matrix", "VK_KHR_shader_bfloat16"}
 OPENED = """
-from ag.engine.backends.vulkan.loader import kompute
+from ag.engine.backends.vulkan.kp import kompute
 manager = kompute().Manager(int(DEVICE.removeprefix("vulkan:")))
 said["features"], said["enabled"] = manager.features(), sorted(manager.enabled())
 """

@@ -17,8 +17,8 @@ from limits.conftest import Limited
 
 import ag
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.shader.manifest import kernel_state
 from ag.engine.backends.vulkan.pipelines import Kernels
-from ag.engine.backends.vulkan.plans import kernel_state
 
 ROOT = Path(__file__).parents[2]
 DISCRETE = 2
@@ -36,7 +36,7 @@ chosen = [tiles.choose(rows, cols, 1) for rows in (4, 64, 256, 2048) for cols in
 said["most"] = [max(t.shared_bytes for t in chosen), max(t.threads for t in chosen)]
 said["kinds"] = sorted(kind for kind, _ in tiles.rates)
 said["heads"] = device.target.longest_sequence > 0
-from ag.engine.backends.vulkan import plans
+from ag.engine.backends.shader import plans
 from ag.engine.kernels.attention import attention, attention_grad
 given = {"heads": 1, "factor": 1.0, "causal": False, "rate": 0.0}
 x, row = (32, 64, 1), (1, 64, 1)

@@ -10,8 +10,8 @@ from helpers.devices import expect_reported
 from limits.conftest import Limited
 
 import ag
-from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
+from ag.engine.backends.vulkan.devices import largest_block, largest_segment, spare_bytes
+from ag.engine.backends.vulkan.kp import Properties
 
 MIB = 1 << 20
 MODEL = """

@@ -15,16 +15,16 @@ LOCAL, SEEN, CACHED, FLUSHED = 1, 7, 15, 3
 STAGING = f"{16 * GIB}:6:14"  # of the host, and cached
 
 WAYS = """
+from ag.engine.backends.vulkan.stream import Copy
 from ag.engine.device import backend_of
-device = backend_of(DEVICE)
-transfers, staged = device.transfers, []
-copy = transfers._copy
+device, staged = backend_of(DEVICE), []
+record = device.recorder.record
 
-def counting(*arguments, **more):
-    staged.append(arguments[2][2])
-    copy(*arguments, **more)
+def counting(command):
+    staged.extend([command.region[2]] if isinstance(command, Copy) else [])
+    record(command)
 
-transfers._copy = counting
+device.recorder.record = counting
 
 def way(nbytes):
     values = np.arange(nbytes // 4, dtype=np.float32)

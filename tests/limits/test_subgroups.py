@@ -9,8 +9,8 @@ from limits.conftest import Limited
 
 FULL = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 MADE = """
-from ag.engine.backends.vulkan.limits import Needs
-from ag.engine.backends.vulkan.products.tiles import Tile, Tiles
+from ag.engine.backends.shader.manifest import Needs
+from ag.engine.backends.shader.tiles import Tile, Tiles
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.matmul import matmul
@@ -49,13 +49,12 @@ def test_what_the_driver_is_told(limited: Limited, tmp_path: Path, without: str)
 
 
 REFUSED = """
-from pathlib import Path
-import ag.engine.backends.vulkan as vulkan
+from ag.engine.backends.shader.manifest import spirv_of
 from ag.engine.device import backend_of
 
 manager = backend_of(DEVICE)._manager
 said["sizes"] = manager.get_device_properties()["required_subgroup_sizes"]
-spirv = (Path(vulkan.__file__).parent / "spv" / "copy.spv").read_bytes()
+spirv = spirv_of("copy")
 none = np.zeros(0, np.uint32)
 try:
     manager.algorithm([manager.arena(4)], spirv, (1, 1, 1), none, none, 12)

@@ -53,8 +53,8 @@ def test_a_processor_has_one(limited: Limited) -> None:
 
 
 ASKED = """
-from ag.engine.backends.vulkan.loader import DRIVERS
-from ag.engine.backends.vulkan.products.tiles import units_of
+from ag.engine.backends.vulkan.devices import DRIVERS
+from ag.engine.backends.shader.tiles import units_of
 (found,) = DRIVERS.listed()
 said["name"], said["units"], said["used"] = found.info.description, found.info.units, units_of(found.info)
 """

@@ -259,9 +259,8 @@ HANDLER = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from helpers.interrupts import at_place
-from ag.engine.backends.vulkan import transfers
-from ag.engine.backends.vulkan.stream import recorder as recorder_file, transfer_queue
-FILES = {{module.__file__ for module in (recorder_file, transfer_queue, transfers)}}
+from ag.engine.backends.vulkan import stream, transfer_queue, transfers
+FILES = {{module.__file__ for module in (stream, transfer_queue, transfers)}}
 n = (2 << 20) + 3
 first, second, third, other = (np.arange(n, dtype=np.float32) * k for k in (1, -1, 2, 3))
 x, z = backend.alloc((n,), F32), backend.alloc((n,), F32)

@@ -138,7 +138,7 @@ def test_a_wrong_wheel_is_refused(files: Files, tmp_path: Path, defect: str) -> 
 
 
 def test_a_wheel_for_the_cpu_must_say_why(files: Files, tmp_path: Path) -> None:
-    bare = {name: text for name, text in files.items() if "/vulkan/spv/" not in name and "linux-gnu" not in name}
+    bare = {name: text for name, text in files.items() if "/shader/spv/" not in name and "linux-gnu" not in name}
     assert faults(bare, tmp_path, cpu_only=True) == ["it should have no extension and say why"]
     assert faults({**bare, f"{check_wheel.BACKEND}not_built.txt": "extension: no"}, tmp_path, cpu_only=True) == []
 

@@ -12,8 +12,8 @@ from helpers.devices import WITHOUT_EXTENSION, run_code
 
 import ag
 from ag.engine.backend import Finding
-from ag.engine.backends.vulkan import driver_files as module
-from ag.engine.backends.vulkan.driver_files import DriverFile, Key, driver_files, file_of
+from ag.engine.backends.vulkan import examination as module
+from ag.engine.backends.vulkan.examination import DriverFile, Key, driver_files, file_of
 from ag.engine.device import backend_of
 
 pytestmark = pytest.mark.slow  # also because layers, as in the leg for synchronization, say things of their own
@@ -92,7 +92,7 @@ def test_a_driver_that_finds_no_card(lavapipe: str) -> None:
 def test_without_the_extension() -> None:
     said = run_code("from ag.engine.registry import drivers\nsaid['drivers'] = [x.found for x in drivers()]\n"
                     f"sys.modules[{WITHOUT_EXTENSION.rpartition('[')[2].partition(']')[0]}] = None\n"
-                    "from ag.engine.backends.vulkan.driver_files import driver_files\ndriver_files.cache_clear()\n"
+                    "from ag.engine.backends.vulkan.examination import driver_files\ndriver_files.cache_clear()\n"
                     "said['without'] = driver_files()")
     assert said["without"] == []
 

@@ -17,7 +17,7 @@ from helpers.probe import patience
 
 import ag
 from ag.engine.backend import Backend, Event
-from ag.engine.backends.vulkan.stream.timestamps import Counter as TickCounter
+from ag.engine.backends.vulkan.stream import Counter as TickCounter
 from ag.engine.device import backend_of
 
 

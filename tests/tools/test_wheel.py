@@ -68,7 +68,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository as git has it, as far as names tell: nothing in it was made."""
     folder = tmp_path_factory.mktemp("clone") / "ag"
     shutil.copytree(ROOT, folder, ignore=NOT_COPIED)
-    for made in ("vulkan/spv", "cpu/built"):
+    for made in ("shader/spv", "cpu/built"):
         shutil.rmtree(folder / "ag" / "engine" / "backends" / made, ignore_errors=True)
     return folder
 
@@ -164,7 +164,7 @@ def test_the_tests_of_the_source_archive_run(archive: Path, tmp_path: Path) -> N
     (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
     wanted = {"Makefile", "CHANGELOG.md", "LICENSE", "docs/architecture.md", "examples/dp_iris.py", "tests/conftest.py",
                "tests/golden/golden.json", "tools/setup.sh", "third_party/kp/kp-0.9.0.tar.gz", "third_party/kp/NOTICE",
-               "benchmarks/bench_step.py", "ag/engine/backends/vulkan/spv/manifest.json"}
+               "benchmarks/bench_step.py", "ag/engine/backends/shader/spv/manifest.json"}
     assert [name for name in sorted(wanted) if not (source / name).is_file()] == []
     stray = [path for pattern in ("*.so", "*.pyc", "not_built.txt") for path in source.rglob(pattern)]
     assert stray == []

@@ -24,7 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-MADE = ("ag/engine/backends/vulkan/spv", "ag/engine/backends/cpu/built", "benchmarks/spv")  # which git does not have
+MADE = ("ag/engine/backends/shader/spv", "ag/engine/backends/cpu/built", "benchmarks/spv")  # which git does not have
 KEPT = ("tests", "benchmarks", "pyproject.toml", "kernels_build.py", "shaders")  # the last two for the tests
 NEEDED = ("numpy", "pyyaml", "safetensors", "threadpoolctl", "tqdm", "pytest", "hypothesis")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")

@@ -14,12 +14,12 @@ import pytest
 from helpers.tiled import normal, on
 
 import ag
-from ag.engine.backends.vulkan import cache_files
+from ag.engine.backends.shader import autotune as tune
+from ag.engine.backends.shader import cache_files
+from ag.engine.backends.shader.autotune import Choices, Tune, choices_of, class_of
+from ag.engine.backends.shader.plans import Product
+from ag.engine.backends.shader.tiles import TILES, Tiles
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.plans import Product
-from ag.engine.backends.vulkan.products import autotune as tune
-from ag.engine.backends.vulkan.products.autotune import Choices, Tune, choices_of, class_of
-from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
@@ -53,7 +53,7 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = {"fixed": 3.0, "S": 2.0, "V": 1.0}
         self.timed: list[str] = []
-        monkeypatch.setattr(tune, "seconds_of", self._seconds)
+        monkeypatch.setattr(tune, "time_of", self._seconds)
         monkeypatch.setattr(tune, "TILES", {kind: TILES[kind] for kind in ("S", "V")})
 
     def _seconds(self, _recorder: Any, command: Any) -> float:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from helpers.fuzz import mutations
 
-from ag.engine.backends.vulkan import cache_files, pipelines
-from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, fault_of_folder, read_cache, write_cache
+from ag.engine.backends.shader import autotune, cache_files
+from ag.engine.backends.shader.autotune import Choices
+from ag.engine.backends.shader.cache_files import CacheError, cache_folder, fault_of_folder, read_cache, write_cache
+from ag.engine.backends.vulkan import pipelines
 from ag.engine.backends.vulkan.pipelines import _HEADER, _MAGIC, KeptPipelines
-from ag.engine.backends.vulkan.products import autotune
-from ag.engine.backends.vulkan.products.autotune import Choices
 
 FILE = "device.json"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="Windows has no owners and modes of files")

@@ -18,11 +18,12 @@ from helpers.tiled import blank, normal, on
 
 import ag
 import kernels_build
-from ag.engine.backends.vulkan import plans as kernels
-from ag.engine.backends.vulkan.products import cooperative
-from ag.engine.backends.vulkan.products.autotune import choices_of
-from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles, sizes_of
-from ag.engine.backends.vulkan.products.tiles import Tiles
+from ag.engine.backends.shader import manifest as kernels
+from ag.engine.backends.shader.autotune import choices_of
+from ag.engine.backends.shader.plans import planned, product_of
+from ag.engine.backends.shader.tiles import Tiles
+from ag.engine.backends.vulkan import cooperative
+from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
 from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.elementwise import add
@@ -180,7 +181,7 @@ def injected(swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
         times = itertools.cycle([seconds, 1.0])  # of this kernel, and of the usual one
         monkeypatch.setattr(backend, "command", command)
-        monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
+        monkeypatch.setattr(cooperative, "time_of", lambda recorder, command: next(times))
         monkeypatch.setattr(cooperative, "warm_up", lambda recorder, command: None)
         return backend
 
@@ -286,11 +287,11 @@ def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         backend._cooperative._sizes = sizes_of(matrices, FLOAT16)
     elif kernels.kernel_state("matmul_coop") != "compiled":
         pytest.skip("the kernels were compiled by tools that do not know cooperative matrices")
-    for cache in (kernels.manifest, kernels.planned, kernels.product_of):
+    for cache in (kernels.manifest, planned, product_of):
         cache.cache_clear()
     yield backend
     backend.synchronize()
-    for cache in (kernels.manifest, kernels.planned, kernels.product_of):
+    for cache in (kernels.manifest, planned, product_of):
         cache.cache_clear()
 
 
@@ -299,7 +300,7 @@ def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 def test_the_kernels_are_right(matrix_device: Any, precision: str, monkeypatch: pytest.MonkeyPatch,
                                caplog: pytest.LogCaptureFixture) -> None:
     times = itertools.cycle([0.5, 1.0])
-    monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
+    monkeypatch.setattr(cooperative, "time_of", lambda recorder, command: next(times))
     monkeypatch.setattr(cooperative, "warm_up", lambda recorder, command: None)
     backend, rng = matrix_device, np.random.default_rng(5)
     with ag.ag_matmul_precision(precision), caplog.at_level(logging.WARNING, "ag"):

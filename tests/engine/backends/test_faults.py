@@ -13,7 +13,7 @@ from helpers.devices import EXTENSION, WITHOUT_EXTENSION, run_code
 from helpers.devices import expect_reported as expect
 
 import ag
-from ag.engine.backends.vulkan import plans
+from ag.engine.backends.shader import manifest
 
 Run = Callable[..., dict[str, Any]]
 DRIVERS = ["lavapipe", pytest.param("swiftshader", marks=pytest.mark.slow)]
@@ -178,8 +178,8 @@ def test_nothing_but_the_cpu(run: Run, before: str, environment: dict[str, str],
 
 NO_KERNELS = """
 from pathlib import Path
-from ag.engine.backends.vulkan import plans
-plans._SPV = Path(PATH)
+from ag.engine.backends.shader import manifest
+manifest._SPV = Path(PATH)
 """
 
 
@@ -187,7 +187,7 @@ plans._SPV = Path(PATH)
 @pytest.mark.parametrize("name", ["manifest.json", pytest.param("exp.spv", marks=pytest.mark.slow)])
 def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, name: str) -> None:
     spv = tmp_path / "spv"
-    shutil.copytree(plans._SPV, spv)
+    shutil.copytree(manifest._SPV, spv)
     (spv / name).unlink()
     said = run(NO_KERNELS.replace("PATH", repr(str(spv))) + TRAIN.replace("STEPS", "2") + LOOK + "train()\n")
     expect("ag_device('gpu') without kernels", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")

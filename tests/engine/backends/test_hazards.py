@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.backends.vulkan.stream.commands import Command, Copy, HazardTracker, Range
-from ag.engine.backends.vulkan.stream.recorder import Recorder
+from ag.engine.backends.vulkan.stream import Command, Copy, HazardTracker, Range, Recorder
 from ag.engine.device import backend_of
 
 A, B, C = (0, 100), (100, 200), (200, 300)  # they only touch

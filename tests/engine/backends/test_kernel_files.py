@@ -10,10 +10,10 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.vulkan import kernel_files
+from ag.engine.backends.shader import manifest
 
 MANIFEST = "manifest.json"
-ENTRY = dict.fromkeys(kernel_files.Entry.__required_keys__, "")
+ENTRY = dict.fromkeys(manifest.Entry.__required_keys__, "")
 DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda spv: (spv / MANIFEST).unlink(), "no compiled kernels were found in spv/"),
     "a torn manifest": (lambda spv: (spv / MANIFEST).write_text("{"), "is no manifest of kernels (JSONDecodeError"),
@@ -41,9 +41,9 @@ def spv(tmp_path: Path) -> Path:
 
 
 def test_whole_kernels_are_looked_at_once(spv: Path) -> None:
-    kernel_files.check_files(spv)
+    manifest.check_files(spv)
     (spv / "a.spv").unlink()
-    kernel_files.check_files(spv)
+    manifest.check_files(spv)
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -51,16 +51,17 @@ def test_what_is_not_whole_is_refused_each_time(spv: Path, defect: str) -> None:
     change, said = DEFECTS[defect]
     change(spv)
     for _ in range(2):
-        with expect_error(f"compiled kernels: {defect}", ag.KernelError, "Vulkan: ", said, "python kernels_build.py"):
-            kernel_files.check_files(spv)
+        with expect_error(f"compiled kernels: {defect}", ag.KernelError, said, "python kernels_build.py"):
+            manifest.check_files(spv)
 
 
 def test_the_note_of_the_build_is_told(spv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = tmp_path / "not_built.txt"
-    monkeypatch.setattr(kernel_files, "_NOTE", note)
-    assert kernel_files.not_built() == ""
-    note.write_text("kernels: no glslangValidator\nextension: no compiler\n")
-    assert kernel_files.not_built() == "kernels: no glslangValidator; extension: no compiler"
+    note, other = tmp_path / "not_built.txt", spv / "not_built.txt"
+    monkeypatch.setattr(manifest, "_HERE", tmp_path)
+    assert manifest.not_built() == ""
+    note.write_text("kernels: no glslangValidator\n")
+    other.write_text("extension: no compiler\n")
+    assert manifest.not_built(spv) == "kernels: no glslangValidator; extension: no compiler"
     (spv / MANIFEST).unlink()
-    with pytest.raises(ag.KernelError, match=r"found in spv/ \(kernels: no glslangValidator; extension: no compiler\)"):
-        kernel_files.check_files(spv)
+    with pytest.raises(ag.KernelError, match=r"found in spv/ \(kernels: no glslangValidator\)"):
+        manifest.check_files(spv)

@@ -13,16 +13,16 @@ import pytest
 from engine.backends import quick_launches
 
 import ag
-from ag.engine.backends.vulkan import launch_cache
+from ag.engine.backends.vulkan import pipelines
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.stream.commands import Command
+from ag.engine.backends.vulkan.stream import Command
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import PRIMITIVES
 
-pytestmark = [pytest.mark.vulkan, pytest.mark.skipif(launch_cache._code is None, reason="no compiler was here")]
+pytestmark = [pytest.mark.vulkan, pytest.mark.skipif(pipelines._code is None, reason="no compiler was here")]
 RNG = np.random.default_rng(4)
 
 
@@ -31,8 +31,7 @@ class Device:
         self.backend: Any = backend_of(name)
         self.left: list[str] = []
         self.commands: list[Command] = []
-        table = launch_cache.LaunchCache(self.backend._kernels, self.backend.recorder, self.backend.lock)
-        monkeypatch.setattr(self.backend, "_launch_cache", table)
+        monkeypatch.setattr(self.backend._kernels, "launches", {})  # restored afterwards
         record_it = self.backend.recorder.record
 
         def noted(command: Command) -> None:
@@ -40,7 +39,7 @@ class Device:
             record_it(command)
 
         monkeypatch.setattr(self.backend.recorder, "record", noted)
-        self.launch: Any = table.launch(self.backend, self.slowly)
+        self.launch: Any = self.backend._kernels.quick(self.backend, self.slowly, self.backend._record)
 
     def slowly(self, primitive: Any, *operands: Buffer, **params: Any) -> Any:
         self.left.append(primitive.name)

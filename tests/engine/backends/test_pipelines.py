@@ -15,7 +15,7 @@ import ag
 from ag.engine.backends.vulkan import backend as vulkan_backend
 from ag.engine.backends.vulkan import pipelines
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager
+from ag.engine.backends.vulkan.kp import Algorithm, Asked, Manager
 from ag.engine.backends.vulkan.pipelines import KeptPipelines
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of

@@ -11,7 +11,7 @@ import pytest
 
 import kernels_build
 from ag.engine import shape as shapes
-from ag.engine.backends.vulkan.plans import END, divisors, manifest, multiplier_and_shift, steps
+from ag.engine.backends.shader.plans import END, divisors, manifest, multiplier_and_shift, steps
 from ag.engine.shape import Shape
 
 # All small divisors, the powers of two and what is beside them, the largest, and some of every size.
@@ -66,7 +66,7 @@ def test_nothing_is_divided_by_zero() -> None:
 @pytest.mark.skipif(bool(kernels_build.missing_tools()), reason=kernels_build.missing_tools())
 @pytest.mark.slow_on("swiftshader")
 def test_quotients_on_the_device(vulkan: str, tmp_path: Path) -> None:
-    from ag.engine.backends.vulkan.loader import kompute
+    from ag.engine.backends.vulkan.kp import kompute
 
     kp = kompute()
     source, spv = tmp_path / "quotients.comp", tmp_path / "quotients.spv"

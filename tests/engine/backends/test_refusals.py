@@ -95,7 +95,7 @@ def test_a_full_card_is_opened_by_nobody(run: Run, faults: dict[str, str]) -> No
 def test_a_full_card_keeps_no_memory(run: Run) -> None:
     said = run("""
 import gc, weakref
-from ag.engine.backends.vulkan.loader import DRIVERS
+from ag.engine.backends.vulkan.devices import DRIVERS
 
 gc.disable()
 made = []
@@ -119,7 +119,7 @@ said["left"] = [ref() is not None for ref in made] + list(DRIVERS._managers)
 @pytest.mark.slow
 def test_the_next_card_is_taken(run: Run, swiftshader: str) -> None:
     said = run("""
-from ag.engine.backends.vulkan.loader import kompute
+from ag.engine.backends.vulkan.kp import kompute
 first = kompute().Manager(1)  # without it, drivers and layers are gone, and counts begin anew, when a card is closed
 ag.ag_device("auto")
 said["auto"] = ag.ag_default_device()
@@ -327,12 +327,12 @@ def test_what_a_handler_raises_is_its_own(run: Run) -> None:
 
 
 def test_every_call_of_a_manager_is_guarded(run: Run, lavapipe: str) -> None:
-    """Of the whole of kp, a manager's errors are the only ones that the loader can guard; nobody has another one."""
+    """Of the whole of kp, a manager's errors are the only ones that a proxy can guard; nobody has another one."""
     said = run("""
 manager = backend_of(DEVICE)._manager
 said["kind"] = type(manager).__module__
 said["error"] = error_of(lambda: manager.arena(1 << 31))
 said["kept"] = manager.arena is manager.arena
 """)
-    assert said["kind"] == "ag.engine.backends.vulkan.loader" and said["kept"]
+    assert said["kind"] == "ag.engine.backends.vulkan.kp" and said["kept"]
     expect("4 GiB in a tensor of kp", said["error"], ag.DeviceError, f"{lavapipe}: the driver refuses", "4 GiB")

@@ -13,8 +13,7 @@ from helpers.interrupts import at_place
 from helpers.programs import buffer as made
 
 import ag
-from ag.engine.backends.vulkan import transfers
-from ag.engine.backends.vulkan.stream import recorder
+from ag.engine.backends.vulkan import stream, transfers
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add
@@ -35,13 +34,14 @@ def backend(vulkan: str, seen: Callable[..., Any], monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def staged(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     counted: list[int] = []
-    copy = backend.transfers._copy
+    record = backend.recorder.record
 
-    def counting(*arguments: Any, **more: Any) -> None:
-        counted.append(arguments[2][2] // 4)
-        copy(*arguments, **more)
+    def counting(command: Any) -> None:
+        if isinstance(command, stream.Copy) and (command.host or not command.reads):  # from the host, or to it
+            counted.append(command.region[2] // 4)
+        record(command)
 
-    monkeypatch.setattr(backend.transfers, "_copy", counting)
+    monkeypatch.setattr(backend.recorder, "record", counting)
     yield counted
 
 
@@ -140,7 +140,7 @@ def in_files(*modules: Any) -> Callable[[FrameType], bool]:
 @pytest.mark.parametrize("waits", ["for none", "for the first", "for both"])
 def test_a_handler_in_the_middle(backend: Any, waits: str) -> None:
     """Wherever a handler launches what reads and writes the place, calls are in one order or the other."""
-    count, within = 2 * LARGE, in_files(transfers, recorder)
+    count, within = 2 * LARGE, in_files(transfers, stream)
     old, new = ramp(count), ramp(count, 1)
     for at in range(1, 200, 3):
         x, seen = made(backend, old), []
@@ -171,7 +171,7 @@ def test_a_handler_in_the_middle(backend: Any, waits: str) -> None:
 
 
 def test_interrupted_anywhere(backend: Any) -> None:
-    count, within = 2 * LARGE, in_files(transfers, recorder)
+    count, within = 2 * LARGE, in_files(transfers, stream)
     old, new = ramp(count), ramp(count, 1)
     x = made(backend, old)
 

@@ -13,9 +13,9 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.engine.backends.shader.manifest import read_manifest
 from ag.engine.backends.vulkan import backend as vulkan_backend
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.kernel_files import read_manifest
 from ag.engine.backends.vulkan.spirv import (
     Instruction,
     Mode,
@@ -32,7 +32,7 @@ from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import mul
 
 PRESERVES, ROUNDS, DENORMALS = Mode(4466, 4461), Mode(4467, 4462), Mode(4464, 4459)
-SPV = Path(ag.__file__).parent / "engine" / "backends" / "vulkan" / "spv"
+SPV = Path(ag.__file__).parent / "engine" / "backends" / "shader" / "spv"
 FILES = sorted(path for path in SPV.glob("*.spv") if "_coop" not in path.name)  # older validators know none of these
 needs_kernels = pytest.mark.skipif(not FILES, reason="the kernels are not compiled")
 LOAD, STORE, CHAIN, VARIABLE, LENGTH, ALIGNED = 61, 62, 65, 59, 68, 2

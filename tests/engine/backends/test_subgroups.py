@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import Needs, lacking, required_subgroup
-from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles
-from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.shader.manifest import Needs, lacking, required_subgroup
+from ag.engine.backends.shader.tiles import TILES
+from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles
+from ag.engine.backends.vulkan.kp import Properties
 from ag.engine.kernels.matmul import matmul
 
 LIMITS: Any = {"max_work_group_invocations": 1024, "max_shared_memory": 32768, "max_storage_buffers": 16,

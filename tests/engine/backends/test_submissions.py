@@ -14,9 +14,9 @@ from helpers.errors import expect_error
 
 import ag
 from ag.capture.call import RecordedCall
-from ag.engine.backends.vulkan.plans import Plan, planned
-from ag.engine.backends.vulkan.products.tiles import Tiles
-from ag.engine.backends.vulkan.stream.commands import Budget, Command, Copy, groups_of, seconds_of
+from ag.engine.backends.shader.plans import Plan, planned, seconds_of
+from ag.engine.backends.shader.tiles import Tiles
+from ag.engine.backends.vulkan.stream import Budget, Command, Copy, groups_of
 from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
 from ag.engine.kernels.indexing import scatter_columns
@@ -270,7 +270,7 @@ def test_a_device_of_vulkan_1_0_makes_launches_whole(lavapipe: str, monkeypatch:
     x = ag.ag_tensor(np.ones((64, 64)), lavapipe)
     operands = x.buffer, x.buffer, x.buffer
     assert not backend.command(matmul, operands, {"ta": False, "tb": False}).whole
-    monkeypatch.setattr(backend._kernels, "makes_parts", False)
+    monkeypatch.setattr(backend._kernels, "_makes_parts", False)
     assert backend.command(matmul, operands, {"ta": False, "tb": False}).whole
 
 

@@ -99,7 +99,7 @@ def test_a_card_copies_what_is_large_by_a_launch(vulkan: str, monkeypatch: pytes
 
     def moving(source: int, target: int, size: int) -> Any:
         launched.append(size)
-        return backend._kernels.moving(backend.arena.segments, source, target, size)
+        return backend._kernels.moving(source, target, size)
 
     monkeypatch.setattr(backend.transfers, "_launched", moving)
     words = nbytes // 4

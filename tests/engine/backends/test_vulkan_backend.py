@@ -14,7 +14,8 @@ from helpers.devices import expect_reported, run_code
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.vulkan import plans as kernels
+from ag.engine.backends.shader import manifest as kernels
+from ag.engine.backends.shader.plans import planned
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, I32, U32
@@ -102,12 +103,12 @@ def test_synchronize_waits(backend: VulkanBackend) -> None:
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str) -> Iterator[Path]:
     backend: Any = backend_of(gpu)
-    for kinds, _ in backend._launch_cache._table.values():  # of launches that would not ask for kernels any more
+    for kinds, _ in backend._kernels.launches.values():  # of launches that would not ask for kernels any more
         kinds.clear()
     folder = tmp_path / "spv"
     shutil.copytree(kernels._SPV, folder)
     monkeypatch.setattr(kernels, "_SPV", folder)
-    caches = (kernels.manifest, kernels.planned)
+    caches = (kernels.manifest, planned)
     for cache in caches:
         cache.cache_clear()
     yield folder

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import ag
-import ag.engine.backends.vulkan
+import ag.engine.backends.shader
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.primitive import PRIMITIVES
 
-SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
+SPV = Path(ag.engine.backends.shader.__file__).parent / "spv"
 DECORATE, NO_CONTRACTION = 71, 42
 ARITHMETIC = {127, 129, 131, 133, 136, 140, 141, 142, 148}  # FNegate, FAdd, FSub, FMul, FDiv, FRem, FMod, ...
 FUSABLE = sorted(name for name, p in PRIMITIVES.items() if p.fusable)

@@ -10,9 +10,9 @@ from helpers.guarded import Launch, check, guarded, reference, run
 from table.rows import EPS, Array
 
 from ag.engine.backend import Backend
-from ag.engine.backends.vulkan import plans
-from ag.engine.backends.vulkan.stream import commands
-from ag.engine.backends.vulkan.stream.commands import seconds_of
+from ag.engine.backends.shader import plans
+from ag.engine.backends.shader.plans import seconds_of
+from ag.engine.backends.vulkan import stream
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import PRIMITIVES
@@ -61,7 +61,7 @@ def test_copy_moves_any_bits(backend: Backend) -> None:
 
 
 def test_grids_are_folded_that_are_too_long_on_any_axis(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_MOST_GROUPS", 63)
+    monkeypatch.setattr(plans, "MOST_GROUPS", 63)
     plans.planned.cache_clear()
     flags: dict[str, Any] = {"ta": False, "tb": False, "ulp": 8, "atol": 16 * E}
     try:
@@ -87,8 +87,8 @@ def test_a_label_that_is_no_class_gives_nan(backend: Backend) -> None:
 
 
 def test_the_next_stream_carries(backend: Backend) -> None:
-    for stream in ((0, 0), (0xFFFFFFFF, 0), (0xFFFFFFFF, 0xFFFFFFFF)):
-        check(backend, Launch(PRIMITIVES["rng_draw"], [np.array([1, 2, *stream], np.uint32)], {}))
+    for words in ((0, 0), (0xFFFFFFFF, 0), (0xFFFFFFFF, 0xFFFFFFFF)):
+        check(backend, Launch(PRIMITIVES["rng_draw"], [np.array([1, 2, *words], np.uint32)], {}))
 
 
 def test_dropout(backend: Backend) -> None:
@@ -110,8 +110,8 @@ def test_dropout_draws_the_bits_of_philox(backend: Backend) -> None:
 
 def test_the_state_moves_on_once_per_launch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where workgroups are folded, so that some are behind the end, and in parts, which are rows of workgroups."""
-    for module in plans, commands:
-        monkeypatch.setattr(module, "_MOST_GROUPS", 97)
+    for module in plans, stream:
+        monkeypatch.setattr(module, "MOST_GROUPS", 97)
     plans.planned.cache_clear()
     n, steps = 98 * 128 * 3, 10
     ends = [4, 1000, 1000, 20000, n]  # of parameters, of which one is empty; the first is not in the launch

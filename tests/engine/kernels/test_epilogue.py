@@ -13,7 +13,7 @@ from helpers.random_operands import assert_product, geometry, random_operands, w
 from helpers.tiled import KINDS, ON_ONE, SLOW, blank, make_directly, normal, on, tiled_backend
 from table.rows import EPS
 
-from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.shader.tiles import TILES
 from ag.engine.device import backend_of
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.kernels.matmul import matmul, matmul_sums

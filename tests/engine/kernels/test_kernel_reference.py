@@ -16,8 +16,8 @@ from table.rows import EPS, TINY, Array, loss_of, restart_generator, tensor, wei
 import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
-from ag.engine.backends.vulkan.plans import manifest
-from ag.engine.backends.vulkan.products.tiles import Tiles
+from ag.engine.backends.shader.manifest import manifest
+from ag.engine.backends.shader.tiles import Tiles
 from ag.engine.dtype import F32, as_dtype
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.shape import Window

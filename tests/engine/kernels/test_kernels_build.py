@@ -15,8 +15,8 @@ import pytest
 
 import ag.engine.kernels  # noqa: F401  importing declares the primitives
 import kernels_build
-from ag.engine.backends.vulkan import plans
-from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.shader import plans
+from ag.engine.backends.shader.tiles import TILES
 from ag.engine.kernels.fused import fused
 from ag.engine.primitive import PRIMITIVES
 from kernels_build import ShaderError, build

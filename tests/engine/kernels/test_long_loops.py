@@ -11,7 +11,7 @@ from helpers.guarded import Launch, guarded, reference, run
 from table.rows import Array
 
 from ag import KernelError
-from ag.engine.backends.vulkan.limits import Needs, lacking
+from ag.engine.backends.shader.manifest import Needs, lacking
 from ag.engine.primitive import PRIMITIVES
 
 pytestmark = pytest.mark.vulkan

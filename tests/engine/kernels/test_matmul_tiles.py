@@ -12,8 +12,8 @@ from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backen
 
 import ag
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan import plans
-from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_of, units_of
+from ag.engine.backends.shader import plans
+from ag.engine.backends.shader.tiles import TILES, Tile, Tiles, tiles_of, units_of
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.kernels.attention import attention, attention_grad

@@ -17,7 +17,7 @@ from helpers.pages import ROOT
 
 import ag
 from ag.engine.backend import Meter
-from ag.engine.backends.vulkan.stream.timestamps import Counter
+from ag.engine.backends.vulkan.stream import Counter
 from ag.engine.device import backend_of
 from ag.parallel.trainer import replica
 from ag.parallel.trainer.replica import DeviceClock, Replica

@@ -2,10 +2,9 @@
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.driver_files import drivers
-from ag.engine.backends.vulkan.loader import DRIVERS, no_room
-from ag.engine.backends.vulkan.plans import check_kernels
-from ag.engine.backends.vulkan.selection import find, preferred
+from ag.engine.backends.vulkan.devices import DRIVERS, find, no_room, preferred
+from ag.engine.backends.vulkan.examination import drivers
+from ag.engine.backends.vulkan.kp import check_kernels
 from ag.engine.registry import register_backend
 from ag.errors import ArenaError
 
@@ -23,7 +22,7 @@ def _open(index: int) -> VulkanBackend:
     try:
         VulkanBackend.__init__(backend, index)
     except BaseException as error:
-        if not DRIVERS.inherited:
+        if not DRIVERS.parent:
             DRIVERS.release(index)
         vars(backend).clear()  # parts refer to the whole: a cycle would be freed late
         if isinstance(error, ArenaError):

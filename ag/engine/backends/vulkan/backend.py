@@ -9,41 +9,36 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
 from ag.engine.arena import Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
+from ag.engine.backends.shader.autotune import Tune, tried
+from ag.engine.backends.shader.plans import Plan
+from ag.engine.backends.shader.tiles import Rule
+from ag.engine.backends.vulkan.cooperative import Cooperative
+from ag.engine.backends.vulkan.devices import DRIVERS, largest_block, largest_segment, spare_bytes
 from ag.engine.backends.vulkan.examination import examined
-from ag.engine.backends.vulkan.kp_types import Tensor
-from ag.engine.backends.vulkan.launch_cache import LaunchCache
-from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
-from ag.engine.backends.vulkan.loader import DRIVERS, LetGo
+from ag.engine.backends.vulkan.kp import Tensor, check_kernels
 from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
-from ag.engine.backends.vulkan.plans import Plan, check_kernels
-from ag.engine.backends.vulkan.products.autotune import Tune, tried
-from ag.engine.backends.vulkan.products.cooperative import Cooperative
-from ag.engine.backends.vulkan.products.tiles import Rule
-from ag.engine.backends.vulkan.shadow import Shadow
-from ag.engine.backends.vulkan.stream.commands import Budget, Command, Recorded
-from ag.engine.backends.vulkan.stream.recorder import Recorder
-from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
+from ag.engine.backends.vulkan.stream import Budget, Command, Recorded, Recorder, Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program, before_host, held_bytes
-from ag.engine.shape import Shape
-from ag.errors import DtypeError
+from ag.errors import DeviceError, DtypeError, KernelError
 
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches before freed memory is used again, as several may run at once
 _IN_TURN = 2  # sequences of a program: one runs while the next is prepared
-_PARTS = ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow", "_launch_cache")
+_PARTS = ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune")
 _INHERITED: list[object] = []  # from the parent process; never freed
+_RTOL, _ATOL = 2e-3, 1e-5  # of AG_SHADOW; looser than the kernels' tests: for bugs, not for rounding
 
 
 def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int]:
@@ -55,16 +50,24 @@ def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int
     return target.address, target.nbytes, value if exact else stored(value, target.dtype)
 
 
+class _LetGo:
+    """Replace a part of a closed device: every use raises DeviceError."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DeviceError(self._why)
+
+
 class VulkanProgram:
     """Recorded sequences; the launches keep their buffers alive."""
 
     quick_copy: Callable[[Buffer], Buffer] | None = None
 
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
-        self._backend = backend
-        self._launches = launches
+        self._backend, self._launches, self._commands = backend, launches, commands
         self.launches = len(commands)
-        self._commands = commands
         # By kind of timestamps and limit of cost; the next to start comes first.
         self._built: dict[tuple[object, float], list[tuple[Inputs, list[Recorded]]]] = {}
         self._results = Results()
@@ -73,17 +76,12 @@ class VulkanProgram:
         self.barriers: int = backend.recorder.barriers - before
 
     def _sequences(self) -> tuple[Inputs, list[Recorded]]:
-        """Return sequences with the current kind of timestamps, and their inputs; build them when first needed.
-
-        A sequence cannot be resubmitted while running; with two the device is never idle between steps.
-        """
+        """Return sequences and their inputs; two take turns, as one that runs cannot be resubmitted."""
         recorder = self._backend.recorder
         most = recorder.budget.seconds
         key = recorder.timing, most
-        if key not in self._built:
-            for timing, limit in list(self._built):
-                if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or of another limit
-                    self._built.pop((timing, limit), None)
+        if key not in self._built:  # those of an earlier profile, or of another limit, go
+            self._built = {k: v for k, v in self._built.items() if not isinstance(k[0], Stopwatch) and k[1] == most}
         built = self._built.setdefault(key, [])
         if not built or (built[0][1] and recorder.runs(built[0][1][-1])):
             if len(built) < _IN_TURN:
@@ -137,7 +135,7 @@ class VulkanBackend(Backend):
         self._index = index
         self._manager = DRIVERS.manager(index)
         check_kernels()
-        self.info = DRIVERS.device_info(index)
+        self.info = DRIVERS.listed()[index].info
         self.lock = threading.RLock()
         properties = self._manager.get_device_properties()
         heap = self.info.memory_bytes
@@ -154,21 +152,19 @@ class VulkanBackend(Backend):
         )
         self._kept = KeptPipelines(self._manager)
         self._kept.load()
-        self._kernels = Kernels(self._manager, self.info)
+        self._kernels = Kernels(self._manager, self.info, self.arena.segments)
         self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, Budget(self.info.kind))
         self.transfers = Transfers(self._manager, self.recorder, self.arena.segments, self.info.kind,
-                                   partial(self._kernels.moving, self.arena.segments))
+                                   self._kernels.moving)
         self.timestamps = self.recorder.timestamps
         self._kernels.tiles = tried(self, self._kernels.tiles)
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
-        self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
-        self._trace = os.environ.get("AG_TRACE") == "1"
-        self._launch_cache = LaunchCache(self._kernels, self.recorder, self.lock)
+        self._shadow, self._trace = (os.environ.get(name) == "1" for name in ("AG_SHADOW", "AG_TRACE"))
         if not (guard or self._trace or self._shadow or self._tune) and type(self).launch is VulkanBackend.launch:
-            setattr(self, "launch", self._launch_cache.launch(self, self.launch))  # noqa: B010
+            setattr(self, "launch", self._kernels.quick(self, self.launch, self._record))  # noqa: B010
         if self.settings.events is not None:
             self.retime()
 
@@ -194,7 +190,7 @@ class VulkanBackend(Backend):
         before_host(target, source)
         if source.size:
             with self.lock:
-                self.transfers.assign(target.address, source.address, source.nbytes // 4)
+                self.transfers.assign(target.address, source.address, source.nbytes)
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
@@ -223,10 +219,14 @@ class VulkanBackend(Backend):
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned:
-        """Launch as `Backend.launch` does, and teach compiled code to make the next launch of this kind."""
+        """Launch as `Backend.launch` does, and leave a recipe by which compiled code makes the next of this kind."""
         out = super().launch(primitive, *operands, into=into, **params)
-        self._launch_cache.learn(primitive, operands, params, out)
+        self._kernels.learn(primitive, operands, params, out)
         return out
+
+    def _record(self, command: Command) -> None:
+        with self.lock:
+            self.recorder.record(command)
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         for b in buffers:
@@ -239,40 +239,47 @@ class VulkanBackend(Backend):
                 return
             if self._trace:
                 print(f"ag: {self.name} {primitive.name} {[b.shape for b in buffers]} {params} grid {command.grid}")
-            if self._shadow is not None and self.recording is None:
-                self._shadow.run(primitive, buffers, params, command)
+            if self._shadow and self.recording is None:  # inside a capture the host cannot read
+                self._run_checked(primitive, buffers, params, command)
             else:
                 self.recorder.record(command)
+
+    def _run_checked(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params, command: Command) -> None:
+        """Run a launch on the numpy reference as well, and name the first element that differs: AG_SHADOW=1."""
+        expected = [stored(self.download(b), b.dtype) for b in buffers]
+        self.recorder.record(command)
+        with np.errstate(all="ignore"):
+            primitive.reference(*expected, **params)
+        for i in sorted({*range(primitive.outputs), *primitive.updates}):
+            found = stored(self.download(buffers[i]), buffers[i].dtype)
+            wrong = ~np.isclose(found, expected[i], _RTOL, _ATOL, equal_nan=True)
+            if wrong.any():
+                at = tuple(int(k) for k in np.argwhere(wrong)[0])
+                raise KernelError(
+                    f"{primitive.name}: {primitive.operands[i]}{list(at)} of shape {buffers[i].shape} is {found[at]} "
+                    f"on {self.name} and {expected[i][at]} by the reference (parameters {params}).")
 
     def program(self, launches: list[Launch]) -> Program:
         with self.lock:
             planned = [self._planned(x.primitive, x.buffers, x.params) for x in launches]
-            self._kernels.make(planned, self.arena.segments)
-            commands = [self._kernels.command(*each, x.buffers, self.arena.segments)
-                        for each, x in zip(planned, launches, strict=True)]
+            self._kernels.make(planned)
+            commands = [self._kernels.command(*each, x.buffers) for each, x in zip(planned, launches, strict=True)]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
         """Return a launch's dispatch, in tiles by the device's rule or the given one; None for an empty grid."""
         plan, addresses = self._planned(primitive, buffers, params, tiles)
-        return self._kernels.command(plan, addresses, buffers, self.arena.segments)
+        return self._kernels.command(plan, addresses, buffers)
 
     def _planned(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                  tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...]]:
         shapes, addresses = tuple([b.shape for b in buffers]), tuple([b.address for b in buffers])
-        if tiles is None and (self._tune is not None or self.settings.precision != "highest"):
-            tiles = self._rule(primitive, shapes, params)
+        if tiles is None and self.settings.precision != "highest":
+            tiles = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
+        if tiles is None and self._tune is not None:
+            tiles = self._tune.rule(primitive, shapes, params)
         return self._kernels.plan(primitive, shapes, params, addresses, tiles), addresses
-
-    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
-        """Return the rule for a product that does not follow the device's table."""
-        found: Rule | None = None
-        if self.settings.precision != "highest":
-            found = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
-        if found is None and self._tune is not None:
-            found = self._tune.rule(primitive, shapes, params)
-        return found
 
     def submit(self) -> None:
         with self.lock:
@@ -292,12 +299,12 @@ class VulkanBackend(Backend):
 
     def examine(self) -> list[Finding]:
         with self.lock:
-            return examined(self, self._manager, self._kernels.tiles)
+            return examined(self, self._manager, self._kernels.tiles, self.recorder.budget.long)
 
     def close(self) -> None:
         with self.lock:  # no other thread may launch behind the last wait
             try:
-                if not DRIVERS.inherited and not self.recorder.lost:  # these have nothing to wait for
+                if not DRIVERS.parent and not self.recorder.lost:  # these have nothing to wait for
                     self.synchronize()
                     self._kept.save()
             finally:
@@ -307,10 +314,10 @@ class VulkanBackend(Backend):
     def let_go(self, why: str) -> None:
         with self.lock:
             super().let_go(why)
-            if DRIVERS.inherited:
+            if DRIVERS.parent:
                 _INHERITED.append(self.__dict__.copy())  # destroying the parent's objects would hang
             for name in _PARTS:
-                setattr(self, name, LetGo(why))
+                setattr(self, name, _LetGo(why))
 
     def forked(self) -> None:
         self.lock = threading.RLock()

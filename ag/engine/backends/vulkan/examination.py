@@ -1,32 +1,40 @@
-"""Report what is particular to one device and its driver: a finding per subject, with a verdict and a remedy."""
+"""Report on devices, drivers and their files: a finding per subject, with a verdict and a remedy.
+
+The Vulkan loader skips drivers that it cannot load, and does not say where a device comes from.  So it is asked in
+separate processes, where a driver may hang or crash: once for all files, and once for each.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import re
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from math import inf
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from ag.engine.backend import Finding
-from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, fault_of_folder
-from ag.engine.backends.vulkan.driver_files import driver_files, file_of
-from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, largest_block, spare_bytes
-from ag.engine.backends.vulkan.loader import DRIVERS
-from ag.engine.backends.vulkan.plans import compiled_by, left_out, unfit
-from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of, wrong_now
-from ag.engine.backends.vulkan.products.cooperative import sizes_of
-from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
+from ag.engine.backends.shader.autotune import TunedBackend, time_of, uploaded, wrong_now
+from ag.engine.backends.shader.cache_files import CacheError, cache_folder, fault_of_folder
+from ag.engine.backends.shader.manifest import lacking, manifest, unfit
+from ag.engine.backends.shader.tiles import TILES, Tiles, tiles_of
+from ag.engine.backends.vulkan.cooperative import sizes_of
+from ag.engine.backends.vulkan.devices import DRIVERS, VULKAN_1_1, driver_version, largest_block, spare_bytes
+from ag.engine.backends.vulkan.kp import Manager, Properties, kompute
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
-from ag.errors import AgError, ArenaError
+from ag.errors import AgError, ArenaError, DeviceError
 
 _LITTLE = 1 / 8  # of the memory, which is little for what is left of it
 _SMALL = 1 << 30  # bytes; models have tensors of half of it
@@ -51,13 +59,15 @@ _SAFE_MS = 10_000
 _MOST_LANES = 32
 
 
-def examined(backend: TunedBackend, manager: Manager, tiles: Tiles) -> list[Finding]:
-    """Return the findings on a device that uses this rule of tiles, in the order of the report."""
+def examined(backend: TunedBackend, manager: Manager, tiles: Tiles, longest: float) -> list[Finding]:
+    """Return the findings on a device with this rule of tiles, and seconds of the longest submission, in order."""
     limits, info = manager.get_device_properties(), backend.info
     found = [*_driver(backend, limits), *_memory(backend, manager, limits), *_kernels(manager, limits),
              _products(backend, tiles, limits), *_habits(limits, manager.transfers_apart()), _kept()]
     if info.kind != "cpu":  # a processor has none
-        found += [_units(backend, tiles), watchdog(info.vendor, limits["queue_draws"], backend.recorder.budget.long)]
+        units = (f"{info.units}, as the driver says" if info.units else
+                 f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
+        found += [Finding("compute units", units), watchdog(info.vendor, limits["queue_draws"], longest)]
     return [*found, _measured("bus", lambda: _bus(backend, limits)), _measured("speed", lambda: _speed(backend))]
 
 
@@ -108,21 +118,16 @@ def _seen(kind: str, largest: int, own: int, all_of_it: bool) -> Finding:
 
 
 def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
-    lacks, count = unfit(limits)
+    lacks, count = unfit(limits), len(manifest()["kernels"])
     words = "; ".join(f"{name} needs {what}" for name, what in lacks.items())
     yield Finding("kernels", f"{len(lacks)} of {count} do not fit: {words}" if lacks else f"all {count} fit",
                   "attention, chains and epilogues are made of other kernels; the rest needs 'cpu'" if lacks else "")
-    missing, sizes = left_out(), sizes_of(manager.cooperative_matrices())
+    missing, sizes = ", ".join(manifest()["left_out"]), sizes_of(manager.cooperative_matrices())
     if sizes is not None:
-        yield Finding("matrix units", f"not used, as {', '.join(missing)} were left out by {compiled_by()}" if missing
+        yield Finding("matrix units", f"not used, as {missing} were left out by {manifest()['compiler']}" if missing
                       else f"of {' x '.join(map(str, sizes))}, for ag_matmul_precision 'high' and 'medium'",
                       "build with a glslang that knows cooperative matrices of bfloat16 (16 or newer)" if missing
                       else "")
-
-
-def _units(backend: TunedBackend, tiles: Tiles) -> Finding:
-    return Finding("compute units", f"{backend.info.units}, as the driver says" if backend.info.units else
-                   f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
 
 
 def _products(backend: TunedBackend, tiles: Tiles, limits: Properties) -> Finding:
@@ -223,10 +228,8 @@ def _largest(sizes: tuple[int, ...], quick: float, seconds: Callable[[int], floa
 
 
 def _seconds(backend: TunedBackend, primitive: Primitive, shapes: list[Shape], params: Params) -> float:
-    buffers = tuple(backend.alloc(shape, F32) for shape in shapes)
-    for buffer in buffers:
-        backend.upload(np.ones(buffer.shape, np.float32), buffer)
-    return seconds_of(backend.recorder, backend.command(primitive, buffers, params))
+    buffers = uploaded(backend, *(np.ones(shape, np.float32) for shape in shapes))
+    return time_of(backend.recorder, backend.command(primitive, buffers, params))
 
 
 def _size(nbytes: int) -> str:
@@ -318,3 +321,150 @@ def _number(path: Path) -> int:
         return int(path.read_text("utf-8"), 0)
     except (OSError, ValueError):
         return 0
+
+
+# ---------------------------------------------------------------------------------------------- files of drivers
+
+Key = tuple[str, int, str]  # product, VkDriverId and driver version, which differ between two drivers of a card
+
+_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # the second is the older name
+_ADDED = "VK_ADD_DRIVER_FILES"
+_PATIENCE = 60.0  # seconds, for all
+_MOST_LINES = 3
+_LISTED = "AG"
+# Loads the extension without this package, which takes a tenth of a second.
+_CODE = f"""
+import importlib.util as u, json, sys
+spec = u.spec_from_file_location("_kp", sys.argv[1])
+kp = u.module_from_spec(spec)
+spec.loader.exec_module(kp)
+told = "device_name", "driver_id", "driver_info", "vendor_id", "driver_version"
+print("{_LISTED}" + json.dumps([dict((name, d[name]) for name in told) for d in kp.list_devices()]))
+"""
+_FOUND = re.compile(r"Found ICD manifest file (.+?), version|\bDRIVER:\s{8,}(\S.*\.json)$")
+_LISTS = re.compile(r"Found the following files:|In following locations:")
+_COMPLAINT = re.compile(r"^(?:\[Vulkan Loader\] )?(ERROR|WARN(?:ING)?)\b[^:]*:\s*(.+)$")
+_NO_FAULT = re.compile(r"failed to detect any valid GPUs|found no drivers|\blayer\b", re.I)  # not the driver's fault
+
+
+class DriverFile(NamedTuple):
+    """A driver's file, its devices, the loader's complaints, and whether these are errors."""
+
+    path: str
+    devices: tuple[Key, ...]
+    said: tuple[str, ...]
+    fails: bool
+
+
+class _Answer(NamedTuple):
+    """The devices and lines that a process wrote, and why it failed."""
+
+    devices: tuple[Key, ...]
+    lines: list[str]
+    fault: str
+
+
+def drivers() -> list[Finding]:
+    """Return findings: the environment's choice of drivers, then each file, those with devices first."""
+    try:
+        listed = DRIVERS.listed()
+    except DeviceError:  # the registry reports that
+        listed = []
+    names = [((device.info.description, device.driver_id, device.info.driver), device.info.name) for device in listed]
+    chosen = {name: os.environ[name] for name in (*_VARIABLES, _ADDED) if os.environ.get(name)}
+    gone = [entry for text in chosen.values() for entry in text.split(os.pathsep) if entry and not Path(entry).exists()]
+    files = sorted(driver_files(), key=lambda file: (file.fails, not file.devices))
+    return [*(Finding("chosen by", f"{name}={text}", "drivers that it does not name are not looked for; unset it to "
+                      "find all" if name != _ADDED else "") for name, text in chosen.items()),
+            *(_finding(file, [name for key, name in names if key in file.devices]) for file in files
+              if file.path not in gone),
+            *(Finding("driver", f"{path} is not there", f"correct {' and '.join(chosen)}, or unset it", "problem")
+              for path in dict.fromkeys(gone))]
+
+
+def _finding(file: DriverFile, names: list[str]) -> Finding:
+    brings = ", ".join(names or [product for product, *_ in file.devices]) or (
+        "nothing" if file.fails else "no device, as none of its kind is here or may be used")
+    said = f" (the Vulkan loader says: {'; '.join(file.said)})" if file.said else ""
+    if file.fails:
+        remedy = "install this driver again, or a newer one; or remove the file, if no card needs it"
+    else:
+        remedy = "if its card is here, install this driver again" if said and not file.devices else ""
+    return Finding("driver", f"{file.path}: {brings}{said}", remedy, "problem" if file.fails else "note")
+
+
+def file_of(key: Key, files: Sequence[DriverFile]) -> Finding:
+    """Report the file that a device comes from, if known."""
+    those = [file.path for file in files if key in file.devices]
+    if len(those) == 1:
+        return Finding("driver file", those[0])
+    if not those:
+        return Finding("driver file", "unknown: the loader does not tell it")
+    if all(file.devices == files[0].devices for file in files):  # an elevated process may choose no files
+        return Finding("driver file", f"unknown: one of {', '.join(those)}")
+    return Finding("driver file", f"one of {', '.join(those)}",
+                   f"remove one, or set {_VARIABLES[0]} to the other: the driver is installed twice")
+
+
+@cache
+def driver_files() -> tuple[DriverFile, ...]:
+    """Return all files that the loader finds, in its order; none without the extension."""
+    try:
+        library = str(kompute().__file__)
+    except DeviceError:
+        return ()
+    (all_files,) = _answers(library, [{**os.environ, "VK_LOADER_DEBUG": "error,warn,info,driver"}])
+    paths = _paths(all_files.lines)
+    base = {name: text for name, text in os.environ.items() if name != _ADDED} | {"VK_LOADER_DEBUG": "error,warn"}
+    answers = _answers(library, [base | dict.fromkeys(_VARIABLES, path) for path in paths])
+    return tuple(_file(path, answer) for path, answer in zip(paths, answers, strict=True))
+
+
+def _file(path: str, answer: _Answer) -> DriverFile:
+    found = [match for line in answer.lines if (match := _COMPLAINT.match(line)) and not _NO_FAULT.search(match[2])]
+    said = list(dict.fromkeys(" ".join(match[2].split()) for match in found))
+    errors = any(match[1] == "ERROR" for match in found)
+    if answer.fault:
+        said.insert(0, answer.fault)
+    return DriverFile(path, answer.devices, tuple(said[:_MOST_LINES]), not answer.devices and (
+        errors or bool(answer.fault)))
+
+
+def _paths(lines: list[str]) -> list[str]:
+    """Find the drivers' files in the loader's messages; older loaders name them only when reading them."""
+    found: dict[str, None] = {}
+    files = False
+    for line in lines:
+        if heading := _LISTS.search(line):
+            files = heading[0].startswith("Found")
+        elif (match := _FOUND.search(line)) and (match[1] or files):
+            found[(match[1] or match[2]).strip()] = None
+        elif not match:
+            files = False
+    return list(found)
+
+
+def _answers(library: str, environments: list[dict[str, str]]) -> list[_Answer]:
+    """Run a process for each environment, all at once."""
+    try:
+        started = [subprocess.Popen([sys.executable, "-c", _CODE, library], env=environment, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace")
+                   for environment in environments]
+    except OSError:
+        return [_Answer((), [], "")] * len(environments)
+    until = monotonic() + _PATIENCE
+    return [_answer(process, max(until - monotonic(), 0.1)) for process in started]
+
+
+def _answer(process: subprocess.Popen[str], patience: float) -> _Answer:
+    try:
+        out, err = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return _Answer((), process.communicate()[1].splitlines(), f"it does not answer in {_PATIENCE:.0f} s")
+    listed = [line.removeprefix(_LISTED) for line in out.splitlines() if line.startswith(_LISTED)]
+    devices = tuple((d["device_name"], d["driver_id"], driver_version(d))
+                    for d in json.loads(listed[0])) if listed else ()
+    crashed = process.returncode < 0 or process.returncode > 1  # Python exits with 1 if no device is found
+    return _Answer(devices, err.splitlines(), f"a process that loads it ends with {process.returncode}"
+                   if crashed and not listed else "")

@@ -1,35 +1,39 @@
-"""Compile kernels for one device, bind them to memory, and keep the driver's compiled code in a file.
+"""Compile kernels for one device, bind them to memory, make commands of plans, and keep compiled code in a file.
 
 There is one pipeline per kernel and specialization, and one Algorithm (a pipeline bound to segments of the arena) per
-tuple of segments.  Both are made once, never per launch.
+tuple of segments.  Both are made once, never per launch.  Launches of equal shapes and parameters differ only in their
+operands' addresses, so the first one leaves a recipe, which `ag/native/launch.c` follows in 4 us; Python takes 10.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, OFFSET_MASK
-from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
-from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
-from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, required_subgroup
-from ag.engine.backends.vulkan.loader import kompute
-from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, signs_of, spirv_of
-from ag.engine.backends.vulkan.products.tiles import Rule, has_few_registers, tiles_of
+from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Block
+from ag.engine.backend import Backend, DeviceInfo
+from ag.engine.backends.shader.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
+from ag.engine.backends.shader.manifest import lacking, manifest, most_turns, needs_of, required_subgroup, spirv_of
+from ag.engine.backends.shader.plans import Compiled, Plan, planned, seconds_of, signs_of
+from ag.engine.backends.shader.tiles import Rule, has_few_registers, tiles_of
+from ag.engine.backends.vulkan.devices import VULKAN_1_1
+from ag.engine.backends.vulkan.kp import Algorithm, Asked, Manager, Tensor, kompute
 from ag.engine.backends.vulkan.spirv import modes_of, with_addresses, with_modes
-from ag.engine.backends.vulkan.stream.commands import TRANSFER, Command, seconds_of
-from ag.engine.buffer import Buffer
+from ag.engine.backends.vulkan.stream import TRANSFER, Command
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.cpu_threads import cores
+from ag.engine.dtype import F32
+from ag.engine.interpreter import recording_here
 from ag.engine.kernels.elementwise import copy
-from ag.engine.primitive import Params, Primitive
+from ag.engine.primitive import PRIMITIVES, Params, Primitive
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-from ag.errors import DeviceError, KernelError
+from ag.errors import KernelError
+from ag.native import code as _code
 
 _TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops are counted
 # Kernels that ops and the compiler can do without: `Target` lists those that fit.
@@ -43,15 +47,16 @@ _HEADER = struct.Struct("<IIII16s")  # of a driver's cache: length, version 1, v
 _MOST_BYTES = 1 << 30  # of the file
 _MOST_THREADS = 8  # some drivers take a hundred megabytes while they compile a kernel
 
+_RECIPES = 4096  # of one primitive
+_MULTIPLE, _OTHER = 0, 4  # addresses that stand for all multiples of `_ALIGNED`, and for all others
+
 Segments = Sequence[tuple[int, Tensor]]
+Launches = dict[str, tuple[dict[object, tuple[object, ...] | None], tuple[str, ...]]]
 Pipeline = tuple[Compiled, tuple[int, ...]]  # and the operands that are reached by their address
 
 
 class KeptPipelines:
-    """Keep a driver's pipeline cache in a file per kind of device and version of the driver.
-
-    Compiling a kernel takes a driver 1 to 500 ms, and finding it in the cache much less.
-    """
+    """Keep a driver's compiled kernels in a file: compiling one takes 1 to 500 ms."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -64,9 +69,18 @@ class KeptPipelines:
     def load(self) -> None:
         """Give the driver the content of the file."""
         try:
-            content = read_cache(self._name, _MOST_BYTES)
-            if content is not None:
-                self._add(content)
+            content, path = read_cache(self._name, _MOST_BYTES), cache_folder() / self._name
+            if content is None:
+                return
+            data = content[len(_MAGIC) + _DIGEST :]
+            if content != _MAGIC + sha256(data).digest() + data:
+                raise CacheError(f"{path} is damaged; kernels are compiled again")
+            if not self._is_ours(data):
+                raise CacheError(f"{path} was made for another device or driver; kernels are compiled again")
+            try:
+                self._manager.add_pipeline_cache(data)
+            except (RuntimeError, MemoryError) as error:
+                raise CacheError(f"the driver does not take {path} ({error})") from error
         except CacheError as error:
             warn_once(error)
 
@@ -85,17 +99,6 @@ class KeptPipelines:
             warn_once(CacheError(f"the driver does not return its compiled kernels ({error})"))
         self._compiled = compiled
 
-    def _add(self, content: bytes) -> None:
-        path, data = cache_folder() / self._name, content[len(_MAGIC) + _DIGEST :]
-        if content != _MAGIC + sha256(data).digest() + data:
-            raise CacheError(f"{path} is damaged; kernels are compiled again")
-        if not self._is_ours(data):
-            raise CacheError(f"{path} was made for another device or driver; kernels are compiled again")
-        try:
-            self._manager.add_pipeline_cache(data)
-        except (RuntimeError, MemoryError) as error:
-            raise CacheError(f"the driver does not take {path} ({error})") from error
-
     def _is_ours(self, data: bytes) -> bool:
         """Return whether this driver wrote it for this kind of device; drivers must check that, and some do not."""
         if len(data) < _HEADER.size:
@@ -111,18 +114,23 @@ def compiled(manager: Manager, asked: list[Asked]) -> list[Algorithm | None]:
 
 
 class Kernels:
-    def __init__(self, manager: Manager, device: DeviceInfo) -> None:
-        self._manager, self._where = manager, f"{device.name} ({device.description})"
+    """The kernels of one device, whose arena has these segments."""
+
+    def __init__(self, manager: Manager, device: DeviceInfo, segments: Segments = ()) -> None:
+        self._manager, self._segments = manager, segments
+        self._where = f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits), limits["max_shared_memory"])
         self._few_registers = has_few_registers(device)
         self.covered = limits["max_storage_buffer_range"]  # bytes; larger segments are reached by their address
-        self.makes_parts = limits["api_version"] >= VULKAN_1_1  # a launch may begin at a later workgroup
+        self._makes_parts = limits["api_version"] >= VULKAN_1_1  # a launch may begin at a later workgroup
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
         self._algorithms: dict[Compiled, dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._pipelines: dict[Pipeline, Algorithm] = {}  # the first with each
         self._addresses: dict[int, Tensor] = {}  # of segments that no descriptor covers
         self._spirv: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self.launches: Launches = {}  # by primitive: recipes by shapes, types and parameters; names of the parameters
+        self._learned_with = self.tiles
 
     def target(self, rest: int) -> Target:
         """Return what the compiler and ops need to know, such as which kernels do not fit the device."""
@@ -141,76 +149,123 @@ class Kernels:
         for address in addresses:
             bits |= address
         signs = signs_of(params) if 0.0 in params.values() or "chain" in params else ()
-        plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs)
+        try:
+            plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs)
+        except KernelError as error:
+            raise KernelError(f"Vulkan: {error}") from error
         if plan.needs.turns:  # depends on the shapes; the rest was checked with the pipeline
             self._refuse_what_does_not_fit(plan)
         return plan
 
-    def moving(self, of_arena: Segments, source: int, target: int, nbytes: int) -> Command:
-        """Return the launch that copies whole words between arena addresses."""
-        addresses, shape = (target, source), (nbytes // 4,)
-        plan = self.plan(copy, (shape, shape), {}, addresses)
-        return self._dispatch(plan, addresses, (nbytes, nbytes), plan.seconds, of_arena)._replace(kernel=TRANSFER)
-
-    def command(self, plan: Plan, addresses: tuple[int, ...], buffers: tuple[Buffer, ...],
-                of_arena: Segments) -> Command | None:
+    def command(self, plan: Plan, addresses: tuple[int, ...], buffers: tuple[Buffer, ...] = ()) -> Command | None:
         """Return the dispatch of a plan on buffers at these addresses; None for an empty grid."""
         if not plan.grid[0]:
             return None
-        if plan.sizes:
-            return self._dispatch(plan, addresses, plan.sizes, plan.seconds, of_arena)
-        sizes = tuple([b.nbytes for b in buffers])
-        return self._dispatch(plan, addresses, sizes, seconds_of(plan.work, sum(sizes)), of_arena)
-
-    def _dispatch(self, plan: Plan, addresses: tuple[int, ...], sizes: tuple[int, ...], seconds: float,
-                  of_arena: Segments) -> Command:
-        algorithm = self.algorithm(plan, tuple([address >> OFFSET_BITS for address in addresses]), of_arena)
+        sizes, seconds = plan.sizes, plan.seconds
+        if not sizes:
+            sizes = tuple([b.nbytes for b in buffers])
+            seconds = seconds_of(plan.work, sum(sizes))
+        algorithm = self.algorithm(plan, tuple([address >> OFFSET_BITS for address in addresses]))
         ends = [(address, address + size) for address, size in zip(addresses, sizes, strict=True)]
         return Command(plan.kernel, algorithm, plan.push([(address & OFFSET_MASK) >> 2 for address in addresses]),
                        plan.grid, [ends[i] for i in plan.read], [ends[i] for i in plan.written], seconds,
-                       not self.makes_parts)
+                       not self._makes_parts)
 
-    def bound(self, plan: Plan) -> dict[tuple[int, ...], Algorithm]:
-        return self._algorithms.setdefault(plan.compiled, {})
+    def moving(self, source: int, target: int, nbytes: int) -> Command:
+        """Return the launch that copies whole words between arena addresses."""
+        shape = (nbytes // F32.itemsize,)
+        command = self.command(self.plan(copy, (shape, shape), {}, (target, source)), (target, source))
+        assert command is not None  # as there are words
+        return command._replace(kernel=TRANSFER)
 
-    def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
+    def quick(self, backend: Backend, slowly: Callable[..., object], record: Callable[[Command], None]) -> object:
+        """Return a compiled launch that falls back to `slowly`, which is to `learn`; `slowly` without the extension."""
+        if _code is None:
+            return slowly
+        known = [PRIMITIVES[name] for name in manifest()["kernels"] if name in PRIMITIVES]
+        self._learned_with = self.tiles
+        self.launches = {p.name: ({}, p.params) for p in known if p.outputs == 1 and not p.updates
+                         and "chain" not in p.params and "bfloat" not in p.params}
+        same = (backend.settings, "precision", "highest"), (self, "tiles", self.tiles)
+        return _code.Launch(backend, self.launches, backend.settings, slowly, note_written, Buffer, Block, OFFSET_BITS,
+                            0, record, Command, same)
+
+    def learn(self, primitive: Primitive, operands: tuple[Buffer, ...], params: Params, out: object) -> None:
+        """Note the recipe of a launch, for the next of its kind."""
+        entry = self.launches.get(primitive.name)
+        if entry is None or not isinstance(out, Buffer) or recording_here() is not None or (
+                self.tiles != self._learned_with):
+            return
+        recipes, names = entry
+        key = (*[x for b in operands for x in (b.shape, b.dtype)], *[params[name] for name in names if name in params])
+        if key in recipes:
+            return
+        if len(recipes) >= _RECIPES:
+            recipes.clear()
+        recipes[key] = None
+        zero = any(params.get(argument["name"]) == 0 for argument in manifest()["kernels"][primitive.name]["push"]
+                   if argument["type"] == "float")  # 0.0 and -0.0 are equal keys
+        plain = all(b.dtype is F32 or not b.dtype.is_float for b in operands) and out.dtype is operands[0].dtype
+        if plain and not zero and len(params) == len(names) and out.shape == primitive.shape(
+                *[b.shape for b in operands], **params):
+            shapes = (out.shape, *[b.shape for b in operands])
+            rows = [self._recipe(self.plan(primitive, shapes, params, (address,))) for address in (_MULTIPLE, _OTHER)]
+            recipes[key] = None, out.nbytes, out.shape, out.dtype, tuple(rows)
+
+    def _recipe(self, plan: Plan) -> object:
+        """Return the parts of a command that stay; None if compiled code cannot make it."""
+        if plan.around is None or not plan.grid[0] or not plan.sizes:
+            return None
+        before, _, after = plan.around
+        return (plan.kernel, self._algorithms.setdefault(plan.compiled, {}), before, after, plan.grid, plan.sizes,
+                bytes(plan.writes), plan.seconds, not self._makes_parts, (0, 0))
+
+    def algorithm(self, plan: Plan, segments: tuple[int, ...]) -> Algorithm:
         """Return the Algorithm for a plan, bound to the segments its operands lie in."""
         bound = self._algorithms.get(plan.compiled)
         found = bound.get(segments) if bound is not None else None
         if found is None:
-            key = self._key(plan, segments, of_arena)
+            key, manager = self._key(plan, segments), self._manager
             made = self._pipelines.get(key)
-            if made is None:
-                found = self._pipelines[key] = self._pipeline(plan, segments, of_arena)
-            else:
-                found = self._manager.bound(made, self._tensors(segments, of_arena))
+            try:
+                if made is None:
+                    found = self._pipelines[key] = manager.bare.algorithm(*self._asked(plan, segments))
+                else:
+                    found = manager.bare.bound(made, self._tensors(segments))
+            except manager.faults.errors as error:
+                if made is not None or isinstance(error, (MemoryError, manager.faults.lost)):
+                    raise manager.faults.told(error) from error
+                raise KernelError(
+                    f"Vulkan: the driver of {self._where} does not compile kernel {plan.kernel}, which needs "
+                    f"{plan.needs.threads} invocations, {plan.needs.shared_bytes} bytes of shared memory and "
+                    f"{plan.needs.bindings} storage buffers ({error}); update the driver, or use another device, such "
+                    f"as 'cpu'.") from error
             self._algorithms.setdefault(plan.compiled, {})[segments] = found
         return found
 
-    def make(self, wanted: list[tuple[Plan, tuple[int, ...]]], of_arena: Segments) -> None:
-        """Compile the missing pipelines for these plans and addresses, several at once.
-
-        A pipeline that the driver refuses stays missing: `algorithm` tries again and says why.
-        """
+    def make(self, wanted: list[tuple[Plan, tuple[int, ...]]]) -> None:
+        """Compile the missing pipelines for plans and addresses at once; of one refused, `algorithm` says why."""
         within = [(plan, tuple([address >> OFFSET_BITS for address in addresses])) for plan, addresses in wanted]
-        keys = [(self._key(plan, segments, of_arena), plan, segments) for plan, segments in within if plan.grid[0]]
+        keys = [(self._key(plan, segments), plan, segments) for plan, segments in within if plan.grid[0]]
         missing = {key: (plan, segments) for key, plan, segments in keys if key not in self._pipelines}
-        made = compiled(self._manager, [self._asked(plan, segments, of_arena) for plan, segments in missing.values()])
+        asked, faults = [self._asked(plan, segments) for plan, segments in missing.values()], self._manager.faults
+        try:
+            made = compiled(self._manager.bare, asked)
+        except faults.errors as error:
+            raise faults.told(error) from error
         for (key, (plan, segments)), algorithm in zip(missing.items(), made, strict=True):
             if algorithm is not None:
                 self._pipelines[key] = algorithm
                 self._algorithms.setdefault(plan.compiled, {})[segments] = algorithm
 
-    def _key(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Pipeline:
-        """Return the key of a pipeline: kernel, specialization, and the operands that it reaches by address."""
-        far = tuple([i for i, segment in enumerate(segments) if of_arena[segment][0] > self.covered])
-        return plan.compiled, far
+    def _key(self, plan: Plan, segments: tuple[int, ...]) -> Pipeline:
+        return plan.compiled, tuple([i for i, n in enumerate(segments) if self._segments[n][0] > self.covered])
 
-    def _tensors(self, segments: tuple[int, ...], of_arena: Segments) -> list[Tensor]:
+    def _tensors(self, segments: tuple[int, ...]) -> list[Tensor]:
         """Return the bound tensors: segments, or eight bytes with the address of one too large for a descriptor."""
         found = []
         for segment in segments:
-            nbytes, tensor = of_arena[segment]
+            nbytes, tensor = self._segments[segment]
             if nbytes > self.covered:
                 if segment not in self._addresses:
                     address = np.array([self._manager.address(tensor)], "<u8")
@@ -225,27 +280,14 @@ class Kernels:
             raise KernelError(f"Vulkan: kernel {plan.kernel} does not fit {self._where}: it needs {lacks}; run it on "
                               f"another device, such as 'cpu'.")
 
-    def _asked(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Asked:
+    def _asked(self, plan: Plan, segments: tuple[int, ...]) -> Asked:
         self._refuse_what_does_not_fit(plan)
-        _, far = self._key(plan, segments, of_arena)
+        _, far = self._key(plan, segments)
         spirv = self._spirv.get((plan.file, far))
         if spirv is None:
-            spirv = spirv_of(plan.file)
-            entry = manifest()["kernels"][plan.file.partition(".")[0]]
+            spirv, entry = spirv_of(plan.file), manifest()["kernels"][plan.file.partition(".")[0]]
             if entry["strict"]:
                 spirv = with_modes(spirv, self._modes[entry["multiplies"]])
             spirv = self._spirv[plan.file, far] = with_addresses(spirv, far)
-        return (self._tensors(segments, of_arena), spirv, plan.grid, np.array(plan.spec, np.uint32),
+        return (self._tensors(segments), spirv, plan.grid, np.array(plan.spec, np.uint32),
                 np.array(plan.words, np.uint32), required_subgroup(plan.needs, self._limits))
-
-    def _pipeline(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
-        asked = self._asked(plan, segments, of_arena)
-        try:
-            return self._manager.algorithm(*asked)
-        except DeviceError as error:
-            if isinstance(error.__cause__, kompute().DeviceLostError):
-                raise
-            raise KernelError(f"Vulkan: the driver of {self._where} does not compile kernel {plan.kernel}, which needs "
-                              f"{plan.needs.threads} invocations, {plan.needs.shared_bytes} bytes of shared memory and "
-                              f"{plan.needs.bindings} storage buffers ({error.__cause__}); update the driver, or use "
-                              f"another device, such as 'cpu'.") from error

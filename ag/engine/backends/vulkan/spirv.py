@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from itertools import count
 from typing import NamedTuple
 
-from ag.engine.backends.vulkan.kp_types import Properties
+from ag.engine.backends.vulkan.kp import Properties
 
 # Instructions, by their numbers.
 _EXTENSION, _MEMORY_MODEL, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _TYPE_INT = 10, 14, 15, 16, 17, 21
@@ -206,21 +206,12 @@ def _changed_functions(module: _Module, instructions: list[Instruction],
             alignments[x[2]] = module.alignment(element)
             made.append(instruction(code, module.pointer_to(element), x[2], here.get(x[3], x[3]), *x[4:]))
         elif code in _POINTER and x[_POINTER[code]] in alignments:
-            made.append(_aligned(x, alignments[x[_POINTER[code]]]))
+            at, alignment = _MASK[code], alignments[x[_POINTER[code]]]
+            mask, *rest = x[at:] or (0,)  # of memory operands, which the alignment follows
+            made.append(instruction(code, *x[1:at], mask | _ALIGNED, alignment, *rest))
         else:
-            if _uses(x, alignments, here):
+            if code in _TAKES_POINTERS and any(word in alignments or word in here for word in x[1:]):
                 raise ValueError(f"a kernel uses a pointer into a buffer in instruction {code}, which is not known to "
                                  f"be possible by address.")
             made.append(x)
     return made
-
-
-def _uses(x: Instruction, *pointers: Collection[int]) -> bool:
-    return code_of(x) in _TAKES_POINTERS and any(word in known for word in x[1:] for known in pointers)
-
-
-def _aligned(x: Instruction, alignment: int) -> Instruction:
-    """Add an alignment to a load or store: the first word behind the mask of memory operands."""
-    at = _MASK[code_of(x)]
-    mask, *rest = x[at:] or (0,)
-    return instruction(code_of(x), *x[1:at], mask | _ALIGNED, alignment, *rest)

@@ -11,42 +11,277 @@ import os
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from time import perf_counter
+from dataclasses import dataclass
+from math import ceil, inf, prod
+from time import perf_counter, perf_counter_ns
+from typing import NamedTuple, TypeVar
 
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
-from ag.engine.backends.vulkan.loader import DRIVERS, Faults, kompute
-from ag.engine.backends.vulkan.stream.commands import (
-    MOST_COMMANDS,
-    Batch,
-    Budget,
-    Copy,
-    Kind,
-    Operation,
-    Recorded,
-    costliest,
-    fill,
-    groups_of,
-)
-from ag.engine.backends.vulkan.stream.timestamps import Counter, Stopwatch
-from ag.engine.backends.vulkan.stream.transfer_queue import TransferQueue
-from ag.errors import AgError, ArenaError
+from ag.engine.backends.shader.plans import MOST_GROUPS, seconds_of
+from ag.engine.backends.vulkan.devices import DRIVERS
+from ag.engine.backends.vulkan.kp import Algorithm, Manager, Sequence, Tensor, Words
+from ag.engine.backends.vulkan.transfer_queue import TransferQueue
+from ag.errors import AgError, ArenaError, DeviceError
 
+TRANSFER = "transfer"  # the kernel of copies, in a profile
+_SECONDS_PER_BYTE = seconds_of(0, 2)  # of a copy, which reads it and writes it
+_SECONDS = 0.1  # of a submission
+_QUICKER = {"discrete": 8}  # kinds of devices of which the slowest are so much faster
+_SLOWEST = 1 / 32  # of what is allowed at first: a measurement on a busy machine must not stop the device
+MOST_COMMANDS = 256  # of a submission
+_FIRST = 8
+_VARIABLE = "AG_SUBMIT_MS"
+_MOST_RANGES = 256  # beyond this, one barrier is cheaper than comparing with everything
 _MOST_IN_FLIGHT = 8
 _GONE = suppress(ValueError)  # a signal's handler has removed the batch
 _NO_ROOM = suppress(ArenaError)
 _LONGEST = 512  # commands of a built sequence; most are shorter, as their cost is limited
+
+Range = tuple[int, int]  # [start, end) in arena addresses
+
+
+class Budget:
+    """Limit the cost of a submission on one device, by its kind; DeviceError for a wrong AG_SUBMIT_MS.
+
+    A driver's watchdog ends a submission after 2 to 10 seconds, and the device with it.  `seconds_of` assumes a slow
+    device, and `note` lowers the limit where submissions take long.  How commands are split changes no bits.
+    """
+
+    def __init__(self, kind: str) -> None:
+        text = os.environ.get(_VARIABLE, "")
+        try:
+            asked = float(text or 0) / 1000
+        except ValueError:
+            asked = -1.0
+        if not asked >= 0:
+            raise DeviceError(f"{_VARIABLE} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
+        self.seconds = asked or _SECONDS * _QUICKER.get(kind, 1)  # the most, as `seconds_of` counts
+        self._least = self.seconds * _SLOWEST
+        self.long = 2 * _SECONDS if kind != "cpu" else inf  # a processor has no watchdog
+        # Commands before an idle device is started.  A card then computes while the host records; a software device
+        # would take the host's cores.
+        self.first = _FIRST if kind != "cpu" else MOST_COMMANDS
+
+    def note(self, cost: float, took: float) -> None:
+        """Halve the limit if a costly submission has taken long."""
+        if took > self.long and cost > self.seconds / 4:
+            self.seconds = max(self.seconds / 2, self._least)
+
+
+class HazardTracker:
+    """Tell whether a launch needs a barrier: it may overlap with all launches since the last one.
+
+    It needs one if it reads what another writes (RAW), or writes what another reads (WAR) or writes (WAW).
+    """
+
+    def __init__(self) -> None:
+        self._reads: list[Range] = []
+        self._writes: list[Range] = []
+
+    def launch(self, reads: list[Range], writes: list[Range]) -> bool:
+        """Note a launch; return whether it needs a barrier before it, which is noted, too."""
+        needed = (len(self._reads) + len(self._writes) > _MOST_RANGES or _overlap(reads, self._writes)
+                  or _overlap(writes, self._writes) or _overlap(writes, self._reads))
+        if needed:
+            self._reads.clear()
+            self._writes.clear()
+        self._reads += reads
+        self._writes += writes
+        return needed
+
+
+def _overlap(some: list[Range], others: list[Range]) -> bool:
+    for a, b in some:
+        for c, d in others:
+            if a < d and c < b:
+                return True
+    return False
+
+
+class Command(NamedTuple):
+    """One dispatch, or a part of one."""
+
+    kernel: str
+    algorithm: Algorithm
+    push: bytes
+    grid: tuple[int, int, int]
+    reads: list[Range]
+    writes: list[Range]
+    cost: float = 0.0
+    whole: bool = True  # cannot be split
+    first: tuple[int, int] = (0, 0)  # workgroup
+
+    def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
+        sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first, copies)
+
+    def parts(self, most: float) -> list[Command]:
+        """Split it into dispatches that cost at most so much, as far as possible; the bits are the same.
+
+        Kernels number workgroups in a line, so the grid may have another shape: one axis, or rows if that is too long.
+        """
+        groups = prod(self.grid)
+        if self.cost <= most or self.whole or groups == 1:
+            return [self]
+        wide = min(max(1, int(groups * most / self.cost)), MOST_GROUPS)
+        if groups <= MOST_GROUPS:
+            return [self._replace(grid=(count, 1, 1), first=(i, 0), cost=self.cost * count / groups)
+                    for i in range(0, groups, wide) for count in [min(wide, groups - i)]]
+        wide = max(wide, ceil(groups / MOST_GROUPS))
+        high = max(1, int(groups * most / self.cost / wide))
+        rows = ceil(groups / wide)
+        return [self._replace(grid=(wide, count, 1), first=(0, i), cost=self.cost * count * wide / groups)
+                for i in range(0, rows, high) for count in [min(high, rows - i)]]
+
+
+
+class Copy(NamedTuple):
+    """A copy of a region (two offsets and a size in bytes), with a barrier if the `host` reads it."""
+
+    source: Tensor
+    target: Tensor
+    region: tuple[int, int, int]
+    reads: list[Range]
+    writes: list[Range]
+    host: bool = False
+    kernel: str = TRANSFER
+
+    @property
+    def cost(self) -> float:
+        return self.region[2] * _SECONDS_PER_BYTE
+
+    def parts(self, most: float) -> list[Copy]:
+        """Split it into copies that cost at most so much, of whole pages but for the last."""
+        source, target, nbytes = self.region
+        size = max(4096, int(nbytes * most / self.cost) // 4096 * 4096)
+        if self.cost <= most or nbytes <= size:
+            return [self]
+        return [self._replace(region=(source + i, target + i, min(size, nbytes - i))) for i in range(0, nbytes, size)]
+
+    def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
+        assert copies
+        sequence.copy(self.source, self.target, *self.region, barrier, self.host)
+
+
+class Check(NamedTuple):
+    """An empty submission, which fails if the device was lost."""
+
+    reads: list[Range]
+    writes: list[Range]
+    cost: float = 0.0
+    kernel: str = ""
+
+    def parts(self, _most: float) -> list[Check]:
+        return [self]
+
+    def record(self, sequence: Sequence, _barrier: bool, _copies: bool) -> None:
+        sequence.to_host()
+
+
+Operation = Command | Copy | Check
+Kind = TypeVar("Kind", Command, Copy, Command | Copy)
+
+
+class Recorded(NamedTuple):
+    """A sequence that can be started, its commands and their cost; `stopwatch` makes events named after `kernels`."""
+
+    sequence: Sequence
+    kernels: list[str]
+    stopwatch: Stopwatch | None
+    commands: Collection[Operation]
+    cost: float
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The counter behind a device's timestamps."""
+
+    bits: int  # of a reading that are valid; 0: the device has no timestamps
+    period: float  # nanoseconds per tick
+
+    def passed(self, since: int, until: int) -> int:
+        """Return the ticks between two readings; 0 if the clock, that of a software driver, was set back."""
+        ticks = (until - since) % (1 << self.bits)  # the counter may have started again at 0
+        return ticks if 2 * ticks < 1 << self.bits else 0
+
+
+class Stopwatch:
+    """Note commands in `events` after they were waited for; DeviceError if the device has no timestamps.
+
+    A device writes a timestamp when everything before it is done.  So a command's time includes its wait at a barrier,
+    and the second of two overlapping commands has only the time by which it ended later.
+    """
+
+    def __init__(self, manager: Manager, counter: Counter, device: str, events: list[Event]) -> None:
+        if not counter.bits:
+            product = manager.get_device_properties()["device_name"]
+            raise DeviceError(f"profile: {device} ({product}) has no timestamps; profile another device.")
+        self._counter, self._device, self._events = counter, device, events
+        before = perf_counter_ns()
+        (self._last,) = manager.sequence(0, 1).eval().get_timestamps()
+        self._origin = (before + perf_counter_ns()) // 2  # off by at most half the time of a submission
+        self._ticks = 0
+
+    def note(self, kernels: list[str], counts: list[int]) -> None:
+        """Add events for commands, given the counter before the first and after each."""
+        times = [self._host_time(count) for count in counts]
+        for kernel, begin, end in zip(kernels, times, times[1:], strict=False):
+            if kernel:
+                self._events.append(Event(self._device, kernel, begin, end))
+
+    def _host_time(self, count: int) -> int:
+        passed = self._counter.passed(self._last, count)
+        if passed:
+            self._ticks += passed
+            self._last = count
+        return self._origin + round(self._ticks * self._counter.period)
+
+
+_NONE: list[Sequence] = []  # shared by all batches before they start; then they get their own
+
+
+class Batch:
+    """Commands that start together, or a sequence that was recorded before."""
+
+    __slots__ = ("began", "commands", "cost", "meter", "played", "recorded", "started", "timing", "waited_for")
+
+    timing: object  # the kind of its timestamps, once started
+    meter: Meter | None  # adds up its time
+    began: float  # by `time.perf_counter`
+
+    def __init__(self, recorded: Recorded | None = None, command: Operation | None = None) -> None:
+        self.commands: list[Operation] = [] if command is None else [command]
+        self.cost = 0.0
+        self.recorded, self.played = recorded, recorded is not None  # a played sequence can be played again
+        # The last sequence of its submission, once started, and once waited for.  All batches of one share both lists.
+        self.started = self.waited_for = _NONE
+
+    def touches(self, start: int, end: int) -> bool:
+        """Return whether any command reads or writes between these addresses."""
+        return any(a < end and start < b
+                   for command in list(self.recorded.commands if self.recorded is not None else self.commands)
+                   for a, b in (*command.reads, *command.writes))
+
+
+def groups_of(commands: list[Kind], most: float, length: int) -> list[list[Kind]]:
+    """Split commands, in order, into groups of at most so many that cost at most so much."""
+    groups: list[list[Kind]] = []
+    cost = 0.0
+    for part in (part for command in commands for part in command.parts(most)):
+        if not groups or len(groups[-1]) == length or cost + part.cost > most:
+            groups.append([])
+            cost = 0.0
+        groups[-1].append(part)
+        cost += part.cost
+    return groups
 
 
 class Recorder:
     """The command stream of one device."""
 
     def __init__(self, manager: Manager, name: str, budget: Budget) -> None:
-        self._manager = manager
-        self._name = name
-        self.budget = budget
+        self._manager, self._faults = manager.bare, manager.faults
+        self._name, self.budget = name, budget
         self._done = 0.0  # when a submission was last found to have ended
-        self._faults = Faults(kompute(), name)
         self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
         self._stopwatch: Stopwatch | None = None
         self._meter: Meter | None = None
@@ -68,8 +303,9 @@ class Recorder:
         self.changes += 1
         batch = self._batches[-1]
         cost = batch.cost + command.cost
-        if cost > self.budget.seconds:
-            self._record_costly(command)
+        if cost > self.budget.seconds:  # its parts need submissions of their own: all of them or none
+            self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
+            self._start_if_there_is_room()
             return
         batch.cost = cost
         # A signal's handler may have submitted that batch meanwhile, so look up the open one again.
@@ -78,22 +314,15 @@ class Recorder:
             self._most = min(2 * self._most, MOST_COMMANDS)
             self._start_if_there_is_room()
 
-    def _record_costly(self, command: Operation) -> None:
-        """Add a command whose parts need submissions of their own: all of them or none."""
-        self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
-        self._start_if_there_is_room()
-
     def _start_if_there_is_room(self) -> None:
-        """Submit, unless there is no memory: the next `wait` raises that.
-
-        Raised here, the caller would try again, and record its command twice.
-        """
+        """Submit; that there is no memory the next `wait` raises, as here the command would be recorded twice."""
         with _NO_ROOM:
             self.submit()
 
     def submit(self) -> None:
         """Start what was recorded; do not wait."""
-        DRIVERS.check_not_inherited(self._name)
+        if DRIVERS.parent:
+            raise DeviceError(DRIVERS.inheritance(self._name))
         if self._batches[-1].commands:
             self._batches.append(Batch())
         self._start()
@@ -134,7 +363,8 @@ class Recorder:
                     with _GONE:
                         self._batches.remove(batch)
                     continue
-                batch.recorded = self.build(batch.commands, self._unused())
+                idle = self._idle.get(self.timing)
+                batch.recorded = self.build(batch.commands, idle.pop() if idle else None)
             cost += batch.recorded.cost
             if found and (cost > self.budget.seconds or id(batch.recorded) in twice):
                 break
@@ -260,13 +490,9 @@ class Recorder:
         """Return the kind of timestamps of new sequences: every command, both ends, or None, as they cost time."""
         return self._stopwatch or ("ends" if self._meter is not None else None)
 
-    def _unused(self) -> Sequence | None:
-        idle = self._idle.get(self.timing)
-        return idle.pop() if idle else None
-
     def _sequence(self, operations: int) -> Sequence:
         if self._stopwatch is not None:
-            return self._stopwatch.sequence(operations)
+            return self._manager.sequence(0, operations + 1)
         return self._manager.sequence() if self._meter is None else self._manager.sequence(0, 1)
 
     def retime(self, events: list[Event] | None) -> None:
@@ -287,27 +513,35 @@ class Recorder:
             self._meter = meter
 
     def _told(self, error: Exception, batch: Batch) -> AgError:
-        """Return the error to raise for one of kp's while `batch` was started or waited for.
-
-        If the device was lost, the oldest running submission is at fault.
-        """
-        if not self._faults.of_a_lost_device(error):
+        """Return the error to raise for one of kp's; if the device was lost, the oldest submission is at fault."""
+        if not isinstance(error, self._faults.lost):
             return self._faults.told(error)
         self.lost = True
         oldest = self._batches[0] if self._batches[0].started else batch
         commands = [command for other in self._batches if other.started is oldest.started and other.recorded is not None
                     for command in other.recorded.commands]
         self._batches = deque([Batch()])
-        return self._faults.told(error, costliest(commands), self.budget.seconds)
+        costliest = max(commands, key=lambda command: command.cost, default=None)
+        return self._faults.told(error, costliest.kernel if costliest and costliest.kernel else "nothing",
+                                 self.budget.seconds)
 
     # -------------------------------------------------------------------------------------- programs
 
     def build(self, commands: Collection[Operation], unused: Sequence | None = None) -> Recorded:
-        """Make a sequence that can be played many times."""
-        kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
-        sequence = unused or self._sequence(len(kernels) - self._host_sees)  # the last event has the last barrier
+        """Make a sequence that can be played many times; an error of `kp` leaves an unused one unusable."""
+        kernels = [] if self._stopwatch is None else [
+            kernel for c in commands for kernel in ([c.kernel, ""] if isinstance(c, Copy) and c.host else [c.kernel])]
+        tracker, copies = HazardTracker(), any(isinstance(command, Copy) for command in commands)
         try:
-            self.barriers += fill(commands, sequence, self._host_sees, self._barrier_always)
+            sequence = unused or self._sequence(len(kernels) - self._host_sees)  # the last event has the last barrier
+            sequence.clear()
+            for i, command in enumerate(commands):
+                barrier = tracker.launch(command.reads, command.writes) or i == 0 or self._barrier_always
+                self.barriers += barrier
+                command.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
+            if self._host_sees:
+                sequence.to_host()  # so that the host may read and write after a wait
+            sequence.end()
         except self._faults.errors as error:
             raise self._told(error, Batch()) from error
         return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))

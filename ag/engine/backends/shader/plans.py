@@ -1,7 +1,7 @@
 """Plan launches: the kernel, constants, push constants and grid of a primitive at certain shapes; all but addresses.
 
 kernels_build.py reads operands, constants and grids from the shaders into a manifest, and plans follow it by name.
-Where a primitive has two kernels, or a kernel several kinds of tiles, a rule of `products.tiles` chooses.
+Where a primitive has two kernels, or a kernel several kinds of tiles, a rule of `tiles` chooses.
 """
 
 from __future__ import annotations
@@ -10,31 +10,33 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
-from hashlib import sha256
+from functools import cache, lru_cache
 from math import copysign, prod
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
-from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
-from ag.engine.backends.vulkan.limits import Needs, lacking
-from ag.engine.backends.vulkan.products.tiles import TILES, Rule
-from ag.engine.backends.vulkan.stream.commands import seconds_of
+from ag.engine.backends.shader.manifest import BUILD, Entry, Needs, in_tiles, manifest, needs_of, refuse_stale
+from ag.engine.backends.shader.tiles import Rule
+from ag.engine.dtype import F32
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
-from ag.engine.shape import Shape
+from ag.engine.shape import Shape, nbytes_of
 from ag.errors import KernelError
 
-_SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
 HELD_BYTES = 8192  # of an operand that is held, per block of features: shaders/attention.glsl
 END = 1 << 31  # of dividends; divisors may be as large
+MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
+_MULTIPLY_ADDS = 50e9  # per second; kernels on the integrated graphics of a laptop reach it: a fifth of its peak
+_BYTES = 10e9  # per second; a third of two channels of DDR4
 
 Grid = tuple[int, int, int]
+
+
+def seconds_of(multiply_adds: float, nbytes: float) -> float:
+    """Estimate the seconds of a launch on a slow integrated device."""
+    return multiply_adds / _MULTIPLY_ADDS + nbytes / _BYTES
 
 
 class Compiled(tuple[str, tuple[int, ...]]):
@@ -49,7 +51,7 @@ def _compiled(file: str, spec: tuple[int, ...]) -> Compiled:
     return Compiled((file, spec))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Plan:
     """A launch of one primitive at certain shapes and parameters, but for the addresses."""
 
@@ -64,35 +66,17 @@ class Plan:
     work: int  # multiply-adds, if these take longer than reading and writing the operands
     needs: Needs  # of the device
 
-    @cached_property
-    def compiled(self) -> Compiled:
-        return _compiled(self.file, self.spec)
-
-    @cached_property
-    def seconds(self) -> float:
-        """Estimate a launch's seconds, if the sizes are known."""
-        return seconds_of(self.work, sum(self.sizes))
-
-    @cached_property
-    def read(self) -> tuple[int, ...]:
-        return tuple(i for i, written in enumerate(self.writes) if not written)
-
-    @cached_property
-    def written(self) -> tuple[int, ...]:
-        return tuple(i for i, written in enumerate(self.writes) if written)
-
-    @cached_property
-    def _pack(self) -> Callable[..., bytes]:
-        return struct.Struct(f"{len(self.words)}I").pack
-
-    @cached_property
-    def around(self) -> tuple[bytes, Callable[..., bytes], bytes] | None:
-        """Return the bytes before the offsets, their packer, and the bytes behind; None if offsets are scattered."""
-        first, count = self.offsets[0][0] if self.offsets else 0, len(self.offsets)
-        if self.offsets != tuple((first + i, i) for i in range(len(self.writes))):
-            return None
-        block = self._pack(*self.words)
-        return block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
+    def __post_init__(self) -> None:
+        self.compiled = _compiled(self.file, self.spec)
+        self.seconds = seconds_of(self.work, sum(self.sizes))  # if the sizes are known
+        self.read, self.written = (tuple(i for i, w in enumerate(self.writes) if w == which) for which in (False, True))
+        self._pack = struct.Struct(f"{len(self.words)}I").pack
+        # Bytes before the offsets, their packer, and the bytes behind; None if offsets are scattered.
+        self.around: tuple[bytes, Callable[..., bytes], bytes] | None = None
+        first, count = self.offsets[0][0] if self.offsets else 0, len(self.writes)
+        if self.offsets == tuple((first + i, i) for i in range(count)):
+            block = self._pack(*self.words)
+            self.around = block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
 
     def push(self, operand_words: list[int]) -> bytes:
         """Pack the push constants, given every operand's offset in words."""
@@ -116,20 +100,6 @@ class Product:
     looks: str  # nn, nt, tn or tt for matrices, by the transpose flags; taps for convolutions
 
 
-@lru_cache(maxsize=1)
-def manifest() -> Manifest:
-    return read_manifest(_SPV)
-
-
-def spirv_of(file: str) -> bytes:
-    return (_SPV / f"{file}.spv").read_bytes()
-
-
-def check_kernels() -> None:
-    """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
-    check_files(_SPV)
-
-
 def signs_of(params: Params) -> tuple[float, ...]:
     """Return the signs of all zeros among parameters and the numbers of a chain."""
     numbers = [*params.values(), *[number for *_, number in cast(Chain, params.get("chain", ()))]]
@@ -138,25 +108,22 @@ def signs_of(params: Params) -> tuple[float, ...]:
 
 @lru_cache(maxsize=_PLANS_KEPT)
 def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
-          aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:
-    """Plan a launch; `aligned` operands all begin at multiples of four words.
-
-    `_signs` tells 0.0 from -0.0 in the cache key, where they are equal.
-    """
+          aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:  # `_signs` tell 0.0 from -0.0 as keys of the cache
+    """Plan a launch; `aligned` operands all begin at multiples of four words."""
     kernels = manifest()["kernels"]
     chain = cast(Chain, dict(params).get("chain", ()))
     for name in (primitive.name, *(function for function, *_ in chain)):
         if name not in kernels:
-            raise KernelError(f"Vulkan: primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
+            raise KernelError(f"primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
                               f"shaders/functions.glsl, and {BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
     file = name + (tiles.suffix if kernels[name]["fixed"] else "")
     entry = kernels[kernel := file.partition(".")[0]]
-    refuse_stale(_SPV, kernel, entry["sha256"])
+    refuse_stale(kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
-        raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
+        raise KernelError(f"kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
                           f"the names and their order must be equal.")
     constants = {c["name"]: c["default"] for c in entry["spec"]}
     needs = needs_of(entry)
@@ -170,7 +137,9 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         values["held"], needs = _held(values, needs, tiles)
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
-    values = {**constants, **_parts(values), **steps(values), **values}
+    parts = {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
+             for i, number in enumerate(numbers)}
+    values = {**constants, **parts, **steps(values), **values}
     words: list[int] = []
     offsets = []
     for member in entry["push"]:
@@ -187,19 +156,9 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     if entry["turns"]:
         needs = needs._replace(turns=_evaluate(entry["turns"], values))
     writes = tuple(o["writes"] for o in entry["operands"])
-    sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
+    sizes = () if "bfloat" in primitive.params else tuple([nbytes_of(shape, F32) for shape in shapes])
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs)
-
-
-def _parts(values: Params) -> Params:
-    return {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
-            for i, number in enumerate(numbers)}
-
-
-def needs_of(entry: Entry) -> Needs:
-    """Return the needs of a kernel without tiles."""
-    return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
 
 
 def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
@@ -211,10 +170,7 @@ def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
-    """Name a primitive's kernel: its own, or the one that works element by element.
-
-    That is ``conv2d_direct`` for ``conv2d``, and with an epilogue ``conv2d_direct_chain`` for ``conv2d_chain``.
-    """
+    """Name a primitive's kernel: its own, or the one element by element, as ``conv2d_direct_chain``."""
     product, chain, kind = primitive.name.partition("_chain")
     direct = f"{product}_direct{chain}{kind}"
     return direct if direct in manifest()["kernels"] and tiles.is_direct(values["rows"]) else primitive.name
@@ -225,52 +181,18 @@ def _count(entry: Entry, values: Params) -> int:
     return _evaluate(axes[2], values) if len(axes) == 3 else 1
 
 
-def _in_tiles(entry: Entry) -> bool:
-    return any(constant["name"] == "TILE_ROWS" for constant in entry["spec"])
-
-
 @lru_cache(maxsize=_PLANS_KEPT)
 def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...],
                tiles: Rule) -> Product | None:
     """Return the product that a launch makes in tiles by this rule; None if it makes none."""
     entry = manifest()["kernels"].get(primitive.name)
-    if entry is None or not _in_tiles(entry):
+    if entry is None or not in_tiles(entry):
         return None
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     if _variant(primitive, values, tiles) != primitive.name:
         return None
     looks = "nt"[values["ta"]] + "nt"[values["tb"]] if "ta" in values else "taps"
     return Product(values["rows"], values["cols"], values["inner"], _count(entry, values), looks)
-
-
-def kernel_state(name: str) -> str:
-    """Return a kernel's state: ``"compiled"``, ``"left out"`` by the compiler, or ``"none"``."""
-    if name in manifest()["kernels"]:
-        return "compiled"
-    return "left out" if name in manifest()["left_out"] else "none"
-
-
-def left_out() -> list[str]:
-    return manifest()["left_out"]
-
-
-def unfit(limits: Properties) -> tuple[dict[str, str], int]:
-    """Return what kernels lack on a device, by name, and the number of all kernels; `tiles_of` checks tiles."""
-    kernels = manifest()["kernels"]
-    lacks = {name: lacking(Needs(0, 0, len(entry["operands"])) if _in_tiles(entry) else needs_of(entry), limits)
-             for name, entry in kernels.items()}
-    return {name: what for name, what in lacks.items() if what}, len(kernels)
-
-
-def compiled_by() -> str:
-    return manifest()["compiler"]
-
-
-def products_hash() -> str:
-    """Hash the compiled kernels that make products in tiles, and the kinds of tiles."""
-    names = sorted(name for name, entry in manifest()["kernels"].items() if _in_tiles(entry))
-    files = [path for name in names for path in sorted(_SPV.glob(f"{name}.*spv"))]
-    return sha256(b"".join([repr(TILES).encode(), *(path.read_bytes() for path in files)])).hexdigest()
 
 
 def _word(value: float, kind: str) -> int:
@@ -283,12 +205,12 @@ def _grid(entry: Entry, values: Params) -> Grid:
     axes = [_evaluate(axis, values) for axis in entry["grid"]["axes"]]
     if entry["grid"]["unit"] == "invocations":
         axes[0] = -(-axes[0] // entry["local_size"][0])
-    if max(axes) > _MOST_GROUPS:
-        rows = -(-prod(axes) // _MOST_GROUPS)  # kernels number workgroups in a line, so it may be folded
+    if max(axes) > MOST_GROUPS:
+        rows = -(-prod(axes) // MOST_GROUPS)  # kernels number workgroups in a line, so it may be folded
         axes = [-(-prod(axes) // rows), rows]
     x, y, z = (*axes, 1, 1)[:3]
-    if max(x, y, z) > _MOST_GROUPS:
-        raise KernelError(f"Vulkan: a grid of {x} x {y} x {z} workgroups is too large; {_MOST_GROUPS} per axis are "
+    if max(x, y, z) > MOST_GROUPS:
+        raise KernelError(f"a grid of {x} x {y} x {z} workgroups is too large; {MOST_GROUPS} per axis are "
                           f"possible. Use smaller tensors.")
     return (x, y, z) if x and y and z else (0, 0, 0)
 

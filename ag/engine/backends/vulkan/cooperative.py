@@ -12,13 +12,12 @@ from itertools import product
 
 import numpy as np
 
-from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import Needs, lacking, required_subgroup
-from ag.engine.backends.vulkan.plans import compiled_by, kernel_state, product_of
-from ag.engine.backends.vulkan.products.autotune import TunedBackend, choices_for, seconds_of, warm_up
-from ag.engine.backends.vulkan.products.tiles import Tiles
+from ag.engine.backends.shader.autotune import TunedBackend, choices_for, result_of, time_of, uploaded, warm_up
+from ag.engine.backends.shader.manifest import Needs, kernel_state, lacking, manifest, required_subgroup
+from ag.engine.backends.shader.plans import product_of
+from ag.engine.backends.shader.tiles import Rule, Tiles
+from ag.engine.backends.vulkan.kp import Manager, Properties
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.log import log
@@ -84,21 +83,12 @@ class CooperativeTile:
 
 
 @dataclass(frozen=True)
-class CooperativeTiles:
+class CooperativeTiles(Rule):
     """The rule of one device and precision: the largest tiles that give all units work, else the smallest."""
 
     tiles: tuple[CooperativeTile, ...]  # largest first
     units: int  # as of `Tiles`
     suffix: str = _SUFFIX
-
-    def is_direct(self, rows: int) -> bool:
-        return False
-
-    def turns(self, n: int) -> int:
-        return 1
-
-    def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        return 0
 
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Return the tiles for `count` products of so many rows and columns."""
@@ -127,9 +117,7 @@ class Cooperative:
     """Choose and test the kernels of one device; `usual` is its rule for float32 kernels."""
 
     def __init__(self, backend: TunedBackend, manager: Manager, usual: Tiles) -> None:
-        self._backend = backend
-        self._usual = usual
-        self._limits = manager.get_device_properties()
+        self._backend, self._usual, self._limits = backend, usual, manager.get_device_properties()
         matrices = manager.cooperative_matrices()
         self._sizes = sizes_of(matrices)
         self._sizes_in_float16 = sizes_of(matrices, _FLOAT16) if manager.features()["float16"] else None
@@ -157,21 +145,20 @@ class Cooperative:
             suffix, sizes, types = _IN_FLOAT16, self._sizes_in_float16, "bfloat16 or float16"
         state = kernel_state(primitive.name + suffix)
         if state != "compiled":
-            return None, "" if state == "none" else f"its kernel was left out of the build with {compiled_by()}"
+            why = f"its kernel was left out of the build with {manifest()['compiler']}"
+            return None, "" if state == "none" else why
         tiles = () if sizes is None else _tiles(precision, sizes, self._limits)
         if not tiles:
             return None, (f"{self._backend.info.description} ({self._backend.info.driver}) has no cooperative matrices "
                           f"of {types} that are of use")
         rule = CooperativeTiles(tiles, self._usual.units, suffix)
-        choices, name = choices_for(self._backend.info), f"{primitive.name} {precision}"
+        name = f"{primitive.name} {precision}"
         if size := required_subgroup(tiles[0].needs, self._limits):
             name += f" in subgroups of {size}"
         if suffix == _IN_FLOAT16:
             name += " in float16"
-        with choices.lock:
-            verdict = choices.get(name)
-            if verdict not in (_USED, _WRONG, _SLOW):
-                verdict = choices.keep(name, self._verdict(primitive, precision, rule), (_USED, _WRONG, _SLOW))
+        verdict = choices_for(self._backend.info).settled(name, (_USED, _WRONG, _SLOW),
+                                                          lambda: self._verdict(primitive, precision, rule))
         return (rule, "") if verdict == _USED else (None, f"the kernel on cooperative matrices was {verdict} in a test")
 
     def _verdict(self, primitive: Primitive, precision: str, rule: CooperativeTiles) -> str:
@@ -195,7 +182,7 @@ class Cooperative:
         recorder = self._backend.recorder
         commands = [self._backend.command(primitive, buffers, params, tiles) for tiles in (rule, self._usual)]
         warm_up(recorder, commands[1])
-        in_turn = [[seconds_of(recorder, command) for command in commands] for _ in range(_TURNS)]
+        in_turn = [[time_of(recorder, command) for command in commands] for _ in range(_TURNS)]
         seconds = [min(turn[i] for turn in in_turn) for i in range(2)]
         log.info("%s: %s of %d takes %.0f us in %s precision and %.0f us in float32", self._backend.name,
                  primitive.name, _TIMED, 1e6 * seconds[0], precision, 1e6 * seconds[1])
@@ -212,13 +199,8 @@ class Cooperative:
         command = self._backend.command(primitive, buffers, params, rule)
         if command is not None:
             recorder.record(command)
-        found = self._backend.transfers.download(out.address, out.size).view(np.float32).reshape(out.shape)
-        return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # False for NaN
+        return bool(np.all(abs(result_of(self._backend, out) - expected) <= allowed * magnitudes))  # False for NaN
 
     def _buffers(self, primitive: Primitive, a: Array, b: Array, params: Params) -> tuple[Buffer, ...]:
         shape = primitive.shape(a.shape, b.shape, **params)
-        arrays = (np.full(shape, np.nan, np.float32), a, b)
-        buffers = tuple(self._backend.alloc(x.shape, F32) for x in arrays)
-        for x, buffer in zip(arrays, buffers, strict=True):
-            self._backend.upload(x, buffer)
-        return buffers
+        return uploaded(self._backend, np.full(shape, np.nan, np.float32), a, b)

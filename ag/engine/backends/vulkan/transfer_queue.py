@@ -13,9 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ag.engine.arena import OFFSET_MASK
-from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
-from ag.engine.backends.vulkan.loader import kompute
-from ag.engine.backends.vulkan.stream.commands import Range
+from ag.engine.backends.vulkan.kp import Manager, Sequence, Tensor, Words, kompute
 
 CHUNK_BYTES = 4 << 20  # of a transfer; the host fills one while the device copies another
 _CHUNKS = 4
@@ -32,7 +30,7 @@ def staging(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
 class _Chunk:
     def __init__(self, sequence: Sequence, tensor: Tensor, view: Words) -> None:
         self.sequence, self.tensor, self.view = sequence, tensor, view
-        self.writes: Range = (0, 0)  # also before it starts
+        self.writes = (0, 0)  # also before it starts
 
 
 class _Changing(Protocol):

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.limits import Needs
+from ag.engine.backends.shader.manifest import Needs
 from ag.errors import KernelError
 
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
@@ -112,16 +112,19 @@ class Rule(Protocol):
 
     @property
     def suffix(self) -> str: ...
-
-    def is_direct(self, rows: int) -> bool: ...
-
     def choose(self, rows: int, cols: int, count: int) -> Any: ...
 
-    def turns(self, n: int) -> int: ...
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
-    def held(self, most: int, each: int, shared: int, registers: int) -> int: ...
+    def is_direct(self, rows: int) -> bool:
+        return False
 
-    def __hash__(self) -> int: ...
+    def turns(self, n: int) -> int:
+        return 1
+
+    def held(self, most: int, each: int, shared: int, registers: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -191,11 +194,7 @@ class Tiles:
         return rounds * tile.rows * tile.cols / rate.many, tile
 
 
-def _all_fit(tile: Tile) -> bool:
-    return True
-
-
-def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared: int = sys.maxsize) -> Tiles:
+def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: True, shared: int = sys.maxsize) -> Tiles:
     """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; `shared` as of `Tiles`.
 
     Only NVIDIA's cards hold operands in shared memory: AMD's would lose more waves (docs/kernels.md), and too little
@@ -207,7 +206,7 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared
     if device.kind == "cpu":
         return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize, shared=shared,
                      room=sys.maxsize)
-    rates = _RATES.get(_family(device), _OTHER_RATES)
+    rates = _RATES.get("AMD RDNA" if _has_large_tiles(device) else device.vendor, _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
     return Tiles(units_of(device), tuple(fitting), forced, _keeps_defaults(device), skinny=fits(TILES["V"]),
                  shared=shared, room=_room(device))
@@ -230,11 +229,8 @@ def units_of(device: DeviceInfo) -> int:
 
 
 def _keeps_defaults(device: DeviceInfo) -> bool:
-    """Return whether arrays have a specialization constant's default size: on MoltenVK before 1.3.
-
-    It numbers 1.2.9 as 10209, which appears in the form of Vulkan's versions as 0.2.2017.
-    """
-    parts = device.driver.split(".")
+    """Return whether arrays have a specialization constant's default size: on MoltenVK before 1.3."""
+    parts = device.driver.split(".")  # 1.2.9 is numbered 10209, which appears as 0.2.2017
     if device.vendor != "Apple" or len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False
     major, minor, patch = map(int, parts)
@@ -244,11 +240,6 @@ def _keeps_defaults(device: DeviceInfo) -> bool:
 def has_few_registers(device: DeviceInfo) -> bool:
     """Return whether Mesa compiles large tiles, also attention's, badly for a chip of RDNA."""
     return _has_large_tiles(device) is False
-
-
-def _family(device: DeviceInfo) -> str:
-    """Name a device's table: its vendor's, or that of a known RDNA chip."""
-    return "AMD RDNA" if _has_large_tiles(device) else device.vendor
 
 
 def _has_large_tiles(device: DeviceInfo) -> bool | None:

@@ -25,7 +25,7 @@ class CacheError(OSError):
 
 @cache
 def _warn(text: str) -> None:
-    log.warning("Vulkan: %s.", text)
+    log.warning("Cache: %s.", text)
 
 
 def warn_once(error: CacheError) -> None:
@@ -65,13 +65,7 @@ def fault_of_folder() -> str:
 
 
 def read_cache(name: str, most: int) -> bytes | None:
-    """Read a file of at most so many bytes; None if it does not exist.
-
-    Raises
-    ------
-    CacheError
-        If it cannot be read, is no plain file, or other users could have written it.
-    """
+    """Read a plain file of at most so many bytes; None if there is none, CacheError if others could have written it."""
     path = cache_folder() / name
     try:
         # Opening a pipe would wait for its other end.
@@ -96,13 +90,7 @@ def read_cache(name: str, most: int) -> bytes | None:
 
 
 def write_cache(name: str, content: bytes) -> None:
-    """Replace a file in one operation: readers see the old file or the new one.
-
-    Raises
-    ------
-    CacheError
-        If it cannot be written, or the folder is another user's.
-    """
+    """Replace a file in one operation, so that readers see the old or the new one; CacheError if that is impossible."""
     path = cache_folder() / name
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

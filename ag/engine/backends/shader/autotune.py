@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from math import prod
 from statistics import median
 from threading import RLock
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
-from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import lacking
-from ag.engine.backends.vulkan.plans import Product, product_of, products_hash
-from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
-from ag.engine.backends.vulkan.stream.commands import Command, Recorded
-from ag.engine.backends.vulkan.stream.recorder import Recorder
-from ag.engine.backends.vulkan.transfers import Transfers
+from ag.engine.backends.shader.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
+from ag.engine.backends.shader.manifest import Limits, files_of, in_tiles, lacking, manifest
+from ag.engine.backends.shader.plans import Product, product_of
+from ag.engine.backends.shader.tiles import TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
 from ag.engine.kernels.matmul import matmul
@@ -51,22 +48,46 @@ _ROWS, _INNER, _COLS = 130, 36, 100  # of a trial: more than a tile of any kind 
 _RIGHT, _WRONG = "right", "wrong"
 
 
+Command = Any  # of a backend, and opaque here
+Sequence = Any
+
+
+class Stream(Protocol):
+    """The commands of a device."""
+
+    def record(self, command: Command) -> None: ...
+    def build(self, commands: list[Command]) -> Sequence: ...
+    def play(self, sequences: list[Sequence]) -> None: ...
+    def wait(self) -> None: ...
+
+
 class TunedBackend(Protocol):
-    """The part of a Vulkan backend that tries kernels on its device."""
+    """The part of a backend that tries kernels on its device."""
 
     name: str
     info: DeviceInfo
-    recorder: Recorder
-    transfers: Transfers
 
+    @property
+    def recorder(self) -> Stream: ...
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
-
     def upload(self, array: Array, into: Buffer) -> None: ...
-
     def download(self, buffer: Buffer) -> Array: ...
-
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
-                tiles: Rule | None = None) -> Command | None: ...
+                tiles: Rule | None = None) -> Command: ...
+    def _read_bytes(self, address: int, nbytes: int) -> bytes: ...
+
+
+def uploaded(backend: TunedBackend, *arrays: Array) -> tuple[Buffer, ...]:
+    """Return buffers of float32 with these values."""
+    buffers = tuple(backend.alloc(x.shape, F32) for x in arrays)
+    for x, buffer in zip(arrays, buffers, strict=True):
+        backend.upload(x, buffer)
+    return buffers
+
+
+def result_of(backend: TunedBackend, out: Buffer) -> Array:
+    """Read the result of a trial, also while a step is recorded."""
+    return np.frombuffer(backend._read_bytes(out.address, out.nbytes), np.float32).reshape(out.shape)
 
 
 class Choices:
@@ -93,6 +114,12 @@ class Choices:
         except CacheError as error:
             warn_once(error)
         return self._choices[name]
+
+    def settled(self, name: str, possible: Collection[str], decide: Callable[[], str]) -> str:
+        """Return the kept choice; decide, and keep that, if there is none."""
+        with self.lock:
+            known = self.get(name)
+            return known if known in possible and known is not None else self.keep(name, decide(), possible)
 
     def _read(self) -> dict[str, str]:
         """Read the file's choices; a file that is damaged, another device's or another user's has none."""
@@ -126,13 +153,16 @@ def choices_of(device: str, driver: str, kernels: str) -> Choices:
 
 
 def choices_for(info: DeviceInfo) -> Choices:
-    return choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
+    """Return the choices for a device with the kernels that make products in tiles."""
+    names = sorted(name for name, entry in manifest()["kernels"].items() if in_tiles(entry))
+    content = [repr(TILES).encode(), *(file.read_bytes() for name in names for file in files_of(name))]
+    return choices_of(info.description, f"{info.vendor} {info.driver}", sha256(b"".join(content)).hexdigest())
 
 
 class Tune:
     """Choose the quickest tiles for products of one device; measure when a class of shapes is first met."""
 
-    def __init__(self, backend: TunedBackend, rule: Tiles, limits: Properties) -> None:
+    def __init__(self, backend: TunedBackend, rule: Tiles, limits: Limits) -> None:
         self._backend = backend
         self._rule = rule  # without measurements
         self._rules = {_FIXED: rule} if rule.fixed else {}
@@ -163,14 +193,12 @@ class Tune:
         first = next(kind for kind in self._rules if kind == _FIXED or TILES[kind] in (usual, usual.turned()))
         seconds: dict[str, float] = {}
         try:
-            buffers = tuple(self._backend.alloc(shape, F32) for shape in shapes)
-            for buffer in buffers:
-                self._backend.upload(np.resize(_NUMBERS, buffer.shape), buffer)
+            buffers = uploaded(self._backend, *(np.resize(_NUMBERS, shape) for shape in shapes))
             warm_up(self._backend.recorder, self._backend.command(primitive, buffers, params, self._rules[first]))
             for kind in sorted(self._rules, key=lambda kind: kind != first):
                 if perf_counter() - begin < _MOST_SECONDS or not seconds:
                     command = self._backend.command(primitive, buffers, params, self._rules[kind])
-                    seconds[kind] = seconds_of(self._backend.recorder, command)
+                    seconds[kind] = time_of(self._backend.recorder, command)
         except ArenaError as error:
             log.warning("%s: tiles for %s are not measured, for want of memory (%s).", self._backend.name, name, error)
             return first
@@ -186,7 +214,7 @@ def class_of(product: Product) -> str:
     return f"{rows}x{inner} {inner}x{cols} {product.looks} {count}"
 
 
-def warm_up(recorder: Recorder, command: Command | None) -> None:
+def warm_up(recorder: Stream, command: Command) -> None:
     """Run a launch until an idle card has raised its clock; else the first of several would seem slow."""
     if command is not None:
         sequence, end = recorder.build([command._replace(kernel="")]), perf_counter() + _WARM_SECONDS
@@ -194,7 +222,7 @@ def warm_up(recorder: Recorder, command: Command | None) -> None:
             _timed(recorder, sequence)
 
 
-def seconds_of(recorder: Recorder, command: Command | None) -> float:
+def time_of(recorder: Stream, command: Command) -> float:
     """Return the median time of a launch in a few runs; 0 if it does nothing."""
     if command is None:
         return 0.0
@@ -205,7 +233,7 @@ def seconds_of(recorder: Recorder, command: Command | None) -> float:
     return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
 
 
-def _timed(recorder: Recorder, sequence: Recorded) -> float:
+def _timed(recorder: Stream, sequence: Sequence) -> float:
     recorder.wait()
     begin = perf_counter()
     recorder.play([sequence])
@@ -219,11 +247,7 @@ def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
     MoltenVK before 1.3 mistook the sizes in a pipeline's constants: parts of a product were missing, silently.  So each
     kind multiplies whole numbers from -8 to 8 when a card's driver is new.  Their sums stay below 2^24 and are exact in
     any order.  The verdict is kept with the measured choices.  Software drivers run our tests, and are not tried.
-
-    Raises
-    ------
-    KernelError
-        If no kind is right, or the one that AG_MATMUL_TILE names is wrong.
+    KernelError if no kind is right, or the one that AG_MATMUL_TILE names is wrong.
     """
     if backend.info.kind == "cpu":
         return usual
@@ -235,11 +259,11 @@ def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
                 "mend that.", where, ", ".join(wrong))
     rates = tuple((kind, rate) for kind, rate in usual.rates if kind not in wrong)
     if usual.forced in wrong:
-        raise KernelError(f"Vulkan: a product in tiles of kind {usual.forced}, which AG_MATMUL_TILE names, comes out "
+        raise KernelError(f"matmul: a product in tiles of kind {usual.forced}, which AG_MATMUL_TILE names, comes out "
                           f"wrong on {where}; unset it, or use another driver.")
     if usual.fixed or not rates:
         if usual.fixed or _verdict(backend, _FIXED, replace(usual, fixed=True)) == _WRONG:
-            raise KernelError(f"Vulkan: products of matrices come out wrong in all kinds of tiles on {where}; install "
+            raise KernelError(f"matmul: products come out wrong in all kinds of tiles on {where}; install "
                               f"a newer driver, or use the device 'cpu'.")
         return replace(usual, fixed=True)
     return replace(usual, rates=rates, skinny=usual.skinny and _SKINNY not in wrong)
@@ -262,23 +286,15 @@ def _kinds(usual: Tiles) -> Iterator[tuple[str, Tiles]]:
 
 def _verdict(backend: TunedBackend, kind: str, rule: Tiles) -> str:
     """Return the kept verdict on a kind of tiles; try it once per driver."""
-    choices, name = choices_for(backend.info), f"trial {kind}"
-    with choices.lock:
-        known = choices.get(name)
-        if known not in (_RIGHT, _WRONG):
-            known = choices.keep(name, _RIGHT if _is_right(backend, rule) else _WRONG, (_RIGHT, _WRONG))
-    return known
+    return choices_for(backend.info).settled(f"trial {kind}", (_RIGHT, _WRONG),
+                                             lambda: _RIGHT if _is_right(backend, rule) else _WRONG)
 
 
 def _is_right(backend: TunedBackend, rule: Tiles) -> bool:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((_ROWS, _INNER), (_INNER, _COLS)))
-    arrays = np.full((_ROWS, _COLS), np.nan, np.float32), a, b
-    buffers = tuple(backend.alloc(x.shape, F32) for x in arrays)
-    for x, buffer in zip(arrays, buffers, strict=True):
-        backend.upload(x, buffer)
+    buffers = uploaded(backend, np.full((_ROWS, _COLS), np.nan, np.float32), a, b)
     command = backend.command(matmul, buffers, {"ta": False, "tb": False}, rule)
     assert command is not None  # as there are elements
     backend.recorder.record(command._replace(kernel=""))  # so that a profile does not list it
-    found = backend.transfers.download(buffers[0].address, buffers[0].size).view(np.float32)
-    return bool(np.array_equal(found.reshape(_ROWS, _COLS), a @ b))
+    return bool(np.array_equal(result_of(backend, buffers[0]), a @ b))

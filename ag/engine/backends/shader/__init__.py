@@ -1,0 +1,1 @@
+"""Manifest, plans and tiles of the compiled kernels of shaders/, for every backend that runs them."""

@@ -1,1 +1,0 @@
-"""Choose how a device makes products of matrices: tiles by table or measurement, or matrix units."""

@@ -1,1 +1,0 @@
-"""Record commands of a device, submit them together, and wait for them."""
