@@ -76,7 +76,7 @@ int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets
 unsigned entered;
 
 static PyObject *entered_since(PyObject *module, PyObject *none) {
-    static const char *const NAME[] = {"arena", "guards", "launch", "op", "replay", "rows"};
+    static const char *const NAME[] = {"arena", "launch", "op", "replay", "rows"};
     PyObject *names = PyList_New(0);
     for (int i = 0; names != NULL && i < (int)(sizeof NAME / sizeof *NAME); i++) {
         PyObject *name = entered >> i & 1 ? PyUnicode_FromString(NAME[i]) : NULL;
@@ -96,7 +96,7 @@ static PyMethodDef methods[] = {
 static int execute(PyObject *module) {
     if (PyModule_AddFunctions(module, methods) < 0)
         return -1;
-    int (*const parts[])(PyObject *) = {add_arena, add_guards, add_launch, add_op, add_replay, add_rows};
+    int (*const parts[])(PyObject *) = {add_arena, add_launch, add_op, add_replay, add_rows};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i](module) < 0)
             return -1;

@@ -28,12 +28,11 @@ int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets
 PyObject *recording_of_thread(void);
 
 /* Files that Python has called something of, a bit each, for tools/journeys.py. */
-enum { IN_ARENA = 1, IN_GUARDS = 2, IN_LAUNCH = 4, IN_OP = 8, IN_REPLAY = 16, IN_ROWS = 32 };
+enum { IN_ARENA = 1, IN_LAUNCH = 2, IN_OP = 4, IN_REPLAY = 8, IN_ROWS = 16 };
 extern unsigned entered;
 
 /* One per file: add what the file has to the module; -1 with an error. */
 int add_arena(PyObject *module);
-int add_guards(PyObject *module);
 int add_launch(PyObject *module);
 int add_op(PyObject *module);
 int add_replay(PyObject *module);

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow  # it copies the repository
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 SPIRV = Path("ag", "engine", "backends", "shader", "spv")
+VULKAN = Path("ag", "engine", "backends", "vulkan")
 NAMES = "ag/ops/__init__.py"
 KERNELS, SHADERS, OPS, ROWS = FILES = (
     "ag/engine/kernels/activation.py", "shaders/functions.glsl", "ag/ops/activation.py",
@@ -72,8 +73,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder, "commit", "--quiet", "--message", "before")
     if (ROOT / SPIRV).is_dir():
         shutil.copytree(ROOT / SPIRV, folder / SPIRV)
-    for extension in (ROOT / SPIRV).parent.glob("_kp*"):
-        shutil.copy(extension, folder / SPIRV / "..")
+    for extension in (ROOT / VULKAN).glob("_kp*"):
+        shutil.copy(extension, folder / VULKAN)
     found = blocks()
     assert set(found) == {*FILES, ""}
     for name in (KERNELS, SHADERS, OPS):
