@@ -5,7 +5,7 @@ An op whose output gives its derivative saves the output, which the next layer k
 
 from __future__ import annotations
 
-from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
+from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, launching, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.activation import (
     gelu,
@@ -51,11 +51,6 @@ def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     return y, y
 
 
-@ag_relu.vjp
-def _relu_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(relu_grad, y, g),)
-
-
 @op
 def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     """Logistic function, ``1 / (1 + exp(-x))``.
@@ -80,11 +75,6 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     return y, y
 
 
-@ag_sigmoid.vjp
-def _sigmoid_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(sigmoid_grad, y, g),)
-
-
 @op
 def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     """Hyperbolic tangent.
@@ -104,11 +94,6 @@ def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     """
     y = run(tanh, x)
     return y, y
-
-
-@ag_tanh.vjp
-def _tanh_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(tanh_grad, y, g),)
 
 
 @along_axes
@@ -198,11 +183,6 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     return run(leaky_relu, x, slope=slope), x
 
 
-@ag_leaky_relu.vjp
-def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, x, g, slope=slope),)
-
-
 @op
 def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     """Sigmoid linear unit (swish), ``x / (1 + exp(-x))``.
@@ -224,11 +204,6 @@ def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     0.7311
     """
     return run(silu, x), x
-
-
-@ag_silu.vjp
-def _silu_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
-    return (run(silu_grad, x, g),)
 
 
 @op
@@ -260,3 +235,10 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
 @ag_gelu.vjp
 def _gelu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, approximate: str) -> Cotangents:
     return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, x, g),)
+
+
+ag_relu.vjp(launching(relu_grad))
+ag_sigmoid.vjp(launching(sigmoid_grad))
+ag_tanh.vjp(launching(tanh_grad))
+ag_leaky_relu.vjp(launching(leaky_relu_grad, "slope"))
+ag_silu.vjp(launching(silu_grad))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, launching, op, part_of
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import (
     abs,
@@ -54,11 +54,6 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     if not -_LARGEST <= p <= _LARGEST:
         raise ValueError(f"ag_pow: p is {p}; a finite number is required, of at most {_LARGEST:.4g}.")
     return run(pow, x, p=p), x
-
-
-@ag_pow.vjp
-def _pow_vjp(run: Run, g: Buffer, x: Buffer, need: Need, p: float) -> Cotangents:
-    return (run(pow_grad, x, g, p=p),)
 
 
 @op
@@ -164,11 +159,6 @@ def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     return run(abs, x), x
 
 
-@ag_abs.vjp
-def _abs_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
-    return (run(abs_grad, x, g),)
-
-
 @op
 def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[Buffer]:
     """Limit every element to an interval.
@@ -195,11 +185,6 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     return run(clamp, x, lo=lo, hi=hi), x
 
 
-@ag_clamp.vjp
-def _clamp_vjp(run: Run, g: Buffer, x: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
-    return (run(clamp_grad, x, g, lo=lo, hi=hi),)
-
-
 @part_of("ag_dropout")
 def dropped(run: Run, x: Buffer, rate: float) -> Result[Buffer]:
     """`x` with each element set to 0 with probability `rate`, the others scaled to keep the mean."""
@@ -210,3 +195,8 @@ def dropped(run: Run, x: Buffer, rate: float) -> Result[Buffer]:
 @dropped.vjp
 def _dropped_vjp(run: Run, g: Buffer, key: Buffer, need: Need, rate: float) -> Cotangents:
     return (run(dropout, g, key, rate=rate),)
+
+
+ag_pow.vjp(launching(pow_grad, "p"))
+ag_abs.vjp(launching(abs_grad))
+ag_clamp.vjp(launching(clamp_grad, "lo", "hi"))
