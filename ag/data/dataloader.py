@@ -27,7 +27,7 @@ from ag.names.elsewhere import BATCH, LOADER_ARGUMENTS
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
-_64_BITS = (1 << 64) - 1
+MASK = (1 << 64) - 1  # of 64 bits
 _NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
 
@@ -212,7 +212,7 @@ class DataLoader:
     def _order(self, place: _Place) -> Array:
         if place.order is None:
             place.order = np.arange(self.n_samples) if not self.shuffle else np.random.Generator(np.random.Philox(
-                key=self._seed & _64_BITS, counter=[0, 0, place.epoch, 0])).permutation(self.n_samples)
+                key=self._seed & MASK, counter=[0, 0, place.epoch, 0])).permutation(self.n_samples)
             place.order.flags.writeable = False
         return place.order
 
@@ -409,7 +409,7 @@ class DataLoader:
             raise CheckpointError(f"load_state_dict: the state is of a loader with {theirs}, and this one has {mine}; "
                                   f"they must be equal.")
         seed, epoch, following, begun = numbers = [state[k] for k in _NUMBERS]
-        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= _64_BITS for n in numbers[1:])
+        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= MASK for n in numbers[1:])
                 and cast(int, following) <= self.n_batches()):
             raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r:.60}, epoch {epoch!r:.60}, "
                                   f"begun {begun!r:.60} and next {following!r:.60}; whole numbers are required, and "

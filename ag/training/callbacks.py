@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from tqdm.auto import tqdm
 
+__all__ = ["BestWeights", "CSVLog", "Callback", "EarlyStopping", "History", "Run", "TensorBoard"]
 
 # ---------------------------------------------------------------------------------------------- what callbacks see
 
@@ -299,10 +300,8 @@ class BestWeights(_Watching):
 
     Parameters
     ----------
-    monitor : str, optional
-        Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
-    mode : {"auto", "min", "max"}, optional
-        Whether less or more is better; "auto" knows it of losses, errors and accuracies.
+    monitor, mode : str, optional
+        As of `EarlyStopping`.
     path : path, optional
         Also save the model there whenever it is the best so far, as `ag_save_model` does.
 
@@ -477,7 +476,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        if not (every is None or counts(every)):
             raise ValueError(f"TensorBoard: every is {every!r:.60}; a whole number of at least 1 is required, or None.")
         if not isinstance(folder, (str, os.PathLike)):
             raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")

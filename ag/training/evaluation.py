@@ -26,6 +26,8 @@ from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.parallel.trainer.samples import input_of, target_of
 from ag.training.data import Data
 
+__all__ = ["accuracy", "evaluate", "mean_absolute_error", "mean_squared_error", "predict", "top_k_accuracy"]
+
 Metric = Callable[[Tensor, Array], object]  # (output, target of the loss) -> one number
 
 

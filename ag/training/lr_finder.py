@@ -29,6 +29,8 @@ from ag.training.fit import ReplicaModels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["LRCurve", "find_lr"]
+
 _SMOOTH = 0.9  # of a running mean of losses, as in the reference
 _DIVERGED = 4.0  # times the least smoothed loss
 
