@@ -56,6 +56,8 @@ if not TYPE_CHECKING:
 class DataLoader:
     """Batches of samples, from arrays or from anything that makes sample i when asked for it.
 
+    Reference: ggmlR ``ag_dataloader`` (which drops a partial last batch silently).
+
     Parameters
     ----------
     x : array_like of shape (..., samples), or sequence of samples
@@ -102,10 +104,6 @@ class DataLoader:
     follow from the loader's seed and the batch alone; a generator of your own goes on from sample to sample.
 
     Among ranks that make steps together each takes its `share`.
-
-    References
-    ----------
-    ggmlR ``ag_dataloader`` (which drops a partial last batch silently).
 
     Examples
     --------

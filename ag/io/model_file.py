@@ -32,6 +32,8 @@ _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whate
 def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None) -> None:
     """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
 
+    Reference: ggmlR ``ag_save_model`` (which stores a function and runs it on load).
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -44,10 +46,6 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     ------
     CheckpointError
         If `model_fn` builds something else.
-
-    References
-    ----------
-    ggmlR ``ag_save_model`` (which stores a function and runs it on load).
 
     Examples
     --------
@@ -111,6 +109,8 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
                   device: str | None = None) -> Model:
     """Load a model saved by `ag_save_model`, or that of a checkpoint.
 
+    Reference: ggmlR ``ag_load_model``.
+
     Parameters
     ----------
     path : path
@@ -136,10 +136,6 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     Notes
     -----
     Of another program's file, build the model and call `load_weights`.
-
-    References
-    ----------
-    ggmlR ``ag_load_model``.
 
     Examples
     --------

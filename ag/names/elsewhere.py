@@ -6,6 +6,7 @@ tests/test_habits.py checks that every ``ag.`` name in a text exists.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from re import findall
 
 
 def _table(text: str) -> Mapping[str, str]:
@@ -175,27 +176,13 @@ dataset: give it first, DataLoader(dataset)
 """)
 
 # What others call an argument, and what it may be here.
-SYNONYMS: Mapping[str, tuple[str, ...]] = {name: tuple(here.split()) for name, here in _table("""
-kernel_size: kernel size
-pool_size: size
-in_channels: in_ch
-out_channels filters: out_ch
-strides: stride
-p prob drop_rate: rate
-num_embeddings: vocab_size
-input_dim: vocab_size in_features
-embedding_dim: dim
-output_dim: dim out_features
-normalized_shape: num_features
-embed_dim hidden_size: d_model
-num_heads heads: n_heads
-attn_dropout: dropout
-in_dim: in_features
-out_dim units: out_features
-use_bias: bias
-epsilon: eps
-classes n_classes: num_classes
-""").items()}
+SYNONYMS: Mapping[str, tuple[str, ...]] = {theirs: tuple(ours.split("|")) for theirs, ours in findall(r"(\w+)=(\S+)", """
+kernel_size=kernel|size pool_size=size in_channels=in_ch out_channels=out_ch filters=out_ch strides=stride p=rate
+prob=rate drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
+output_dim=dim|out_features normalized_shape=num_features embed_dim=d_model hidden_size=d_model num_heads=n_heads
+heads=n_heads attn_dropout=dropout in_dim=in_features out_dim=out_features units=out_features use_bias=bias epsilon=eps
+classes=num_classes n_classes=num_classes
+""")}
 
 TRAINING_ARGUMENTS = _table("""
 epochs n_epochs num_epochs max_epochs: write n_iter, a number of steps, or ag.fit(model, (X, y), epochs=10), which

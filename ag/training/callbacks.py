@@ -253,6 +253,8 @@ def label_of(callback: Callback, run: Run) -> str:
 class EarlyStopping(_Watching):
     """Stop when a column of the history has not become better for some epochs.
 
+    Reference: Keras ``EarlyStopping``.
+
     Parameters
     ----------
     patience : int, optional
@@ -263,10 +265,6 @@ class EarlyStopping(_Watching):
         Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
     mode : {"auto", "min", "max"}, optional
         Whether less or more is better; "auto" knows it of losses, errors and accuracies.
-
-    References
-    ----------
-    Keras ``EarlyStopping``.
 
     Examples
     --------
@@ -298,6 +296,8 @@ class EarlyStopping(_Watching):
 class BestWeights(_Watching):
     """Keep the weights and buffers of the best epoch, and give them to the model when training is over.
 
+    Reference: Keras ``ModelCheckpoint(save_best_only=True)`` and ``EarlyStopping(restore_best_weights=True)``.
+
     Parameters
     ----------
     monitor, mode : str, optional
@@ -314,10 +314,6 @@ class BestWeights(_Watching):
     -----
     Of equal epochs the first is the best.  The weights are restored after Ctrl-C and after an error, too.  A checkpoint
     holds them for the callback that watches the same column in the same way.
-
-    References
-    ----------
-    Keras ``ModelCheckpoint(save_best_only=True)`` and ``EarlyStopping(restore_best_weights=True)``.
 
     Examples
     --------

@@ -237,6 +237,8 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
              batch_size: int | None = None) -> dict[str, float]:
     """Return loss and metrics of a model, averaged over samples, in eval mode.
 
+    Reference: Keras ``Model.evaluate``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -251,10 +253,6 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
     -------
     dict of str to float
         With ``loss``, and each metric under its name.
-
-    References
-    ----------
-    Keras ``Model.evaluate``.
 
     Examples
     --------
@@ -277,6 +275,8 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
 def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Array:
     """Return the outputs of a model, in eval mode, with the samples on the first axis.
 
+    Reference: Keras ``Model.predict``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -294,10 +294,6 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
     ------
     ShapeError
         If an output does not have the samples on its last axis.
-
-    References
-    ----------
-    Keras ``Model.predict``.
 
     Examples
     --------

@@ -98,6 +98,8 @@ def fit(
 ) -> History:
     """Train a model on samples, epoch by epoch, and measure how good it becomes.
 
+    Reference: Keras ``Model.fit``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -177,10 +179,6 @@ def fit(
 
     A second call goes on with the weights, and begins with a new optimizer.  After Ctrl-C the history has the epochs
     that were finished, and ``interrupted`` is set; before the first step it is raised.
-
-    References
-    ----------
-    Keras ``Model.fit``.
 
     Examples
     --------

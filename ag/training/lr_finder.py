@@ -70,6 +70,8 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
             optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None, seed: int | None = None) -> LRCurve:
     """Try learning rates on a copy of a model, each larger than the one before.
 
+    Reference: Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -90,10 +92,6 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     -------
     LRCurve
         With ``suggestion``, and ``plot()``.
-
-    References
-    ----------
-    Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.
 
     Examples
     --------
