@@ -176,7 +176,7 @@ dataset: give it first, DataLoader(dataset)
 """)
 
 # What others call an argument, and what it may be here.
-SYNONYMS: Mapping[str, tuple[str, ...]] = {theirs: tuple(ours.split("|")) for theirs, ours in findall(r"(\w+)=(\S+)", """
+SYNONYMS: Mapping[str, tuple[str, ...]] = {name: tuple(here.split("|")) for name, here in findall(r"(\w+)=(\S+)", """
 kernel_size=kernel|size pool_size=size in_channels=in_ch out_channels=out_ch filters=out_ch strides=stride p=rate
 prob=rate drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
 output_dim=dim|out_features normalized_shape=num_features embed_dim=d_model hidden_size=d_model num_heads=n_heads

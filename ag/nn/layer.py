@@ -27,7 +27,7 @@ from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
 from ag.names import Making, MissingNameError, answers
 from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
-from ag.nn.mode import members, reached_from, set_mode
+from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
@@ -418,7 +418,7 @@ def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> 
     seen: set[int] = set()
 
     def lost_in(x: object) -> Layer | Tensor | None:
-        for part in reached_from(x, seen) if id(x) not in known else ():
+        for part in objects_in(x, seen, True, (Watched, Tensor)) if id(x) not in known else ():
             if isinstance(part, Tensor) and part.requires_grad and part.node is None and id(part) not in known:
                 return part
             if isinstance(part, Layer) and id(part) not in known and all(

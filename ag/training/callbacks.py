@@ -71,10 +71,9 @@ class History(Mapping[str, list[float]]):
         return len(self.rows)
 
     def __getitem__(self, name: str) -> list[float]:
-        if self.rows and name not in self.rows[0]:
-            raise KeyError(f"History: there is no {name!r}; it has {', '.join(self.rows[0])}.")
-        if not self.rows:
-            raise KeyError(f"History: there is no {name!r}, as no epoch was finished.")
+        if name not in [*self]:
+            why = f"; it has {', '.join(self)}" if self.rows else ", as no epoch was finished"
+            raise KeyError(f"History: there is no {name!r}{why}.")
         return [row[name] for row in self.rows]
 
     def __iter__(self) -> Iterator[str]:
@@ -429,11 +428,7 @@ class CSVLog(Callback):
             raise CheckpointError(f"CSVLog: {self.path} has the columns {before[0]:.200} and the training "
                                   f"{','.join(names)}; give another file, or append=False.")
         self._before = before or [",".join(names)]
-        self._write(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        """Write all rows, atomically."""
-        self._write(run)
+        self.on_epoch_end(run)
 
     def _lines(self) -> list[str]:
         """Return the lines of the file that is there."""
@@ -444,7 +439,8 @@ class CSVLog(Callback):
                                   f"append=False.") from error
         return lines[:-1] if lines[-1] == "" else lines
 
-    def _write(self, run: Run) -> None:
+    def on_epoch_end(self, run: Run) -> None:
+        """Write all rows, atomically."""
         rows = [[str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)]
                 for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
         replace_file(self._file, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
@@ -485,21 +481,18 @@ class TensorBoard(Callback):
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
         """Write the loss of a step."""
-        if self._writer is not None and self.every is not None and (step + 1) % self.every == 0:
+        if self.every is not None and (step + 1) % self.every == 0:
             self._writer.add_scalar("step_loss", loss, step + 1)
 
     def on_epoch_end(self, run: Run) -> None:
         """Write the last row of the history."""
-        if self._writer is not None:
-            for name, value in run.history.rows[-1].items():
-                self._writer.add_scalar(name, value, run.history.epochs)
-            self._writer.flush()
+        for name, value in run.history.rows[-1].items():
+            self._writer.add_scalar(name, value, run.history.epochs)
+        self._writer.flush()
 
     def on_train_end(self, run: Run) -> None:
         """Close the files."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
 
 
 def _writer_class() -> Any:

@@ -8,6 +8,7 @@ they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from math import fsum, nan
 from typing import Protocol, SupportsFloat
 
@@ -265,11 +266,8 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
     check_model("evaluate", model)
     check_batch_size("evaluate", batch_size)
     found = named_metrics("evaluate", metrics)
-    samples = Data(data, "evaluate: data", batch_size, whole=True)
-    try:
+    with closing(Data(data, "evaluate: data", batch_size, whole=True)) as samples:
         return means_of("evaluate", model, samples, loss_for("evaluate", loss, samples), found)
-    finally:
-        samples.close()
 
 
 def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Array:
@@ -303,12 +301,8 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
     """
     check_model("predict", model)
     check_batch_size("predict", batch_size)
-    samples = Data(x, "predict: x", batch_size, whole=True)
-    try:
-        outputs = [_samples_first(output, count) for output, _, count in _outputs(model, samples)]
-    finally:
-        samples.close()
-    return np.concatenate(outputs)
+    with closing(Data(x, "predict: x", batch_size, whole=True)) as samples:
+        return np.concatenate([_samples_first(output, count) for output, _, count in _outputs(model, samples)])
 
 
 def _samples_first(output: object, count: int) -> Array:
