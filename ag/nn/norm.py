@@ -17,7 +17,8 @@ from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op, ag_rms_norm_op, batc
 
 __all__ = ["BatchNorm", "LayerNorm", "RMSNorm", "ag_batch_norm", "ag_layer_norm", "ag_rms_norm"]
 
-_eps = number("ag_batch_norm: eps", lambda x: x > 0, "a positive number")
+_eps, _layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
+                              for function in ("ag_batch_norm", "ag_layer_norm", "ag_rms_norm"))
 _momentum = number("ag_batch_norm: momentum", lambda x: 0 <= x <= 1, "in [0, 1]")
 
 
@@ -82,10 +83,6 @@ class BatchNorm(Layer):
 
 
 ag_batch_norm = BatchNorm
-
-
-_layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
-                  for function in ("ag_layer_norm", "ag_rms_norm"))
 
 
 class LayerNorm(Layer):

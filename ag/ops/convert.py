@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ag.autograd.create import move_cotangent
-from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.op import Cotangents
 from ag.autograd.operands import to_buffer
 from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
 from ag.autograd.tensor import Tensor, register, tensor_given
-from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
@@ -61,14 +60,10 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     if (here := current()) is not None:
         here.uses((t,), is_recording() is not False)
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
-    result = _result(moved, t, "ag_to_device", _to_device_vjp, source)
+    result = _result(moved, t, "ag_to_device", lambda run, g, saved, need: (move_cotangent(g, saved),), source)
     if here is not None:
         here.same(t, result)
     return result
-
-
-def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
-    return (move_cotangent(g, saved),)
 
 
 def ag_cast(t: Tensor, dtype: str) -> Tensor:
@@ -107,13 +102,12 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     else:
         refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
         out = converted(t.buffer, wanted)
-    result = _result(out, t, "ag_cast", _cast_vjp, half=True)
+    # the tape stores a cotangent as its tensor is
+    result = _result(out, t, "ag_cast", lambda run, g, saved, need: (g,), half=True)
     if here is not None:
         here.after_op(ag_cast, "ag_cast", (t,), (), result)
     return result
 
 
-def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
-    return (g,)  # the tape stores a cotangent as its tensor is
 
 register("ag_cast", ag_cast)

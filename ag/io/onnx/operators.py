@@ -263,10 +263,6 @@ def _ends(k: slice) -> tuple[Dim, Dim, Dim]:
     return start, _dim(k.stop) if k.stop is not None else _FIRST if step < 0 else _LAST, step
 
 
-def _cast(g: Graph, op: Called) -> str:
-    return op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32)  # 16-bit ones are float32 to writers
-
-
 def _matmul(g: Graph, op: Called) -> str:
     a, b = op.xs
     if b.ndim == 1:
@@ -302,7 +298,7 @@ WRITERS: Mapping[object, Writer] = {
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,
     indexing.ag_slice: _slice,
-    convert.ag_cast: _cast,
+    convert.ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
