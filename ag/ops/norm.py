@@ -267,9 +267,8 @@ def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: f
 def _by_statistics(
     run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide, eps: float
 ) -> Result[Normed]:
-    m, a, b, centre, var = _matrix("ag_batch_norm_op", x, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    if not eps > 0:
-        raise ValueError(f"ag_batch_norm_op: eps is {eps}; it must be positive.")
+    m, a, b, centre, var = _operands("ag_batch_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta, mean=mean,
+                                     variance=variance)
     out = run(kernels.normalize, m, a, b, centre, var, eps=eps).view(x.shape)
     return out, ((m, a, centre, var), [t.shape for t in (x, gamma, beta, mean, variance)])
 
