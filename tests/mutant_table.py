@@ -524,7 +524,7 @@ mutant("data", "crops are the same in every pass", "ag/data/image_folder.py", "c
 mutant("data", "a class's number is its line", "ag/data/imagenet.py", "ids.append(id_of[synset])",
        "ids.append([*known].index(synset))",
        "data/test_imagenet.py::test_classes_are_filtered_and_numbered_as_asked_for")
-mutant("data", "ties count as hits", "ag/data/imagenet.py", "(np.arange(len(scores))[:, None] < ids)", "False",
+mutant("data", "ties count as hits", "ag/data/imagenet.py", "(np.arange(len(scores))[:, None] < right)", "False",
        "data/test_imagenet.py::test_top_1_is_argmax_and_a_dead_model_is_not_right")
 mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
        'parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))', "pass",

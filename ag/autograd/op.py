@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import KINDS, alike, number_given, operands_on_one_device, refuse_integers
@@ -21,10 +21,11 @@ from ag.autograd.tensor import Tensor, TensorLike, plain_tensor, register
 from ag.engine.buffer import Buffer, Run
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
+from ag.engine.primitive import PrimitiveTo
 from ag.errors import ShapeError
 
 __all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
-           "along_axes", "op", "operands_on_one_device", "part_of"]
+           "along_axes", "launching", "op", "operands_on_one_device", "part_of"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -106,6 +107,14 @@ op = OpDecorator()
 def part_of(name: str) -> OpDecorator:
     """Make an internal op of the public function `name`, which its messages name."""
     return OpDecorator(name)
+
+
+def launching(primitive: PrimitiveTo[Buffer], *names: str) -> GradientRule[Buffer]:
+    """Return a gradient rule of one launch: of what was saved, of the cotangent, and of parameters with these names."""
+    def rule(run: Run, g: Buffer, saved: Buffer, need: Need, *params: Any) -> Cotangents:
+        return (run(primitive, saved, g, **dict(zip(names, params, strict=True))),)
+
+    return rule
 
 
 class _Function(Generic[S]):

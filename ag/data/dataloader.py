@@ -27,7 +27,7 @@ from ag.names.elsewhere import BATCH, LOADER_ARGUMENTS
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
-_64_BITS = (1 << 64) - 1
+MASK = (1 << 64) - 1  # of 64 bits
 _NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
 
@@ -55,6 +55,8 @@ if not TYPE_CHECKING:
 
 class DataLoader:
     """Batches of samples, from arrays or from anything that makes sample i when asked for it.
+
+    Reference: ggmlR ``ag_dataloader`` (which drops a partial last batch silently).
 
     Parameters
     ----------
@@ -102,10 +104,6 @@ class DataLoader:
     follow from the loader's seed and the batch alone; a generator of your own goes on from sample to sample.
 
     Among ranks that make steps together each takes its `share`.
-
-    References
-    ----------
-    ggmlR ``ag_dataloader`` (which drops a partial last batch silently).
 
     Examples
     --------
@@ -212,7 +210,7 @@ class DataLoader:
     def _order(self, place: _Place) -> Array:
         if place.order is None:
             place.order = np.arange(self.n_samples) if not self.shuffle else np.random.Generator(np.random.Philox(
-                key=self._seed & _64_BITS, counter=[0, 0, place.epoch, 0])).permutation(self.n_samples)
+                key=self._seed & MASK, counter=[0, 0, place.epoch, 0])).permutation(self.n_samples)
             place.order.flags.writeable = False
         return place.order
 
@@ -409,7 +407,7 @@ class DataLoader:
             raise CheckpointError(f"load_state_dict: the state is of a loader with {theirs}, and this one has {mine}; "
                                   f"they must be equal.")
         seed, epoch, following, begun = numbers = [state[k] for k in _NUMBERS]
-        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= _64_BITS for n in numbers[1:])
+        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= MASK for n in numbers[1:])
                 and cast(int, following) <= self.n_batches()):
             raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r:.60}, epoch {epoch!r:.60}, "
                                   f"begun {begun!r:.60} and next {following!r:.60}; whole numbers are required, and "

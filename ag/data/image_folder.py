@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ag.data.dataloader import DataLoader
+from ag.data.dataloader import MASK, DataLoader
 from ag.data.samples import Pass, Samples
 from ag.data.threads import Check
 from ag.engine.primitive import Array
@@ -33,7 +33,6 @@ __all__ = ["ImageFolder", "ag_image_folder"]
 
 Transform = Callable[[Array], Array]  # an image (height, width, 3) -> another one
 
-_64_BITS = (1 << 64) - 1
 _CUTS = 1  # last word of the counter of cuts; orders of a loader have 0
 
 
@@ -148,7 +147,7 @@ class ImageFiles(Samples):
         """Return the image in its final size."""
         fit, bilinear = self._fit, library.Resampling.BILINEAR
         down, across, turned = np.random.Philox(
-            key=(of.seed & _64_BITS) | i << 64, counter=[0, 0, of.number, _CUTS]).random_raw(3).tolist()
+            key=(of.seed & MASK) | i << 64, counter=[0, 0, of.number, _CUTS]).random_raw(3).tolist()
         if fit.shorter_side is None:
             image = image.resize((fit.width, fit.height), bilinear)
         else:
@@ -218,17 +217,8 @@ class ImageFolder(DataLoader):
         A folder of folders, or a list such as ``ag.data.imagenet.train_solutions`` returns.
     size : int or (int, int)
         Height and width of every image in a batch; one number for both.
-    batch_size : int, optional
-        At least 1.
-    shuffle : bool, optional
-        A new order every epoch.
-    seed : int, optional
-        For the orders, crops and flips; default: from `ag_seed`'s generator.
-    prefetch : int, optional
-        How many batches a background thread decodes ahead, and how many steps ahead several threads decode for
-        `dp_train`; 0 decodes in the calling thread, as `next_batch` does.
-    drop_last : bool, optional
-        Leave out a last batch that is smaller than the others.
+    batch_size, shuffle, seed, prefetch, drop_last : optional
+        As of `ag_dataloader`; crops and flips follow from the seed, too, and several threads decode for `dp_train`.
     shorter_side : int, optional
         Resize the shorter side of every image to this many pixels, at least `size`, and cut `size` out of the middle.
         Default: resize the whole image to `size`, whatever its sides.

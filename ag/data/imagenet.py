@@ -20,7 +20,6 @@ from ag.autograd.operands import host_values
 from ag.autograd.tensor import TensorLike
 from ag.data.dataloader import Batch
 from ag.data.image_folder import ImageFolder, ImageList
-from ag.engine.primitive import Array
 from ag.engine.random import host_seed
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
@@ -43,6 +42,8 @@ _BOX = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
     """Read the list of training images and their classes.
 
+    Reference: ResNetImageNet.jl ``train_solutions``.
+
     Parameters
     ----------
     path : path
@@ -61,10 +62,6 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
     ValueError
         If a line of them is wrong, naming it, or no image is left.
 
-    References
-    ----------
-    ResNetImageNet.jl ``train_solutions``.
-
     Examples
     --------
     >>> import ag, pathlib, tempfile
@@ -76,26 +73,24 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
     >>> found.classes, found.ids.tolist(), found.files[0].name
     (('n01', 'n02'), [1, 0], 'n02_7.JPEG')
     """
-    return _solutions("train_solutions", _folder("train_solutions", path), "train", classes)
+    return _solutions("train_solutions", path, "train", classes)
 
 
 def val_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
     """Read the list of validation images and their classes; as `train_solutions`."""
-    return _solutions("val_solutions", _folder("val_solutions", path), "val", classes)
+    return _solutions("val_solutions", path, "val", classes)
 
 
 def class_names(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the classes' English names, in the order of the mapping: ``{"n01440764": "tench, Tinca tinca", ...}``."""
-    return _names("class_names", _folder("class_names", path))
+    return _names("class_names", path)[1]
 
 
-def _folder(function: str, path: object) -> Path:
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        raise TypeError(f"{function}: path is a {type(path).__name__}; the name of a folder is required.")
-    return Path(os.fsdecode(path))
-
-
-def _names(function: str, path: Path) -> dict[str, str]:
+def _names(function: str, given: object) -> tuple[Path, dict[str, str]]:
+    """Return the folder, and the name of each class in its mapping."""
+    if not isinstance(given, (str, bytes, os.PathLike)):
+        raise TypeError(f"{function}: path is a {type(given).__name__}; the name of a folder is required.")
+    path = Path(os.fsdecode(given))
     names: dict[str, str] = {}
     file = path / _MAPPING
     for number, line in _lines(function, file):
@@ -108,11 +103,11 @@ def _names(function: str, path: Path) -> dict[str, str]:
         names[synset] = name.strip()
     if not names:
         raise ValueError(f"{function}: {file} is empty; a line for each class is required.")
-    return names
+    return path, names
 
 
-def _solutions(function: str, path: Path, part: str, classes: Sequence[str] | None) -> ImageList:
-    known = _names(function, path)
+def _solutions(function: str, given: object, part: str, classes: Sequence[str] | None) -> ImageList:
+    path, known = _names(function, given)
     chosen = list(classes) if isinstance(classes, (Sequence, np.ndarray)) and not isinstance(classes, str) else []
     if classes is not None and not (chosen and all(isinstance(c, str) and c in known for c in chosen)
                                     and len(set(chosen)) == len(chosen)):
@@ -189,6 +184,8 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
               normalize: tuple[Sequence[float], Sequence[float]] | None = MEAN_AND_DEVIATION) -> Batch:
     """Draw a batch of images at random, none of them twice.
 
+    Reference: ResNetImageNet.jl ``minibatch`` (whose targets are one-hot).
+
     Parameters
     ----------
     images : ImageList
@@ -206,10 +203,6 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
     -------
     Batch
         ``x`` of shape (3, height, width, nsamples), and ``y``, the class ids.
-
-    References
-    ----------
-    ResNetImageNet.jl ``minibatch`` (whose targets are one-hot).
     """
     if not isinstance(images, ImageList):
         raise TypeError(f"minibatch: images is a {type(images).__name__}; a list as of train_solutions is required.")
@@ -229,12 +222,13 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
 
     Of equal outputs that of the lower class id comes first.  A sample with a NaN is no hit.
     """
-    scores, right = _scores_and_ids("topk_hits", out, ids)
-    return _hits("topk_hits", scores, right, k)
+    return _hits("topk_hits", out, ids, k)[0]
 
 
 def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = None) -> float:
     """Return the share of the samples that have their class among the `k` with the largest outputs.
+
+    Reference: Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012.
 
     Parameters
     ----------
@@ -252,10 +246,6 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = Non
     float
         From 0 to 1; NaN if there are no samples.  Hits and samples are added up as whole numbers and divided once.
 
-    References
-    ----------
-    Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012.
-
     Examples
     --------
     >>> import ag
@@ -263,8 +253,7 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = Non
     >>> [round(ag.data.imagenet.topk_accuracy(out, [1, 1, 2], k), 3) for k in (1, 2, 3)]
     [0.333, 0.667, 1.0]
     """
-    scores, right = _scores_and_ids("topk_accuracy", out, ids)
-    total = np.array([_hits("topk_accuracy", scores, right, k), right.size], np.int64)
+    total = np.array(_hits("topk_accuracy", out, ids, k), np.int64)
     if world is not None:
         comm = getattr(world, "comm", world)
         if not hasattr(comm, "all_reduce"):
@@ -274,7 +263,8 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = Non
     return float(total[0] / total[1]) if total[1] else float("nan")
 
 
-def _scores_and_ids(function: str, out: TensorLike, ids: TensorLike) -> tuple[Array, Array]:
+def _hits(function: str, out: TensorLike, ids: TensorLike, k: int) -> tuple[int, int]:
+    """Count hits and samples."""
     scores, right = (host_values(x, function) for x in (out, ids))
     if scores.ndim != 2 or right.size != scores.shape[1] or right.ndim < 1:
         raise ShapeError(f"{function}: out is {scores.shape} and ids {right.shape}; (classes, samples) and (samples,) "
@@ -286,13 +276,10 @@ def _scores_and_ids(function: str, out: TensorLike, ids: TensorLike) -> tuple[Ar
     if wrong.size:
         raise IndexError(f"{function}: the class {wrong.flat[0]} is outside 0..{scores.shape[0] - 1}; out has a row "
                          f"for each class.")
-    return scores, right.reshape(-1).astype(np.int64)
-
-
-def _hits(function: str, scores: Array, ids: Array, k: int) -> int:
+    right = right.reshape(-1).astype(np.int64)
     if not counts(k) or k > scores.shape[0]:
         raise ValueError(f"{function}: k is {k!r} and out has {scores.shape[0]} classes; a whole number from 1 to "
                          f"these is required.")
-    own = scores[ids, np.arange(ids.size)]
-    before = (scores > own).sum(0) + ((scores == own) & (np.arange(len(scores))[:, None] < ids)).sum(0)
-    return int(((before < k) & ~np.isnan(scores).any(0)).sum())
+    own = scores[right, np.arange(right.size)]
+    before = (scores > own).sum(0) + ((scores == own) & (np.arange(len(scores))[:, None] < right)).sum(0)
+    return int(((before < k) & ~np.isnan(scores).any(0)).sum()), right.size

@@ -1,7 +1,7 @@
 """Threads of data loaders: things made ahead in the background, and a lock that survives forks and copies.
 
-`made_ahead` makes things in an order that is known from the start, for loops.  `Prefetcher` hears in every step of
-`dp_train` which come next.  A loop that ends early does not wait for its thread, and threads keep no process alive.
+`Prefetcher` hears in every step of `dp_train` which things come next; `made_ahead` tells one those of a loop.  A loop
+that ends early does not wait for its thread, and threads keep no process alive.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from queue import Empty, SimpleQueue
-from threading import RLock, Semaphore, Thread
+from queue import SimpleQueue
+from threading import RLock, Thread
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -22,16 +22,30 @@ Check = Callable[[], None]  # called between the parts of long work; raises if t
 
 
 def made_ahead(make: Callable[[int, Check], T], numbers: range, most: int) -> Generator[T, None, None]:
-    """Yield ``make(n, check)`` for each number in order; a thread makes at most `most` ahead."""
-    maker: _Maker[T] | None = None
+    """Yield ``make(n, check)`` for each number in order, up to the first error; a thread makes at most `most` ahead."""
+    over = False
+
+    def check() -> None:
+        if over:
+            raise _UnwantedError
+
+    def made(n: int) -> T:
+        nonlocal over
+        try:
+            check()
+            return make(n, check)
+        except BaseException:
+            over = True
+            raise
+
+    ahead = Prefetcher(made, threads=1)
     try:
         for n in numbers:
-            if maker is None or maker.is_gone():  # a forked child has the thread's queue, but not the thread
-                maker = _Maker(make, range(n, numbers.stop), most)
-            yield maker.take(last=n == numbers[-1])
+            yield ahead.take([n], range(n + 1, min(n + 1 + most, numbers.stop)))[0]
+        over = True
     finally:
-        if maker is not None:
-            maker.leave()
+        idle, over = over, True
+        ahead.close(idle)
 
 
 class OneByOne(Iterator[T]):
@@ -53,59 +67,6 @@ class _UnwantedError(Exception):
     """The loop that wanted the thing has ended."""
 
 
-class _Maker(Generic[T]):
-    """A thread that makes things, up to the first error, and the queue of those that are done."""
-
-    def __init__(self, make: Callable[[int, Check], T], numbers: range, most: int) -> None:
-        self._make, self._numbers = make, numbers
-        self._done: SimpleQueue[Future[T]] = SimpleQueue()
-        self._room = Semaphore(most)
-        self._left = False
-        # a daemon: others are waited for when the process ends, and this one may hang in a sample
-        self._thread = Thread(target=copy_context().run, args=(self._run,), daemon=True, name="ag_dataloader")
-        self._thread.start()
-
-    def _run(self) -> None:
-        for n in self._numbers:
-            self._room.acquire()
-            thing: Future[T] = Future()
-            try:
-                self._check()
-                thing.set_result(self._make(n, self._check))
-            except _UnwantedError:
-                return
-            except BaseException as error:  # noqa: BLE001
-                thing.set_exception(error)
-                self._done.put(thing)
-                return
-            self._done.put(thing)
-
-    def _check(self) -> None:
-        if self._left:
-            raise _UnwantedError
-
-    def is_gone(self) -> bool:
-        return not self._thread.is_alive() and self._done.empty()
-
-    def take(self, last: bool) -> T:
-        thing = self._next()
-        self._room.release()
-        if last or thing.exception() is not None:
-            self._thread.join()  # which has nothing more to do
-        return thing.result()
-
-    def _next(self) -> Future[T]:
-        while True:
-            try:
-                return self._done.get(timeout=_LOOK)
-            except Empty:
-                continue
-
-    def leave(self) -> None:
-        self._left = True
-        self._room.release()
-
-
 class Prefetcher(Generic[K, T]):
     """Things that threads make before they are asked for, each by its key.
 
@@ -116,17 +77,21 @@ class Prefetcher(Generic[K, T]):
         self._make, self._threads = make, threads
         self._coming: dict[K, Future[T]] = {}
         self._due: SimpleQueue[tuple[K, Future[T]] | None] = SimpleQueue()
-        self._started = False
+        self._workers: list[Thread] = []
+        self._owner = _forks  # a forked child has no threads
 
     def take(self, wanted: Sequence[K], coming: Sequence[K] = ()) -> list[T]:
         """Return these things in order, or raise the error of one; waits for those that are not made yet.
 
         Those in `coming` are made meanwhile; others are forgotten.
         """
-        if not self._started:
-            self._started = True
-            for _ in range(self._threads):
-                Thread(target=copy_context().run, args=(self._run,), daemon=True, name="ag_samples").start()
+        if self._owner != _forks or not self._workers:
+            self._owner, self._coming, self._due = _forks, {}, SimpleQueue()
+            # daemons: other threads are waited for when the process ends, and these may hang in a sample
+            self._workers = [Thread(target=copy_context().run, args=(self._run,), daemon=True, name="ag_samples")
+                             for _ in range(self._threads)]
+            for worker in self._workers:
+                worker.start()
         needed = {*wanted, *coming}
         for key in [key for key in self._coming if key not in needed]:
             self._coming.pop(key).cancel()
@@ -149,13 +114,15 @@ class Prefetcher(Generic[K, T]):
                 except BaseException as error:  # noqa: BLE001 - it is raised where the thing is asked for
                     thing.set_exception(error)
 
-    def close(self) -> None:
-        """Forget the keys and end the threads; does not wait for them."""
+    def close(self, idle: bool = False) -> None:
+        """Forget the keys and end the threads; waits for them if they are known to have nothing to do."""
         for thing in self._coming.values():
             thing.cancel()
         self._coming.clear()
-        for _ in range(self._threads):
+        for _ in self._workers:
             self._due.put(None)
+        for worker in self._workers if idle else ():
+            worker.join()
 
 
 _forks = 0  # between the first process and this one

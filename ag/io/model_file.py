@@ -32,6 +32,8 @@ _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whate
 def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None) -> None:
     """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
 
+    Reference: ggmlR ``ag_save_model`` (which stores a function and runs it on load).
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -44,10 +46,6 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     ------
     CheckpointError
         If `model_fn` builds something else.
-
-    References
-    ----------
-    ggmlR ``ag_save_model`` (which stores a function and runs it on load).
 
     Examples
     --------
@@ -111,6 +109,8 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
                   device: str | None = None) -> Model:
     """Load a model saved by `ag_save_model`, or that of a checkpoint.
 
+    Reference: ggmlR ``ag_load_model``.
+
     Parameters
     ----------
     path : path
@@ -137,10 +137,6 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     -----
     Of another program's file, build the model and call `load_weights`.
 
-    References
-    ----------
-    ggmlR ``ag_load_model``.
-
     Examples
     --------
     >>> import ag, tempfile, os
@@ -150,11 +146,12 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     False
     """
     header, arrays = read_file(path, _FORMAT, "ag_load_model", tuple(_CHECKPOINTS))
+    where = f"ag_load_model: {os.fsdecode(path)}"
     if model_fn is None and header["format"] in _CHECKPOINTS:
-        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} is a checkpoint, which does not say how to build "
+        raise CheckpointError(f"{where} is a checkpoint, which does not say how to build "
                               f"the model; pass the model_fn that builds it.")
     state, _ = tensors_of_file(header, arrays)
-    tied = tied_in(header, f"ag_load_model: {os.fspath(path)}")
+    tied = tied_in(header, where)
     with same_default():
         if device is not None:
             ag_device(device)
@@ -162,12 +159,11 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
         if model_fn is not None:
             model: Model = _made_by(model_fn, "ag_load_model")
         else:
-            model = built = _build(_config(header, path), path, elements)
-            _tie(built, tied, path)
-            _take_types(named_tensors(model), state, path)
-    source = f"ag_load_model: {os.fsdecode(path)}"
-    refuse_untied(named_tensors(model), tied, source)
-    load_into(named_tensors(model), state, source=source)
+            model = built = _build(_config(header, where), where, elements)
+            _tie(built, tied, where)
+            _take_types(named_tensors(model), state, where)
+    refuse_untied(named_tensors(model), tied, where)
+    load_into(named_tensors(model), state, source=where)
     return ag_eval(model)
 
 
@@ -192,19 +188,19 @@ def tied_in(header: dict[str, str], where: str) -> dict[str, str]:
     return tied
 
 
-def _tie(model: Layer, tied: dict[str, str], path: str | os.PathLike[str]) -> None:
+def _tie(model: Layer, tied: dict[str, str], where: str) -> None:
     """Tie the tensors of a new model that are one in the file."""
     tensors = model.named_tensors()
     owners = {f"{prefix}_{own}" if prefix else own: (layer, own) for prefix, layer in model.modules()
               for own, x in vars(layer).items() if isinstance(x, Tensor)}
     for name, first in tied.items():
         if not (name in owners and first in owners and tensors[name].shape == tensors[first].shape):
-            raise CheckpointError(f"ag_load_model: {os.fspath(path)} says that {first} and {name} are one tensor, "
+            raise CheckpointError(f"{where} says that {first} and {name} are one tensor, "
                                   f"which they cannot be in the model that it describes.")
         setattr(*owners[name], tensors[first])
 
 
-def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str | os.PathLike[str]) -> None:
+def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], where: str) -> None:
     """Give a new model's tensors the floating types of the file; their values come later."""
     for name, x in tensors.items():
         kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
@@ -212,18 +208,18 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str |
             try:
                 x.rebind(x.buffer.backend.alloc(x.shape, kind))
             except DtypeError as error:
-                raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} holds {name} as {kind}, which {x.device} "
+                raise CheckpointError(f"{where} holds {name} as {kind}, which {x.device} "
                                       f"cannot hold; load it on the CPU.") from error
 
 
-def _config(header: dict[str, str], path: str | os.PathLike[str]) -> Any:
+def _config(header: dict[str, str], where: str) -> Any:
     try:
         config = json.loads(header["model"])
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} has no readable model description; "
+        raise CheckpointError(f"{where} has no readable model description; "
                               f"pass model_fn.") from error
     if config is None:
-        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} holds a model of your own; pass the model_fn "
+        raise CheckpointError(f"{where} holds a model of your own; pass the model_fn "
                               f"that builds it.")
     return config
 
@@ -234,7 +230,7 @@ def _known(layer: Layer) -> bool:
         layer.is_as_made() or all(map(_known, layer.children().values())))
 
 
-def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
+def _build(config: Any, where: str, elements: int) -> Layer:
     """Build the described model by this library's constructors, if the file has room for its sizes."""
     try:
         needed = _elements(config, _DEEPEST)
@@ -244,7 +240,7 @@ def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
         if json.loads(json.dumps(_description(model))) != config:  # such as a setting that this version does not know
             raise ValueError("it has other settings than this version's layers")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} describes a model that this version cannot build "
+        raise CheckpointError(f"{where} describes a model that this version cannot build "
                               f"({error!r:.300}); pass model_fn.") from error
     return model
 

@@ -35,6 +35,8 @@ _COUNTED = "num_batches_tracked"  # PyTorch's batch norms count batches, which c
 def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None = None) -> None:
     """Load weights that another program has written into a model; nothing changes if they do not fit.
 
+    Reference: PyTorch ``load_state_dict``.
+
     Parameters
     ----------
     model : Layer, or any object with ``parameters()``
@@ -59,10 +61,6 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     whole numbers, and ``num_batches_tracked``, are left out.  Of a tied tensor one name is enough.
 
     Without `names`, a file with the model's own names, ``layer1_W``, has this library's layout.
-
-    References
-    ----------
-    PyTorch ``load_state_dict``.
 
     Examples
     --------

@@ -24,7 +24,7 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.names import Making
-from ag.nn.layer import Layer, Settings, number
+from ag.nn.layer import Layer, number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.indexing import ag_concat
@@ -261,6 +261,7 @@ class MultiheadAttention(Layer):
 
     _adjustable = MappingProxyType({"dropout": _rate})
     settings = ("d_model", "n_heads", "dropout", "bias")
+    _largest = ("d_model", "d_model")
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         if not counts(d_model, n_heads) or d_model % n_heads:
@@ -274,11 +275,6 @@ class MultiheadAttention(Layer):
         self.W_q, self.W_k, self.W_v, self.W_o = (ag_param(host_uniform(shape, -limit, limit)) for _ in range(4))
         if bias:
             self.b_o = ag_param(np.zeros((self.d_model, 1), np.float32))
-
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of each projection."""
-        return args["d_model"], args["d_model"]
 
     def forward(self, q: TensorLike, k: TensorLike | None = None, v: TensorLike | None = None,
                 causal_mask: bool = False, cache: KeyValueCache | None = None) -> Tensor:

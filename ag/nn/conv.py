@@ -12,9 +12,9 @@ from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
-from ag.engine.shape import Pair, counts, pair, true_or_false
+from ag.engine.shape import Pair, pair, true_or_false
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called
+from ag.nn.layer import Layer, Settings, activation_called, sizes
 from ag.ops.conv import ag_conv2d
 from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
 
@@ -65,11 +65,7 @@ class Conv2d(Layer):
 
     def __init__(self, in_ch: int, out_ch: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0,
                  activation: str | None = None, bias: bool = True) -> None:
-        if not counts(in_ch, out_ch):
-            raise ValueError(f"{_NAME}: in_ch is {in_ch!r} and out_ch is {out_ch!r}; both must be whole numbers of at "
-                             f"least 1.")
-        self.in_ch = int(in_ch)
-        self.out_ch = int(out_ch)
+        self.in_ch, self.out_ch = sizes(_NAME, in_ch=in_ch, out_ch=out_ch)
         self.kernel = pair(kernel, 1, "kernel", _NAME)
         self.stride = pair(stride, 1, "stride", _NAME)
         self.padding = pair(padding, 0, "padding", _NAME)

@@ -27,7 +27,7 @@ from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
 from ag.names import Making, MissingNameError, answers
 from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
-from ag.nn.mode import members, reached_from, set_mode
+from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
@@ -79,6 +79,7 @@ class Layer(Watched):
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
+    _largest: tuple[str, ...] = ()  # the settings that are the sizes of its largest tensor
     _elsewhere: ClassVar[Mapping[str, str]] = {}  # what other libraries call an attribute, and its name here
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -288,11 +289,11 @@ class Layer(Watched):
 
     @classmethod
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """Shape of the largest tensor of its own that a layer made with `args` has; () if it has none.
+        """Sizes of the largest tensor of its own that a layer made with `args` has; () if it has none.
 
         A file with fewer elements is refused before anything is allocated.
         """
-        return ()
+        return tuple(args[name] for name in cls._largest)
 
     def __repr__(self) -> str:
         self._once(True)  # refuses what would not be trained
@@ -417,7 +418,7 @@ def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> 
     seen: set[int] = set()
 
     def lost_in(x: object) -> Layer | Tensor | None:
-        for part in reached_from(x, seen) if id(x) not in known else ():
+        for part in objects_in(x, seen, True, (Watched, Tensor)) if id(x) not in known else ():
             if isinstance(part, Tensor) and part.requires_grad and part.node is None and id(part) not in known:
                 return part
             if isinstance(part, Layer) and id(part) not in known and all(
@@ -539,11 +540,13 @@ def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[
     return check
 
 
-def features(function: str, given: int) -> int:
-    """The size of the axis that a norm, which messages call `function`, has its parameters for."""
-    if not counts(given):
-        raise ValueError(f"{function}: num_features is {given!r}; it must be a whole number of at least 1.")
-    return int(given)
+def sizes(function: str, **given: int) -> tuple[int, ...]:
+    """Sizes that a layer, which messages call `function`, is made with."""
+    if not counts(*given.values()):
+        shown = " and ".join(f"{name} is {value!r}" for name, value in given.items())
+        what = "both must be whole numbers" if len(given) > 1 else "it must be a whole number"
+        raise ValueError(f"{function}: {shown}; {what} of at least 1.")
+    return tuple(map(int, given.values()))
 
 
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:

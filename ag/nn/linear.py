@@ -11,9 +11,9 @@ from ag.autograd.create import ag_param
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.random import host_uniform
-from ag.engine.shape import counts, true_or_false
+from ag.engine.shape import true_or_false
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called
+from ag.nn.layer import Layer, activation_called, sizes
 from ag.ops.embedding import ag_embedding_lookup
 from ag.ops.matmul import affine, ag_matmul
 
@@ -49,14 +49,11 @@ class Linear(Layer):
     """
 
     settings = ("in_features", "out_features", "activation", "bias")
+    _largest = ("out_features", "in_features")
     _elsewhere = MappingProxyType({"weight": "W"})
 
     def __init__(self, in_features: int, out_features: int, activation: str | None = None, bias: bool = True) -> None:
-        if not counts(in_features, out_features):
-            raise ValueError(f"ag_linear: in_features is {in_features!r} and out_features is {out_features!r}; "
-                             f"both must be whole numbers of at least 1.")
-        self.in_features = int(in_features)
-        self.out_features = int(out_features)
+        self.in_features, self.out_features = sizes("ag_linear", in_features=in_features, out_features=out_features)
         self.activation = activation
         self.bias = true_or_false("ag_linear", "bias", bias)
         self._activate = activation_called(activation, "ag_linear")
@@ -64,11 +61,6 @@ class Linear(Layer):
         self.W = ag_param(host_uniform((self.out_features, self.in_features), -limit, limit))
         if bias:
             self.b = ag_param(np.zeros((self.out_features, 1), np.float32))
-
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of `W`."""
-        return args["out_features"], args["in_features"]
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...)."""
@@ -105,21 +97,12 @@ class Embedding(Layer):
     (4, 2, 3)
     """
 
-    settings = ("vocab_size", "dim")
+    settings = _largest = ("vocab_size", "dim")
     _elsewhere = MappingProxyType({"W": "weight"})
 
     def __init__(self, vocab_size: int, dim: int) -> None:
-        if not counts(vocab_size, dim):
-            raise ValueError(f"ag_embedding: vocab_size is {vocab_size!r} and dim is {dim!r}; both must be whole "
-                             f"numbers of at least 1.")
-        self.vocab_size = int(vocab_size)
-        self.dim = int(dim)
+        self.vocab_size, self.dim = sizes("ag_embedding", vocab_size=vocab_size, dim=dim)
         self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))
-
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of `weight`."""
-        return args["dim"], args["vocab_size"]
 
     def forward(self, x: ArrayLike) -> Tensor:
         """Vectors of shape (dim, *S) for ids of any shape S."""

@@ -53,22 +53,12 @@ def _of_classes(kind: type) -> Iterator[object]:
             yield from (value for value in vars(base).values() if not isinstance(value, _NO_VALUES))
 
 
-def reached_from(x: object, seen: set[int]) -> Iterator[object]:
-    """An object and all that it leads to, however deep, but for what is in layers, optimizers, tensors or `seen`."""
-    todo = [x]
-    while todo:
-        part = todo.pop()
-        if id(part) not in seen:
-            seen.add(id(part))
-            yield part
-            if not isinstance(part, (Watched, Tensor)):
-                todo += _inside(part)
-
-
-def objects_in(model: object, seen: set[int] | None = None, functions: bool = False) -> Iterator[object]:
+def objects_in(model: object, seen: set[int] | None = None, functions: bool = False,
+               closed: type | tuple[type, ...] = Tensor) -> Iterator[object]:
     """A model and every object inside it, each once, however nested; models need not be layers.
 
-    Objects with an id in `seen` are left out.  `functions`: also those that functions hold, which copies share.
+    Objects with an id in `seen` are left out, and so is what those of types in `closed` hold.  `functions`: also those
+    that functions hold, which copies share.
     """
     seen = set() if seen is None else seen
     todo = [model]
@@ -78,7 +68,7 @@ def objects_in(model: object, seen: set[int] | None = None, functions: bool = Fa
             continue
         seen.add(id(part))
         yield part
-        if isinstance(part, Tensor) or (isinstance(part, FunctionType) and not functions):
+        if isinstance(part, closed) or (isinstance(part, FunctionType) and not functions):
             continue
         # attributes first, in their order, which copies have as well; copies, as other threads may change them
         attributes = [] if _is_closed(part) else [*dict(getattr(part, "__dict__", ())).values()]

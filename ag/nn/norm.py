@@ -12,25 +12,17 @@ import numpy as np
 from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
-from ag.nn.layer import Layer, Settings, features, number
+from ag.nn.layer import Layer, number, sizes
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op, ag_rms_norm_op, batch_norm_train
 
 __all__ = ["BatchNorm", "LayerNorm", "RMSNorm", "ag_batch_norm", "ag_layer_norm", "ag_rms_norm"]
 
-_eps = number("ag_batch_norm: eps", lambda x: x > 0, "a positive number")
+_eps, _layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
+                              for function in ("ag_batch_norm", "ag_layer_norm", "ag_rms_norm"))
 _momentum = number("ag_batch_norm: momentum", lambda x: 0 <= x <= 1, "in [0, 1]")
 
 
-class _Norm(Layer):
-    """Base of the norms, whose tensors are columns."""
-
-    @classmethod
-    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """The shape of each tensor."""
-        return args["num_features"], 1
-
-
-class BatchNorm(_Norm):
+class BatchNorm(Layer):
     """Batch norm: each feature gets mean 0 and variance 1 over the batch, then a factor and an offset.
 
     As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.  They
@@ -64,13 +56,14 @@ class BatchNorm(_Norm):
     """
 
     settings = ("num_features", "eps", "momentum")
+    _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
     eps: float
     momentum: float
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        self.num_features = features("ag_batch_norm", num_features)
+        (self.num_features,) = sizes("ag_batch_norm", num_features=num_features)
         self.eps = _eps(eps)
         self.momentum = _momentum(momentum)
         column = (self.num_features, 1)
@@ -92,11 +85,7 @@ class BatchNorm(_Norm):
 ag_batch_norm = BatchNorm
 
 
-_layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
-                  for function in ("ag_layer_norm", "ag_rms_norm"))
-
-
-class LayerNorm(_Norm):
+class LayerNorm(Layer):
     """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization".
@@ -120,12 +109,13 @@ class LayerNorm(_Norm):
     """
 
     settings = ("num_features", "eps")
+    _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _adjustable = MappingProxyType({"eps": _layer_eps})
     eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
-        self.num_features = features("ag_layer_norm", num_features)
+        (self.num_features,) = sizes("ag_layer_norm", num_features=num_features)
         self.eps = _layer_eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
@@ -135,7 +125,7 @@ class LayerNorm(_Norm):
         return ag_layer_norm_op(x, self.gamma, self.beta, self.eps)
 
 
-class RMSNorm(_Norm):
+class RMSNorm(Layer):
     """RMS norm: each sample's features divided by the root of their mean square, then times a factor.
 
     Reference: Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
@@ -160,12 +150,13 @@ class RMSNorm(_Norm):
     """
 
     settings = ("num_features", "eps")
+    _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma"})
     _adjustable = MappingProxyType({"eps": _rms_eps})
     eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-6) -> None:
-        self.num_features = features("ag_rms_norm", num_features)
+        (self.num_features,) = sizes("ag_rms_norm", num_features=num_features)
         self.eps = _rms_eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
 

@@ -13,7 +13,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.nn.conv import Conv2d, GlobalPool, MaxPool
-from ag.nn.layer import Layer, Settings
+from ag.nn.layer import Layer, Settings, sizes
 from ag.nn.linear import Linear
 from ag.nn.norm import BatchNorm
 from ag.ops.activation import ag_relu
@@ -72,13 +72,10 @@ class ResNet(Layer):
     def __init__(self, depth: int, num_classes: int, width: int = 64, small_input: bool = False) -> None:
         if not counts(depth) or depth not in _BLOCKS:
             raise ValueError(f"ag_resnet: depth is {depth!r}; 18, 34 or 50 is required.")
-        if not counts(num_classes, width):
-            raise ValueError(f"ag_resnet: num_classes is {num_classes!r} and width is {width!r}; both must be whole "
-                             f"numbers of at least 1.")
+        self.num_classes, self.width = sizes("ag_resnet", num_classes=num_classes, width=width)
         if not isinstance(small_input, (bool, np.bool_)):
             raise ValueError(f"ag_resnet: small_input is {small_input!r}; True or False is required.")
-        self.depth, self.num_classes = int(depth), int(num_classes)
-        self.width, self.small_input = int(width), bool(small_input)
+        self.depth, self.small_input = int(depth), bool(small_input)
         self.conv1 = _conv(3, self.width, 3) if small_input else _conv(3, self.width, 7, 2)
         self.bn1 = BatchNorm(self.width)
         self.maxpool = None if small_input else MaxPool(3, 2, padding=1)

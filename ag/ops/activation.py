@@ -5,24 +5,9 @@ An op whose output gives its derivative saves the output, which the next layer k
 
 from __future__ import annotations
 
-from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
+from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, launching, op
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.activation import (
-    gelu,
-    gelu_grad,
-    gelu_tanh,
-    gelu_tanh_grad,
-    leaky_relu,
-    leaky_relu_grad,
-    relu,
-    relu_grad,
-    sigmoid,
-    sigmoid_grad,
-    silu,
-    silu_grad,
-    tanh,
-    tanh_grad,
-)
+from ag.engine.kernels import activation as kernels
 from ag.engine.kernels.softmax import log_softmax, log_softmax_grad, softmax, softmax_grad
 from ag.engine.shape import normalize_axis
 
@@ -47,13 +32,8 @@ def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_relu([[-1.0, 2.0]]).numpy().tolist()
     [[0.0, 2.0]]
     """
-    y = run(relu, x)
+    y = run(kernels.relu, x)
     return y, y
-
-
-@ag_relu.vjp
-def _relu_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(relu_grad, y, g),)
 
 
 @op
@@ -76,13 +56,8 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_sigmoid([[0.0]]).item()
     0.5
     """
-    y = run(sigmoid, x)
+    y = run(kernels.sigmoid, x)
     return y, y
-
-
-@ag_sigmoid.vjp
-def _sigmoid_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(sigmoid_grad, y, g),)
 
 
 @op
@@ -102,13 +77,8 @@ def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_tanh([[0.0]]).item()
     0.0
     """
-    y = run(tanh, x)
+    y = run(kernels.tanh, x)
     return y, y
-
-
-@ag_tanh.vjp
-def _tanh_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(tanh_grad, y, g),)
 
 
 @along_axes
@@ -195,12 +165,7 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
     [[-1.0, 2.0]]
     """
-    return run(leaky_relu, x, slope=slope), x
-
-
-@ag_leaky_relu.vjp
-def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, x, g, slope=slope),)
+    return run(kernels.leaky_relu, x, slope=slope), x
 
 
 @op
@@ -223,12 +188,7 @@ def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     >>> round(ag.ag_silu([[1.0]]).item(), 4)
     0.7311
     """
-    return run(silu, x), x
-
-
-@ag_silu.vjp
-def _silu_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
-    return (run(silu_grad, x, g),)
+    return run(kernels.silu, x), x
 
 
 @op
@@ -254,9 +214,16 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     """
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f"ag_gelu: approximate is {approximate!r:.60}; use 'none' or 'tanh'.")
-    return run(gelu if approximate == "none" else gelu_tanh, x), x
+    return run(kernels.gelu if approximate == "none" else kernels.gelu_tanh, x), x
 
 
 @ag_gelu.vjp
 def _gelu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, approximate: str) -> Cotangents:
-    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, x, g),)
+    return (run(kernels.gelu_grad if approximate == "none" else kernels.gelu_tanh_grad, x, g),)
+
+
+ag_relu.vjp(launching(kernels.relu_grad))
+ag_sigmoid.vjp(launching(kernels.sigmoid_grad))
+ag_tanh.vjp(launching(kernels.tanh_grad))
+ag_leaky_relu.vjp(launching(kernels.leaky_relu_grad, "slope"))
+ag_silu.vjp(launching(kernels.silu_grad))

@@ -6,6 +6,7 @@ Heads and sequences beyond the kernels' limits fall back to products; the device
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import TypedDict
 
@@ -58,55 +59,46 @@ def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
     return q.backend.target.tiled_attention(features, times, rate > 0)
 
 
-def _with_batch(x: Buffer) -> Buffer:
-    return x if x.ndim == 3 else x.view((*x.shape, 1))
-
-
 def _puts_samples_first(q: Buffer, k: Buffer) -> bool:
     """Return True if heads of all samples become heads of one; the bits, also of dropout, are the same."""
     return q.ndim == 3 and q.backend.target.samples_first(q.shape[2], min(q.shape[1], k.shape[1]))
 
 
-def _as_heads(run: Run, x: Buffer, heads: int) -> Buffer:
-    """[heads * d, time, batch] as [batch * heads * d, time, 1]."""
-    count, d, time = (m := _matrices(run, x, heads)).shape
-    return m.view((count * d, time, 1))
+def _laid(run: Run, xs: Sequence[Buffer], heads: int, samples_first: bool) -> list[Buffer]:
+    """[heads * d, time, batch] each, of no batch 1, or as [batch * heads * d, time, 1]."""
+    if not samples_first:
+        return [x if x.ndim == 3 else x.view((*x.shape, 1)) for x in xs]
+    matrices = [_matrices(run, x, heads) for x in xs]
+    return [m.view((m.shape[0] * m.shape[1], m.shape[2], 1)) for m in matrices]
 
 
 def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
-    factor = 1.0 / sqrt(q.shape[0] // heads)
-    params: Settings = {"heads": heads, "factor": factor, "causal": causal, "rate": rate}
+    params: Settings = {"heads": heads, "factor": 1.0 / sqrt(q.shape[0] // heads), "causal": causal, "rate": rate}
     key = draw_key(q.backend) if rate else q  # which nobody reads then
-    if _is_tiled(q, k, v, heads, rate):
-        shape = (v.shape[0], *q.shape[1:])
-        if _puts_samples_first(q, k):
-            mq, mk, mv = (_as_heads(run, x, heads) for x in (q, k, v))
-            first, lse = run(attention, mq, mk, mv, key, heads=heads * q.shape[2], factor=factor, causal=causal,
-                             rate=rate)
-            return _features_first(run, first, shape), (q, k, v, key, params, [first, lse])
-        out, lse = run(attention, *map(_with_batch, (q, k, v)), key, **params)
-        out = out.view(shape)
-        return out, (q, k, v, key, params, [out, lse])
-    out, weights = _composed(run, q, k, v, key, **params)
-    return out, (q, k, v, key, params, [weights])
+    if not _is_tiled(q, k, v, heads, rate):
+        out, weights = _composed(run, q, k, v, key, **params)
+        return out, (q, k, v, key, params, [weights])
+    first = _puts_samples_first(q, k)
+    laid = _laid(run, (q, k, v), heads, first)
+    out, lse = run(attention, *laid, key, **(params | {"heads": heads * q.shape[2]} if first else params))
+    shape = (v.shape[0], *q.shape[1:])
+    return _features_first(run, out, shape) if first else out.view(shape), (q, k, v, key, params, [out, lse])
 
 
 def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object) -> Cotangents:
     q, k, v, key, params, results = saved
-    if not _is_tiled(q, k, v, params["heads"], params["rate"]):
+    heads = params["heads"]
+    if not _is_tiled(q, k, v, heads, params["rate"]):
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
     out, lse = results
-    if _puts_samples_first(q, k):
-        first: Settings = {**params, "heads": params["heads"] * q.shape[2]}
-        mq, mk, mv, g = (_as_heads(run, x, params["heads"]) for x in (q, k, v, g))
-        delta = run(attention_delta, out, g, heads=first["heads"])
-        gradients = run(attention_grad, mq, mk, mv, g, lse, delta, key, **first)
-        return tuple(_features_first(run, d, x.shape) if wanted else None
-                     for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
-    g = _with_batch(g)
-    delta = run(attention_delta, _with_batch(out), g, heads=params["heads"])
-    gradients = run(attention_grad, *map(_with_batch, (q, k, v)), g, lse, delta, key, **params)
-    return tuple(d.view(x.shape) if wanted else None for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
+    first = _puts_samples_first(q, k)
+    *laid, g = _laid(run, (q, k, v, g), heads, first)
+    if first:
+        params = {**params, "heads": heads * q.shape[2]}
+    delta = run(attention_delta, out, g, heads=params["heads"])
+    gradients = run(attention_grad, *laid, g, lse, delta, key, **params)
+    return tuple((_features_first(run, d, x.shape) if first else d.view(x.shape)) if wanted else None
+                 for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- composed of products

@@ -5,12 +5,13 @@ Operand and result differ in device or type, so neither uses `op`; each records 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ag.autograd.create import move_cotangent
-from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.op import Cotangents
 from ag.autograd.operands import to_buffer
 from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
 from ag.autograd.tensor import Tensor, register, tensor_given
-from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
@@ -21,6 +22,14 @@ from ag.errors import DtypeError
 __all__ = ["ag_cast", "ag_to_device"]
 
 _FLOATS = (F32, F16, BF16)
+
+
+def _result(out: Buffer, t: Tensor, name: str, rule: Callable[..., Cotangents], saved: object = None,
+            half: bool = False) -> Tensor:
+    """A tensor made of `t`, with a node if gradients flow back."""
+    if not (is_recording() and t.requires_grad):
+        return Tensor(out)
+    return Tensor(out, True, Node(name, rule, (t,), (True,), saved, (), half))
 
 
 def ag_to_device(t: Tensor, device: str) -> Tensor:
@@ -51,17 +60,10 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     if (here := current()) is not None:
         here.uses((t,), is_recording() is not False)
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
-    if not (is_recording() and t.requires_grad):
-        result = Tensor(moved)
-    else:
-        result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
+    result = _result(moved, t, "ag_to_device", lambda run, g, saved, need: (move_cotangent(g, saved),), source)
     if here is not None:
         here.same(t, result)
     return result
-
-
-def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
-    return (move_cotangent(g, saved),)
 
 
 def ag_cast(t: Tensor, dtype: str) -> Tensor:
@@ -100,16 +102,12 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     else:
         refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
         out = converted(t.buffer, wanted)
-    if not (is_recording() and t.requires_grad):
-        result = Tensor(out)
-    else:
-        result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))
+    # the tape stores a cotangent as its tensor is
+    result = _result(out, t, "ag_cast", lambda run, g, saved, need: (g,), half=True)
     if here is not None:
         here.after_op(ag_cast, "ag_cast", (t,), (), result)
     return result
 
 
-def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
-    return (g,)  # the tape stores a cotangent as its tensor is
 
 register("ag_cast", ag_cast)

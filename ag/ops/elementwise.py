@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, launching, op, part_of
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import (
-    abs,
-    abs_grad,
-    clamp,
-    clamp_grad,
-    div,
-    exp,
-    log,
-    mul,
-    pow,
-    pow_grad,
-    scale,
-    sqrt,
-)
+from ag.engine.kernels import elementwise as kernels
 from ag.engine.kernels.random import dropout
 from ag.engine.random import draw_key
 
@@ -53,12 +40,7 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     """
     if not -_LARGEST <= p <= _LARGEST:
         raise ValueError(f"ag_pow: p is {p}; a finite number is required, of at most {_LARGEST:.4g}.")
-    return run(pow, x, p=p), x
-
-
-@ag_pow.vjp
-def _pow_vjp(run: Run, g: Buffer, x: Buffer, need: Need, p: float) -> Cotangents:
-    return (run(pow_grad, x, g, p=p),)
+    return run(kernels.pow, x, p=p), x
 
 
 @op
@@ -78,13 +60,13 @@ def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_exp([[0.0]]).item()
     1.0
     """
-    y = run(exp, x)
+    y = run(kernels.exp, x)
     return y, y
 
 
 @ag_exp.vjp
 def _exp_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(mul, g, y),)
+    return (run(kernels.mul, g, y),)
 
 
 @op
@@ -105,12 +87,12 @@ def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_log([[1.0]]).item()
     0.0
     """
-    return run(log, x), x
+    return run(kernels.log, x), x
 
 
 @ag_log.vjp
 def _log_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
-    return (run(div, g, x),)
+    return (run(kernels.div, g, x),)
 
 
 @op
@@ -133,13 +115,13 @@ def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
-    y = run(sqrt, x)
+    y = run(kernels.sqrt, x)
     return y, y
 
 
 @ag_sqrt.vjp
 def _sqrt_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(scale, run(div, g, y), factor=0.5),)
+    return (run(kernels.scale, run(kernels.div, g, y), factor=0.5),)
 
 
 @op
@@ -161,12 +143,7 @@ def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_abs([[-2.0, 3.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
-    return run(abs, x), x
-
-
-@ag_abs.vjp
-def _abs_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
-    return (run(abs_grad, x, g),)
+    return run(kernels.abs, x), x
 
 
 @op
@@ -192,12 +169,7 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     """
     if not lo <= hi:
         raise ValueError(f"ag_clamp: lo is {lo} and hi is {hi}; lo must not be larger than hi.")
-    return run(clamp, x, lo=lo, hi=hi), x
-
-
-@ag_clamp.vjp
-def _clamp_vjp(run: Run, g: Buffer, x: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
-    return (run(clamp_grad, x, g, lo=lo, hi=hi),)
+    return run(kernels.clamp, x, lo=lo, hi=hi), x
 
 
 @part_of("ag_dropout")
@@ -210,3 +182,8 @@ def dropped(run: Run, x: Buffer, rate: float) -> Result[Buffer]:
 @dropped.vjp
 def _dropped_vjp(run: Run, g: Buffer, key: Buffer, need: Need, rate: float) -> Cotangents:
     return (run(dropout, g, key, rate=rate),)
+
+
+ag_pow.vjp(launching(kernels.pow_grad, "p"))
+ag_abs.vjp(launching(kernels.abs_grad))
+ag_clamp.vjp(launching(kernels.clamp_grad, "lo", "hi"))

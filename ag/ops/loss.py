@@ -17,6 +17,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
+from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
 from ag.ops.convert import ag_cast
@@ -162,11 +163,18 @@ def _shape_of(x: TensorLike) -> Shape:
                          f"length.") from None
 
 
+def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buffer, target: Buffer, soft: bool
+            ) -> Result[tuple[Buffer, Buffer]]:
+    """The mean loss, and what the gradient rule wants."""
+    classes, batch = logits.shape[0], _batch(logits.shape)
+    target = target.view((classes, batch) if soft else (batch,))
+    losses, dx = run(primitive, logits.view((classes, batch)), target, factor=1.0 / batch)
+    return sum_over(run, losses, (0, 1), 1.0 / batch).view(()), (logits, dx)
+
+
 @part_of(_SOFTMAX_CE)
 def _soft_target(run: Run, logits: Buffer, target: Buffer) -> Result[tuple[Buffer, Buffer]]:
-    columns = (logits.shape[0], _batch(logits.shape))
-    losses, dx = run(softmax_cross_entropy, logits.view(columns), target.view(columns), factor=1.0 / columns[1])
-    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (logits, dx)
+    return _losses(run, softmax_cross_entropy, logits, target, True)
 
 
 @_soft_target.vjp
@@ -181,10 +189,7 @@ def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Ne
 
 @part_of(_SOFTMAX_CE)
 def _class_ids(run: Run, logits: Buffer, ids: Ids) -> Result[tuple[Buffer, Buffer]]:
-    columns = (logits.shape[0], _batch(logits.shape))
-    losses, dx = run(softmax_cross_entropy_ids, logits.view(columns), ids.view(columns[1:]),
-                     factor=1.0 / columns[1])
-    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (logits, dx)
+    return _losses(run, softmax_cross_entropy_ids, logits, ids, False)
 
 
 @_class_ids.vjp

@@ -12,21 +12,8 @@ from ag.autograd.op import Cotangents, Need, Result, Run, Wide, op, part_of
 from ag.autograd.tape import repeated_since
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
+from ag.engine.kernels import norm as kernels
 from ag.engine.kernels.elementwise import mul, scale, sub
-from ag.engine.kernels.norm import (
-    batch_norm_grad,
-    inverse_std,
-    joined_statistics,
-    layer_norm,
-    layer_norm_grad,
-    norm_statistics,
-    norm_sums,
-    normalize,
-    rms_norm,
-    rms_norm_grad,
-    rms_norm_sums,
-    running_update,
-)
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
@@ -65,9 +52,9 @@ def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: 
 def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
     """Mean and biased variance of every row."""
     length, chunk = x.shape[1], _chunk(x)
-    mean, variance = run(norm_statistics, x, chunk=chunk)
+    mean, variance = run(kernels.norm_statistics, x, chunk=chunk)
     if length > chunk:
-        mean, variance = run(joined_statistics, mean, variance, length=length, chunk=chunk)
+        mean, variance = run(kernels.joined_statistics, mean, variance, length=length, chunk=chunk)
     return mean, variance
 
 
@@ -84,7 +71,7 @@ def _row(run: Run, of_pieces: Buffer) -> Buffer:
 
 def _sums(run: Run, x: Buffer, g: Buffer, mean: Buffer, variance: Buffer, eps: float) -> tuple[Buffer, Buffer]:
     """Cotangents of gamma and beta."""
-    dgamma, dbeta = run(norm_sums, x, g, mean, variance, eps=eps, chunk=_chunk(x))
+    dgamma, dbeta = run(kernels.norm_sums, x, g, mean, variance, eps=eps, chunk=_chunk(x))
     return _row(run, dgamma), _row(run, dbeta)
 
 
@@ -92,15 +79,15 @@ def _by_own_statistics(run: Run, function: str, x: Buffer, gamma: Buffer, beta: 
     """Batch norm: the result, and what the gradient rule wants."""
     m, a, b = _operands(function, _SAMPLES, eps, x, gamma=gamma, beta=beta)
     mean, variance = _statistics(run, m)
-    out = run(normalize, m, a, b, mean, variance, eps=float(eps)).view(x.shape)
+    out = run(kernels.normalize, m, a, b, mean, variance, eps=eps).view(x.shape)
     return out, ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
 
 
 def _by_own_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
     (x, gamma, mean, variance), shapes = saved
     g = g.view(x.shape)
-    dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
-    dx = run(batch_norm_grad, x, g, gamma, mean, variance, dgamma, dbeta, eps=float(eps)) if need[0] else None
+    dgamma, dbeta = _sums(run, x, g, mean, variance, eps)
+    dx = run(kernels.batch_norm_grad, x, g, gamma, mean, variance, dgamma, dbeta, eps=eps) if need[0] else None
     return _wanted((dx, dgamma, dbeta), shapes, need)
 
 
@@ -137,7 +124,7 @@ def ag_layer_norm_op(
     [[-1.0], [1.0]]
     """
     m, a, b = _operands("ag_layer_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta)
-    out, mean, variance = run(layer_norm, m, a, b, eps=float(eps))
+    out, mean, variance = run(kernels.layer_norm, m, a, b, eps=eps)
     return out.view(x.shape), ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
 
 
@@ -147,9 +134,9 @@ def _layer_norm_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) 
     g = g.view(x.shape)
     dx = dgamma = dbeta = None
     if need[0]:
-        dx = run(layer_norm_grad, x, g, gamma, mean, variance, eps=float(eps))
+        dx = run(kernels.layer_norm_grad, x, g, gamma, mean, variance, eps=eps)
     if need[1] or need[2]:
-        dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
+        dgamma, dbeta = _sums(run, x, g, mean, variance, eps)
     return _wanted((dx, dgamma, dbeta), shapes, need)
 
 
@@ -179,7 +166,7 @@ def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Res
     [[1.0], [-10.0]]
     """
     m, a = _operands("ag_rms_norm_op", _FEATURES, eps, x, gamma=gamma)
-    out, square = run(rms_norm, m, a, eps=float(eps))
+    out, square = run(kernels.rms_norm, m, a, eps=eps)
     return out.view(x.shape), ((m, a, square), [x.shape, gamma.shape])
 
 
@@ -187,10 +174,10 @@ def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Res
 def _rms_norm_vjp(run: Run, g: Buffer, saved: Scaled, need: Need, eps: float) -> Cotangents:
     (x, gamma, square), shapes = saved
     g = g.view(x.shape)
-    dx = run(rms_norm_grad, x, g, gamma, square, eps=float(eps)) if need[0] else None
+    dx = run(kernels.rms_norm_grad, x, g, gamma, square, eps=eps) if need[0] else None
     dgamma = None
     if need[1]:
-        dgamma = _row(run, run(rms_norm_sums, x, g, square, eps=float(eps), chunk=_chunk(x)))
+        dgamma = _row(run, run(kernels.rms_norm_sums, x, g, square, eps=eps, chunk=_chunk(x)))
     return _wanted((dx, dgamma), shapes, need)
 
 
@@ -260,8 +247,8 @@ def batch_norm_train(
 
 def _move(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
           momentum: float) -> None:
-    run(running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
-    run(running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
+    run(kernels.running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
+    run(kernels.running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
 
 
 def move_statistics(running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: int,
@@ -280,10 +267,9 @@ def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: f
 def _by_statistics(
     run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide, eps: float
 ) -> Result[Normed]:
-    m, a, b, centre, var = _matrix("ag_batch_norm_op", x, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    if not eps > 0:
-        raise ValueError(f"ag_batch_norm_op: eps is {eps}; it must be positive.")
-    out = run(normalize, m, a, b, centre, var, eps=float(eps)).view(x.shape)
+    m, a, b, centre, var = _operands("ag_batch_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta, mean=mean,
+                                     variance=variance)
+    out = run(kernels.normalize, m, a, b, centre, var, eps=eps).view(x.shape)
     return out, ((m, a, centre, var), [t.shape for t in (x, gamma, beta, mean, variance)])
 
 
@@ -293,9 +279,9 @@ def _by_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: floa
     g = g.view(x.shape)
     dx = dgamma = dbeta = dmean = dvariance = None
     if need[1] or need[2]:
-        dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
+        dgamma, dbeta = _sums(run, x, g, mean, variance, eps)
     if need[0] or need[3] or need[4]:
-        rate = run(inverse_std, variance, eps=float(eps))
+        rate = run(kernels.inverse_std, variance, eps=eps)
         apart = run(mul, g, run(mul, gamma, rate))
         dx = apart if need[0] else None
         dmean = sum_over(run, run(scale, apart, factor=-1.0), _SAMPLES) if need[3] else None

@@ -89,10 +89,6 @@ def _stack(arrays: Sequence[TensorLike], axis: int = 0) -> object:
     return ag_concat([cast(Tensor, _expand_dims(cast(Tensor, x), axis)) for x in arrays], axis)
 
 
-def _dot(a: TensorLike, b: TensorLike) -> object:
-    return ag_matmul(a, b) if all(np.ndim(x) == 2 for x in (a, b)) else NotImplemented
-
-
 _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim, np.size: lambda a: a.size,
     np.sum: lambda a, axis=None, *, keepdims=False: ag_sum(a, axis, keepdims),
@@ -100,7 +96,7 @@ _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.max: (largest := lambda a, axis=None, *, keepdims=False: ag_max(a, axis, keepdims)),
     np.amax: largest, np.min: _min, np.amin: _min, np.clip: _clip,
     np.concatenate: lambda arrays, axis=0: ag_concat(list(arrays), axis),
-    np.stack: _stack, np.dot: _dot,
+    np.stack: _stack, np.dot: lambda a, b: ag_matmul(a, b) if np.ndim(a) == np.ndim(b) == 2 else NotImplemented,
     np.reshape: lambda a, shape: ag_reshape(a, *((shape,) if np.ndim(shape) == 0 else shape)),
     np.ravel: lambda a: ag_reshape(a, -1),
     np.transpose: lambda a, axes=None: ag_transpose(a, *(axes or ())),

@@ -15,16 +15,14 @@ from ag.engine.registry import devices_of, say_once, unusable_devices
 def ag_vulkan_devices() -> list[DeviceInfo]:
     """Return the Vulkan devices of this machine.
 
+    Reference: ggmlR ``ggml_vulkan_list_devices``.
+
     Returns
     -------
     list of DeviceInfo
         In driver order, so ``"vulkan:k"`` is entry k; software drivers (kind ``"cpu"``), which are used by name only,
         and a card under its second driver are in it, too.  Empty if the Vulkan extension, its kernels, a Vulkan loader
         or a driver is missing (`ag_vulkan_status` says which).
-
-    References
-    ----------
-    ggmlR ``ggml_vulkan_list_devices``.
 
     Examples
     --------
@@ -39,13 +37,11 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
 def ag_vulkan_device_count() -> int:
     """Count the Vulkan devices.
 
+    Reference: ggmlR ``ggml_vulkan_device_count``.
+
     Returns
     -------
     int
-
-    References
-    ----------
-    ggmlR ``ggml_vulkan_device_count``.
 
     Examples
     --------
@@ -59,9 +55,7 @@ def ag_vulkan_device_count() -> int:
 def ag_vulkan_status() -> None:
     """Print a table of the Vulkan devices, or what is missing and how to get it.
 
-    References
-    ----------
-    ggmlR ``ggml_vulkan_status``.
+    Reference: ggmlR ``ggml_vulkan_status``.
 
     Examples
     --------

@@ -111,6 +111,8 @@ class Diagnosis:
 def doctor() -> Diagnosis:
     """Examine this machine: devices, drivers, precision, transport between devices, and what is missing.
 
+    Reference: ggmlR ``ggml_vulkan_status`` and its transport self-test, in one.
+
     Returns
     -------
     Diagnosis
@@ -120,10 +122,6 @@ def doctor() -> Diagnosis:
     -----
     Takes a few seconds: every device computes with a few thousand numbers and sends some megabytes to every other.
     Without Vulkan the report is about the CPU and says what to install.
-
-    References
-    ----------
-    ggmlR ``ggml_vulkan_status`` and its transport self-test, in one.
 
     Examples
     --------

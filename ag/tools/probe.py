@@ -104,6 +104,8 @@ class Transport(NamedTuple):
 def transport_selftest(devices: Sequence[str] | None = None, elements: int = _ELEMENTS) -> list[Transport]:
     """Send tensors between all pairs of devices, both ways, and compare checksums.
 
+    ggmlR's transport self-test; on some machines, copies between cards are known to deliver zeros and no error.
+
     Parameters
     ----------
     devices : sequence of str, optional
@@ -127,10 +129,6 @@ def transport_selftest(devices: Sequence[str] | None = None, elements: int = _EL
     Notes
     -----
     Values are new for every transfer, so that memory which still holds those of the last one does not pass.
-
-    References
-    ----------
-    ggmlR's transport self-test; on some machines, copies between cards are known to deliver zeros and no error.
 
     Examples
     --------

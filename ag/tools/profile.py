@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from ag.engine.backend import Backend, Event
 from ag.engine.device import open_backends
 from ag.errors import AgError
+from ag.names import Making
 
 
 class KernelTime(NamedTuple):
@@ -29,14 +29,39 @@ class KernelTime(NamedTuple):
 
 
 class Profile:
-    """Launches and their times.
+    """Time every launch inside a ``with`` block, on all devices.
 
     Attributes
     ----------
     events : list of Event
         (device, kernel, begin, end) of every launch, times in nanoseconds as `time.perf_counter_ns` gives them; in
         order of their begin once the ``with`` block has ended.
+
+    Raises
+    ------
+    AgError
+        On entering, if another profile is active: there is one for all threads of the process.
+    DeviceError
+        On entering, if a device in use cannot be timed.
+
+    Notes
+    -----
+    ``table()`` is the time per kernel, which ``str()`` shows as text, and ``save_chrome_trace(path)`` writes a trace.
+
+    On a CPU device the host's clock is read around each call.  On Vulkan the device writes a timestamp after each
+    command, also in replays of captured steps, without any waiting.  Copies to, from and on the device count as
+    ``transfer``.  Entering and leaving wait for all devices.
+
+    Examples
+    --------
+    >>> x = ag.ag_tensor([[1.0, 2.0]])
+    >>> with ag.profile() as seen:
+    ...     y = x + x
+    >>> [(row.kernel, row.calls) for row in seen.table()]
+    [('add', 1)]
     """
+
+    __signature__ = Making()
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -45,10 +70,11 @@ class Profile:
         if Backend.settings.events is not None:
             raise AgError("profile: a profile is active already, and a launch is timed by one; end it first, or take "
                           "the events of both from it.")
-        with ExitStack() as undo:
-            undo.callback(_note_in, None)
+        try:
             _note_in(self.events)
-            undo.pop_all()
+        except BaseException:
+            _note_in(None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -105,35 +131,4 @@ def _note_in(events: list[Event] | None) -> None:
         backend.retime()
 
 
-def profile() -> Profile:
-    """Time every launch inside a ``with`` block, on all devices.
-
-    Returns
-    -------
-    Profile
-        Its ``events`` are all launches, ``table()`` the time per kernel, which ``str()`` shows as text, and
-        ``save_chrome_trace(path)`` writes a timeline.
-
-    Raises
-    ------
-    AgError
-        On entering, if another profile is active: there is one for all threads of the process.
-    DeviceError
-        On entering, if a device in use cannot be timed.
-
-    Notes
-    -----
-    On a CPU device the host's clock is read around each call.  On Vulkan the device writes a timestamp after each
-    command, also in replays of captured steps, without any waiting.  Copies to, from and on the device count as
-    ``transfer``.  Entering and leaving wait for all devices.
-
-    Examples
-    --------
-    >>> import ag
-    >>> x = ag.ag_tensor([[1.0, 2.0]])
-    >>> with ag.profile() as seen:
-    ...     y = x + x
-    >>> [(row.kernel, row.calls) for row in seen.table()]
-    [('add', 1)]
-    """
-    return Profile()
+profile = Profile

@@ -10,22 +10,10 @@ from importlib.util import find_spec as _find_spec
 # Whole, before any file of it: of two threads that import a folder and a file in it, each would wait for the other.
 import ag.parallel as _parallel
 from ag.names import door as _door
-from ag.training.callbacks import BestWeights as BestWeights
-from ag.training.callbacks import Callback as Callback
-from ag.training.callbacks import CSVLog as CSVLog
-from ag.training.callbacks import EarlyStopping as EarlyStopping
-from ag.training.callbacks import History as History
-from ag.training.callbacks import Run as Run
-from ag.training.callbacks import TensorBoard as TensorBoard
-from ag.training.evaluation import accuracy as accuracy
-from ag.training.evaluation import evaluate as evaluate
-from ag.training.evaluation import mean_absolute_error as mean_absolute_error
-from ag.training.evaluation import mean_squared_error as mean_squared_error
-from ag.training.evaluation import predict as predict
-from ag.training.evaluation import top_k_accuracy as top_k_accuracy
+from ag.training.callbacks import *
+from ag.training.evaluation import *
 from ag.training.fit import fit as fit
-from ag.training.lr_finder import LRCurve as LRCurve
-from ag.training.lr_finder import find_lr as find_lr
+from ag.training.lr_finder import *
 from ag.version import install_line as _install_line
 
 if _typing.TYPE_CHECKING:

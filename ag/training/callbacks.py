@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from tqdm.auto import tqdm
 
+__all__ = ["BestWeights", "CSVLog", "Callback", "EarlyStopping", "History", "Run", "TensorBoard"]
 
 # ---------------------------------------------------------------------------------------------- what callbacks see
 
@@ -70,10 +71,9 @@ class History(Mapping[str, list[float]]):
         return len(self.rows)
 
     def __getitem__(self, name: str) -> list[float]:
-        if self.rows and name not in self.rows[0]:
-            raise KeyError(f"History: there is no {name!r}; it has {', '.join(self.rows[0])}.")
-        if not self.rows:
-            raise KeyError(f"History: there is no {name!r}, as no epoch was finished.")
+        if name not in [*self]:
+            why = f"; it has {', '.join(self)}" if self.rows else ", as no epoch was finished"
+            raise KeyError(f"History: there is no {name!r}{why}.")
         return [row[name] for row in self.rows]
 
     def __iter__(self) -> Iterator[str]:
@@ -252,6 +252,8 @@ def label_of(callback: Callback, run: Run) -> str:
 class EarlyStopping(_Watching):
     """Stop when a column of the history has not become better for some epochs.
 
+    Reference: Keras ``EarlyStopping``.
+
     Parameters
     ----------
     patience : int, optional
@@ -262,10 +264,6 @@ class EarlyStopping(_Watching):
         Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
     mode : {"auto", "min", "max"}, optional
         Whether less or more is better; "auto" knows it of losses, errors and accuracies.
-
-    References
-    ----------
-    Keras ``EarlyStopping``.
 
     Examples
     --------
@@ -297,12 +295,12 @@ class EarlyStopping(_Watching):
 class BestWeights(_Watching):
     """Keep the weights and buffers of the best epoch, and give them to the model when training is over.
 
+    Reference: Keras ``ModelCheckpoint(save_best_only=True)`` and ``EarlyStopping(restore_best_weights=True)``.
+
     Parameters
     ----------
-    monitor : str, optional
-        Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
-    mode : {"auto", "min", "max"}, optional
-        Whether less or more is better; "auto" knows it of losses, errors and accuracies.
+    monitor, mode : str, optional
+        As of `EarlyStopping`.
     path : path, optional
         Also save the model there whenever it is the best so far, as `ag_save_model` does.
 
@@ -315,10 +313,6 @@ class BestWeights(_Watching):
     -----
     Of equal epochs the first is the best.  The weights are restored after Ctrl-C and after an error, too.  A checkpoint
     holds them for the callback that watches the same column in the same way.
-
-    References
-    ----------
-    Keras ``ModelCheckpoint(save_best_only=True)`` and ``EarlyStopping(restore_best_weights=True)``.
 
     Examples
     --------
@@ -434,11 +428,7 @@ class CSVLog(Callback):
             raise CheckpointError(f"CSVLog: {self.path} has the columns {before[0]:.200} and the training "
                                   f"{','.join(names)}; give another file, or append=False.")
         self._before = before or [",".join(names)]
-        self._write(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        """Write all rows, atomically."""
-        self._write(run)
+        self.on_epoch_end(run)
 
     def _lines(self) -> list[str]:
         """Return the lines of the file that is there."""
@@ -449,7 +439,8 @@ class CSVLog(Callback):
                                   f"append=False.") from error
         return lines[:-1] if lines[-1] == "" else lines
 
-    def _write(self, run: Run) -> None:
+    def on_epoch_end(self, run: Run) -> None:
+        """Write all rows, atomically."""
         rows = [[str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)]
                 for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
         replace_file(self._file, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
@@ -477,7 +468,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        if not (every is None or counts(every)):
             raise ValueError(f"TensorBoard: every is {every!r:.60}; a whole number of at least 1 is required, or None.")
         if not isinstance(folder, (str, os.PathLike)):
             raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
@@ -490,21 +481,18 @@ class TensorBoard(Callback):
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
         """Write the loss of a step."""
-        if self._writer is not None and self.every is not None and (step + 1) % self.every == 0:
+        if self.every is not None and (step + 1) % self.every == 0:
             self._writer.add_scalar("step_loss", loss, step + 1)
 
     def on_epoch_end(self, run: Run) -> None:
         """Write the last row of the history."""
-        if self._writer is not None:
-            for name, value in run.history.rows[-1].items():
-                self._writer.add_scalar(name, value, run.history.epochs)
-            self._writer.flush()
+        for name, value in run.history.rows[-1].items():
+            self._writer.add_scalar(name, value, run.history.epochs)
+        self._writer.flush()
 
     def on_train_end(self, run: Run) -> None:
         """Close the files."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
 
 
 def _writer_class() -> Any:

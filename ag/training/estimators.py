@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -29,31 +31,26 @@ from ag.training.fit import fit
 _TOGETHER = 256  # samples that are predicted at once
 
 
+@dataclass(repr=False, eq=False)
 class _Estimator(BaseEstimator):
     """The part that classifier and regressor share."""
 
     __signature__ = Making()
-    _usual_loss: Loss
+    _usual_loss: ClassVar[staticmethod[..., Tensor]]
 
-    def __init__(self, hidden: Sequence[int] = (64,), activation: str = "relu",
-                 make_model: Callable[[int, int], Trained] | None = None, epochs: int = 50, batch_size: int = 32,
-                 lr: float = 1e-2, loss: Loss | None = None,
-                 optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None, patience: int | None = None,
-                 validation_fraction: float = 0.1, devices: Sequence[str] | None = None,
-                 random_state: int | np.random.RandomState | None = None, verbose: bool = False) -> None:
-        self.hidden = hidden
-        self.activation = activation
-        self.make_model = make_model
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.loss = loss
-        self.optimizer = optimizer
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.devices = devices
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden: Sequence[int] = (64,)
+    activation: str = "relu"
+    make_model: Callable[[int, int], Trained] | None = None
+    epochs: int = 50
+    batch_size: int = 32
+    lr: float = 1e-2
+    loss: Loss | None = None
+    optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None
+    patience: int | None = None
+    validation_fraction: float = 0.1
+    devices: Sequence[str] | None = None
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
 
     def _train(self, X: Array, y: Array, outputs: int, stratify: Array | None) -> None:
         """Make a model and train it."""
@@ -111,27 +108,17 @@ class AgClassifier(ClassifierMixin, _Estimator):
         Of the hidden layers.
     make_model : callable, optional
         ``make_model(features, classes)``: another model, from (features, batch) to logits (classes, batch).
-    epochs : int, optional
-        Passes over the samples, at most.
-    batch_size : int, optional
-        Samples per step.
-    lr : float, optional
-        Learning rate of Adam; an `optimizer` has its own.
+    epochs, batch_size, lr, optimizer, devices, verbose : optional
+        As of `fit`; no more `epochs` than these.
     loss : callable, optional
         ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
-    optimizer : callable, optional
-        ``optimizer(params)``, instead of Adam.
     patience : int, optional
         Keep samples back for validation, stop after so many epochs in a row without a better one, take the best
         weights.
     validation_fraction : float, optional
         The share of the samples that is kept back for that.
-    devices : sequence of str, optional
-        Where to train; default: the default device.
     random_state : int, RandomState or None, optional
         For initial weights, orders and validation samples; ag's random generator is left as it was.
-    verbose : bool, optional
-        Show the progress.
 
     Attributes
     ----------

@@ -8,6 +8,7 @@ they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from math import fsum, nan
 from typing import Protocol, SupportsFloat
 
@@ -25,6 +26,8 @@ from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.parallel.trainer.samples import input_of, target_of
 from ag.training.data import Data
+
+__all__ = ["accuracy", "evaluate", "mean_absolute_error", "mean_squared_error", "predict", "top_k_accuracy"]
 
 Metric = Callable[[Tensor, Array], object]  # (output, target of the loss) -> one number
 
@@ -235,6 +238,8 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
              batch_size: int | None = None) -> dict[str, float]:
     """Return loss and metrics of a model, averaged over samples, in eval mode.
 
+    Reference: Keras ``Model.evaluate``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -250,10 +255,6 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
     dict of str to float
         With ``loss``, and each metric under its name.
 
-    References
-    ----------
-    Keras ``Model.evaluate``.
-
     Examples
     --------
     >>> import ag, numpy as np
@@ -265,15 +266,14 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
     check_model("evaluate", model)
     check_batch_size("evaluate", batch_size)
     found = named_metrics("evaluate", metrics)
-    samples = Data(data, "evaluate: data", batch_size, whole=True)
-    try:
+    with closing(Data(data, "evaluate: data", batch_size, whole=True)) as samples:
         return means_of("evaluate", model, samples, loss_for("evaluate", loss, samples), found)
-    finally:
-        samples.close()
 
 
 def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Array:
     """Return the outputs of a model, in eval mode, with the samples on the first axis.
+
+    Reference: Keras ``Model.predict``.
 
     Parameters
     ----------
@@ -293,10 +293,6 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
     ShapeError
         If an output does not have the samples on its last axis.
 
-    References
-    ----------
-    Keras ``Model.predict``.
-
     Examples
     --------
     >>> import ag, numpy as np
@@ -305,12 +301,8 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
     """
     check_model("predict", model)
     check_batch_size("predict", batch_size)
-    samples = Data(x, "predict: x", batch_size, whole=True)
-    try:
-        outputs = [_samples_first(output, count) for output, _, count in _outputs(model, samples)]
-    finally:
-        samples.close()
-    return np.concatenate(outputs)
+    with closing(Data(x, "predict: x", batch_size, whole=True)) as samples:
+        return np.concatenate([_samples_first(output, count) for output, _, count in _outputs(model, samples)])
 
 
 def _samples_first(output: object, count: int) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from math import inf
 from typing import cast
 
@@ -98,6 +99,8 @@ def fit(
 ) -> History:
     """Train a model on samples, epoch by epoch, and measure how good it becomes.
 
+    Reference: Keras ``Model.fit``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -178,10 +181,6 @@ def fit(
     A second call goes on with the weights, and begins with a new optimizer.  After Ctrl-C the history has the epochs
     that were finished, and ``interrupted`` is set; before the first step it is raised.
 
-    References
-    ----------
-    Keras ``Model.fit``.
-
     Examples
     --------
     >>> import ag, numpy as np
@@ -221,24 +220,20 @@ def fit(
     loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
                   [*called, *([Progress()] if verbose else [])])
     size = leaf or -(-data.batch_size // len(replicas.devices))
-    try:
-        with modes_kept(model):
-            steps = loop.steps_of(checkpoint if resume else None, size)
-            leaves = Leaves(data, size, bool(shuffle), steps)
-            with loop:
-                result = dp_train(
-                    replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
-                    max_norm=max_norm, verbose=False, devices=replicas.devices,
-                    optimizer=lambda params: loop.owns(Adam(params, lr=lr) if optimizer is None else optimizer(params)),
-                    scheduler=scheduler, batch=leaves.each, stack=1, shuffle=False,
-                    weight_fn=Leaves.weight if leaves.each > 1 else None, seed=seed, balance=balance,
-                    on_nonfinite=on_nonfinite, capture=capture, checkpoint=checkpoint,
-                    checkpoint_every=None if checkpoint is None else data.steps, resume=bool(resume), callback=loop)
-                replicas.finish(result.model)
-                loop.finish(model, result.interrupted)
-    finally:
-        data.close()
-        held.close()
+    with closing(data), closing(held), modes_kept(model):
+        steps = loop.steps_of(checkpoint if resume else None, size)
+        leaves = Leaves(data, size, bool(shuffle), steps)
+        with loop:
+            result = dp_train(
+                replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
+                max_norm=max_norm, verbose=False, devices=replicas.devices,
+                optimizer=lambda params: loop.owns(Adam(params, lr=lr) if optimizer is None else optimizer(params)),
+                scheduler=scheduler, batch=leaves.each, stack=1, shuffle=False,
+                weight_fn=Leaves.weight if leaves.each > 1 else None, seed=seed, balance=balance,
+                on_nonfinite=on_nonfinite, capture=capture, checkpoint=checkpoint,
+                checkpoint_every=None if checkpoint is None else data.steps, resume=bool(resume), callback=loop)
+            replicas.finish(result.model)
+            loop.finish(model, result.interrupted)
     return loop.run.history
 
 

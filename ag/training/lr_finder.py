@@ -29,6 +29,8 @@ from ag.training.fit import ReplicaModels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["LRCurve", "find_lr"]
+
 _SMOOTH = 0.9  # of a running mean of losses, as in the reference
 _DIVERGED = 4.0  # times the least smoothed loss
 
@@ -68,6 +70,8 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
             optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None, seed: int | None = None) -> LRCurve:
     """Try learning rates on a copy of a model, each larger than the one before.
 
+    Reference: Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.
+
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
@@ -88,10 +92,6 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     -------
     LRCurve
         With ``suggestion``, and ``plot()``.
-
-    References
-    ----------
-    Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.
 
     Examples
     --------

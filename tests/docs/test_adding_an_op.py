@@ -81,7 +81,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         separator = "\n" if name == SHADERS else "\n\n"
         with (folder / name).open("a", encoding="utf-8") as file:
             file.write(separator + found[name])
-    edit(folder / OPS, "    silu_grad,\n", "    silu_grad,\n    softplus,\n    softplus_grad,\n")
     edit(folder / OPS, '"ag_log_softmax"]', '"ag_log_softmax",\n           "ag_softplus"]')
     edit(folder / NAMES, "\nsoftmax = ag_softmax\n", "\nsoftmax = ag_softmax\nsoftplus = ag_softplus\n")
     edit(folder / ROWS, "\nRECTIFIERS = [\n", "\nRECTIFIERS = [\n" + found[ROWS])

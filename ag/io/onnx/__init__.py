@@ -13,6 +13,8 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
                 dynamic: bool = True) -> None:
     """Write what a model computes as an ONNX graph, for onnxruntime and other programs.
 
+    Reference: PyTorch ``torch.onnx.export``.
+
     Parameters
     ----------
     model : Layer, or any callable that computes with ops
@@ -43,10 +45,6 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     arguments of the model's `forward`, its outputs ``output``, ``output1`` and so on, or as in the dict that the model
     returns, and its initializers as in `state_dict`.  Operators are those of opset 20.  A 16-bit model computes in
     float32 and rounds after every op, as here.
-
-    References
-    ----------
-    PyTorch ``torch.onnx.export``.
 
     Examples
     --------

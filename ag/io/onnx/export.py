@@ -20,7 +20,7 @@ from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.model_file import check_arguments
 from ag.io.onnx.graph import ELEMENT, Dims, Graph, Node, Size, Value
-from ag.io.onnx.operators import WRITERS
+from ag.io.onnx.operators import WRITERS, Called
 from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
 from ag.io.safetensors_file import replace_file
 from ag.io.weights import onnx_package
@@ -166,7 +166,7 @@ def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[G
         ref = Ref("step", i)
         dims, dtype = program.dims[ref], program.types[ref]
         params = [wide(p) if isinstance(p, Ref) else p for p in step.params]
-        name = WRITERS[step.function](g, [wide(x) for x in step.operands], params, dims)
+        name = WRITERS[step.function](g, Called([wide(x) for x in step.operands], params, dims))
         values[ref] = Value(g.cast(name, dtype) if dtype.is_half else name, dims, dtype)
     _call_outputs(g, without_transposes(g, [value(ref).name for ref in names.values()]), list(names))
     return g, names
