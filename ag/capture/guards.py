@@ -254,7 +254,7 @@ _NOTHING = repeat(MISSING)  # stateless, so all calls share it
 
 
 class _Noted(NamedTuple):
-    """What a name meant."""
+    """The meaning of a name when it was noted."""
 
     value: object  # weakly where possible
     meant: object  # its snapshot

@@ -87,15 +87,15 @@ DEFECTS = [
         *(_NOTES, '(attributes["buffer"], tensors, places), ', ""),
     ),
     Defect("an array of the step's own stands for its argument", _ARGUMENTS,
-           "_ArraySlot(_apart(x)) for", "_ArraySlot(x) for"),
+           "_ArraySlot(i, _apart(x))", "_ArraySlot(i, x)"),
     Defect(
         "an argument may be changed in the step",
         *(_ARGUMENTS, "copied.flags.writeable = False", "pass"),
-        *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
+        *(_ARGUMENTS, "StepArgument(self.example, arguments, self.number)", "self.example.view()"),
     ),
     Defect(
         "the values of an argument may be read",
-        *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
+        *(_ARGUMENTS, "StepArgument(self.example, arguments, self.number)", "self.example.view()"),
         *_UNCOMPARED,
     ),
     Defect(
@@ -181,7 +181,7 @@ DEFECTS = [
     # ---------------------------------------------------------------------------------------- A4: dp_train
     Defect(
         "dp_train replays what its functions did first",
-        *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
+        *(_ARGUMENTS, "StepArgument(self.example, arguments, self.number)", "self.example.view()"),
         *("ag/parallel/trainer/plans.py", "            plan.captured.result(leaves)",
           "            plan.captured.result(leaves)\n            for t in plan.captured._programs:\n"
           "                t.due = 1 << 30"),
