@@ -429,9 +429,8 @@ class Arguments:
     """The slots of one recording."""
 
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
-        # of arguments, and then of what numpy makes and the step uploads
-        self._slots: list[_TensorSlot | _ArraySlot] = [_TensorSlot(i, x) if isinstance(x, Tensor) else _ArraySlot(i, _apart(x))
-                                    for i, x in enumerate(args)]
+        self._slots: list[_TensorSlot | _ArraySlot] = [  # of arguments, then of what numpy makes and the step uploads
+            _TensorSlot(i, x) if isinstance(x, Tensor) else _ArraySlot(i, _apart(x)) for i, x in enumerate(args)]
         self._count = len(args)
         self._recipes: list[Recipe] = []  # in their order: all are made by every replay
         self._examples = {  # by the address of its memory, which is its own
