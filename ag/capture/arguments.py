@@ -34,19 +34,16 @@ _GivenTo = tuple[Args, dict[str, Value]]  # a function: by position, by name
 
 # What a replay computes again with numpy: methods, functions and operators that make arrays of arrays.  Functions that
 # read no values at all are called at once, in `_LIKE`.
-_METHODS = frozenset((
-    "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumprod", "cumsum", "diagonal",
-    "dot", "flatten", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round", "squeeze", "std", "sum",
-    "swapaxes", "take", "trace", "transpose", "var"))
-_FUNCTIONS = frozenset((
-    np.all, np.amax, np.amin, np.any, np.append, np.argmax, np.argmin, np.argsort, np.around, np.atleast_1d,
-    np.atleast_2d, np.atleast_3d, np.average, np.broadcast_to, np.clip, np.column_stack, np.concatenate, np.cumprod,
-    np.cumsum, np.delete, np.diff, np.dot, np.einsum, np.expand_dims, np.flip, np.fliplr, np.flipud, np.hstack, np.imag,
-    np.inner, np.insert, np.isclose, np.kron, np.linalg.norm, np.max, np.mean, np.median, np.min, np.moveaxis,
-    np.nan_to_num, np.nanmax, np.nanmean, np.nanmin, np.nansum, np.outer, np.pad, np.percentile, np.prod, np.ptp,
-    np.quantile, np.ravel, np.real, np.repeat, np.reshape, np.resize, np.roll, np.rollaxis, np.rot90, np.round,
-    np.searchsorted, np.sort, np.squeeze, np.stack, np.std, np.sum, np.swapaxes, np.take, np.take_along_axis,
-    np.tensordot, np.tile, np.trace, np.transpose, np.tril, np.triu, np.var, np.vstack, np.where))
+_BOTH = (
+    "all", "any", "argmax", "argmin", "argsort", "clip", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod",
+    "ravel", "repeat", "reshape", "round", "squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var")
+_METHODS = frozenset((*_BOTH, "astype", "conj", "copy", "diagonal", "flatten"))
+_FUNCTIONS = frozenset((np.linalg.norm, *[getattr(np, name) for name in (
+    *_BOTH, "amax", "amin", "append", "around", "atleast_1d", "atleast_2d", "atleast_3d", "average", "broadcast_to",
+    "column_stack", "concatenate", "delete", "diff", "einsum", "expand_dims", "flip", "fliplr", "flipud", "hstack",
+    "imag", "inner", "insert", "isclose", "kron", "median", "moveaxis", "nan_to_num", "nanmax", "nanmean", "nanmin",
+    "nansum", "outer", "pad", "percentile", "ptp", "quantile", "real", "resize", "roll", "rollaxis", "rot90",
+    "searchsorted", "sort", "stack", "take_along_axis", "tensordot", "tile", "tril", "triu", "vstack", "where")]))
 _LIKE = frozenset((np.empty_like, np.full_like, np.iscomplexobj, np.isrealobj, np.ndim, np.ones_like, np.result_type,
                    np.shape, np.size, np.zeros_like))
 _DESCRIBED = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "size"))

@@ -53,7 +53,6 @@ class Notes:
         self._made = made  # ids of blocks allocated since; these and constants are not state
         self._reads: set[Key] = set()
         self._owners: dict[int, Watched] = {}  # of attributes, kept while the step runs, so that ids stay theirs
-        self._absent: dict[int, set[str]] = {}  # attributes that an owner does not have
         # tensors that no op made, by id: with ``requires_grad``, name, buffer
         self._trained: dict[int, tuple[Tensor, bool, str | None, Buffer]] = {}
         self._gone: list[object] = []  # references to noted values that were freed
@@ -89,7 +88,7 @@ class Notes:
         self._reader.values(value)
         self._note_names()
         if name not in object.__getattribute__(owner, "__dict__"):  # but perhaps in the class's
-            self._absent.setdefault(id(owner), set()).add(name)
+            self._guards.absent(Own(owner), frozenset((name,)))
         else:
             self._guards.add(Name(Own(owner), name, value))
 
@@ -181,8 +180,6 @@ class Notes:
                                f"compare before every replay; let it reach fewer objects, or do not capture it.")
         for place, names in self._reader.missing():
             self._guards.absent(place, names)
-        for number, absent in self._absent.items():
-            self._guards.absent(Own(self._owners[number]), frozenset(absent))
         known = self._reader.known()
         self.forget()
         before = -1
@@ -319,7 +316,7 @@ class NameGuards:
     def absent(self, place: object, names: frozenset[str]) -> None:
         """Note names that a place does not have."""
         if names:
-            self._group(place).absent = names
+            self._group(place).absent |= names
 
     def _group(self, place: object, in_dict: bool = True) -> _Group:
         key = *key_of(place), in_dict
