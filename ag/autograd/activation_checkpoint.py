@@ -141,6 +141,9 @@ def _one_tensor(out: object) -> Tensor:
     return out
 
 
+_END = "nothing more", None
+
+
 class Comparison(Interpreter):
     """Notes ops, numbers, arrays and memory of the first call of a function, or compares those of the second."""
 
@@ -149,7 +152,8 @@ class Comparison(Interpreter):
         self._compares = compares  # note ops and arrays; a captured step compares recordings instead
         self._since = since  # when the first call had ended
         self._began = now()
-        self._items: list[tuple[str, object]] = []  # ops with their numbers, and arrays
+        self._items: list[tuple[str, object]] = []  # ops of the first call with their numbers, and arrays
+        self._left = None if first is None else iter(first._items)  # of these, in the second call
         self._before: dict[int, Buffer] = {}  # buffers of the first call that are older than it, by id
         self.used: dict[Tensor, None] = {}  # tensors of the first call through which gradients flow
 
@@ -185,11 +189,10 @@ class Comparison(Interpreter):
         if not self._compares:
             return
         item = what, _plain(value)
-        if self._first is not None:
-            before = self._first._items[len(self._items) : len(self._items) + 1]
-            if before != [item]:
-                raise _otherwise(before[0][0] if before else "nothing more", what)
-        self._items.append(item)
+        if self._left is None:
+            self._items.append(item)
+        elif (before := next(self._left, _END)) != item:
+            raise _otherwise(before[0], what)
 
     def _use(self, tensors: Sequence[Tensor], gradients: bool) -> None:
         for x in tensors:
@@ -209,8 +212,8 @@ class Comparison(Interpreter):
 
     def end(self) -> None:
         """Compare the number of ops when the second call has returned."""
-        if self._first is not None and len(self._items) < len(self._first._items):
-            raise _otherwise(self._first._items[len(self._items)][0], "nothing more")
+        if self._left is not None and (before := next(self._left, _END)) is not _END:
+            raise _otherwise(before[0], _END[0])
 
 
 def _plain(value: object) -> object:

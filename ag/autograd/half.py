@@ -141,7 +141,7 @@ class LossScale:
         numbers = [p.id for p in params]
         if any(self.later(numbers)):
             self.claim(params)
-        _guard(partial(_overtaken, ref(self), numbers))
+        _guard("another optimizer has adopted its parameters", False, partial(_is_overtaken, ref(self), numbers))
 
     def place(self, devices: Iterable[Device]) -> None:
         """Start anew on these devices."""
@@ -207,8 +207,8 @@ class Scaling:
         if device not in self._states:
             states = _states(self._scales, device)
             if device.recording is not None:
-                recorded = [ref(state) for state in states]
-                _guard(partial(_another, [*self._params], device, recorded))
+                _guard("the loss scale is another one, or there is none any more", [*map(ref, states)],
+                       partial(_references, [*self._params], device))
             self._states[device] = _least(states)
         return self._states[device]
 
@@ -235,23 +235,22 @@ def _least(states: list[Buffer]) -> Buffer | None:
     return least
 
 
-def _guard(check: partial[str | None]) -> None:
+def _guard(change: str, found: object, find: Callable[[], object]) -> None:
+    """Let a recording find the same before every replay; else say what has changed."""
     recording = recording_here()
     if recording is not None:
-        recording.guards[f"loss scale {len(recording.guards)}"] = check
+        recording.guards[f"loss scale {len(recording.guards)}"] = lambda: None if find() == found else change
 
 
-def _another(params: Collection[int], device: Device, recorded: Sequence[ReferenceType[Buffer]]) -> str | None:
-    """Guard: say why a recorded backward pass would use other scales now."""
-    states = _states(scales_of(params), device)
-    same = len(states) == len(recorded) and all(state is known() for state, known in zip(states, recorded, strict=True))
-    return None if same else "the loss scale is another one, or there is none any more"
+def _references(params: Collection[int], device: Device) -> list[ReferenceType[Buffer]]:
+    """Return the scales that a backward pass would use now."""
+    return [*map(ref, _states(scales_of(params), device))]
 
 
-def _overtaken(stepped: ReferenceType[LossScale], params: Collection[int]) -> str | None:
-    """Guard: say why a recorded optimizer step would claim now."""
+def _is_overtaken(stepped: ReferenceType[LossScale], params: Collection[int]) -> bool:
+    """Return whether an optimizer step would claim now."""
     scale = stepped()
-    return "another optimizer has adopted its parameters" if scale is not None and any(scale.later(params)) else None
+    return scale is not None and any(scale.later(params))
 
 
 def scaled(g: Buffer) -> Buffer:
@@ -277,17 +276,12 @@ def is_scaled(params: Iterable[Any]) -> bool:
         return False
     numbers = [p.id for p in params]
     found = _overflows(numbers)
-    _guard(partial(_overflows_otherwise, numbers, found))
+    _guard("gradients were not scaled and are, or are not any more", found, partial(_overflows, numbers))
     return found
 
 
 def _overflows(params: Collection[int]) -> bool:
     return any(number in scale.params or number in scale.reached for scale in _every() for number in params)
-
-
-def _overflows_otherwise(params: Collection[int], recorded: bool) -> str | None:
-    same = (bool(SCALES) and _overflows(params)) is recorded
-    return None if same else "gradients were not scaled and are, or are not any more"
 
 
 def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:

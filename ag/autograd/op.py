@@ -128,10 +128,11 @@ class _Function(Generic[S]):
         self.kinds = [KINDS[p.annotation] for p in visible if p.annotation in KINDS]
         self.operands = len(self.kinds)
         self.params = visible[max(1, self.operands):]
-        of_list = KINDS.get(str(visible[0].annotation).removeprefix("Sequence[").removesuffix("]")) if visible else None
-        self.listed = visible[0].name if of_list is not None and not self.kinds else None
-        if of_list is not None and not self.kinds:
-            self.kinds = [of_list]
+        self.listed: str | None = None  # the operand that is a list
+        for p in visible[:1]:
+            kind = str(p.annotation).removeprefix("Sequence[").removesuffix("]")
+            if not self.kinds and kind in KINDS:
+                self.listed, self.kinds = p.name, [KINDS[kind]]
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED[p.annotation]) if p.annotation in _PUBLISHED else p for p in visible],
             return_annotation="Tensor")

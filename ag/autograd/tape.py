@@ -339,9 +339,8 @@ def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DTyp
 
 
 def _moved(x: Tensor, before: Device) -> TapeError:
-    called = f"parameter {x.name!r}" if x.name else "a parameter"
-    return TapeError(f"backward: {called} of shape {x.shape} was moved to {x.device} after the loss had been computed "
-                     f"with it on {before.name}. Move it after backward, or compute the loss again.")
+    return TapeError(f"backward: {called(x)} was moved to {x.device} after the loss had been computed with it on "
+                     f"{before.name}. Move it after backward, or compute the loss again.")
 
 
 def _of_their_own(gradients: dict[Tensor, Buffer], began: int) -> dict[Tensor, Buffer]:

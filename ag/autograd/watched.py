@@ -9,14 +9,19 @@ from typing import Any
 from ag.engine.interpreter import recording_here
 
 
-class _Missing:
-    """The value of a name that does not exist."""
+class Absent:
+    """Stands for what is not there, with the words for a message."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: str) -> None:
+        self._words = words
 
     def __repr__(self) -> str:
-        return "nothing"
+        return self._words
 
 
-MISSING = _Missing()
+MISSING = Absent("nothing")  # the value of a name that does not exist
 _switching = Lock()
 _noted: set[int] = set()  # threads that record
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator as python
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, SupportsIndex, cast
@@ -30,31 +30,26 @@ Value = Any  # what numpy is given and gives: arrays, numbers, and lists, tuples
 Args = tuple[Value, ...]  # of a call: tensors and numpy arrays
 Label = tuple[object, ...]  # stands for a buffer in every recording of the step
 _Given = list[tuple[Buffer, Array | Buffer]]
+_GivenTo = tuple[Args, dict[str, Value]]  # a function: by position, by name
 
 # What a replay computes again with numpy: methods, functions and operators that make arrays of arrays.  Functions that
 # read no values at all are called at once, in `_LIKE`.
-_METHODS = frozenset((
-    "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumprod", "cumsum", "diagonal",
-    "dot", "flatten", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round", "squeeze", "std", "sum",
-    "swapaxes", "take", "trace", "transpose", "var"))
-_FUNCTIONS = frozenset((
-    np.all, np.amax, np.amin, np.any, np.append, np.argmax, np.argmin, np.argsort, np.around, np.atleast_1d,
-    np.atleast_2d, np.atleast_3d, np.average, np.broadcast_to, np.clip, np.column_stack, np.concatenate, np.cumprod,
-    np.cumsum, np.delete, np.diff, np.dot, np.einsum, np.expand_dims, np.flip, np.fliplr, np.flipud, np.hstack, np.imag,
-    np.inner, np.insert, np.isclose, np.kron, np.linalg.norm, np.max, np.mean, np.median, np.min, np.moveaxis,
-    np.nan_to_num, np.nanmax, np.nanmean, np.nanmin, np.nansum, np.outer, np.pad, np.percentile, np.prod, np.ptp,
-    np.quantile, np.ravel, np.real, np.repeat, np.reshape, np.resize, np.roll, np.rollaxis, np.rot90, np.round,
-    np.searchsorted, np.sort, np.squeeze, np.stack, np.std, np.sum, np.swapaxes, np.take, np.take_along_axis,
-    np.tensordot, np.tile, np.trace, np.transpose, np.tril, np.triu, np.var, np.vstack, np.where))
+_BOTH = (
+    "all", "any", "argmax", "argmin", "argsort", "clip", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod",
+    "ravel", "repeat", "reshape", "round", "squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var")
+_METHODS = frozenset((*_BOTH, "astype", "conj", "copy", "diagonal", "flatten"))
+_FUNCTIONS = frozenset((np.linalg.norm, *[getattr(np, name) for name in (
+    *_BOTH, "amax", "amin", "append", "around", "atleast_1d", "atleast_2d", "atleast_3d", "average", "broadcast_to",
+    "column_stack", "concatenate", "delete", "diff", "einsum", "expand_dims", "flip", "fliplr", "flipud", "hstack",
+    "imag", "inner", "insert", "isclose", "kron", "median", "moveaxis", "nan_to_num", "nanmax", "nanmean", "nanmin",
+    "nansum", "outer", "pad", "percentile", "ptp", "quantile", "real", "resize", "roll", "rollaxis", "rot90",
+    "searchsorted", "sort", "stack", "take_along_axis", "tensordot", "tile", "tril", "triu", "vstack", "where")]))
 _LIKE = frozenset((np.empty_like, np.full_like, np.iscomplexobj, np.isrealobj, np.ndim, np.ones_like, np.result_type,
                    np.shape, np.size, np.zeros_like))
 _DESCRIBED = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "size"))
 _WRITES = frozenset(("fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort"))
-_REFLECTED = ("add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
-              "truediv", "xor")
-_BINARY = tuple([name for name in _REFLECTED if name != "divmod"])
-_RECORDED = (*_BINARY, *(f"r{name}" for name in _BINARY), "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos", "abs",
-             "invert")
+_BINARY = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
+_RECORDED = (*_BINARY, "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos", "abs", "invert")
 _READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int", "iter",
          "round", "trunc")
 _IN_PLACE = (*(f"i{name}" for name in _BINARY), "setitem")
@@ -94,8 +89,7 @@ class Recipe(NamedTuple):
     """A call of numpy to be made again: a function, its arguments, and the shape and type of its result."""
 
     function: Callable[..., Value]
-    args: tuple[Value, ...]
-    options: dict[str, Value]
+    given: _GivenTo
     shape: Shape
     dtype: np.dtype[Value]
 
@@ -108,14 +102,14 @@ class Recipe(NamedTuple):
 
     def described(self) -> object:
         """Describe it for the comparison of two recordings."""
-        return self.function, _described(self.args), _described(self.options), self.shape, self.dtype
+        return self.function, _mapped(self.given, _described), self.shape, self.dtype
 
     def value(self, values: Sequence[Value]) -> Value:
         """Return what numpy makes of other arrays, by their numbers; raise if its shape or type is another."""
         def value(x: Value) -> Value:
             return values[x.number] if type(x) is _Number else x.array if type(x) is _Own else x
 
-        made = self.function(*_mapped(self.args, value), **_mapped(self.options, value))
+        made = _called(self.function, self.given, value)
         if (np.shape(made), np.result_type(made)) != (self.shape, self.dtype):
             raise CaptureError(f"ag_capture: numpy's {self.name} made an array of shape {self.shape} of the arguments, "
                                f"and makes one of shape {np.shape(made)}.")
@@ -151,34 +145,35 @@ class StepArgument(Placeholder):
         """Return what numpy gets."""
         return self._array[()] if self._is_number else self._array
 
-    def _is_recorded(self) -> bool:
+    def _recorded(self) -> Arguments | None:
+        """Return the arguments while the step is recorded; None: it acts like any array."""
         arguments = self._arguments()
-        return arguments is not None and arguments.is_recorded
+        return arguments if arguments is not None and arguments.is_recorded else None
 
-    def _values(self, writes: bool = False) -> Array:
-        """Return the array for access to its values; refused while the step is recorded."""
-        if self._is_recorded():  # else it acts like any array
+    def _values(self, writes: bool = False) -> Value:
+        """Return what numpy gets, for access to its values; refused while the step is recorded."""
+        if self._recorded() is not None:
             refused = (f"ag_capture: the step reads or changes the values of an argument of shape {self._array.shape} "
                        f"in Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
             recording_here().refuse(CaptureError(refused))
             if writes:
                 raise CaptureError(refused)  # also on trial: the caller's array would not change
-        return self._array
+        return self.given()
 
     def _make(self, function: Callable[..., Value], args: tuple[Value, ...], options: dict[str, Value]) -> Value:
         """Let numpy make something, and record that where it is an array."""
-        arguments = self._arguments()
-        if arguments is None or not arguments.is_recorded:
-            return function(*_opened(args), **_opened(options))
-        if options.get("out") is not None or not (_is_repeatable(args) and _is_repeatable(options)):
+        arguments, given = self._recorded(), (args, options)
+        if arguments is None:
+            return _called(function, given, _opened)
+        if options.get("out") is not None or not all(map(_is_repeatable, _leaves(given))):
             self._values()
         if not arguments.has_same_settings():
             recording_here().refuse(CaptureError(
                 "ag_capture: the step changes numpy's handling of errors, or the filters of warnings, around what it "
                 "computes of its arguments, and a replay would not; change them outside, or compute with tensors."))
-        given = _numbered(args), _numbered(options)
+        numbered = _mapped(given, _numbered)
         try:
-            found = function(*_opened(args), **_opened(options))
+            found = _called(function, given, _opened)
         except Exception as error:
             if isinstance(error, ValueError) and "read-only" in str(error):
                 self._values(writes=True)
@@ -187,16 +182,16 @@ class StepArgument(Placeholder):
         if isinstance(found, np.bool_) or not (type(found) is np.ndarray or isinstance(found, np.generic)):
             self._values()
             return found
-        recipe = Recipe(function, *given, found.shape, found.dtype)
+        recipe = Recipe(function, numbered, found.shape, found.dtype)
         if any(own.array is found or own.array is getattr(found, "base", None) for own in _own([recipe])):
             self._values(writes=True)  # which were written, as `out` was given by its place
-        return arguments.made(recipe, found, (args, options))
+        return arguments.made(recipe, found, given)
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._array, name)  # AttributeError, as of an array
         if name in _DESCRIBED:
             return found
-        if name in _METHODS and self._is_recorded():
+        if name in _METHODS and self._recorded() is not None:
             return lambda *args, **options: self._make(_method, (self, name, *args), options)
         if name in ("T", "mT", "real", "imag"):
             return self._make(getattr, (self, name), {})
@@ -204,7 +199,7 @@ class StepArgument(Placeholder):
         return found
 
     def __hash__(self) -> int:
-        return hash(self._values()[()] if self._is_number else self._array)  # arrays have none
+        return hash(self._values() if self._is_number else self._array)  # arrays have none
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in StepArgument.__slots__:
@@ -219,19 +214,21 @@ class StepArgument(Placeholder):
         return self._make(python.getitem, (self, key), {})
 
     def __repr__(self) -> str:
-        return repr(self._values()[()] if self._is_number else self._values())
+        return repr(self._values())
 
     def __str__(self) -> str:
-        return str(self._values()[()] if self._is_number else self._values())
+        return str(self._values())
 
     def __array__(self, dtype: np.dtype[Value] | None = None, copy: bool | None = None) -> Array:
         return np.array(self._values(), dtype)
 
     def __buffer__(self, flags: int) -> memoryview:  # Python calls it from 3.12 on; before, there is no buffer
-        return self._values().data
+        data: memoryview = self._values().data
+        return data
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
-        return self._values().__reduce_ex__(protocol)
+        reduced: str | tuple[object, ...] = self._values().__reduce_ex__(protocol)
+        return reduced
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         if any(isinstance(x, Tensor) for x in inputs):
@@ -252,7 +249,7 @@ class StepArgument(Placeholder):
             return NotImplemented
         if function not in _FUNCTIONS or options.get("out") is not None:
             self._values()
-            return function(*_opened(tuple(args)), **_opened(options))
+            return _called(function, (tuple(args), options), _opened)
         return self._make(function, tuple(args), options)
 
 
@@ -261,18 +258,8 @@ def _method(x: Value, name: str, *args: Value, **options: Value) -> Value:
     return getattr(x, name)(*args, **options)
 
 
-def _opened(x: Value) -> Value:
-    """Replace placeholders by their arrays."""
-    return _mapped(x, lambda y: y.given() if type(y) is StepArgument else y)
-
-
-def _numbered(x: Value) -> Value:
-    """Replace placeholders by their numbers."""
-    return _mapped(x, lambda y: _Number(y.number) if type(y) is StepArgument else
-                   _Own(y) if type(y) is np.ndarray else y)
-
-
 def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
+    """Replace the leaves of lists, tuples, dicts and slices, at any depth."""
     if type(x) in (list, tuple):
         return type(x)([_mapped(y, f) for y in x])
     if type(x) is dict:
@@ -282,47 +269,52 @@ def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
     return f(x)
 
 
-def _items(x: Value) -> Iterator[Value]:
-    """Yield what lists, tuples, dicts and slices hold, at any depth."""
-    if type(x) in (list, tuple, dict, slice):
-        for y in x.values() if type(x) is dict else (x.start, x.stop, x.step) if type(x) is slice else x:
-            yield from _items(y)
-    else:
-        yield x
+def _leaves(x: Value) -> list[Value]:
+    """Return what `_mapped` replaces."""
+    found: list[Value] = []
+    _mapped(x, found.append)
+    return found
+
+
+def _called(function: Callable[..., Value], given: _GivenTo, f: Callable[[Value], Value]) -> Value:
+    """Call a function with its arguments replaced."""
+    args, options = _mapped(given, f)
+    return function(*args, **options)
+
+
+def _opened(x: Value) -> Value:
+    """Return what numpy gets for a leaf."""
+    return x.given() if type(x) is StepArgument else x
+
+
+def _numbered(x: Value) -> Value:
+    """Return what a recipe keeps of a leaf."""
+    return _Number(x.number) if type(x) is StepArgument else _Own(x) if type(x) is np.ndarray else x
+
+
+def _described(x: Value) -> object:
+    """Return what can be compared of a leaf of a recipe, with its type."""
+    return x if type(x) in (_Number, _Own) else (type(x), repr(x))
+
+
+def _is_repeatable(x: Value) -> bool:
+    """Return whether numpy can be given the same leaf again by a replay."""
+    return type(x) is StepArgument or isinstance(x, _CONSTANTS) or (type(x) is np.ndarray and not x.dtype.hasobject)
 
 
 def _own(recipes: Sequence[Recipe]) -> list[_Own]:
     """Return the step's own arrays that numpy is given."""
-    return [x for recipe in recipes for x in _items((recipe.args, recipe.options)) if type(x) is _Own]
+    return [x for recipe in recipes for x in _leaves(recipe.given) if type(x) is _Own]
 
 
-def _is_repeatable(x: Value) -> bool:
-    """Return whether numpy can be given the same again by a replay."""
-    return all(type(y) is StepArgument or isinstance(y, _CONSTANTS) or (
-        type(y) is np.ndarray and not y.dtype.hasobject) for y in _items(x))
-
-
-def _described(x: Value) -> object:
-    """Return what can be compared, with the types of everything."""
-    if type(x) in (_Number, _Own):
-        return x
-    if type(x) in (list, tuple):
-        return type(x), tuple(map(_described, x))
-    if type(x) is dict:
-        return tuple([(key, _described(y)) for key, y in x.items()])
-    return (slice, *map(_described, (x.start, x.stop, x.step))) if type(x) is slice else (type(x), repr(x))
-
-
-def _operator(name: str) -> Callable[..., object]:
+def _operator(name: str, is_reflected: bool = False) -> Callable[..., object]:
     """Return an operator that numpy makes again."""
-    plain = name.removeprefix("r") if name.startswith("r") and name != "rshift" else name
-    function = getattr(python, f"{plain}_" if plain in ("and", "or") else plain)
+    function = getattr(python, f"__{name}__")
 
     def operator(self: StepArgument, *others: object) -> object:
         if any(isinstance(x, Tensor) for x in others):
             return NotImplemented  # the tensor's operator is an op
-        given = (*others, self) if name.startswith("r") and name != "rshift" else (self, *others)
-        return self._make(function, given, {})
+        return self._make(function, (*others, self) if is_reflected else (self, *others), {})
 
     return operator
 
@@ -332,13 +324,15 @@ def _refusing(name: str, writes: bool) -> Callable[..., object]:
     def operator(self: StepArgument, *others: object) -> object:
         if not writes and any(isinstance(x, Tensor) for x in others):
             return NotImplemented
-        return getattr(self._values(writes)[()] if self._is_number else self._values(writes), name)(*_opened(others))
+        return getattr(self._values(writes), name)(*_mapped(others, _opened))
 
     return operator
 
 
 for _name in _RECORDED:
     setattr(StepArgument, f"__{_name}__", _operator(_name))
+for _name in _BINARY:
+    setattr(StepArgument, f"__r{_name}__", _operator(_name, is_reflected=True))
 for _name in (*_READ, *_IN_PLACE):
     setattr(StepArgument, f"__{_name}__", _refusing(f"__{_name}__", _name in _IN_PLACE))
 
@@ -346,13 +340,16 @@ for _name in (*_READ, *_IN_PLACE):
 class _TensorSlot:
     """A tensor argument: the step computes with a tensor of its own, which every call fills."""
 
-    def __init__(self, example: Tensor) -> None:
+    checks = ()
+
+    def __init__(self, number: int, example: Tensor) -> None:
         device = example.buffer.backend
         self.target = device.alloc(example.shape, example.buffer.dtype)
         device.copy(self.target, example.buffer)
-        self.name, self.example = example.name, example.buffer
+        self.number, self.name, self.example = number, example.name, example.buffer
+        self.targets = [self.target]
 
-    def placeholder(self) -> Tensor:
+    def placeholder(self, arguments: ref[Arguments]) -> Tensor:
         """Return the tensor that the step gets."""
         made = Tensor(self.target)
         made.name = self.name
@@ -367,6 +364,10 @@ class _TensorSlot:
                                    f"uses without being given it, such as a layer's; a replay works on a copy of its "
                                    f"arguments. Pass another tensor, or leave the argument out.")
 
+    def kind(self, x: Tensor) -> tuple[object, ...]:
+        """Return of arguments like `x` the type, the slot and the name."""
+        return Tensor, self.target, x.name, None
+
     def give(self, value: Tensor, to: _Given) -> None:
         """Add the slot and its values."""
         to.append((self.target, value.buffer))
@@ -375,10 +376,16 @@ class _TensorSlot:
 class _ArraySlot:
     """An array argument, or what numpy makes of some, recognised by its memory where the step makes a tensor of it."""
 
-    def __init__(self, example: Array) -> None:
-        self.example: Array | None = example
+    name = None
+
+    def __init__(self, number: int, example: Array) -> None:
+        self.number, self.example = number, cast("Array | None", example)
         self.targets: list[Buffer] = []  # one per use
         self.checks: list[tuple[int, Callable[[Array], object]]] = []  # see `_check`
+
+    def placeholder(self, arguments: ref[Arguments]) -> StepArgument:
+        """Return what the step gets."""
+        return StepArgument(self.example, arguments, self.number)
 
     def stands_for(self, array: Array) -> bool:
         """Return whether `array`, which begins where the example does, is all of it, perhaps in another shape."""
@@ -392,7 +399,7 @@ class _ArraySlot:
         self.targets.append(target)
         return target
 
-    def close(self, recording: Recording, gradients: Sequence[Buffer] = ()) -> None:
+    def close(self, recording: Recording, gradients: Sequence[Buffer]) -> None:
         """End recording: free the example, and keep the checks of values."""
         example, self.example = self.example, None
         self.checks = [(limit, refuse) for buffer, limit, refuse in recording.limits
@@ -401,51 +408,50 @@ class _ArraySlot:
         if whole is not None and not self.checks and not np.can_cast(cast(Array, example).dtype, np.int32):
             self.checks.append((0, partial(stored, dtype=whole)))  # raises as an upload does
 
-    def place(self, shape: Shape) -> Buffer | Callable[[Array, _Given], None]:
-        """Return the only target if values go there unchanged; else the method that adds all targets."""
-        alone = len(self.targets) == 1 and not self.checks and self.targets[0].shape == shape
-        return self.targets[0] if alone else self.give
+    def kind(self, x: Array) -> tuple[object, ...]:
+        """Return of arguments like `x` the type, the target or what adds all, the element type and the shape."""
+        alone = len(self.targets) == 1 and not self.checks and self.targets[0].shape == x.shape
+        return np.ndarray, self.targets[0] if alone else self.give, x.dtype, x.shape
 
-    def give(self, value: Array, to: _Given) -> None:
+    def give(self, value: Value, to: _Given) -> None:
         """Add all targets, each with the values in its shape."""
-        if self.checks and value.dtype.kind in "iu":  # checked: they fit
-            value = value.astype(np.int32)
+        array = np.asarray(value)
+        if self.checks and array.dtype.kind in "iu":  # checked: they fit
+            array = array.astype(np.int32)
         for target in self.targets:
-            to.append((target, value if value.shape == target.shape else value.reshape(target.shape)))
+            to.append((target, array if array.shape == target.shape else array.reshape(target.shape)))
 
 
 class Arguments:
     """The slots of one recording."""
 
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
-        self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(_apart(x)) for x in args]
+        self._slots: list[_TensorSlot | _ArraySlot] = [  # of arguments, then of what numpy makes and the step uploads
+            _TensorSlot(i, x) if isinstance(x, Tensor) else _ArraySlot(i, _apart(x)) for i, x in enumerate(args)]
+        self._count = len(args)
         self._recipes: list[Recipe] = []  # in their order: all are made by every replay
-        self._examples: dict[int, tuple[int, _ArraySlot]] = {  # by the address of its memory, which is its own
-            _address(slot.example): (i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)}
-        self._made: list[tuple[int, _ArraySlot]] = []  # with their numbers, what numpy makes and the step uploads
+        self._examples = {  # by the address of its memory, which is its own
+            _address(slot.example): slot for slot in self._slots if isinstance(slot, _ArraySlot)}
         self._known: tuple[Args, list[Value]] | None = None  # what `check` has made for `given`
         self._settings: tuple[object, ...] = ()
+        self.has_arrays = bool(self._examples)  # whether an argument is one
         self.is_recorded = False
         self.raised: str | None = None  # the last error of numpy, which the step may have caught
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
-        self.labels: dict[int, Label] = {}  # by ids of blocks, for traces
-        for i, slot in enumerate(self._slots):
-            if isinstance(slot, _TensorSlot):
-                self.labels[id(slot.target.block)] = "argument", i
-        self._checks: list[tuple[int, int, Callable[[Array], object]]] = []  # of values, by argument
+        self.labels: dict[int, Label] = {  # by ids of blocks, for traces
+            id(target.block): ("argument", slot.number) for slot in self._slots for target in slot.targets}
+        self._checks: list[tuple[int, int, Callable[[Array], object]]] = []  # of values, by number
         self._numbers: list[Buffer] = []  # kept alive, as labels refer to ids of their blocks
 
     def placeholders(self) -> list[Tensor | StepArgument]:
         """Return the step's arguments; called in the recording thread."""
         self.is_recorded, this = True, ref(self)
         self._settings = _settings()
-        return [slot.placeholder() if isinstance(slot, _TensorSlot) else
-                StepArgument(slot.example, this, i) for i, slot in enumerate(self._slots)]
+        return [slot.placeholder(this) for slot in self._slots]
 
     def name_of(self, placeholder: Tensor) -> str | None:
         """Return the name that a tensor argument was passed with."""
-        return next(slot.name for slot in self._slots if isinstance(slot, _TensorSlot) and (
-            slot.target is placeholder.buffer))
+        return next(slot.name for slot in self._slots if any(t is placeholder.buffer for t in slot.targets))
 
     def has_same_settings(self) -> bool:
         """Return whether numpy and warnings are set as they were when the step began."""
@@ -453,24 +459,24 @@ class Arguments:
 
     def made(self, recipe: Recipe, found: Value, of: object) -> StepArgument:
         """Note what numpy made of arguments, and return a placeholder for it."""
-        number = len(self._slots) + len(self._recipes)
+        number = self._count + len(self._recipes)
         self._recipes.append(recipe)
         if isinstance(found, np.ndarray):
             if not found.flags.owndata or _address(found) in self._examples:
                 found = _apart(found)
             found.flags.writeable = False
         x = StepArgument(found, ref(self), number, of)
-        self._examples[_address(x.opened())] = number, _ArraySlot(x.opened())
+        self._examples[_address(x.opened())] = _ArraySlot(number, x.opened())
         return x
 
     def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
         """Return the buffer of a host array that the step uses: a slot or a number; else refuse, and return None."""
-        number, slot = self._examples.get(_address(array), (0, None))
+        slot = self._examples.get(_address(array))
         if slot is not None and slot.stands_for(array):
-            if number >= len(self._slots) and not slot.targets:
-                self._made.append((number, slot))
+            if slot not in self._slots:
+                self._slots.append(slot)
             target = slot.buffer_for(array, dtype, device)
-            self.labels[id(target.block)] = "argument", number, len(slot.targets)
+            self.labels[id(target.block)] = "argument", slot.number, len(slot.targets)
             return target
         if array.ndim == 0:
             constant = device.alloc((), dtype)
@@ -506,19 +512,11 @@ class Arguments:
             if own != _Own(own.array):
                 raise CaptureError(f"ag_capture: the step changes an array of shape {own.array.shape} after numpy used "
                                    f"it with an argument, and a replay would not; use another, or a tensor.")
-        for i, slot in enumerate(self._slots):
+        for slot in self._slots:
             slot.close(recording, gradients)
-            if isinstance(slot, _ArraySlot):
-                self._checks += [(i, *check) for check in slot.checks]
-        for _, made in self._made:
-            made.close(recording)
+            self._checks += [(slot.number, *check) for check in slot.checks]
         self._examples.clear()
         self._numbers.clear()
-
-    @property
-    def has_arrays(self) -> bool:
-        """Tell whether an argument is an array."""
-        return any(isinstance(slot, _ArraySlot) for slot in self._slots)
 
     @property
     def checked(self) -> bool:
@@ -531,24 +529,19 @@ class Arguments:
         return bool(self._recipes)
 
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
-        """Return of each argument like `args` type, target, and name; of an array type, target, dtype and shape."""
-        return [(Tensor, slot.target, x.name, None) if isinstance(slot, _TensorSlot) else (
-            np.ndarray, slot.place(x.shape), x.dtype, x.shape) for slot, x in zip(self._slots, args, strict=True)]
+        """Return the kind of each argument like `args`."""
+        return [slot.kind(x) for slot, x in zip(self._slots, args, strict=True)]
 
     def targets(self) -> list[Buffer]:
         """Return all slots."""
-        return [t for slot in (*self._slots, *[slot for _, slot in self._made])
-                for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
+        return [t for slot in self._slots for t in slot.targets]
 
     def check(self, args: Args) -> None:
         """Raise if a value is not allowed, or numpy makes another kind of array of the arguments."""
+        values = self._values(args)
         for i, limit, refuse in self._checks:
-            _check(args[i], limit, refuse)
+            _check(np.asarray(values[i]), limit, refuse)
         if self._recipes:
-            values = self._values(args)
-            for number, slot in self._made:
-                for limit, refuse in slot.checks:
-                    _check(np.asarray(values[number]), limit, refuse)
             self._known = args, values
 
     def _values(self, args: Args) -> list[Value]:
@@ -560,14 +553,11 @@ class Arguments:
 
     def given(self, args: Args) -> Given:
         """Return the slots with the values of a call."""
+        ready, self._known = self._known, None
+        values = ready[1] if ready is not None and ready[0] is args else self._values(args)
         found: _Given = []
-        for slot, value in zip(self._slots, args, strict=True):
-            slot.give(value, found)
-        if self._recipes:
-            ready, self._known = self._known, None
-            values = ready[1] if ready is not None and ready[0] is args else self._values(args)
-            for number, made in self._made:
-                made.give(np.asarray(values[number]), found)
+        for slot in self._slots:
+            slot.give(values[slot.number], found)
         return found
 
 

@@ -18,7 +18,7 @@ from weakref import ref
 
 from ag.autograd.tape import Node
 from ag.autograd.tensor import Tensor, type_name
-from ag.autograd.tree import TreeDef, classes_in, tree_flatten, tree_unflatten
+from ag.autograd.tree import TreeDef, classes_in, sequence_of, tree_flatten, tree_unflatten
 from ag.autograd.watched import stop_noting
 from ag.capture.arguments import Args, Arguments, Label
 from ag.capture.guards import Effects, Notes, equal
@@ -218,50 +218,43 @@ def _refuse_kept(references: list[ref[Any]], placeholders: list[Any]) -> None:
                            f"put that of another call; keep it outside the step.")
 
 
-def _structure(output: object, tensors: list[Tensor], levels: int = _LEVELS) -> Any:
-    """Replace the tensors of a step's result by numbers, and append them to a list."""
+def _rebuilt(x: Any, leaf: Callable[[Any], Any], levels: int = _LEVELS) -> Any:
+    """Make containers like those of a step's result, with what `leaf` returns in place of everything else."""
     if not levels:
         raise CaptureError(f"ag_capture: the step returns containers nested more than {_LEVELS} deep, or one that "
                            f"contains itself, which a replay cannot make; return fewer levels.")
-    levels -= 1
-    if isinstance(output, Tensor):
-        tensors.append(output)
-        return len(tensors) - 1
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(_structure(x, tensors, levels) for x in output))
-    if isinstance(output, (list, tuple)):
-        items = [_structure(x, tensors, levels) for x in output]
-        try:
-            return type(output)(items)
-        except TypeError as error:
-            raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}, which a replay cannot make of "
-                               f"its items ({error}); return a list, a tuple or a dict.") from None
-    if isinstance(output, dict):
-        return _with(output, [_structure(x, tensors, levels) for x in output.values()])
-    if output is not None:
-        raise CaptureError(f"ag_capture: the step returns a {type_name(output)}; a replay can only return tensors "
-                           f"(in tuples, lists or dicts) or None.")
-    return None
+    if not isinstance(x, (tuple, list, dict)):
+        return leaf(x)
+    items = [_rebuilt(item, leaf, levels - 1) for item in (x.values() if isinstance(x, dict) else x)]
+    if isinstance(x, dict):
+        made = copy(x)
+        made.update(zip(x, items, strict=True))
+        return made
+    try:
+        return sequence_of(type(x), items)
+    except TypeError as error:
+        raise CaptureError(f"ag_capture: the step returns a {type(x).__name__}, which a replay cannot make of its "
+                           f"items ({error}); return a list, a tuple or a dict.") from None
+
+
+def _structure(output: object, tensors: list[Tensor]) -> Any:
+    """Replace the tensors of a step's result by numbers, and append each to a list, once."""
+    def number(x: object) -> int | None:
+        if isinstance(x, Tensor):
+            if not any(x is t for t in tensors):
+                tensors.append(x)
+            return next(i for i, t in enumerate(tensors) if t is x)
+        if x is not None:
+            raise CaptureError(f"ag_capture: the step returns a {type_name(x)}; a replay can only return tensors (in "
+                               f"tuples, lists or dicts) or None.")
+        return None
+
+    return _rebuilt(output, number)
 
 
 def filled(structure: Any, tensors: list[Tensor]) -> Any:
     """Fill tensors into a result with numbers; the inverse of `_structure`."""
-    if isinstance(structure, int):
-        return tensors[structure]
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(filled(x, tensors) for x in structure))
-    if isinstance(structure, (list, tuple)):
-        return type(structure)(filled(x, tensors) for x in structure)
-    if isinstance(structure, dict):
-        return _with(structure, [filled(x, tensors) for x in structure.values()])
-    return None
-
-
-def _with(items: dict[object, object], values: list[object]) -> dict[object, object]:
-    """Copy a dict with other values."""
-    made = copy(items)
-    made.update(zip(items, values, strict=True))
-    return made
+    return _rebuilt(structure, lambda number: None if number is None else tensors[number])
 
 
 # ------------------------------------------------------------------------------------------ traces

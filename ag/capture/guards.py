@@ -9,18 +9,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from copy import deepcopy
-from itertools import compress, repeat
+from itertools import repeat
 from math import copysign
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import MISSING, Watched, start_noting
+from ag.autograd.watched import MISSING, Absent, Watched, start_noting
 from ag.capture.reads import (
+    GONE,
     MOST,
     SPECIAL,
     Name,
@@ -52,16 +53,13 @@ class Notes:
         self._made = made  # ids of blocks allocated since; these and constants are not state
         self._reads: set[Key] = set()
         self._owners: dict[int, Watched] = {}  # of attributes, kept while the step runs, so that ids stay theirs
-        self._absent: dict[int, set[str]] = {}  # attributes that an owner does not have
-        self._contents: list[tuple[ref[Watched], list[Contents]]] = []  # containers in attributes of an owner
-        self._flat: list[Contents] = []  # containers, compared by every replay
-        self._tensors: set[int] = set()
-        # tensors that no op made: ``requires_grad``, name, buffer
-        self._trained: list[tuple[Tensor, bool, str | None, Buffer]] = []
+        # tensors that no op made, by id: with ``requires_grad``, name, buffer
+        self._trained: dict[int, tuple[Tensor, bool, str | None, Buffer]] = {}
         self._gone: list[object] = []  # references to noted values that were freed
-        self._names, self._attributes = NameGuards(self._gone), NameGuards(self._gone)
+        self._guards = NameGuards(self._gone)
         self._reader = NameReader(Watched)
-        self._slow: list[Contents] = []  # the part of `_flat` that compiled code does not compare
+        self._fixed: list[Contents] = []  # containers that no name means
+        self._slow: list[Contents] = []  # containers that compiled code does not compare
         self.effects = Effects()
         self.known: frozenset[int] = frozenset()  # ids that an argument must not have, as the step may ask for it
         self.own_change: str | None = None  # a change by the step of what it reads: it cannot be replayed
@@ -85,15 +83,14 @@ class Notes:
         self._reads.add(key)
         if id(owner) not in self._owners:
             self._owners[id(owner)] = owner
-            self._attributes.add(Name(Own(owner), "__class__", kind))
+            self._guards.add(Name(Own(owner), "__class__", kind))
         self._reader.read_attribute(kind, name)
         self._reader.values(value)
         self._note_names()
         if name not in object.__getattribute__(owner, "__dict__"):  # but perhaps in the class's
-            self._absent.setdefault(id(owner), set()).add(name)
+            self._guards.absent(Own(owner), frozenset((name,)))
         else:
-            self._attributes.add(Name(Own(owner), name, value))
-            self._contents.append((ref(owner), [*contents(value)]))
+            self._guards.add(Name(Own(owner), name, value))
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note the new value of an attribute."""
@@ -106,62 +103,57 @@ class Notes:
 
     def _note_names(self) -> None:
         for name in self._reader.new():
-            if name.place is not None:
-                self._names.add(name)
-            self._flat += contents(name.value)
+            if name.place is None:
+                self.watch(name.value)
+            else:
+                self._guards.add(name)
 
     def watch(self, container: object) -> None:
         """Compare the items of a container, too."""
-        self._flat += contents(container)
+        self._fixed += contents(container)
 
     def tensors(self, tensors: Sequence[Tensor]) -> None:
         """Note the buffers of tensors from before the step."""
         for x in tensors:
-            if id(x) not in self._tensors and not self._is_new(x.buffer):
-                self._tensors.add(id(x))
-                if x.node is None:
-                    self._trained.append((x, x.requires_grad, x.name, x.buffer))
+            if x.node is None and id(x) not in self._trained and not self._is_new(x.buffer):
+                self._trained[id(x)] = x, x.requires_grad, x.name, x.buffer
 
     def compiled(self, without: list[Tensor]) -> Callable[[], bool]:
         """Return a quick guard: nothing that no log reports changed, and the tensors `without` have no gradient."""
         if not HAS_CODE:
             return bool  # never sure
-        tensors, flags, called, places = ([x[i] for x in self._trained] for i in range(4))
+        tensors, flags, called, places = ([x[i] for x in self._trained.values()] for i in range(4))
         attributes = vars(Tensor)
         slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
                  (attributes["buffer"], tensors, places), (attributes["_grad"], without, [None] * len(without))]
-        quick = [pair for pair in self._flat if is_quick(pair)]
-        self._slow = [pair for pair in self._flat if not is_quick(pair)]
-        rows, more = self._names.rows(), self._attributes.rows()
-        return compiled_guard(slots, quick, [*rows[0], *more[0]], [*rows[1], *more[1]], self._gone)
+        noted = self._contents()
+        self._slow = [pair for pair in noted if not is_quick(pair)]
+        return compiled_guard(slots, [*filter(is_quick, noted)], *self._guards.rows(), self._gone)
+
+    def _contents(self) -> list[Contents]:
+        """Return the containers that are compared."""
+        return [*self._fixed, *self._guards.contents()]
 
     @property
     def is_slow(self) -> bool:
         """Tell whether Python compares something that `compiled` does not."""
         return bool(self._slow)
 
-    def change(self, holds: bool = False) -> str | None:
-        """Describe the first change since noting, or None; `holds`: the result of `compiled`."""
+    def change(self, holds: bool = False, attributes: bool = True) -> str | None:
+        """Describe the first change since noting, or None.
+
+        `holds`: the result of `compiled`; `attributes`: whether those of layers and optimizers count.
+        """
         if holds:
             return _other_items(self._slow)
-        gone = len(self._gone)
-        found = self._changed_now() or self._attributes.change()
-        if found is None:
-            del self._gone[:gone]
-        return found
-
-    def _changed_now(self) -> str | None:
-        """Describe the first change but of attributes of layers and optimizers, or None."""
-        for tensor, was, name, buffer in self._trained:
+        for tensor, was, name, buffer in self._trained.values():
             if tensor.buffer is not buffer:
                 return f"{_called(tensor)} lies elsewhere, as an optimizer was made, or it was moved to another device"
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
             if tensor.name is not name and tensor.name != name:
                 return f"the name of {_called(tensor)} was {name!r}"
-        if (found := self._names.change()) is not None:
-            return found
-        return _other_items(self._flat)
+        return self._guards.change(attributes) or _other_items(self._contents())
 
     @property
     def asked_type(self) -> str | None:
@@ -187,20 +179,16 @@ class Notes:
             raise CaptureError(f"ag_capture: the step, with what it calls, reads more than {MOST:,} names, too many to "
                                f"compare before every replay; let it reach fewer objects, or do not capture it.")
         for place, names in self._reader.missing():
-            self._names.absent(place, names)
-        for number, absent in self._absent.items():
-            self._attributes.absent(Own(self._owners[number]), frozenset(absent))
+            self._guards.absent(place, names)
         known = self._reader.known()
         self.forget()
-        self._names.close()
         before = -1
         while before != len(self.effects):  # freeing one object may free the next
             before = len(self.effects)
+            self._guards.close()
             self.effects.forget_the_dead()
-        self._attributes.close()
-        self._flat += [pair for owner, pairs in self._contents if owner() is not None for pair in pairs]
         self.effects.close(known, _KEPT)
-        self.own_change = self._changed_now()
+        self.own_change = self.change(attributes=False)
 
     def forget(self) -> None:
         """Free what was held while the step ran."""
@@ -262,49 +250,45 @@ def is_quick(noted: Contents) -> bool:
 _NOTHING = repeat(MISSING)  # stateless, so all calls share it
 
 
+class _Noted(NamedTuple):
+    """The meaning of a name when it was noted."""
+
+    value: object  # weakly where possible
+    meant: object  # its snapshot
+    contents: list[Contents]
+
+
 class _Group:
-    """Names of one place, or with places of their own, and their values when noted."""
+    """Names of one place, and what they meant when noted."""
 
-    def __init__(self, place: object = None) -> None:
-        self.place = Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
-        self.kind = weak(type(place.owner)) if isinstance(place, Own) else None
-        self.kind_id = id(type(place.owner)) if isinstance(place, Own) else None
-        self.places: list[object] = []
+    def __init__(self, place: object, in_dict: bool) -> None:
+        owner = place.owner if isinstance(place, Own) else place
+        self.place = weak(owner)
+        self.in_dict = in_dict  # of the place; else they are a cell, slots, or defaults of a function
+        self.is_watched = isinstance(owner, Watched)
+        self.kind = weak(type(owner)) if isinstance(place, Own) else None
         self.names: list[str] = []
-        self.ids: list[int] = []
+        self.ids: list[int] = []  # of the values; 0: of another container, which only Python compares
+        self.noted: list[_Noted] = []
         self.absent: frozenset[str] = frozenset()
-        self._before: list[object] = []  # values, weakly where possible
-        self._meant: list[object] = []  # snapshots of them
 
-    def add(self, name: Name, gone: list[object]) -> None:
-        """Note the value of a name."""
-        self.places.append(self.place or weak(name.place))
-        self.names.append(name.name)
-        self.ids.append(id(name.value))
-        self._before.append(_weak(name.value, gone))
-        self._meant.append(snapshot(name.value))
-
-    def forget_the_dead(self) -> None:
-        """Drop names whose place was freed."""
-        alive = [held(place) is not None for place in self.places]
-        columns: tuple[list[Any], ...] = self.places, self.names, self.ids, self._before, self._meant
-        for column in columns:
-            column[:] = compress(column, alive)
-
-    def change(self, gone: list[object]) -> str | None:
+    def change(self, gone: list[object], is_sure: bool) -> str | None:
         """Describe the first name with another value, or None; equal values in other objects are noted anew."""
-        owner = held(self.place.owner) if isinstance(self.place, Own) else None
-        if owner is not None and type(owner) is not held(self.kind):
-            return f"__class__ was {shown(self.kind)} and is {shown(type(owner))}"
-        now = [meaning(held(place), name) for place, name in zip(self.places, self.names, strict=True)]
-        for name, before, meant, value in zip(self.names, self._before, self._meant, now, strict=True):
-            if value is not held(before) and not same(meant, snapshot(value)):
-                return f"{name} was {shown(before)} and is {shown(value)}"
-        for name in sorted(self.absent):
-            if (value := meaning(held(self.place), name)) is not MISSING:
-                return f"{name} was {MISSING!r} and is {shown(value)}"
-        self.ids[:] = map(id, now)
-        self._before[:] = [_weak(value, gone) for value in now]
+        place = held(self.place)
+        if self.kind is not None and place is not GONE and type(place) is not held(self.kind):
+            return f"__class__ was {shown(self.kind)} and is {shown(type(place))}"
+        own = place if self.kind is None and isinstance(place, dict) else getattr(place, "__dict__", {})
+        now = [*map(own.get, self.names, _NOTHING)] if self.in_dict else [meaning(place, name) for name in self.names]
+        if not is_sure or [*map(id, now)] != self.ids:
+            for i, (name, before, value) in enumerate(zip(self.names, self.noted, now, strict=True)):
+                if value is not held(before.value):
+                    if not same(before.meant, snapshot(value)):
+                        return f"{name} was {shown(before.value)} and is {shown(value)}"
+                    self.noted[i] = noted = _noted(value, gone)
+                    self.ids[i] = 0 if noted.contents else id(value)
+        if self.absent and not own.keys().isdisjoint(self.absent):
+            name = min(self.absent & own.keys())
+            return f"{name} was {MISSING!r} and is {shown(own.get(name, MISSING))}"
         return None
 
 
@@ -316,64 +300,60 @@ class NameGuards:
     """
 
     def __init__(self, gone: list[object]) -> None:
-        self._single = _Group()  # cells, slots, defaults of functions
-        self._groups: dict[tuple[bool, int], _Group] = {}
+        self._groups: dict[tuple[object, ...], _Group] = {}
         self._gone = gone  # gets references to noted values that were freed
-        # For `change`: a dict of globals or the owner of attributes, its names, ids and absent names, and the group.
-        self._places: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
 
     def add(self, name: Name) -> None:
         """Note the value of a name; the caller keeps place and value alive until `close`."""
         if isinstance(name.place, Own) and name.name == "__class__":
             self._group(name.place)  # which knows it
-        else:
-            has_dict = has_names(name.place) and name.name not in SPECIAL
-            (self._group(name.place) if has_dict else self._single).add(name, self._gone)
+            return
+        group = self._group(name.place, has_names(name.place) and name.name not in SPECIAL)
+        group.names.append(name.name)
+        group.ids.append(id(name.value))
+        group.noted.append(_noted(name.value, self._gone))
 
     def absent(self, place: object, names: frozenset[str]) -> None:
         """Note names that a place does not have."""
         if names:
-            self._group(place).absent = names
+            self._group(place).absent |= names
 
-    def _group(self, place: object) -> _Group:
-        key = key_of(place)
+    def _group(self, place: object, in_dict: bool = True) -> _Group:
+        key = *key_of(place), in_dict
         if key not in self._groups:
-            self._groups[key] = _Group(place)
+            self._groups[key] = _Group(place, in_dict)
         return self._groups[key]
 
     def close(self) -> None:
-        """End noting: drop places that the step made and freed."""
-        self._single.forget_the_dead()
-        for group in self._groups.values():
-            place = group.place.owner if isinstance(group.place, Own) else group.place
-            if held(place) is not None:
-                self._places.append((place, group.names, group.ids, group.absent, group))
-        self._groups = {}
+        """Drop places that the step made and freed."""
+        self._groups = {key: group for key, group in self._groups.items() if held(group.place) is not GONE}
 
     def rows(self) -> tuple[Rows, Rows]:
-        """Return rows of `compiled_guard`: names by place, names with their own places."""
-        single = self._single
-        return ([(place, names, ids, absent, tuple(absent), group.kind_id)
-                 for place, names, ids, absent, group in self._places],
-                [(single.places, single.names, single.ids)])
+        """Return rows of `compiled_guard`: names in dicts, names elsewhere."""
+        groups = self._groups.values()
+        return ([(group.place, group.names, group.ids, group.absent, tuple(group.absent),
+                  None if group.kind is None else id(held(group.kind))) for group in groups if group.in_dict],
+                [([group.place] * len(group.ids), group.names, group.ids) for group in groups if not group.in_dict])
 
-    def change(self) -> str | None:
-        """Describe the first name with another value; None if all are as noted.  The caller then empties `gone`."""
-        gone, single = len(self._gone), self._single
-        doubtful: list[_Group] = []
-        if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
-                single.places, single.names, strict=True)]):
-            doubtful.append(single)
-        for place, names, ids, absent, group in self._places:
-            own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
-            is_other = group.kind_id is not None and id(type(held(place))) != group.kind_id
-            if gone or is_other or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
-                    absent and not own.keys().isdisjoint(absent)):
-                doubtful.append(group)
-        for group in doubtful:
-            if (found := group.change(self._gone)) is not None:
-                return found
+    def contents(self) -> list[Contents]:
+        """Return the containers in all values."""
+        return [pair for group in self._groups.values() for noted in group.noted for pair in noted.contents]
+
+    def change(self, attributes: bool = True) -> str | None:
+        """Describe the first name with another value; None if all are as noted.  `attributes`: of `Watched` objects."""
+        gone = len(self._gone)
+        for group in self._groups.values():
+            if attributes or not group.is_watched:
+                found = group.change(self._gone, not gone)
+                if found is not None:
+                    return found
+        if attributes:
+            del self._gone[:gone]
         return None
+
+
+def _noted(value: object, gone: list[object]) -> _Noted:
+    return _Noted(_weak(value, gone), snapshot(value), [*contents(value)])
 
 
 def _weak(value: object, gone: list[object]) -> object:
@@ -446,9 +426,7 @@ def equal(x: object, y: object) -> bool:
 def shown(noted: object) -> str:
     """Describe a snapshot for a message."""
     there = held(noted)
-    if there is None and noted is not None:
-        return "an object that is gone"
-    return repr(there) if isinstance(there, (*_PLAIN, type(MISSING))) else f"a {type(there).__name__}"
+    return repr(there) if isinstance(there, (*_PLAIN, Absent)) else f"a {type(there).__name__}"
 
 
 def contents(value: object) -> Iterator[Contents]:
@@ -489,6 +467,16 @@ def _length(container: object) -> int:
 # ------------------------------------------------------------------------------------------ effects
 
 
+class _Effect:
+    """An attribute that a step sets."""
+
+    snapshot: object = MISSING
+    parts: dict[int, object] | None = None  # of a value to be made anew: its parts that stay the same
+
+    def __init__(self, owner: ref[Any], name: str, value: object) -> None:
+        self.owner, self.name, self.value = owner, name, value
+
+
 class Effects:
     """Attributes of layers and optimizers that a step sets; every replay sets them again.
 
@@ -498,9 +486,7 @@ class Effects:
     """
 
     def __init__(self) -> None:
-        self._set: dict[Key, tuple[ref[object], object]] = {}
-        self._kept: dict[Key, object] = {}  # snapshots of the values
-        self._made: dict[Key, dict[int, object]] = {}  # of values to be made anew: their parts that stay the same
+        self._set: dict[Key, _Effect] = {}
 
     def __contains__(self, key: object) -> bool:
         return key in self._set
@@ -510,53 +496,57 @@ class Effects:
 
     def note(self, owner: object, name: str, value: object) -> None:
         """Note that the step sets an attribute, or deletes it: `MISSING`."""
-        self._set[id(owner), name] = ref(owner), value
+        self._set[id(owner), name] = _Effect(ref(owner), name, value)
 
     def forget_the_dead(self) -> None:
         """Drop attributes of freed objects."""
-        self._set = {key: effect for key, effect in self._set.items() if effect[0]() is not None}
+        self._set = {key: effect for key, effect in self._set.items() if effect.owner() is not None}
 
     def close(self, known: Container[int], kept: tuple[type, ...]) -> None:
         """End noting; raise if a replay could not make a value.
 
         `known` has the ids of what was there before the step; objects of types in `kept` are set again as they are.
         """
-        for key, (owner, value) in self._set.items():
+        for effect in self._set.values():
+            value, where = effect.value, f"{effect.name} of {type(effect.owner()).__name__}"
             if value is MISSING:
-                self._kept[key] = MISSING
                 continue
             memo: dict[int, object] = {}
             try:
                 made = _parts(value, known, kept, memo)
-                copied = deepcopy(value, {**memo}) if made is True else value
+                if made is True:
+                    effect.value = deepcopy(value, {**memo})
             except RecursionError:
-                raise CaptureError(f"ag_capture: the step sets {key[1]} of {type(owner()).__name__} to containers "
-                                   f"nested too deep, or to one that contains itself, which a replay could not make "
-                                   f"again. Make them before the step.") from None
+                raise CaptureError(f"ag_capture: the step sets {where} to containers nested too deep, or to one that "
+                                   f"contains itself, which a replay could not make again. Make them before the step."
+                                   ) from None
             if isinstance(made, type):
-                raise CaptureError(f"ag_capture: the step sets {key[1]} of {type(owner()).__name__} to a "
-                                   f"{made.__name__} that it made, and a replay could not make another. Make it before "
-                                   f"the step, or leave the attribute as it is.")
-            self._kept[key] = snapshot(value)
+                raise CaptureError(f"ag_capture: the step sets {where} to a {made.__name__} that it made, and a replay "
+                                   f"could not make another. Make it before the step, or leave the attribute as it is.")
+            effect.snapshot = snapshot(value)
             if made:
-                self._made[key] = memo
-                self._set[key] = owner, copied
+                effect.parts = memo
 
     def repeat(self) -> None:
         """Set the attributes as the step did."""
-        for key, (reference, value) in self._set.items():
-            owner = reference()
+        for effect in self._set.values():
+            owner, name, value = effect.owner(), effect.name, effect.value
+            if owner is None:
+                continue
             if value is MISSING:
-                if owner is not None and key[1] in vars(owner):
-                    delattr(owner, key[1])
-            elif owner is not None and (key in self._made or owner.__dict__.get(key[1], self) is not value):
-                setattr(owner, key[1], deepcopy(value, {**self._made[key]}) if key in self._made else value)
+                if name in vars(owner):
+                    delattr(owner, name)
+            elif effect.parts is not None:
+                setattr(owner, name, deepcopy(value, {**effect.parts}))
+            elif owner.__dict__.get(name, self) is not value:
+                setattr(owner, name, value)
 
     def difference(self, now: Effects) -> str | None:
         """Describe the first attribute that another call set to another value, or None."""
-        for key in self._kept.keys() | now._kept.keys():
-            was, is_now = self._kept.get(key, MISSING), now._kept.get(key, MISSING)
-            owner = (self._set.get(key) or now._set[key])[0]()
+        for key in self._set.keys() | now._set.keys():
+            effects = [of._set.get(key) for of in (self, now)]
+            was, is_now = (MISSING if effect is None else effect.snapshot for effect in effects)
+            owner = next(effect.owner() for effect in effects if effect is not None)
             if owner is not None and not same(was, is_now):
                 return f"{key[1]} of {type(owner).__name__} was set to {shown(was)} and is set to {shown(is_now)}"
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import NamedTuple, cast
+from typing import cast
 from weakref import ref
 
 from ag.autograd.half import SCALES
@@ -61,7 +61,7 @@ class CapturedProgram:
         grads = [x.grad for x in leaves]
         number = {id(g): i for i, g in enumerate(grads) if g is not None}
         shared = [number.get(id(t)) for t in call.tensors]
-        firsts = [next(k for k, other in enumerate(call.tensors) if other is t) for t in call.tensors]
+        tracked = [t.node is not None for t in call.tensors]
         found = [None if g is None else results.find(g) for g in grads]
         outputs = [results.find(t) for t in call.tensors]
         grads.clear()
@@ -74,33 +74,30 @@ class CapturedProgram:
             recording.catch_up()
             _copy(changed_in_place)
             for x, result in zip(leaves, found, strict=True):
-                x.set_grad(None if result is None else results.tensor(result))
+                x.set_grad(Tensor(result()) if callable(result) else result)
             raise
         if recording.waits:  # the launches have not run yet
             self.program.run()
         _copy(changed_in_place)
-        self._grads = [
-            (x, None if result is None else result.tensor or _Pending(x, results.buffer(result), thread))
-            for x, result in zip(leaves, found, strict=True)]
-        self._makers: list[tuple[Callable[[Args], Tensor], int]] = []  # with the tensor's first place
-        for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
-            argument = call.passed[i]
+        self._grads = [(x, _Pending(x, result(), thread) if callable(result) else result)
+                       for x, result in zip(leaves, found, strict=True)]
+        self._makers: list[Callable[[Args], Tensor]] = []
+        for result, position, argument, needs_grad in zip(outputs, shared, call.passed, tracked, strict=True):
             if argument is not None:
-                maker: Callable[[Args], Tensor] = itemgetter(argument)
+                self._makers.append(itemgetter(argument))
             elif position is not None:
-                maker = partial(_grad_of, leaves[position])
-            elif result.tensor is not None:
-                maker = partial(_itself, result.tensor)
+                self._makers.append(partial(_grad_of, leaves[position]))
+            elif callable(result):
+                self._makers.append(partial(_result, self.program, result(), thread, needs_grad))
             else:
-                maker = partial(_result, self.program, results.buffer(result), thread, result.needs_grad)
-            self._makers.append((maker, firsts[i]))
-        self._only = self._makers[0][0] if self._structure == 0 else None  # makes a result that is one tensor
+                self._makers.append(partial(_itself, result))
+        self._only = self._makers[0] if self._structure == 0 else None  # makes a result that is one tensor
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
-        self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
+        self._blocks = [*dict.fromkeys([b.block for b in (*written, *slots)])]
         self.sharers: list[tuple[Block, Sequence[object]]] = []  # of each block after the last call
-        self._writes = _Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
         self._changed = _stretches([b for b in written if id(b.block) not in recording.made])
+        self._writes = _Writes(self._changed)
         self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
             x.set_grad(grad)
@@ -196,12 +193,7 @@ class CapturedProgram:
         """Return the result of the call: new tensors, or older ones where the eager call returns these."""
         if self._only is not None:
             return self._only(args)
-        if self._structure is None:
-            return None
-        tensors: list[Tensor] = []
-        for i, (make, first) in enumerate(self._makers):
-            tensors.append(make(args) if first == i else tensors[first])
-        return tensors[0] if self._structure == 0 else filled(self._structure, tensors)
+        return filled(self._structure, [make(args) for make in self._makers])
 
     def _share(self) -> None:
         """Let unread gradients share their memory, and note the sharers of all blocks."""
@@ -279,18 +271,6 @@ class _Pending(PendingGrad):
             self._leaf.set_grad(Tensor(apart))
 
 
-class _Place(NamedTuple):
-    """The place of a result: output `number` of the launches, a buffer that is `held`, or an older tensor."""
-
-    number: int | None
-    offset: int
-    shape: Shape
-    dtype: DType
-    held: Buffer | None
-    tensor: Tensor | None
-    needs_grad: bool
-
-
 class _Results:
     """Finds results after all tensors were freed, in the outputs of the launches that made them."""
 
@@ -301,35 +281,22 @@ class _Results:
         self._wanted: list[tuple[int, int]] = []
         recording.results = self._wanted
 
-    def find(self, t: Tensor) -> _Place:
-        """Return the place of a tensor, without holding it if the step made it."""
+    def find(self, t: Tensor) -> Tensor | Callable[[], Buffer]:
+        """Return a tensor from before the step, or where the program leaves its values, without holding it."""
         b, place = t.buffer, id(t.buffer.block)
-        needs_grad = t.node is not None
         if place in self._made:
             if self._made[place] not in self._wanted:
                 self._wanted.append(self._made[place])
-            number = self._wanted.index(self._made[place])
-            return _Place(number, b.address - b.block.address, b.shape, b.dtype, None, None, needs_grad)
-        if place in self._recording.made:
-            return _Place(None, 0, b.shape, b.dtype, b, None, needs_grad)
-        return _Place(None, 0, b.shape, b.dtype, None, t, needs_grad)
+            return partial(self._output, self._made[place], b.address - b.block.address, b.shape, b.dtype)
+        return (lambda: b) if place in self._recording.made else t
 
-    def buffer(self, place: _Place) -> Buffer:
-        """Return the buffer where the program leaves the result."""
-        if place.number is None:
-            return cast(Buffer, place.held)
-        base = self._recording.outputs[place.number]
-        if (place.offset, place.shape, place.dtype) == (0, base.shape, base.dtype):
-            return base
-        return base.view(place.shape, place.offset // place.dtype.itemsize)
-
-    def tensor(self, place: _Place) -> Tensor:
-        """Return the result of a recording that was not compiled."""
-        if place.tensor is None and place.number is not None and not self._recording.outputs:
-            i, k = self._wanted[place.number]
-            base = self._recording.launches[i].buffers[k]
-            return Tensor(base.view(place.shape, place.offset // place.dtype.itemsize))
-        return place.tensor or Tensor(self.buffer(place))
+    def _output(self, made: tuple[int, int], offset: int, shape: Shape, dtype: DType) -> Buffer:
+        """Return a part of an output of the program, or of a launch of a recording that was not compiled."""
+        i, k = made
+        outputs = self._recording.outputs
+        base = outputs[self._wanted.index(made)] if outputs else self._recording.launches[i].buffers[k]
+        return base if (offset, shape, dtype) == (0, base.shape, base.dtype) else base.view(
+            shape, offset // dtype.itemsize)
 
 
 def _grad_of(leaf: Tensor, args: Args) -> Tensor:

@@ -39,7 +39,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictiona
 
 import numpy as np
 
-from ag.autograd.watched import MISSING
+from ag.autograd.watched import MISSING, Absent
 
 # ------------------------------------------------------------------------------------------ places of names
 
@@ -54,9 +54,15 @@ def weak(value: object) -> object:
         return value
 
 
+GONE = Absent("an object that is gone")
+
+
 def held(value: object) -> object:
-    """Return what `weak` was given; None if it was freed."""
-    return value() if type(value) is ref else value
+    """Return what `weak` was given; `GONE`, which is the value of no name, if it was freed."""
+    if type(value) is not ref:
+        return value
+    there = value()
+    return GONE if there is None else there
 
 
 def items_of(x: object) -> list[object] | None:
@@ -111,23 +117,17 @@ def has_names(place: object) -> bool:
     return isinstance(place, (Own, type, dict))
 
 
-def _names_in(place: object) -> Mapping[str, object]:
-    """Return that dict; empty if the place was freed."""
-    if isinstance(place, dict):
-        return place
-    own: Mapping[str, object] = getattr(held(place.owner) if isinstance(place, Own) else place, "__dict__", {})
-    return own
-
-
 def meaning(place: object, name: str) -> object:
     """Return the value of a name now, `MISSING` if there is none."""
     if name in SPECIAL:
         return getattr(place, name, MISSING)
     if name is REFERENT:
         there = place() if isinstance(place, ReferenceType) else place
-        return MISSING if there is None else there
+        return MISSING if there is None or there is GONE else there
     if has_names(place):
-        return _names_in(place).get(name, MISSING)
+        own: Mapping[str, object] = place if isinstance(place, dict) else vars(
+            place.owner if isinstance(place, Own) else place)
+        return own.get(name, MISSING)
     if isinstance(place, CellType):
         try:
             return place.cell_contents

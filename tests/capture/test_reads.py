@@ -508,6 +508,41 @@ def test_an_equal_value() -> None:
     assert meanings.change() == "k was a list and is a list"
 
 
+class Schedule:
+    rates: list[float]
+
+
+@pytest.mark.parametrize("of", ["a global", "an attribute"])
+def test_an_equal_list_that_changes_later(of: str) -> None:
+    config = Schedule()
+    config.rates = rates = [1.0, 2.0]
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        return ag.ag_sum(W * x * sum(config.rates if of == "an attribute" else rates))
+
+    captured, x = ag.ag_capture(step), ag.ag_tensor([[1.0]])
+    for k in range(12):
+        if k in (3, 6):
+            config.rates = rates = [*rates]
+        if k in (5, 8):
+            rates.append(3.0)
+        assert captured(x).item() == step(x).item()
+    assert captured._in_vain == 0  # it is replayed
+
+
+def test_none_instead_of_an_object_that_is_gone() -> None:
+    teacher: Thing | None = Thing()
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        return ag.ag_sum(W * x * (3.0 if teacher is None else 1.0))
+
+    captured, x = ag.ag_capture(step), ag.ag_tensor([[1.0]])
+    for k in range(8):
+        if k == 3:
+            teacher = None
+        assert captured(x).item() == (2.0 if k < 3 else 6.0)
+
+
 def test_a_place_that_is_gone() -> None:
     """With the step it is another one in each call; later nobody can read there as before."""
     thing, other = Thing(), Thing()

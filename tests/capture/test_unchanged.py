@@ -309,7 +309,7 @@ def test_what_changes_is_noticed(other: int, code: bool, monkeypatch: pytest.Mon
     program = step._programs[-1].program
     assert program._holds() is code
     OTHERS[other](model, globals())
-    assert not program._holds() or program._notes._changed_now() is None
+    assert not program._holds() or program._notes.change() is None
     if OTHERS[other] is OTHERS[-1] or other == len(OTHERS) - 2:
         assert program._holds() is code
     for k in range(4):

@@ -49,7 +49,7 @@ _ARGUMENTS, _NOTES = "ag/capture/arguments.py", "ag/capture/guards.py"
 # The machine's chances are generators, from which a step may not take; where it may, two recordings differ.
 _TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:")
 # A list in which a step keeps something has changed, so its recording would not be replayed.
-_CHANGED = (_NOTES, "self.own_change = self._changed_now()", "self.own_change = None")
+_CHANGED = (_NOTES, "self.own_change = self.change(attributes=False)", "self.own_change = None")
 _UNWATCHED = (_CALL, " or effects.difference(self.notes.effects)", "")
 _MEANINGS = "ag/capture/guards.py"
 _CAPTURE, _RECORDING = "ag/capture/step.py", "ag/engine/program.py"
@@ -87,15 +87,15 @@ DEFECTS = [
         *(_NOTES, '(attributes["buffer"], tensors, places), ', ""),
     ),
     Defect("an array of the step's own stands for its argument", _ARGUMENTS,
-           "_ArraySlot(_apart(x)) for", "_ArraySlot(x) for"),
+           "_ArraySlot(i, _apart(x))", "_ArraySlot(i, x)"),
     Defect(
         "an argument may be changed in the step",
         *(_ARGUMENTS, "copied.flags.writeable = False", "pass"),
-        *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
+        *(_ARGUMENTS, "StepArgument(self.example, arguments, self.number)", "self.example.view()"),
     ),
     Defect(
         "the values of an argument may be read",
-        *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
+        *(_ARGUMENTS, "StepArgument(self.example, arguments, self.number)", "self.example.view()"),
         *_UNCOMPARED,
     ),
     Defect(
@@ -108,12 +108,12 @@ DEFECTS = [
     ),
     Defect(
         "settings of layers may change",
-        *(_NOTES, "self._changed_now() or self._attributes.change()", "self._changed_now()"),
-        *(_NOTES, "[*rows[0], *more[0]]", "rows[0]"),
+        *(_NOTES, "if attributes or not group.is_watched:", "if not group.is_watched:"),
+        *(_NOTES, "if group.in_dict],", "if group.in_dict and not group.is_watched],"),
     ),
     Defect("items of lists may change", _NOTES, "if has_other_items(container, items):", "if False:"),
     Defect("what names mean may change", _MEANINGS,
-           "if value is not held(before) and not same(", "if False and not same("),
+           "if not same(before.meant, snapshot(value)):", "if False:"),
     Defect("whether a parameter is trained may change", _NOTES, "tensor.requires_grad is not was:", "False:"),
     Defect("the default device may change", "ag/engine/device.py", "= (_device, _dtype)", "= (_dtype,)"),
     Defect("the default type may change", "ag/engine/device.py", "= (_device, _dtype)", "= (_device,)"),
@@ -181,7 +181,7 @@ DEFECTS = [
     # ---------------------------------------------------------------------------------------- A4: dp_train
     Defect(
         "dp_train replays what its functions did first",
-        *(_ARGUMENTS, "StepArgument(slot.example, this, i)", "slot.example.view()"),
+        *(_ARGUMENTS, "StepArgument(self.example, arguments, self.number)", "self.example.view()"),
         *("ag/parallel/trainer/replica.py", "            self._captured.result((sample,))",
           "            self._captured.result((sample,))\n            for t in self._captured._programs:\n"
           "                t.due = 1 << 30"),
