@@ -209,7 +209,7 @@ class CapturedStep(Generic[P, R]):
             call.record()
             program = CapturedProgram(call, self._thread)
         except NotCapturedError as reason:
-            if self._options[2]:  # on trial
+            if self._options[2] or self._most is not None:  # on trial, or of a job, which goes on or ends
                 raise CaptureError(f"ag_capture: {reason}") from None
             self._give_up(str(reason))
             return self._step(*args)

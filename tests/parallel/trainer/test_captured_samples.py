@@ -120,3 +120,21 @@ def test_a_sample_that_cannot_be_captured_comes_after_replays(other: object, cap
     assert len(result.loss_history) == 16
     (record,) = caplog.records
     assert "uncaptured" in record.getMessage() and type(other).__name__ in record.getMessage()
+
+
+def test_a_step_that_asks_for_types_is_refused_if_it_must_be_captured(caplog: pytest.LogCaptureFixture) -> None:
+    def forward(model: ag.Layer, sample: Any) -> ag.Tensor:
+        x = sample[0]
+        return model(ag.ag_tensor(x) if type(x) is np.ndarray else x)
+
+    def run(capture: bool | str) -> list[float]:
+        ag.ag_seed(1)
+        losses: list[float] = ag.dp_train(lambda: ag.ag_linear(3, 2), DATA, ag.ag_mse_loss, forward, lambda s: s[1],
+                                          n_iter=5, verbose=False, devices=["cpu"], capture=capture
+                                          ).loss_history.tolist()
+        return losses
+
+    with pytest.raises(ag.CaptureError, match="asks for type"):
+        run(True)
+    assert run("auto") == run(False)
+    assert sum("uncaptured" in line for line in caplog.messages) == 1
