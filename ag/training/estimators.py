@@ -108,17 +108,23 @@ class AgClassifier(ClassifierMixin, _Estimator):
         Of the hidden layers.
     make_model : callable, optional
         ``make_model(features, classes)``: another model, from (features, batch) to logits (classes, batch).
-    epochs, batch_size, lr, optimizer, devices, verbose : optional
+    epochs, batch_size, lr : optional
         As of `fit`; no more `epochs` than these.
     loss : callable, optional
         ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
+    optimizer : callable, optional
+        ``optimizer(params)``, instead of Adam.
     patience : int, optional
         Keep samples back for validation, stop after so many epochs in a row without a better one, take the best
         weights.
     validation_fraction : float, optional
         The share of the samples that is kept back for that.
+    devices : sequence of str, optional
+        Where to train; default: the default device.
     random_state : int, RandomState or None, optional
         For initial weights, orders and validation samples; ag's random generator is left as it was.
+    verbose : bool, optional
+        Show the progress.
 
     Attributes
     ----------
