@@ -123,9 +123,9 @@ def number_given(function: str, argument: str, value: object) -> float:
     """Return a constant of an op as a float; a tensor, which would get no gradient, is refused."""
     if type(value) is not float and type(value) is not int:  # hot path: most are
         if isinstance(value, Tensor):
-            raise TypeError(f"{function}: {argument} is a tensor of shape {value.shape}; a number is required, to which "
-                            f"no gradient flows. Use float(t) for a constant, or compute with ag_mul, ag_exp, ... "
-                            f"instead.")
+            raise TypeError(f"{function}: {argument} is a tensor of shape {value.shape}; a number is required, to "
+                            f"which no gradient flows. Use float(t) for a constant, or compute with ag_mul, ag_exp, "
+                            f"... instead.")
         is_array = isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
         if not (is_array or isinstance(value, (Real, np.bool_))):
             raise TypeError(f"{function}: {argument} is {value!r:.80}; a number is required.")

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple, SupportsIndex, cast
+from typing import Any, NamedTuple, cast
 from weakref import ref
 
 import numpy as np
@@ -51,7 +51,7 @@ _WRITES = frozenset(("fill", "itemset", "partition", "put", "resize", "setfield"
 _BINARY = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
 _RECORDED = (*_BINARY, "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos", "abs", "invert")
 _READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int", "iter",
-         "round", "trunc")
+         "reduce_ex", "repr", "round", "str", "trunc")
 _IN_PLACE = (*(f"i{name}" for name in _BINARY), "setitem")
 _FAR = 1 << 26  # bytes: an array that is spread over more is copied without its gaps
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, type)
@@ -213,22 +213,12 @@ class StepArgument(Placeholder):
     def __getitem__(self, key: Value) -> object:
         return self._make(python.getitem, (self, key), {})
 
-    def __repr__(self) -> str:
-        return repr(self._values())
-
-    def __str__(self) -> str:
-        return str(self._values())
-
     def __array__(self, dtype: np.dtype[Value] | None = None, copy: bool | None = None) -> Array:
         return np.array(self._values(), dtype)
 
     def __buffer__(self, flags: int) -> memoryview:  # Python calls it from 3.12 on; before, there is no buffer
         data: memoryview = self._values().data
         return data
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
-        reduced: str | tuple[object, ...] = self._values().__reduce_ex__(protocol)
-        return reduced
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         if any(isinstance(x, Tensor) for x in inputs):
@@ -455,7 +445,7 @@ class Arguments:
 
     def has_same_settings(self) -> bool:
         """Return whether numpy and warnings are set as they were when the step began."""
-        return all(map(python.is_, self._settings[2:], _settings()[2:])) and self._settings[:2] == _settings()[:2]
+        return self._settings == _settings()
 
     def made(self, recipe: Recipe, found: Value, of: object) -> StepArgument:
         """Note what numpy made of arguments, and return a placeholder for it."""
@@ -580,7 +570,7 @@ def _address(array: Any) -> int:
 
 def _settings() -> tuple[object, ...]:
     """Return how numpy handles errors, and what handles warnings."""
-    return np.geterr(), np.geterrcall(), warnings.filters, warnings.showwarning
+    return np.geterr(), np.geterrcall(), id(warnings.filters), warnings.showwarning
 
 
 def _apart(array: Array) -> Array:

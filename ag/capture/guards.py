@@ -59,7 +59,7 @@ class Notes:
         self._guards = NameGuards(self._gone)
         self._reader = NameReader(Watched)
         self._fixed: list[Contents] = []  # containers that no name means
-        self._slow: list[Contents] = []  # containers that compiled code does not compare
+        self.slow: list[Contents] = []  # containers that compiled code does not compare
         self.effects = Effects()
         self.known: frozenset[int] = frozenset()  # ids that an argument must not have, as the step may ask for it
         self.own_change: str | None = None  # a change by the step of what it reads: it cannot be replayed
@@ -127,17 +127,12 @@ class Notes:
         slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
                  (attributes["buffer"], tensors, places), (attributes["_grad"], without, [None] * len(without))]
         noted = self._contents()
-        self._slow = [pair for pair in noted if not is_quick(pair)]
+        self.slow = [pair for pair in noted if not is_quick(pair)]
         return compiled_guard(slots, [*filter(is_quick, noted)], *self._guards.rows(), self._gone)
 
     def _contents(self) -> list[Contents]:
         """Return the containers that are compared."""
         return [*self._fixed, *self._guards.contents()]
-
-    @property
-    def is_slow(self) -> bool:
-        """Tell whether Python compares something that `compiled` does not."""
-        return bool(self._slow)
 
     def change(self, holds: bool = False, attributes: bool = True) -> str | None:
         """Describe the first change since noting, or None.
@@ -145,7 +140,7 @@ class Notes:
         `holds`: the result of `compiled`; `attributes`: whether those of layers and optimizers count.
         """
         if holds:
-            return _other_items(self._slow)
+            return _other_items(self.slow)
         for tensor, was, name, buffer in self._trained.values():
             if tensor.buffer is not buffer:
                 return f"{_called(tensor)} lies elsewhere, as an optimizer was made, or it was moved to another device"

@@ -182,7 +182,7 @@ class CapturedProgram:
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
             self._thread, context, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
-            tuple(self._guards), self._notes.change if self._notes.is_slow else None,
+            tuple(self._guards), self._notes.change if self._notes.slow else None,
             self.check if self._arguments.checked or self._notes.known else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]),
             frozenset([b.block for b in self._changed]), (self._writes.note,),

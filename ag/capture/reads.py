@@ -34,7 +34,7 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
@@ -67,14 +67,11 @@ def held(value: object) -> object:
 
 def items_of(x: object) -> list[object] | None:
     """Copy the items of a container, keys and values of a dict; None if it is not one.  Threads may change it."""
-    if type(x) is dict:  # hot path: states of optimizers
-        copy = x.copy()
-        return [*copy, *copy.values()]
-    if isinstance(x, np.ndarray):
-        return x.ravel().tolist() if x.dtype == object else None
     if isinstance(x, (dict, MappingProxyType)):
         copied = x.copy()
         return [*copied, *copied.values()]
+    if isinstance(x, np.ndarray):
+        return x.ravel().tolist() if x.dtype == object else None
     if isinstance(x, (list, tuple, frozenset)):
         return [*x]
     if isinstance(x, (deque, set)):
@@ -146,7 +143,7 @@ _COUNTED = (*map(type, (iter([]), iter(()), iter(""), iter(b""), iter(range(0)),
                         iter({}), iter({}.values()), iter({}.items()), reversed([]), reversed({}))), repeat)
 
 
-def source(x: object) -> Source | None:
+def source(x: Any) -> Source | None:
     """Return a function for the state of a source, of a method's source, or of a module's generator; else None."""
     if isinstance(x, (BuiltinMethodType, MethodWrapperType)):
         x = x.__self__
@@ -157,9 +154,10 @@ def source(x: object) -> Source | None:
     if kind.__module__ == "builtins" and not is_iterator:
         return None  # hot path: most values
     if isinstance(x, np.random.RandomState):
-        return partial(_numpys, partial(x.get_state, legacy=False))
+        return lambda: dumps(x.get_state(legacy=False))  # a dict with arrays
     if isinstance(x, (np.random.Generator, np.random.BitGenerator)):
-        return partial(_numpys, partial(getattr, getattr(x, "bit_generator", x), "state"))
+        bits: Any = getattr(x, "bit_generator", x)
+        return lambda: dumps(bits.state)
     if isinstance(x, Queue):
         return lambda: [*map(id, x.queue)]
     if isinstance(x, SimpleQueue):
@@ -170,7 +168,7 @@ def source(x: object) -> Source | None:
         return None
     if isinstance(x, count):
         return partial(repr, x)
-    return partial(length_hint, x, -1) if isinstance(x, _COUNTED) else _unknown
+    return partial(length_hint, x, -1) if isinstance(x, _COUNTED) else lambda: UNKNOWN
 
 
 def _behind(module: ModuleType) -> object:
@@ -180,19 +178,11 @@ def _behind(module: ModuleType) -> object:
     return np.random.mtrand._rand if module.__name__ == "numpy.random" else None
 
 
-def _numpys(state: Source) -> object:
-    return dumps(state())  # the state is a dict with arrays
-
-
 def _pythons(x: random.Random) -> object:
     try:
         return x.getstate()
     except NotImplementedError:  # `SystemRandom`
         return UNKNOWN
-
-
-def _unknown() -> object:
-    return UNKNOWN
 
 
 # ------------------------------------------------------------------------------------------ names in bytecode
