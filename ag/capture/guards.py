@@ -51,8 +51,7 @@ class Notes:
 
     def __init__(self, made: set[int]) -> None:
         self._made = made  # ids of blocks allocated since; these and constants are not state
-        self._reads: set[Key] = set()
-        self._owners: dict[int, Watched] = {}  # of attributes, kept while the step runs, so that ids stay theirs
+        self._reads: dict[Key, Watched] = {}  # owners are kept while the step runs, so that ids stay theirs
         # tensors that no op made, by id: with ``requires_grad``, name, buffer
         self._trained: dict[int, tuple[Tensor, bool, str | None, Buffer]] = {}
         self._gone: list[object] = []  # references to noted values that were freed
@@ -77,14 +76,11 @@ class Notes:
 
     def read(self, owner: Watched, name: str, value: object) -> None:
         """Note the value of an attribute, unless the step set it."""
-        key, kind = (id(owner), name), type(owner)
+        key = id(owner), name
         if key in self._reads or key in self.effects:
             return
-        self._reads.add(key)
-        if id(owner) not in self._owners:
-            self._owners[id(owner)] = owner
-            self._guards.add(Name(Own(owner), "__class__", kind))
-        self._reader.read_attribute(kind, name)
+        self._reads[key] = owner
+        self._reader.read_attribute(type(owner), name)
         self._reader.values(value)
         self._note_names()
         if name not in object.__getattribute__(owner, "__dict__"):  # but perhaps in the class's
@@ -188,7 +184,7 @@ class Notes:
     def forget(self) -> None:
         """Free what was held while the step ran."""
         self._reader = NameReader(Watched)
-        self._owners = {}
+        self._reads = {}
 
     # -------------------------------------------------------------------------------------- gradients
 

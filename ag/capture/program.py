@@ -220,12 +220,11 @@ def _stretches(buffers: list[Buffer]) -> list[Buffer]:
     """Cover the same memory by as few buffers as possible."""
     joined: list[Buffer] = []
     for b in sorted(buffers, key=lambda b: b.address):
-        last = joined[-1] if joined else None
-        if last is None or last.block is not b.block or last.address + last.nbytes < b.address:
-            joined.append(Buffer(b.backend, b.block, b.address, (b.nbytes // U32.itemsize,), U32))
-        else:
-            end = max(last.address + last.nbytes, b.address + b.nbytes)
-            joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32)
+        start, end = b.address, b.address + b.nbytes
+        if joined and joined[-1].block is b.block and start <= joined[-1].address + joined[-1].nbytes:
+            last = joined.pop()
+            start, end = last.address, max(end, last.address + last.nbytes)
+        joined.append(Buffer(b.backend, b.block, start, ((end - start) // U32.itemsize,), U32))
     return joined
 
 
