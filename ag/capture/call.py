@@ -19,7 +19,7 @@ from weakref import ref
 from ag.autograd.tape import Node
 from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, classes_in, sequence_of, tree_flatten, tree_unflatten
-from ag.autograd.watched import stop_noting
+from ag.autograd.watched import start_noting, stop_noting
 from ag.capture.arguments import Args, Arguments, Label
 from ag.capture.guards import Effects, Notes, equal
 from ag.engine.buffer import Buffer, Device
@@ -64,7 +64,8 @@ class RecordedCall:
                 if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
                     raise NotCapturedError(asked)
                 try:
-                    self.notes.open(recording)
+                    recording.notes = self.notes
+                    start_noting()
                     placeholders = self.arguments.placeholders()
                     given = placeholders if self._tree is None else tree_unflatten(self._tree, placeholders)
                     output = self._step(*given)
@@ -80,7 +81,7 @@ class RecordedCall:
                     raise
         finally:
             recording.close()  # also after an interrupt in `__exit__`
-            self.arguments.end()
+            self.arguments.is_recorded = False
             stop_noting()
         try:
             if recording.failure is not None:

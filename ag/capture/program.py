@@ -45,6 +45,7 @@ class CapturedProgram:
         self.trace, self.effects, self._structure = call.trace, notes.effects, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend, self._thread = cast(Device, recording.backend), thread
+        self.own_change = notes.own_change  # by the step, such as a counter, in words: it cannot be replayed
         if not SCALES:  # a loss scale that is made later changes gradients and steps
             notes.watch(SCALES)
         results = _Results(recording)
@@ -119,11 +120,6 @@ class CapturedProgram:
                 return found
         return self._notes.change(holds)
 
-    @property
-    def own_change(self) -> str | None:
-        """A change by the step of what it depends on, such as a counter, in words: it cannot be replayed."""
-        return self._notes.own_change
-
     def check(self, args: Args) -> None:
         """Raise, before anything runs, if a value of an array is not allowed, or an argument is known to the step."""
         if not self._notes.known.isdisjoint(map(id, args)):
@@ -176,14 +172,14 @@ class CapturedProgram:
 
         Settings and context variables must then be those of now.
         """
-        if not HAS_CODE or self._slots or self._with or self._arguments.makes:
+        if not HAS_CODE or self._slots or self._with or self._arguments.recipes:
             return None
         context = tuple([(variable, variable.get(None)) for variable in CONTEXT])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
             self._thread, context, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
             tuple(self._guards), self._notes.change if self._notes.slow else None,
-            self.check if self._arguments.checked or self._notes.known else None,
+            self.check if self._arguments.checks or self._notes.known else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]),
             frozenset([b.block for b in self._changed]), (self._writes.note,),
             (self.effects.repeat,) if self.effects else (), self.program.run,

@@ -270,7 +270,7 @@ def _loaded(code: CodeType) -> _Loaded:
 class _Space:
     """A place with many names, and which of them are read."""
 
-    def __init__(self, place: object, keys: Collection[str]) -> None:
+    def __init__(self, place: Any, keys: Collection[str]) -> None:
         self.place, self.keys = place, frozenset(keys)  # the names that it has before the step
         self.noted: set[str] = set()
         self.read: set[str] = set()  # names read here, of a place that is not open
@@ -412,7 +412,7 @@ class NameReader:
         for space in spaces:
             if not space.special:
                 space.special = True
-                self._only(space.place, "__bases__")
+                self._noted(space.place, "__bases__", space.place.__bases__)
                 inside = vars(space.place).copy()
                 self._ask(space, {name for name, value in inside.items() if isinstance(value, property) or (
                     name[:2] == "__" and name not in _MADE and isinstance(value, FunctionType))})
@@ -423,7 +423,7 @@ class NameReader:
         if _is_installed(f.__module__):
             return
         code = _loaded(f.__code__)
-        self._only(f, "__code__")
+        self._noted(f, "__code__", f.__code__)
         if "type" not in f.__globals__:
             self.types |= code.types
         self.identity |= code.identity
@@ -486,10 +486,6 @@ class NameReader:
         self._called[id(value)] = name
         self._todo.append(value)
         self._noted(place, name, value)
-
-    def _only(self, place: object, name: str) -> None:
-        """Note an attribute without reading what its value reads."""
-        self._noted(place, name, getattr(place, name))
 
     def _noted(self, place: object, name: str, value: object) -> None:
         self.count += 1
