@@ -39,7 +39,6 @@ class NotCapturedError(Exception):
 class RecordedCall:
     """One call of a step: `record` makes it; if that or anything later fails, call `undo`."""
 
-    notes: Notes
     caught = False  # whether the step went on after a refusal
 
     def __init__(self, step: Callable[..., Any], leaves: Args, tree: TreeDef | None, backend: Device | None,
@@ -51,6 +50,7 @@ class RecordedCall:
         self._step, self._reads = step, reads  # `reads`: functions whose names are guarded
         self.recording: Recording = record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
                                            waits=not trial)
+        self.notes = Notes(self.recording.made)
 
     def record(self) -> None:
         """Call the step; raises a `CaptureError` if a replay could not do the same."""
@@ -59,7 +59,6 @@ class RecordedCall:
             with recording:
                 for slot in self.arguments.targets():
                     recording.claim(slot.block)
-                self.notes = Notes(recording.made)
                 self.notes.names([*self._reads, *(classes_in(self._tree) if self._tree is not None else ())])
                 if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
                     raise NotCapturedError(asked)
@@ -169,10 +168,9 @@ class RecordedCall:
 
     def undo(self) -> None:
         """After a failure, drop launches that have not run, and restore the gradients that they would change."""
-        notes: Notes | None = getattr(self, "notes", None)
-        if notes is not None and (self.recording.waits or self.recording.given_up):
+        if self.recording.waits or self.recording.given_up:
             self.recording.give_up()
-            for leaf in notes.leaves.values():
+            for leaf in self.notes.leaves.values():
                 leaf.tensor.set_grad(leaf.initial)
 
     def results(self, args: Args) -> Any:

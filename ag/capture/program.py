@@ -49,10 +49,8 @@ class CapturedProgram:
         if not SCALES:  # a loss scale that is made later changes gradients and steps
             notes.watch(SCALES)
         results = _Results(recording)
-        read = [leaf for leaf in notes.leaves.values() if leaf.read]
-        self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
-                                     for none in (False, True))  # with or without a gradient
-        self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]
+        self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]  # with a gradient of before
+        self._without = [leaf.tensor for leaf in notes.leaves.values() if leaf.read and leaf.slot is None]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
         self._copied_back = [leaf for leaf in self._slots if id(leaf.slot.buffer.block) in changed]
         changed_in_place = [(initial, slot) for initial, slot in call.hand_back() if id(slot.block) in changed]
@@ -113,7 +111,7 @@ class CapturedProgram:
         holds = self._holds()
         if not holds and not all(map(is_, grads_of(self._without), _NONE)):
             return "a gradient is there that was not"
-        if self._with and any(map(is_, grads_of(self._with), _NONE)):
+        if any(leaf.tensor.peek_grad() is None for leaf in self._slots):
             return "a gradient that was there is not"
         for guard in self._guards:
             if (found := guard()) is not None:
@@ -172,7 +170,7 @@ class CapturedProgram:
 
         Settings and context variables must then be those of now.
         """
-        if not HAS_CODE or self._slots or self._with or self._arguments.recipes:
+        if not HAS_CODE or self._slots or self._arguments.recipes:
             return None
         context = tuple([(variable, variable.get(None)) for variable in CONTEXT])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
