@@ -389,7 +389,7 @@ mutant("capture", "what was read is not compared", "ag/capture/program.py",
        "return self._notes.change(holds)", "return None", "capture/test_capture_guards.py::test_another_mode[cpu]")
 mutant("capture", "recordings are not compared", "ag/capture/step.py", "if difference is not None:", "if False:",
        "capture/test_capture_contract.py::test_a_branch[cpu]")
-mutant("capture", "numbers are not checked", "ag/capture/arguments.py", "for i, limit, refuse in self._checks:",
+mutant("capture", "numbers are not checked", "ag/capture/arguments.py", "for i, limit, refuse in self.checks:",
        "for i, limit, refuse in ():",
        "capture/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
 mutant("capture", "a tensor's slot is not filled", "ag/capture/arguments.py",

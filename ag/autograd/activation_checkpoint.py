@@ -13,10 +13,10 @@ import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import (
+    Checked,
     Cotangent,
     Node,
     called,
-    checked,
     is_recording,
     record_later,
     repeated_since,
@@ -170,9 +170,8 @@ class Comparison(Interpreter):
         if self._compares:
             self._note(name, [params, [x for x in values if isinstance(x, (int, float))]])
         self._use(inputs, is_recording() is not False)
-        if self.outer is not None:
-            launch = self.outer.before_op(name, inputs, values, params, launch)
-        return checked(launch, self._since, name, inputs, [x.buffer for x in inputs]) if self._since else launch
+        launch = super().before_op(name, inputs, values, params, launch)
+        return Checked(launch, self._since, name, inputs, [x.buffer for x in inputs]) if self._since else launch
 
     def uploaded(self, array: Array, dtype: object, device: Device) -> Buffer | None:
         slot = super().uploaded(array, dtype, device)

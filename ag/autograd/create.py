@@ -108,11 +108,11 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     backend: Device = default_backend() if device is None else backend_of(device)
     wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_tensor")
     if isinstance(data, Tensor):
-        same_dtype = dtype is None or data.buffer.dtype is wanted
-        if same_dtype and (device is None or data.buffer.backend is backend):
+        b = data.buffer
+        backend, wanted = b.backend if device is None else backend, b.dtype if dtype is None else wanted
+        if b.backend is backend and b.dtype is wanted:
             return data
-        backend = data.buffer.backend if device is None else backend
-        return Tensor(to_buffer(data.numpy(), backend, data.buffer.dtype if dtype is None else wanted))
+        return Tensor(to_buffer(data.numpy(), backend, wanted))
     return Tensor(to_buffer(column(as_array(data, "ag_tensor")), backend, wanted))
 
 

@@ -226,12 +226,14 @@ def _least(states: list[Buffer]) -> Buffer | None:
         return states[0] if states else None
     backend, n = states[0].backend, len(states)
     words, least = backend.alloc((2, n), F32), backend.alloc((2,), F32)
+
+    def put(state: Buffer, scale: Buffer, inverse: Buffer) -> None:
+        backend.launch(times, state.view((1,), 0), factor=-1.0, into=scale)
+        backend.launch(copy, state.view((1,), 1), into=inverse)
+
     for i, state in enumerate(states):
-        backend.launch(times, state.view((1,), 0), factor=-1.0, into=words.view((1,), i))
-        backend.launch(copy, state.view((1,), 1), into=words.view((1,), n + i))
-    top = backend.launch(largest, words, axis=1, chunk=n)
-    backend.launch(times, top.view((1,), 0), factor=-1.0, into=least.view((1,), 0))
-    backend.launch(copy, top.view((1,), 1), into=least.view((1,), 1))
+        put(state, words.view((1,), i), words.view((1,), n + i))
+    put(backend.launch(largest, words, axis=1, chunk=n), least.view((1,), 0), least.view((1,), 1))
     return least
 
 

@@ -168,7 +168,7 @@ class Node:
         """Return the inputs, each with its cotangent or None, given the output's."""
         launch: Run = total.backend.launch
         if any_changed(self.saved, self.order):
-            launch = checked(launch, self.order, self.name, self.inputs, self.saved)
+            launch = Checked(launch, self.order, self.name, self.inputs, self.saved)
         cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
         return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
 
@@ -496,18 +496,16 @@ def called(t: Any) -> str:
     return f"{kind} {t.name!r} of shape {t.buffer.shape}" if t.name else f"a {kind} of shape {t.buffer.shape}"
 
 
-def checked(launch: Run, since: int, function: str, tensors: Iterable[Any], buffers: object) -> Run:
-    """Return a launch that refuses overwritten operands; 16-bit `buffers` are checked now, as rules widen those."""
-    refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], since, function, tensors)
-    return _Checked(launch, since, function, tensors)
+class Checked:
+    """`Backend.launch` that refuses overwritten operands, except those it updates, such as running averages.
 
+    16-bit `buffers` are checked at once, as rules widen those.
+    """
 
-class _Checked:
-    """`Backend.launch` that refuses overwritten operands, except those it updates, such as running averages."""
-
-    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Any]) -> None:
+    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Any], buffers: object) -> None:
         self._launch = launch
         self._what = since, function, tensors
+        refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], *self._what)
 
     def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                  **params: object) -> Returned:

@@ -70,6 +70,13 @@ def _in_place(sign: str, function: Callable[..., Any]) -> Callable[[Tensor, Tens
     return lambda x, other: _changed(sign, x, function(x, other))
 
 
+def _refused(message: str) -> Callable[..., object]:
+    def refuse(x: Tensor, other: object, *more: object) -> object:
+        raise TypeError(message.format(other=other))
+
+    return refuse
+
+
 class Tensor(metaclass=Named):
     """An n-dimensional array on a device.
 
@@ -298,30 +305,17 @@ class Tensor(metaclass=Named):
             raise DtypeError("numpy.ma: a masked array was combined with a tensor, which has no masks; fill what is "
                              "masked.")
 
-        def __rpow__(self, base: object) -> object:
-            raise TypeError(f"pow: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
-                            f"math.log(base)), to which gradients flow.")
-
-        def __floordiv__(self, other: object) -> object:
-            raise TypeError("floordiv: there is no whole division of tensors, as it has no gradient; write t / x, or "
-                            "t.numpy() // x for a constant.")
-
-        def __mod__(self, other: object) -> object:
-            raise TypeError("mod: there is no remainder of tensors, as it has no gradient; write t.numpy() % x for a "
-                            "constant.")
-
-        def __divmod__(self, other: object) -> object:
-            return self // other
-
-        def __setitem__(self, key: object, value: object) -> None:
-            raise TypeError("setitem: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
-                            "x[...] = ...; t.data = x, or make a new tensor.")
-
-        def __delitem__(self, key: object) -> None:
-            raise TypeError("delitem: a part of a tensor was to be deleted; make another of what is left, such as "
-                            "ag.ops.concat([t[:2], t[3:]]).")
-
-        __rfloordiv__, __rmod__, __rdivmod__ = __floordiv__, __mod__, __divmod__
+        __rpow__ = _refused("pow: {other!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
+                            "math.log(base)), to which gradients flow.")
+        __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _refused(
+            "floordiv: there is no whole division of tensors, as it has no gradient; write t / x, or t.numpy() // x "
+            "for a constant.")
+        __mod__ = __rmod__ = _refused("mod: there is no remainder of tensors, as it has no gradient; write t.numpy() % "
+                                      "x for a constant.")
+        __setitem__ = _refused("setitem: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
+                               "x[...] = ...; t.data = x, or make a new tensor.")
+        __delitem__ = _refused("delitem: a part of a tensor was to be deleted; make another of what is left, such as "
+                               "ag.ops.concat([t[:2], t[3:]]).")
 
     # -------------------------------------------------------------------------------------- comparison
 

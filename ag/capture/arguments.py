@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple, SupportsIndex, cast
+from typing import Any, NamedTuple, cast
 from weakref import ref
 
 import numpy as np
@@ -51,7 +51,7 @@ _WRITES = frozenset(("fill", "itemset", "partition", "put", "resize", "setfield"
 _BINARY = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
 _RECORDED = (*_BINARY, "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos", "abs", "invert")
 _READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int", "iter",
-         "round", "trunc")
+         "reduce_ex", "repr", "round", "str", "trunc")
 _IN_PLACE = (*(f"i{name}" for name in _BINARY), "setitem")
 _FAR = 1 << 26  # bytes: an array that is spread over more is copied without its gaps
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, type)
@@ -77,9 +77,6 @@ class _Own:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Own) and self.contents == other.contents
-
-    def __hash__(self) -> int:
-        return hash(self.contents)
 
     def __repr__(self) -> str:
         return f"an array of shape {self.array.shape}"
@@ -167,7 +164,7 @@ class StepArgument(Placeholder):
             return _called(function, given, _opened)
         if options.get("out") is not None or not all(map(_is_repeatable, _leaves(given))):
             self._values()
-        if not arguments.has_same_settings():
+        if arguments.settings != _settings():
             recording_here().refuse(CaptureError(
                 "ag_capture: the step changes numpy's handling of errors, or the filters of warnings, around what it "
                 "computes of its arguments, and a replay would not; change them outside, or compute with tensors."))
@@ -213,22 +210,12 @@ class StepArgument(Placeholder):
     def __getitem__(self, key: Value) -> object:
         return self._make(python.getitem, (self, key), {})
 
-    def __repr__(self) -> str:
-        return repr(self._values())
-
-    def __str__(self) -> str:
-        return str(self._values())
-
     def __array__(self, dtype: np.dtype[Value] | None = None, copy: bool | None = None) -> Array:
         return np.array(self._values(), dtype)
 
     def __buffer__(self, flags: int) -> memoryview:  # Python calls it from 3.12 on; before, there is no buffer
         data: memoryview = self._values().data
         return data
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
-        reduced: str | tuple[object, ...] = self._values().__reduce_ex__(protocol)
-        return reduced
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         if any(isinstance(x, Tensor) for x in inputs):
@@ -387,13 +374,11 @@ class _ArraySlot:
         """Return what the step gets."""
         return StepArgument(self.example, arguments, self.number)
 
-    def stands_for(self, array: Array) -> bool:
-        """Return whether `array`, which begins where the example does, is all of it, perhaps in another shape."""
-        given = self.example
-        return given is not None and array.size == given.size and array.dtype == given.dtype
-
-    def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer:
-        """Return a buffer that every call fills with the argument, in the shape of `array`."""
+    def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
+        """Return a buffer that every call fills with the argument, in the shape of `array`; None: it is a part."""
+        given = cast(Array, self.example)
+        if (array.size, array.dtype) != (given.size, given.dtype):
+            return None
         target = device.alloc(array.shape, dtype)
         device.upload(array, target)
         self.targets.append(target)
@@ -429,38 +414,34 @@ class Arguments:
         self._slots: list[_TensorSlot | _ArraySlot] = [  # of arguments, then of what numpy makes and the step uploads
             _TensorSlot(i, x) if isinstance(x, Tensor) else _ArraySlot(i, _apart(x)) for i, x in enumerate(args)]
         self._count = len(args)
-        self._recipes: list[Recipe] = []  # in their order: all are made by every replay
+        self.recipes: list[Recipe] = []  # of what numpy makes, in their order: every replay makes all
         self._examples = {  # by the address of its memory, which is its own
             _address(slot.example): slot for slot in self._slots if isinstance(slot, _ArraySlot)}
         self._known: tuple[Args, list[Value]] | None = None  # what `check` has made for `given`
-        self._settings: tuple[object, ...] = ()
+        self.settings: tuple[object, ...] = ()  # of numpy and warnings when the step began
         self.has_arrays = bool(self._examples)  # whether an argument is one
-        self.is_recorded = False
+        self.is_recorded = False  # else placeholders that are still there act like arrays
         self.raised: str | None = None  # the last error of numpy, which the step may have caught
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {  # by ids of blocks, for traces
             id(target.block): ("argument", slot.number) for slot in self._slots for target in slot.targets}
-        self._checks: list[tuple[int, int, Callable[[Array], object]]] = []  # of values, by number
+        self.checks: list[tuple[int, int, Callable[[Array], object]]] = []  # of values, by number
         self._numbers: list[Buffer] = []  # kept alive, as labels refer to ids of their blocks
 
     def placeholders(self) -> list[Tensor | StepArgument]:
         """Return the step's arguments; called in the recording thread."""
         self.is_recorded, this = True, ref(self)
-        self._settings = _settings()
+        self.settings = _settings()
         return [slot.placeholder(this) for slot in self._slots]
 
     def name_of(self, placeholder: Tensor) -> str | None:
         """Return the name that a tensor argument was passed with."""
         return next(slot.name for slot in self._slots if any(t is placeholder.buffer for t in slot.targets))
 
-    def has_same_settings(self) -> bool:
-        """Return whether numpy and warnings are set as they were when the step began."""
-        return all(map(python.is_, self._settings[2:], _settings()[2:])) and self._settings[:2] == _settings()[:2]
-
     def made(self, recipe: Recipe, found: Value, of: object) -> StepArgument:
         """Note what numpy made of arguments, and return a placeholder for it."""
-        number = self._count + len(self._recipes)
-        self._recipes.append(recipe)
+        number = self._count + len(self.recipes)
+        self.recipes.append(recipe)
         if isinstance(found, np.ndarray):
             if not found.flags.owndata or _address(found) in self._examples:
                 found = _apart(found)
@@ -472,10 +453,9 @@ class Arguments:
     def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
         """Return the buffer of a host array that the step uses: a slot or a number; else refuse, and return None."""
         slot = self._examples.get(_address(array))
-        if slot is not None and slot.stands_for(array):
+        if slot is not None and (target := slot.buffer_for(array, dtype, device)) is not None:
             if slot not in self._slots:
                 self._slots.append(slot)
-            target = slot.buffer_for(array, dtype, device)
             self.labels[id(target.block)] = "argument", slot.number, len(slot.targets)
             return target
         if array.ndim == 0:
@@ -493,40 +473,26 @@ class Arguments:
             f"would use its old values. {instead}"))
         return None
 
-    def end(self) -> None:
-        """Let placeholders that are still there act like arrays."""
-        self.is_recorded = False
-
     def described(self) -> list[tuple[str, dict[str, object], Sequence[Buffer]]]:
         """List what numpy makes, like launches."""
-        return [(f"numpy's {recipe.name}", {"of": recipe.described()}, ()) for recipe in self._recipes]
+        return [(f"numpy's {recipe.name}", {"of": recipe.described()}, ()) for recipe in self.recipes]
 
     def look(self) -> None:
         """Note what the step's own arrays hold before a call that is compared."""
-        for own in _own(self._recipes):
+        for own in _own(self.recipes):
             own.look()
 
     def close(self, recording: Recording, gradients: Sequence[Buffer]) -> None:
         """End recording; `gradients` from before the step are used by it."""
-        for own in _own(self._recipes):
+        for own in _own(self.recipes):
             if own != _Own(own.array):
                 raise CaptureError(f"ag_capture: the step changes an array of shape {own.array.shape} after numpy used "
                                    f"it with an argument, and a replay would not; use another, or a tensor.")
         for slot in self._slots:
             slot.close(recording, gradients)
-            self._checks += [(slot.number, *check) for check in slot.checks]
+            self.checks += [(slot.number, *check) for check in slot.checks]
         self._examples.clear()
         self._numbers.clear()
-
-    @property
-    def checked(self) -> bool:
-        """Tell whether values of arguments are checked."""
-        return bool(self._checks)
-
-    @property
-    def makes(self) -> bool:
-        """Tell whether numpy makes something of arguments."""
-        return bool(self._recipes)
 
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
         """Return the kind of each argument like `args`."""
@@ -539,15 +505,15 @@ class Arguments:
     def check(self, args: Args) -> None:
         """Raise if a value is not allowed, or numpy makes another kind of array of the arguments."""
         values = self._values(args)
-        for i, limit, refuse in self._checks:
+        for i, limit, refuse in self.checks:
             _check(np.asarray(values[i]), limit, refuse)
-        if self._recipes:
+        if self.recipes:
             self._known = args, values
 
     def _values(self, args: Args) -> list[Value]:
         """Return the arguments and what numpy makes of them."""
         values = [*args]
-        for recipe in self._recipes:
+        for recipe in self.recipes:
             values.append(recipe.value(values))
         return values
 
@@ -580,7 +546,7 @@ def _address(array: Any) -> int:
 
 def _settings() -> tuple[object, ...]:
     """Return how numpy handles errors, and what handles warnings."""
-    return np.geterr(), np.geterrcall(), warnings.filters, warnings.showwarning
+    return np.geterr(), np.geterrcall(), id(warnings.filters), warnings.showwarning
 
 
 def _apart(array: Array) -> Array:

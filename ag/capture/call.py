@@ -19,7 +19,7 @@ from weakref import ref
 from ag.autograd.tape import Node
 from ag.autograd.tensor import Tensor, type_name
 from ag.autograd.tree import TreeDef, classes_in, sequence_of, tree_flatten, tree_unflatten
-from ag.autograd.watched import stop_noting
+from ag.autograd.watched import start_noting, stop_noting
 from ag.capture.arguments import Args, Arguments, Label
 from ag.capture.guards import Effects, Notes, equal
 from ag.engine.buffer import Buffer, Device
@@ -39,7 +39,6 @@ class NotCapturedError(Exception):
 class RecordedCall:
     """One call of a step: `record` makes it; if that or anything later fails, call `undo`."""
 
-    notes: Notes
     caught = False  # whether the step went on after a refusal
 
     def __init__(self, step: Callable[..., Any], leaves: Args, tree: TreeDef | None, backend: Device | None,
@@ -51,6 +50,7 @@ class RecordedCall:
         self._step, self._reads = step, reads  # `reads`: functions whose names are guarded
         self.recording: Recording = record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
                                            waits=not trial)
+        self.notes = Notes(self.recording.made)
 
     def record(self) -> None:
         """Call the step; raises a `CaptureError` if a replay could not do the same."""
@@ -59,12 +59,12 @@ class RecordedCall:
             with recording:
                 for slot in self.arguments.targets():
                     recording.claim(slot.block)
-                self.notes = Notes(recording.made)
                 self.notes.names([*self._reads, *(classes_in(self._tree) if self._tree is not None else ())])
                 if self.arguments.has_arrays and (asked := self.notes.asked_type) is not None:
                     raise NotCapturedError(asked)
                 try:
-                    self.notes.open(recording)
+                    recording.notes = self.notes
+                    start_noting()
                     placeholders = self.arguments.placeholders()
                     given = placeholders if self._tree is None else tree_unflatten(self._tree, placeholders)
                     output = self._step(*given)
@@ -80,7 +80,7 @@ class RecordedCall:
                     raise
         finally:
             recording.close()  # also after an interrupt in `__exit__`
-            self.arguments.end()
+            self.arguments.is_recorded = False
             stop_noting()
         try:
             if recording.failure is not None:
@@ -168,10 +168,9 @@ class RecordedCall:
 
     def undo(self) -> None:
         """After a failure, drop launches that have not run, and restore the gradients that they would change."""
-        notes: Notes | None = getattr(self, "notes", None)
-        if notes is not None and (self.recording.waits or self.recording.given_up):
+        if self.recording.waits or self.recording.given_up:
             self.recording.give_up()
-            for leaf in notes.leaves.values():
+            for leaf in self.notes.leaves.values():
                 leaf.tensor.set_grad(leaf.initial)
 
     def results(self, args: Args) -> Any:

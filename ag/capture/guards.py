@@ -19,7 +19,7 @@ from weakref import ref
 import numpy as np
 
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import MISSING, Absent, Watched, start_noting
+from ag.autograd.watched import MISSING, Absent, Watched
 from ag.capture.reads import (
     GONE,
     MOST,
@@ -35,7 +35,6 @@ from ag.capture.reads import (
     weak,
 )
 from ag.engine.buffer import Buffer
-from ag.engine.program import Recording
 from ag.errors import CaptureError
 from ag.native import code as _code
 
@@ -47,19 +46,18 @@ _KEPT = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype
 
 
 class Notes:
-    """Notes of what one thread read and wrote since `open`."""
+    """Notes of what the thread of a recording reads and writes."""
 
     def __init__(self, made: set[int]) -> None:
         self._made = made  # ids of blocks allocated since; these and constants are not state
-        self._reads: set[Key] = set()
-        self._owners: dict[int, Watched] = {}  # of attributes, kept while the step runs, so that ids stay theirs
+        self._reads: dict[Key, Watched] = {}  # owners are kept while the step runs, so that ids stay theirs
         # tensors that no op made, by id: with ``requires_grad``, name, buffer
         self._trained: dict[int, tuple[Tensor, bool, str | None, Buffer]] = {}
         self._gone: list[object] = []  # references to noted values that were freed
         self._guards = NameGuards(self._gone)
         self._reader = NameReader(Watched)
         self._fixed: list[Contents] = []  # containers that no name means
-        self._slow: list[Contents] = []  # containers that compiled code does not compare
+        self.slow: list[Contents] = []  # containers that compiled code does not compare
         self.effects = Effects()
         self.known: frozenset[int] = frozenset()  # ids that an argument must not have, as the step may ask for it
         self.own_change: str | None = None  # a change by the step of what it reads: it cannot be replayed
@@ -68,23 +66,15 @@ class Notes:
     def _is_new(self, b: Buffer) -> bool:
         return id(b.block) in self._made or b.constant is not None
 
-    def open(self, recording: Recording) -> None:
-        """Note what the thread of a recording does while it is open."""
-        recording.notes = self
-        start_noting()
-
     # -------------------------------------------------------------------------------------- attributes and tensors
 
     def read(self, owner: Watched, name: str, value: object) -> None:
         """Note the value of an attribute, unless the step set it."""
-        key, kind = (id(owner), name), type(owner)
+        key = id(owner), name
         if key in self._reads or key in self.effects:
             return
-        self._reads.add(key)
-        if id(owner) not in self._owners:
-            self._owners[id(owner)] = owner
-            self._guards.add(Name(Own(owner), "__class__", kind))
-        self._reader.read_attribute(kind, name)
+        self._reads[key] = owner
+        self._reader.read_attribute(type(owner), name)
         self._reader.values(value)
         self._note_names()
         if name not in object.__getattribute__(owner, "__dict__"):  # but perhaps in the class's
@@ -127,17 +117,12 @@ class Notes:
         slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
                  (attributes["buffer"], tensors, places), (attributes["_grad"], without, [None] * len(without))]
         noted = self._contents()
-        self._slow = [pair for pair in noted if not is_quick(pair)]
+        self.slow = [pair for pair in noted if not is_quick(pair)]
         return compiled_guard(slots, [*filter(is_quick, noted)], *self._guards.rows(), self._gone)
 
     def _contents(self) -> list[Contents]:
         """Return the containers that are compared."""
         return [*self._fixed, *self._guards.contents()]
-
-    @property
-    def is_slow(self) -> bool:
-        """Tell whether Python compares something that `compiled` does not."""
-        return bool(self._slow)
 
     def change(self, holds: bool = False, attributes: bool = True) -> str | None:
         """Describe the first change since noting, or None.
@@ -145,7 +130,7 @@ class Notes:
         `holds`: the result of `compiled`; `attributes`: whether those of layers and optimizers count.
         """
         if holds:
-            return _other_items(self._slow)
+            return _other_items(self.slow)
         for tensor, was, name, buffer in self._trained.values():
             if tensor.buffer is not buffer:
                 return f"{_called(tensor)} lies elsewhere, as an optimizer was made, or it was moved to another device"
@@ -193,7 +178,7 @@ class Notes:
     def forget(self) -> None:
         """Free what was held while the step ran."""
         self._reader = NameReader(Watched)
-        self._owners = {}
+        self._reads = {}
 
     # -------------------------------------------------------------------------------------- gradients
 
@@ -477,7 +462,7 @@ class _Effect:
         self.owner, self.name, self.value = owner, name, value
 
 
-class Effects:
+class Effects(dict[Key, _Effect]):
     """Attributes of layers and optimizers that a step sets; every replay sets them again.
 
     Where the step made a list or dict, each replay makes a new one with the same items, as an eager call would.
@@ -485,29 +470,21 @@ class Effects:
     A value that differs in every call is recorded anew each time if the step reads it; else a comparison refuses it.
     """
 
-    def __init__(self) -> None:
-        self._set: dict[Key, _Effect] = {}
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._set
-
-    def __len__(self) -> int:
-        return len(self._set)
-
     def note(self, owner: object, name: str, value: object) -> None:
         """Note that the step sets an attribute, or deletes it: `MISSING`."""
-        self._set[id(owner), name] = _Effect(ref(owner), name, value)
+        self[id(owner), name] = _Effect(ref(owner), name, value)
 
     def forget_the_dead(self) -> None:
         """Drop attributes of freed objects."""
-        self._set = {key: effect for key, effect in self._set.items() if effect.owner() is not None}
+        for key in [key for key, effect in self.items() if effect.owner() is None]:
+            del self[key]
 
     def close(self, known: Container[int], kept: tuple[type, ...]) -> None:
         """End noting; raise if a replay could not make a value.
 
         `known` has the ids of what was there before the step; objects of types in `kept` are set again as they are.
         """
-        for effect in self._set.values():
+        for effect in self.values():
             value, where = effect.value, f"{effect.name} of {type(effect.owner()).__name__}"
             if value is MISSING:
                 continue
@@ -529,7 +506,7 @@ class Effects:
 
     def repeat(self) -> None:
         """Set the attributes as the step did."""
-        for effect in self._set.values():
+        for effect in self.values():
             owner, name, value = effect.owner(), effect.name, effect.value
             if owner is None:
                 continue
@@ -543,8 +520,8 @@ class Effects:
 
     def difference(self, now: Effects) -> str | None:
         """Describe the first attribute that another call set to another value, or None."""
-        for key in self._set.keys() | now._set.keys():
-            effects = [of._set.get(key) for of in (self, now)]
+        for key in self.keys() | now.keys():
+            effects = [self.get(key), now.get(key)]
             was, is_now = (MISSING if effect is None else effect.snapshot for effect in effects)
             owner = next(effect.owner() for effect in effects if effect is not None)
             if owner is not None and not same(was, is_now):

@@ -45,13 +45,12 @@ class CapturedProgram:
         self.trace, self.effects, self._structure = call.trace, notes.effects, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend, self._thread = cast(Device, recording.backend), thread
+        self.own_change = notes.own_change  # by the step, such as a counter, in words: it cannot be replayed
         if not SCALES:  # a loss scale that is made later changes gradients and steps
             notes.watch(SCALES)
         results = _Results(recording)
-        read = [leaf for leaf in notes.leaves.values() if leaf.read]
-        self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
-                                     for none in (False, True))  # with or without a gradient
-        self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]
+        self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]  # with a gradient of before
+        self._without = [leaf.tensor for leaf in notes.leaves.values() if leaf.read and leaf.slot is None]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
         self._copied_back = [leaf for leaf in self._slots if id(leaf.slot.buffer.block) in changed]
         changed_in_place = [(initial, slot) for initial, slot in call.hand_back() if id(slot.block) in changed]
@@ -112,17 +111,12 @@ class CapturedProgram:
         holds = self._holds()
         if not holds and not all(map(is_, grads_of(self._without), _NONE)):
             return "a gradient is there that was not"
-        if self._with and any(map(is_, grads_of(self._with), _NONE)):
+        if any(leaf.tensor.peek_grad() is None for leaf in self._slots):
             return "a gradient that was there is not"
         for guard in self._guards:
             if (found := guard()) is not None:
                 return found
         return self._notes.change(holds)
-
-    @property
-    def own_change(self) -> str | None:
-        """A change by the step of what it depends on, such as a counter, in words: it cannot be replayed."""
-        return self._notes.own_change
 
     def check(self, args: Args) -> None:
         """Raise, before anything runs, if a value of an array is not allowed, or an argument is known to the step."""
@@ -176,14 +170,14 @@ class CapturedProgram:
 
         Settings and context variables must then be those of now.
         """
-        if not HAS_CODE or self._slots or self._with or self._arguments.makes:
+        if not HAS_CODE or self._slots or self._arguments.recipes:
             return None
         context = tuple([(variable, variable.get(None)) for variable in CONTEXT])
         same = ((Backend.settings, "precision", Backend.settings.precision),)
         return cast(Replay, _code.Replay(
             self._thread, context, same, tuple(self._arguments.kinds(args)), trusted, self, self._holds,
-            tuple(self._guards), self._notes.change if self._notes.is_slow else None,
-            self.check if self._arguments.checked or self._notes.known else None,
+            tuple(self._guards), self._notes.change if self._notes.slow else None,
+            self.check if self._arguments.checks or self._notes.known else None,
             tuple([tuple([x[i] for x in self._grads]) for i in range(2)]),
             frozenset([b.block for b in self._changed]), (self._writes.note,),
             (self.effects.repeat,) if self.effects else (), self.program.run,
@@ -220,12 +214,11 @@ def _stretches(buffers: list[Buffer]) -> list[Buffer]:
     """Cover the same memory by as few buffers as possible."""
     joined: list[Buffer] = []
     for b in sorted(buffers, key=lambda b: b.address):
-        last = joined[-1] if joined else None
-        if last is None or last.block is not b.block or last.address + last.nbytes < b.address:
-            joined.append(Buffer(b.backend, b.block, b.address, (b.nbytes // U32.itemsize,), U32))
-        else:
-            end = max(last.address + last.nbytes, b.address + b.nbytes)
-            joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32)
+        start, end = b.address, b.address + b.nbytes
+        if joined and joined[-1].block is b.block and start <= joined[-1].address + joined[-1].nbytes:
+            last = joined.pop()
+            start, end = last.address, max(end, last.address + last.nbytes)
+        joined.append(Buffer(b.backend, b.block, start, ((end - start) // U32.itemsize,), U32))
     return joined
 
 

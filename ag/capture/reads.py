@@ -34,7 +34,7 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import numpy as np
@@ -67,14 +67,11 @@ def held(value: object) -> object:
 
 def items_of(x: object) -> list[object] | None:
     """Copy the items of a container, keys and values of a dict; None if it is not one.  Threads may change it."""
-    if type(x) is dict:  # hot path: states of optimizers
-        copy = x.copy()
-        return [*copy, *copy.values()]
-    if isinstance(x, np.ndarray):
-        return x.ravel().tolist() if x.dtype == object else None
     if isinstance(x, (dict, MappingProxyType)):
         copied = x.copy()
         return [*copied, *copied.values()]
+    if isinstance(x, np.ndarray):
+        return x.ravel().tolist() if x.dtype == object else None
     if isinstance(x, (list, tuple, frozenset)):
         return [*x]
     if isinstance(x, (deque, set)):
@@ -146,7 +143,7 @@ _COUNTED = (*map(type, (iter([]), iter(()), iter(""), iter(b""), iter(range(0)),
                         iter({}), iter({}.values()), iter({}.items()), reversed([]), reversed({}))), repeat)
 
 
-def source(x: object) -> Source | None:
+def source(x: Any) -> Source | None:
     """Return a function for the state of a source, of a method's source, or of a module's generator; else None."""
     if isinstance(x, (BuiltinMethodType, MethodWrapperType)):
         x = x.__self__
@@ -157,9 +154,10 @@ def source(x: object) -> Source | None:
     if kind.__module__ == "builtins" and not is_iterator:
         return None  # hot path: most values
     if isinstance(x, np.random.RandomState):
-        return partial(_numpys, partial(x.get_state, legacy=False))
+        return lambda: dumps(x.get_state(legacy=False))  # a dict with arrays
     if isinstance(x, (np.random.Generator, np.random.BitGenerator)):
-        return partial(_numpys, partial(getattr, getattr(x, "bit_generator", x), "state"))
+        bits: Any = getattr(x, "bit_generator", x)
+        return lambda: dumps(bits.state)
     if isinstance(x, Queue):
         return lambda: [*map(id, x.queue)]
     if isinstance(x, SimpleQueue):
@@ -170,7 +168,7 @@ def source(x: object) -> Source | None:
         return None
     if isinstance(x, count):
         return partial(repr, x)
-    return partial(length_hint, x, -1) if isinstance(x, _COUNTED) else _unknown
+    return partial(length_hint, x, -1) if isinstance(x, _COUNTED) else lambda: UNKNOWN
 
 
 def _behind(module: ModuleType) -> object:
@@ -180,19 +178,11 @@ def _behind(module: ModuleType) -> object:
     return np.random.mtrand._rand if module.__name__ == "numpy.random" else None
 
 
-def _numpys(state: Source) -> object:
-    return dumps(state())  # the state is a dict with arrays
-
-
 def _pythons(x: random.Random) -> object:
     try:
         return x.getstate()
     except NotImplementedError:  # `SystemRandom`
         return UNKNOWN
-
-
-def _unknown() -> object:
-    return UNKNOWN
 
 
 # ------------------------------------------------------------------------------------------ names in bytecode
@@ -280,7 +270,7 @@ def _loaded(code: CodeType) -> _Loaded:
 class _Space:
     """A place with many names, and which of them are read."""
 
-    def __init__(self, place: object, keys: Collection[str]) -> None:
+    def __init__(self, place: Any, keys: Collection[str]) -> None:
         self.place, self.keys = place, frozenset(keys)  # the names that it has before the step
         self.noted: set[str] = set()
         self.read: set[str] = set()  # names read here, of a place that is not open
@@ -422,7 +412,7 @@ class NameReader:
         for space in spaces:
             if not space.special:
                 space.special = True
-                self._only(space.place, "__bases__")
+                self._noted(space.place, "__bases__", space.place.__bases__)
                 inside = vars(space.place).copy()
                 self._ask(space, {name for name, value in inside.items() if isinstance(value, property) or (
                     name[:2] == "__" and name not in _MADE and isinstance(value, FunctionType))})
@@ -433,7 +423,7 @@ class NameReader:
         if _is_installed(f.__module__):
             return
         code = _loaded(f.__code__)
-        self._only(f, "__code__")
+        self._noted(f, "__code__", f.__code__)
         if "type" not in f.__globals__:
             self.types |= code.types
         self.identity |= code.identity
@@ -496,10 +486,6 @@ class NameReader:
         self._called[id(value)] = name
         self._todo.append(value)
         self._noted(place, name, value)
-
-    def _only(self, place: object, name: str) -> None:
-        """Note an attribute without reading what its value reads."""
-        self._noted(place, name, getattr(place, name))
 
     def _noted(self, place: object, name: str, value: object) -> None:
         self.count += 1
