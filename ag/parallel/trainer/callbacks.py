@@ -22,6 +22,7 @@ from ag.errors import CommError
 from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
+from ag.parallel.comm.membership import Progress
 from ag.parallel.comm.tree_reduction import Node
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
@@ -38,13 +39,12 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None: ...
 
 
-class Place:
+class Place(Progress):
     """A rank's place among those that train together; this one is that of the only rank."""
 
     host = "cpu"  # device of the optimizer, which no other rank of the process uses
 
     def __init__(self) -> None:
-        self.place = "before", 0  # before, in or after which step
         self.begun = False  # the first step has begun: the others go on if a rank is lost
         self.leaves = False  # a rank was asked to leave: all of them leave after the same step
         self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
@@ -57,11 +57,6 @@ class Place:
     @property
     def size(self) -> int:
         return 1
-
-    @property
-    def where(self) -> str:
-        """Describe how far the training is, for messages."""
-        return f"{self.place[0]} step {self.place[1]}"
 
     @property
     def replicas(self) -> int:

@@ -222,8 +222,7 @@ def dp_train(
 
     Several optimizers step together, each has a schedule of its own, and a parameter may be in one of them only.  A
     checkpoint holds parameters, buffers, optimizers, learning rates and what schedules with `state_dict` and
-    `load_state_dict` say, as JSON; others are stepped anew as often as before.  Files of versions that kept no buffers
-    load if the model has none.
+    `load_state_dict` say, as JSON; others are stepped anew as often as before.
 
     A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
     it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a

@@ -31,7 +31,7 @@ from ag.engine.interpreter import recording_here
 from ag.engine.kernels.elementwise import add, copy, scale, sub
 from ag.engine.primitive import Array
 from ag.engine.random import Streams, set_stream
-from ag.errors import CaptureError, CheckpointError, CommError
+from ag.errors import CaptureError, CommError
 from ag.log import log
 from ag.nn.layer import Model, buffers_of, load_into
 from ag.ops.arithmetic import ag_scale
@@ -523,10 +523,6 @@ class ReplicaBuffers:
 
     def restored(self, state: Mapping[str, Array]) -> Array:
         """Load what `named` returned, and return it; a CheckpointError says where names or shapes differ."""
-        if self.tensors and not state:
-            raise CheckpointError(f"dp_train: the checkpoint holds no buffers and the model has "
-                                  f"{', '.join(self.tensors)}; it is of a version that did not keep them, so start "
-                                  f"the job anew.")
         load_into(self.tensors, state, source="dp_train: the checkpoint")
         return self.followed()
 

@@ -309,7 +309,7 @@ class Job:
             self._callback.load_state_dict(state.callback)
         old = state.dealt
         refuse_unlike(state, dealt, free, len(self._losses))
-        if old.samples not in (0, dealt.samples):
+        if old.samples != dealt.samples:
             log.warning("dp_train: the checkpoint was made with %d samples and there are %d now; the job goes on with "
                         "these.", old.samples, dealt.samples)
         if seed is not None and seed & _64_BITS != state.seed:
