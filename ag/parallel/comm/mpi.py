@@ -283,7 +283,7 @@ class MpiComm(MpiMember):
         return array
 
     def split(self, color: int) -> Comm:
-        colors = [int(text) for text in self._gate("split", str(int(color)))]
+        colors = self._told("split", int(color))
         ranks = [i for i, other in enumerate(colors) if other == int(color)]
         part = None
         with suppress(Lost):
@@ -383,7 +383,7 @@ def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
     comm = MpiComm(process, process.duplicate(), f"{next(_groups)}", 0, range(process.size),
                    process.hosts or ["?"] * process.size, timeout)
     if not process.hosts:
-        hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
+        hosts = comm._told("mpi_comm", gethostname())
         if not comm.commit(True):  # from here on every remaining rank has the group
             raise comm._loss("mpi_comm")
         process.hosts = comm.hosts = tuple(hosts)

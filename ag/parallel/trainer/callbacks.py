@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, fields
 from operator import is_
 from threading import current_thread, main_thread
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError
+from ag.io.checkpoint import Stateful as Stateful
 from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
@@ -28,15 +29,6 @@ from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A callback whose state is part of checkpoints."""
-
-    def state_dict(self) -> Mapping[str, Array | Json]: ...
-
-    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None: ...
 
 
 class Place(Progress):

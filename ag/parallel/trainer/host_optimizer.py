@@ -27,6 +27,7 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.program import Program
 from ag.errors import CheckpointError
+from ag.io.checkpoint import Stateful
 from ag.log import log
 from ag.nn.layer import load_into
 from ag.optim.clipping import clip_grad_norm
@@ -278,7 +279,7 @@ class RateSchedules:
 
     def state(self) -> list[Json]:
         """Return the state of each schedule; None for those without."""
-        return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
+        return [schedule.state_dict() if isinstance(schedule, Stateful) else None for schedule in self._schedules]
 
     def restore(self, step: int, states: Sequence[Json], rates: Sequence[float]) -> None:
         """Load the states, or step `step` times where there are none; log where the job's rates differ from `rates`."""
@@ -291,12 +292,8 @@ class RateSchedules:
                 log.warning("dp_train: lr is %s and the checkpoint's is %s; the job goes on with that.",
                             mine.get("lr"), saved.get("lr"))
         for schedule, state in zip_longest(self._schedules, states if self._schedules else ()):
-            if state is not None and _has_state(schedule):
+            if state is not None and isinstance(schedule, Stateful):
                 schedule.load_state_dict(state)
                 continue
             for _ in range(step):
                 schedule.step()
-
-
-def _has_state(schedule: object) -> bool:
-    return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")

@@ -25,6 +25,7 @@ from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, DeviceError, RankLostError
+from ag.io.checkpoint import Stateful
 from ag.io.safetensors_file import to_json
 from ag.log import log
 from ag.nn.layer import Layer, Model
@@ -33,7 +34,7 @@ from ag.optim.flat import FlatGroup
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
-from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place, Stateful
+from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Replica
@@ -306,7 +307,7 @@ class Job:
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
         if isinstance(self._callback, Stateful) and state.callback:
-            self._callback.load_state_dict(state.callback)
+            self._callback.load_state_dict({**state.callback})
         old = state.dealt
         refuse_unlike(state, dealt, free, len(self._losses))
         if old.samples != dealt.samples:
