@@ -32,7 +32,7 @@ _PROCESS = token_hex(8)  # with the process number, which processes in container
 
 
 class Progress:
-    """How far a training is."""
+    """Begin of a place among ranks: how far the training is."""
 
     place = "before", 0  # before, in or after which step
 
@@ -92,10 +92,7 @@ class Member(Progress):
         self.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
 
     def _agreed(self, call: Callable[[Comm], T]) -> T:
-        """Return the result of a call of the communicator that all ranks have made.
-
-        After a RankLostError it must be made again.  Any other error ends the group, as the ranks' states may differ.
-        """
+        """Return the result of a call that all ranks made; any error but a RankLostError ends the group."""
         try:
             return self._unless_lost(call)
         except BaseException as error:
@@ -108,10 +105,7 @@ class Member(Progress):
             raise
 
     def _unless_lost(self, call: Callable[[Comm], T]) -> T:
-        """Return the result of a call that all ranks made; a repeated one must overwrite what it does.
-
-        If a rank was lost, the others get a RankLostError, with `comm` as their group; without a quorum, a CommError.
-        """
+        """Return the result of a call that all ranks made, or raise a RankLostError on those that are left."""
         began = perf_counter()
         lost: RankLostError | None = None
         try:

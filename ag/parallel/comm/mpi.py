@@ -372,11 +372,7 @@ _groups = count()
 
 
 def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
-    """Return the group of all processes of one mpiexec; all of them make this call.
-
-    A rank that waits longer than `timeout` seconds gives up and names the others.  Lost ranks are noticed earlier; the
-    timeout is for slow ones, and must exceed the time of a step.
-    """
+    """Return the group of all processes of one mpiexec; a rank that waits longer than `timeout` seconds gives up."""
     if not timeout > 0:
         raise ValueError(f"mpi_comm: timeout is {timeout}; a positive number of seconds is required.")
     process = mpi_process()

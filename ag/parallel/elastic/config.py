@@ -30,7 +30,7 @@ _NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
 
 
 class _Kind(NamedTuple):
-    """What the text of a value must be like, what is made of it, and how messages say so."""
+    """Texts that a value may have, what is made of them, and how messages say so."""
 
     pattern: str
     made: Callable[[str], Any]

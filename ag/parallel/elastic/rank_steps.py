@@ -41,10 +41,7 @@ class OtherRankError(CommError):
 
 
 class RankSteps(Member):
-    """A rank's place among those that make steps together.
-
-    The communicator of `world` follows: it is that of the ranks that are left.
-    """
+    """A rank's place among those that make steps together; the communicator of `world` follows that of those left."""
 
     who = "train_distributed"
     advice = "mend that and start again, with resume=True if there is a checkpoint."
@@ -117,11 +114,7 @@ class RankSteps(Member):
         self._over |= not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
-        """Return the values of all ranks, in their order.
-
-        Raises RankLostError where a rank was lost and the others are a smaller group now.  Raises OtherRankError where
-        a device of another rank failed, and CommError where no call can be made any more.
-        """
+        """Return the values of all ranks, in their order; a RankLostError or OtherRankError lets this one go on."""
         return self._told({"value": value})
 
     # -------------------------------------------------------------------------------------- before the first step
@@ -177,11 +170,7 @@ class RankSteps(Member):
         return cut(batch, self._dim, slice(start, start + parts[self.rank]))
 
     def step(self, share: Tree, place: Sequence[int], batch: Tree, compute: Callable[[], Tensor]) -> float:
-        """Make a step of all ranks: leave the gradients of all samples with the parameters, return their mean loss.
-
-        `compute` adds the gradients of this rank's share and returns its mean loss; a share without samples is skipped.
-        The place in the data, and the batch unless it is None, must be equal on all ranks.
-        """
+        """Make a step of all ranks, of which `compute` makes this rank's share; return the mean loss of all samples."""
         samples = max(sizes_along(share, self._dim), default=0)
         told = self.exchange([samples, [*place, _digest(batch)]])
         for rank, (_, theirs) in enumerate(told):

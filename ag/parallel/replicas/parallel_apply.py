@@ -127,10 +127,7 @@ def _made_together(calls: Sequence[Callable[[], Tree]],
 
 
 def _queues(devices: Sequence[Sequence[str]]) -> list[int]:
-    """Return the queue of each call: calls that share a device, directly or by a third call, share a queue.
-
-    Calls on {a}, {b}, {b, c}, {c} are in the queues 0, 1, 1, 1.
-    """
+    """Return the queue of each call: calls that share a device, directly or by a third call, share a queue."""
     queues: list[set[str]] = []
     for used in devices:
         touched = [queue for queue in queues if queue & set(used)]
@@ -201,10 +198,7 @@ class ReplicaGroup:
             self._turns.pass_on(self._place, last=True)
 
     def exchange(self, value: object, combine: Combine = list) -> list[Any]:
-        """Return what `combine` makes of the values of all replicas, in their order; one thread computes it.
-
-        Every replica must make the same calls.
-        """
+        """Return what `combine` makes, in one thread, of the values of all replicas, which all make this call."""
         if self._has_ended:
             raise CommError(f"ag_checkpoint: the layer needs values of all {self.size} replicas, which have ended when "
                             f"backward computes it again; leave SyncBatchNorm out of ag_checkpoint.")
@@ -221,10 +215,7 @@ class ReplicaGroup:
 
 
 def _totals(parts_and_devices: list[tuple[Tensor | None, str]]) -> list[Tensor]:
-    """Copy the sum of all replicas' parts to each replica's device.
-
-    One thread makes all copies: `backward` adds up gradients in their order, which must not depend on timing.
-    """
+    """Copy the sum of all parts to each replica's device, in one thread: `backward` follows the order of the copies."""
     parts = [part for part, _ in parts_and_devices if part is not None]
     total = tree_sum((ag_to_device(part, parts[0].device) for part in parts), ag_add)
     return [copy_for_replica(total, device) for _, device in parts_and_devices]
@@ -284,10 +275,7 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
 
 
 def copy_for_replica(x: Tensor, device: str) -> Tensor:
-    """Copy a tensor to a replica's device; it gets a new node even if it is there already.
-
-    So `backward` adds up the replicas' gradients in the order of the copies, wherever they are.
-    """
+    """Copy a tensor to a replica's device; always with a new node, so that `backward` follows the copies' order."""
     if x.device != device or not (is_recording() and x.requires_grad):
         return ag_to_device(x, device)
     if (here := current()) is not None:

@@ -101,10 +101,7 @@ class Place(Progress):
 
 
 class Endings:
-    """A context in which Ctrl-C waits while a step ends.
-
-    The signal handler is replaced once per job, which takes as long as a small step; `renew` replaces a later one.
-    """
+    """A context in which Ctrl-C waits while a step ends; `renew` replaces a handler that the program has set since."""
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], object] | None = None
@@ -173,13 +170,13 @@ class Observed:
         """Give settings that the callback has changed on some models to all; conflicts raise a CommError."""
         changes: dict[tuple[object, ...], dict[int, object]] = {}
         for owner, parts in enumerate(self._parts):
-            for x, above, key, before in parts:
+            for x, path, before in parts:
                 now = _items(x)
                 if len(now) == len(before) and all(map(is_, now.values(), before.values())):
                     continue
                 for name, value in now.items():
                     if _is_setting(value) and not _same(value, before.get(name, getattr(type(x), str(name), _ABSENT))):
-                        changes.setdefault((*_place(parts, above, key), name), {})[owner] = value
+                        changes.setdefault((*path, name), {})[owner] = value
         for place, values in changes.items():
             if len(values) < len(self._replicas):  # otherwise the callback has set all models
                 self._spread(place, values)
@@ -242,8 +239,8 @@ _ABSENT = object()
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
 _PLAIN_TYPES = frozenset(_PLAIN)
 
-# An object in a model that holds others: the object, the number of its owner, its name there, and what it held.
-_Part = tuple[object, int, object, dict[object, object]]
+# An object in a model that holds others: the object, the names that lead to it, and what it held.
+_Part = tuple[object, tuple[object, ...], dict[object, object]]
 
 
 def _items(x: object) -> Mapping[object, object]:
@@ -259,20 +256,15 @@ def _parts(model: object) -> list[_Part]:
     """List a model and every object in it that holds something, each once."""
     found: list[_Part] = []
     seen = set[int]()
-    left: list[tuple[object, int, object]] = [(model, -1, "")]
+    left: list[tuple[object, tuple[object, ...]]] = [(model, ())]
     while left:
-        x, above, key = left.pop()
+        x, path = left.pop()
         if id(x) not in seen:
             seen.add(id(x))
             held = dict(_items(x))
-            left += [(part, len(found), name) for name, part in held.items() if type(part) not in _PLAIN_TYPES]
-            found.append((x, above, key, held))
+            left += [(part, (*path, name)) for name, part in held.items() if type(part) not in _PLAIN_TYPES]
+            found.append((x, path, held))
     return found
-
-
-def _place(parts: Sequence[_Part], above: int, key: object) -> tuple[object, ...]:
-    """Return the names that lead from a model to a part of it."""
-    return () if above < 0 else (*_place(parts, *parts[above][1:3]), key)
 
 
 def _is_setting(value: object) -> bool:

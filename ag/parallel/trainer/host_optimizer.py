@@ -58,10 +58,7 @@ class _Part:
 
 
 class HostOptimizers:
-    """All optimizers of a job; they step together, on copies of a replica's parameters in its layout.
-
-    `step` reads all gradients from `gradient`, and may write there.  A rank that `tells` logs unused parameters.
-    """
+    """All optimizers of a job, which step together on copies of a replica's parameters, in its layout."""
 
     def __init__(self, replica: FlatGroup, gradient: Buffer, make: MakeOptimizer, max_norm: float, device: str,
                  tells: bool) -> None:
@@ -152,10 +149,7 @@ class HostOptimizers:
             self._tells = False
 
     def reach(self, groups: Iterable[FlatGroup]) -> set[FlatGroup]:
-        """Let `step` write new weights also to those groups of replicas whose memory the host reaches; return these.
-
-        Within the optimizer's pass that takes half the time of a later copy.
-        """
+        """Let `step` write weights to those groups of replicas, too, whose memory the host reaches; return these."""
         backend, found = cast(Backend, self.values.backend), set[FlatGroup]()
         self._written, self._copies, self._step = [self.values], [], None
         for group in groups:

@@ -73,10 +73,7 @@ class Ranks(Member, Place):
         self._over = not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
-        """Return the JSON values of all ranks, in their order.
-
-        After a RankLostError a rank or a device is lost, and the step must be made again, with samples dealt anew.
-        """
+        """Return the values of all ranks, in their order; after a RankLostError the step must be made again."""
         if self.size == 1:
             return [value]
         return self._values({"value": value})
@@ -151,11 +148,7 @@ class Ranks(Member, Place):
         return range(start, start + counts[self.rank])
 
     def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
-        """Return the rows to add up: these of a single rank, else their sum over all ranks, equal bits on each.
-
-        `used` are parameters that this rank's samples have used; `leave`: it was asked to leave.  With equal shares of
-        2**k samples a rank has one node, and sends the least that an all-reduce can; else up to 2 * log2(samples).
-        """
+        """Return the rows to add up: these of a single rank, else their sum over all ranks, equal bits on each."""
         self.leaves = leave
         if self.size == 1:
             return nodes

@@ -254,10 +254,7 @@ class Replica:
         return inner.total()
 
     def gradients_of(self, stack: Stack, stream: int) -> Buffer:
-        """Return the row of one stack, uncaptured; other stacks exchange values with its layers.
-
-        So the loss is weighed before the backward pass.
-        """
+        """Return the row of one stack, uncaptured, weighed before the backward pass: others exchange values with it."""
         set_stream(self.backend, stream)
         weight = stack.weight
         self._gradients(self._here(stack.together), weight)

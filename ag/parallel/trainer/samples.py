@@ -286,10 +286,7 @@ def _has_axis(x: Array | Tensor) -> bool:
 
 
 def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:
-    """Return why the loss of a stack is not the mean of its samples' losses; None if it is, or cannot be compared.
-
-    `loss_of` gives losses of a model in eval mode; `half`: it computes in 16 bits.
-    """
+    """Return why a stack's loss, by `loss_of`, is not its samples' mean; None if it is, or cannot be compared."""
     count = len(stack.samples)
     if not all_alike(stack.samples):
         return None
