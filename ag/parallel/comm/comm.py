@@ -113,7 +113,7 @@ class Comm(ABC):
         """
         flat = [numbers("all_to_all", row).reshape(-1) for row in rows]
         kinds = sorted({f"{row.size} {row.dtype}" for row in flat})
-        told = [json.loads(text) for text in self._gate("all_to_all", json.dumps([len(rows), kinds]))]
+        told = self._told("all_to_all", [len(rows), kinds])
         known: dict[str, int] = {}
         for rank, (_, kinds) in enumerate(told):
             for kind in kinds:
@@ -127,9 +127,9 @@ class Comm(ABC):
     def all_gather(self, part: Array) -> Array:
         """Join the flat arrays of all ranks, which may differ in length."""
         flat = sent_array("all_gather", part).reshape(-1)
-        told = [text.split(maxsplit=1) for text in self._gate("all_gather", f"{flat.size} {flat.dtype}")]
+        told = self._told("all_gather", [flat.size, str(flat.dtype)])
         self._equal("all_gather", [kind for _, kind in told], "types")
-        ends = np.cumsum([0, *(int(size) for size, _ in told)])
+        ends = np.cumsum([0, *(size for size, _ in told)])
         whole = np.empty(ends[-1], flat.dtype)
         self._spread("all_gather", flat, [whole[a:b] for a, b in pairwise(ends)])
         return whole
@@ -138,7 +138,7 @@ class Comm(ABC):
         """Replace `array` by that of rank `root`."""
         check_rank("broadcast", root, self.size)
         flat = sent_array("broadcast", array, root != self.rank).reshape(-1)
-        told = [text.split(maxsplit=1) for text in self._gate("broadcast", f"{root} {array.shape} {array.dtype}")]
+        told = self._told("broadcast", [root, f"{array.shape} {array.dtype}"])
         self._equal("broadcast", [where for where, _ in told], "roots")
         self._equal("broadcast", [kind for _, kind in told], "shapes or types")
         if self.rank == root:
@@ -182,10 +182,14 @@ class Comm(ABC):
         np.copyto(places[self.rank], part)
         self._move(operation, {i: [part] for i in self._others()}, {i: [places[i]] for i in self._others()})
 
+    def _told(self, operation: str, value: Json) -> list[Json]:
+        """Return the values of all ranks, in their order."""
+        return [json.loads(text) for text in self._gate(operation, json.dumps(value))]
+
     def _alike(self, operation: str, array: Array) -> None:
         self._equal(operation, self._gate(operation, f"{array.shape} {array.dtype}"), "shapes and types")
 
-    def _equal(self, operation: str, values: Sequence[str], what: str) -> None:
+    def _equal(self, operation: str, values: Sequence[object], what: str) -> None:
         for rank, value in enumerate(values):
             if value != values[0]:
                 self._refuse(f"{operation}: rank 0 has {values[0]} and rank {rank} has {value}; the {what} must be "
@@ -261,9 +265,7 @@ def comm_of(world: object, who: str) -> Comm:
 
 def everyone(comm: Comm, value: Json) -> list[Json]:
     """Return the JSON values of all ranks, in their order."""
-    if comm.size == 1:
-        return [value]
-    return [json.loads(text) for text in comm._gate("everyone", json.dumps(value))]
+    return [value] if comm.size == 1 else comm._told("everyone", value)
 
 
 def check_rank(operation: str, rank: int, size: int) -> None:

@@ -196,10 +196,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class SharedCores:
-    """Limits the BLAS while CPU devices work at the same time: each takes all cores otherwise, and they are slower.
-
-    Ends when it is closed, or left as a context.  Devices that several name at once count once.
-    """
+    """Limits the BLAS until it is closed, while CPU devices work at the same time: each takes all cores otherwise."""
 
     def __init__(self, devices: Iterable[str]) -> None:
         with _lock:

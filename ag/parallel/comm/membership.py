@@ -8,12 +8,18 @@ the lowest rank.  Of five ranks cut into 0 1 | 2 3 4 the right side goes on; of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import combinations, zip_longest
+from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from types import TracebackType
 from typing import TypeVar
+
+import numpy as np
 
 from ag.errors import CommError, RankLostError
 from ag.log import log
@@ -25,57 +31,27 @@ M = TypeVar("M", bound="Member")
 _PROCESS = token_hex(8)  # with the process number, which processes in containers may share
 
 
-class Membership:
-    """The ranks that are left of a group."""
+class Progress:
+    """Begin of a place among ranks: how far the training is."""
 
-    def __init__(self, comm: Comm, who: str, least: int = 1) -> None:
-        self.comm = comm  # of the ranks that are left
-        self.old_ranks = list(range(comm.size))  # number of each rank before the last loss
-        self.who, self._least = who, least  # begin of log lines; with fewer ranks training ends
+    place = "before", 0  # before, in or after which step
 
-    def agreed(self, call: Callable[[Comm], T], where: str) -> T:
-        """Return the result of ``call(comm)`` if all ranks made the call; it must overwrite what a repeated call does.
-
-        If a rank was lost, the others get a RankLostError, with `comm` as their group; without a quorum, a CommError.
-        """
-        began = perf_counter()
-        lost: RankLostError | None = None
-        try:
-            found = call(self.comm)
-            if self.comm.commit(True):
-                return found
-        except RankLostError as error:
-            lost = error
-        before = self.comm
-        self.comm, self.old_ranks = before.survivors()
-        gone = [i for i in range(before.size) if i not in self.old_ranks]
-        named = ", ".join(f"rank {i} ({before.hosts[i]})" for i in gone) or "a connection"
-        left = ", ".join(map(str, self.old_ranks))
-        if not _has_quorum(self.old_ranks, before.size):
-            raise CommError(f"{named} was lost, and rank {left} alone may not go on, as the others may have gone on "
-                            f"without it; more than half of the {before.size} ranks must be left, or half of them with "
-                            f"rank 0.") from lost
-        if self.comm.size < self._least:
-            raise CommError(f"{named} was lost, and {self.comm.size} of {before.size} ranks are left; min_ranks is "
-                            f"{self._least}.") from lost
-        if self.comm.rank == 0:
-            log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self.who, named, where, left,
-                        before.size, perf_counter() - began)
-        raise RankLostError(f"{self.who}: {named} was lost {where}.", tuple(gone)) from lost
-
-    def part(self, stays: bool, where: str) -> None:
-        """Split into two groups, of the ranks that stay and of the others; as `agreed`."""
-        self.comm = self.agreed(lambda comm: comm.split(int(stays)), where)
+    @property
+    def where(self) -> str:
+        """Describe how far the training is, for messages."""
+        return f"{self.place[0]} step {self.place[1]}"
 
 
-class Member:
-    """A rank's place among those that train together; as a context it tells the others of an error."""
+class Member(Progress):
+    """A rank's place among those that are left of a group; as a context it tells the others of an error."""
 
+    who: str  # begin of messages
     advice: str  # ends the message where the ranks cannot go on
 
-    def __init__(self, members: Membership) -> None:
-        self._members = members
-        self.place = "before", 0  # before, in or after which step
+    def __init__(self, comm: Comm, least: int) -> None:
+        self.comm = comm  # of the ranks that are left
+        self.old_ranks = list(range(comm.size))  # number of each rank before the last loss
+        self._least = least  # with fewer ranks training ends
         self._over = False  # all ranks know that the training is over
 
     def __enter__(self: M) -> M:
@@ -96,17 +72,12 @@ class Member:
         self._over = True
 
     @property
-    def where(self) -> str:
-        """Describe how far the training is, for messages."""
-        return f"{self.place[0]} step {self.place[1]}"
-
-    @property
     def rank(self) -> int:
-        return self._members.comm.rank
+        return self.comm.rank
 
     @property
     def size(self) -> int:
-        return self._members.comm.size
+        return self.comm.size
 
     def _has_shrunk(self) -> bool:
         """Follow the group after a loss; return whether the remaining ranks go on."""
@@ -118,23 +89,68 @@ class Member:
 
     def _abort(self, error: BaseException) -> None:
         self._over = True
-        self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
+        self.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
 
     def _agreed(self, call: Callable[[Comm], T]) -> T:
-        """Return the result of a call of the communicator that all ranks have made.
-
-        After a RankLostError it must be made again.  Any other error ends the group, as the ranks' states may differ.
-        """
+        """Return the result of a call that all ranks made; any error but a RankLostError ends the group."""
         try:
-            return self._members.agreed(call, self.where)
+            return self._unless_lost(call)
         except BaseException as error:
             if isinstance(error, RankLostError) and self._has_shrunk():
                 raise
             self._abort(error)
             if isinstance(error, CommError):
-                raise CommError(f"{self._members.who}: the ranks cannot go on {self.where}: "
+                raise CommError(f"{self.who}: the ranks cannot go on {self.where}: "
                                 f"{str(error).rstrip('.')}; {self.advice}") from error
             raise
+
+    def _unless_lost(self, call: Callable[[Comm], T]) -> T:
+        """Return the result of a call that all ranks made, or raise a RankLostError on those that are left."""
+        began = perf_counter()
+        lost: RankLostError | None = None
+        try:
+            found = call(self.comm)
+            if self.comm.commit(True):
+                return found
+        except RankLostError as error:
+            lost = error
+        before = self.comm
+        self.comm, self.old_ranks = before.survivors()
+        gone = [i for i in range(before.size) if i not in self.old_ranks]
+        named = ", ".join(f"rank {i} ({before.hosts[i]})" for i in gone) or "a connection"
+        left = ", ".join(map(str, self.old_ranks))
+        if not _has_quorum(self.old_ranks, before.size):
+            raise CommError(f"{named} was lost, and rank {left} alone may not go on, as the others may have gone on "
+                            f"without it; more than half of the {before.size} ranks must be left, or half of them with "
+                            f"rank 0.") from lost
+        if self.size < self._least:
+            raise CommError(f"{named} was lost, and {self.size} of {before.size} ranks are left; min_ranks is "
+                            f"{self._least}.") from lost
+        if self.rank == 0:
+            log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self.who, named, self.where, left,
+                        before.size, perf_counter() - began)
+        raise RankLostError(f"{self.who}: {named} was lost {self.where}.", tuple(gone)) from lost
+
+    def _split(self, stays: bool) -> None:
+        """Split into two groups, of the ranks that stay and of the others; as `_unless_lost`."""
+        self.comm = self._unless_lost(lambda comm: comm.split(int(stays)))
+
+    def exchange(self, value: Json = None) -> list[Json]:
+        """Return the JSON values of all ranks, in their order."""
+        raise NotImplementedError(f"{type(self).__name__} does not define exchange()")
+
+    @contextmanager
+    def _file_of_first(self, path: Path) -> Iterator[Path | None]:
+        """Yield a file like that of rank 0, or None if it has none; all ranks call."""
+        content = np.fromfile(path, np.uint8) if self.rank == 0 and path.exists() else np.empty(0, np.uint8)
+        size, *_ = self.exchange(content.size)
+        content = content if self.rank == 0 else np.empty(size, np.uint8)
+        self._agreed(partial(Comm.broadcast, array=content))
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / path.name
+            if size and self.rank:
+                content.tofile(copy)
+            yield (copy if self.rank else path) if size else None
 
     def _compare(self, lists: Sequence[Json], advice: str) -> None:
         """Raise a CommError, on every rank, unless all ranks gave the same pairs of name and value."""
@@ -144,14 +160,14 @@ class Member:
                     self._over = True
                     what = (first or other)[0]
                     a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
-                    raise CommError(f"{self._members.who}: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
+                    raise CommError(f"{self.who}: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
 
     def _refuse_shared(self, places: Sequence[tuple[Json, Sequence[str]]], advice: str) -> None:
         """Raise a CommError, on every rank, if two ranks have a `shared_device`; `advice` ends the message."""
         if (shared := shared_device(places)) is not None:
             self._over = True
             a, b, device = shared
-            raise CommError(f"{self._members.who}: rank {a} and rank {b} are threads of one process and both use "
+            raise CommError(f"{self.who}: rank {a} and rank {b} are threads of one process and both use "
                             f"{device}; {advice}")
 
 

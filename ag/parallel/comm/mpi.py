@@ -283,7 +283,7 @@ class MpiComm(MpiMember):
         return array
 
     def split(self, color: int) -> Comm:
-        colors = [int(text) for text in self._gate("split", str(int(color)))]
+        colors = self._told("split", int(color))
         ranks = [i for i, other in enumerate(colors) if other == int(color)]
         part = None
         with suppress(Lost):
@@ -372,18 +372,14 @@ _groups = count()
 
 
 def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
-    """Return the group of all processes of one mpiexec; all of them make this call.
-
-    A rank that waits longer than `timeout` seconds gives up and names the others.  Lost ranks are noticed earlier; the
-    timeout is for slow ones, and must exceed the time of a step.
-    """
+    """Return the group of all processes of one mpiexec; a rank that waits longer than `timeout` seconds gives up."""
     if not timeout > 0:
         raise ValueError(f"mpi_comm: timeout is {timeout}; a positive number of seconds is required.")
     process = mpi_process()
     comm = MpiComm(process, process.duplicate(), f"{next(_groups)}", 0, range(process.size),
                    process.hosts or ["?"] * process.size, timeout)
     if not process.hosts:
-        hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
+        hosts = comm._told("mpi_comm", gethostname())
         if not comm.commit(True):  # from here on every remaining rank has the group
             raise comm._loss("mpi_comm")
         process.hosts = comm.hosts = tuple(hosts)

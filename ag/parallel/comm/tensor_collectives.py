@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import isfinite, prod
 
 import numpy as np
@@ -77,11 +78,8 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | 
                          f"they must be equal.")
     size = counts.pop() if counts else len(devices)
     sizes = [n for n in shard_sizes(size, [1.0] * len(devices)) if n > 0] or [0]
-    parts, start = [], 0
-    for device, n in zip(devices, sizes, strict=False):
-        parts.append(moved(cut(tensor, dim, slice(start, start + n)), device))
-        start += n
-    return parts
+    return [moved(cut(tensor, dim, slice(end - n, end)), device)
+            for device, n, end in zip(devices, sizes, accumulate(sizes), strict=False)]
 
 
 def sizes_along(value: Tree, dim: int) -> set[int]:
@@ -184,7 +182,7 @@ def _joined(values: list[Tree], device: str, dim: int, shares: list[float]) -> T
 
 
 def _one(tensors: list[Tensor], device: str, dim: int, shares: list[float]) -> Tensor:
-    here = on_device(tensors, device)
+    here: list[Tensor] = moved(tensors, device)
     if any(t.ndim != here[0].ndim for t in here):
         raise ShapeError(f"gather: the replicas returned tensors of shape {' and '.join(str(t.shape) for t in here)}; "
                          f"they must have as many axes.")
@@ -201,25 +199,13 @@ def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:
         if t.shape != tensors[0].shape:
             raise ShapeError(f"reduce: tensor 0 is {tensors[0].shape} and tensor {i} is {t.shape}; the shapes must be "
                              f"equal.")
-    return tree_sum(on_device(tensors, device), ag_add)
-
-
-def broadcast(tensor: Tensor, devices: Sequence[str]) -> list[Tensor]:
-    return [ag_to_device(tensor, device) for device in devices]
-
-
-def on_device(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
-    return [ag_to_device(t, device) for t in tensors]
+    return tree_sum([ag_to_device(t, device) for t in tensors], ag_add)
 
 
 def split(tensor: Tensor, sizes: Sequence[int], devices: Sequence[str], dim: int = -1) -> list[Tensor]:
     """Cut a tensor along an axis into parts of these sizes, each on its device."""
-    parts, start = [], 0
-    for n, device in zip(sizes, devices, strict=True):
-        key = (slice(None),) * (dim % tensor.ndim) + (slice(start, start + n),)
-        parts.append(ag_to_device(tensor[key], device))
-        start += n
-    return parts
+    return [ag_to_device(_cut(tensor, dim, slice(end - n, end)), device)
+            for n, end, device in zip(sizes, accumulate(sizes), devices, strict=True)]
 
 
 # ---------------------------------------------------------------------------------------------- averages of gradients

@@ -71,11 +71,7 @@ class TreeSum(Generic[V]):
 
 
 def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
-    """Share samples out in proportion to `weights`, by largest remainder, ties to the lower index.
-
-    7 samples by the weights 1, 1, 2 are 1.75, 1.75 and 3.5: the whole parts are 1, 1 and 3, and the first two get one
-    more.
-    """
+    """Share samples out in proportion to `weights`, by largest remainder, ties to the lower index."""
     return list(_shard_sizes(samples, tuple(weights)))
 
 
@@ -111,10 +107,7 @@ def _add(left: Array, right: Array, out: Array) -> None:
 
 
 def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
-    """Write the sum of the rows of all nodes, divided by `count`, to `out`; return whether it is finite.
-
-    All cores take part, each with a piece that fits its cache.  Rows are not written to, except for `out` itself.
-    """
+    """Write the sum of the rows of all nodes, divided by `count`, to `out`; return whether it is finite."""
     rows = [row for _, _, row in nodes]
     additions, partial_sums = _ONE_ROW if len(rows) == 1 else _additions(
         tuple([(start, samples) for start, samples, _ in nodes]))

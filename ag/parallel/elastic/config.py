@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
@@ -25,13 +25,31 @@ STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Layer]] = {
     "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),
     "pipeline": lambda stages, devices: Pipeline(stages, devices),
 }
-_CHOICES = {"strategy": tuple(STRATEGIES), "backend": BACKENDS, "gradient_sync": ("all_reduce",)}
 Node = Any  # of PyYAML, which has no type information
-
 _NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
-_WHOLE = re.compile("0|[1-9][0-9]{0,17}")  # others have zeros in front, which some take for octal numbers
-_LEAST = {"checkpoint_every": 1, "max_restarts": 0, "min_ranks": 1}
-_NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?")
+
+
+class _Kind(NamedTuple):
+    """Texts that a value may have, what is made of them, and how messages say so."""
+
+    pattern: str
+    made: Callable[[str], Any]
+    required: str
+
+
+def _one_of(*names: str) -> _Kind:
+    return _Kind("|".join(names), str, " or ".join(names))
+
+
+# Whole numbers with zeros in front are refused, as some take them for octal ones.
+_FROM_0 = _Kind("0|[1-9][0-9]{0,17}", int, "a whole number of at least 0")
+_FROM_1 = _Kind("[1-9][0-9]{0,17}", int, "a whole number of at least 1")
+_KINDS = {
+    "strategy": _one_of(*STRATEGIES), "backend": _one_of(*BACKENDS), "gradient_sync": _one_of("all_reduce"),
+    "checkpoint": _Kind(".+", str, "the name of a file, in quotes if it looks like something else"),
+    "checkpoint_every": _FROM_1, "max_restarts": _FROM_0, "min_ranks": _FROM_1,
+    "timeout": _Kind(r"(?=.*[1-9])(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?", float, "a number of seconds above 0"),
+}
 
 
 @dataclass(frozen=True)
@@ -191,33 +209,11 @@ class _Reader:
             return None
         if key == "devices":
             return self.devices(node)
-        if key == "checkpoint":
-            return self.path(key, node)
-        if key == "timeout":
-            return self.seconds(key, node)
-        return self.whole(key, node, _LEAST[key]) if key in _LEAST else self.choice(key, node)
-
-    def path(self, key: str, node: Node) -> str:
-        if node.id != "scalar" or not node.value or node.tag != _TEXT or not node.value.isprintable():
-            self.must(key, node, "the name of a file, in quotes if it looks like something else")
-        return str(node.value)
-
-    def whole(self, key: str, node: Node, least: int) -> int:
-        if node.id == "scalar" and _WHOLE.fullmatch(node.value) and int(node.value) >= least:
-            return int(node.value)
-        self.must(key, node, f"a whole number of at least {least}")
-        return least
-
-    def seconds(self, key: str, node: Node) -> float:
-        if node.id == "scalar" and _NUMBER.fullmatch(node.value) and float(node.value) > 0:
-            return float(node.value)
-        self.must(key, node, "a number of seconds above 0")
-        return 1.0
-
-    def choice(self, key: str, node: Node) -> str:
-        if node.id != "scalar" or node.value not in _CHOICES[key]:
-            self.must(key, node, f"{' or '.join(_CHOICES[key])}{_instead(node)}")
-        return str(node.value)
+        kind, text = _KINDS[key], node.value if node.id == "scalar" else ""
+        if re.fullmatch(kind.pattern, text) and (key != "checkpoint" or (node.tag == _TEXT and text.isprintable())):
+            return kind.made(text)
+        self.must(key, node, kind.required + (_instead(node) if kind.made is str else ""))
+        return text
 
     def devices(self, node: Node) -> tuple[str, ...]:
         if node.id != "sequence" or not node.value:

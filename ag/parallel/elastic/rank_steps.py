@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +26,7 @@ from ag.io.safetensors_file import elements_of
 from ag.nn.layer import Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
 from ag.parallel.comm.comm import Comm, Json, everyone
-from ag.parallel.comm.membership import Member, Membership, this_process
+from ag.parallel.comm.membership import Member, this_process
 from ag.parallel.comm.tensor_collectives import cut, sizes_along, syncgrads
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld
@@ -42,18 +41,16 @@ class OtherRankError(CommError):
 
 
 class RankSteps(Member):
-    """A rank's place among those that make steps together.
+    """A rank's place among those that make steps together; the communicator of `world` follows that of those left."""
 
-    The communicator of `world` follows: it is that of the ranks that are left.
-    """
-
+    who = "train_distributed"
     advice = "mend that and start again, with resume=True if there is a checkpoint."
 
     def __init__(self, world: DistributedWorld, model: Model) -> None:
         if any(isinstance(part, SyncBatchNorm) for part in objects_in(model)):
             raise ValueError(f"train_distributed: there are {world.size} ranks and the model has a SyncBatchNorm, "
                              f"which knows the replicas of one process; use ag_batch_norm, or one process.")
-        super().__init__(Membership(world.comm, "train_distributed", world.min_ranks))
+        super().__init__(world.comm, world.min_ranks)
         self._world, self._model = world, model
         self._dim = model.dim if isinstance(model, DataParallel) else -1
 
@@ -78,7 +75,7 @@ class RankSteps(Member):
                 return
 
     def _has_shrunk(self) -> bool:
-        self._world.join(self._members.comm)
+        self._world.join(self.comm)
         return True
 
     def _told(self, message: Mapping[str, Json],
@@ -96,7 +93,7 @@ class RankSteps(Member):
         faults = {rank: theirs for rank, theirs in enumerate(messages) if "fault" in theirs}
         if not faults:
             return [theirs["value"] for theirs in messages] if more is None else found
-        hosts, me = self._members.comm.hosts, self.rank
+        hosts, me = self.comm.hosts, self.rank
         ends = any(theirs["ends"] for theirs in faults.values())
         self._over |= ends
         if any(theirs["leaves"] for theirs in faults.values()) and not ends:
@@ -109,19 +106,15 @@ class RankSteps(Member):
         """Go on without ranks that have no devices any more."""
         while True:
             try:
-                self._members.part(stays, self.where)
+                self._split(stays)
                 break
             except RankLostError:
                 continue
-        self._world.join(self._members.comm)
+        self._world.join(self.comm)
         self._over |= not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
-        """Return the values of all ranks, in their order.
-
-        Raises RankLostError where a rank was lost and the others are a smaller group now.  Raises OtherRankError where
-        a device of another rank failed, and CommError where no call can be made any more.
-        """
+        """Return the values of all ranks, in their order; a RankLostError or OtherRankError lets this one go on."""
         return self._told({"value": value})
 
     # -------------------------------------------------------------------------------------- before the first step
@@ -150,24 +143,16 @@ class RankSteps(Member):
     @contextmanager
     def state(self, path: Path) -> Iterator[Path]:
         """Yield a file like that of rank 0, to load; all ranks call."""
-        content = np.fromfile(path, np.uint8) if self.rank == 0 and path.exists() else np.empty(0, np.uint8)
-        size, *_ = self.exchange(content.size)
-        if not size:
-            self.finish()
-            raise CheckpointError(f"train_distributed: rank 0 ({self._members.comm.hosts[0]}) has no checkpoint at "
-                                  f"{path}; name a file in a folder that all hosts share, and go on with resume=True.")
-        content = content if self.rank == 0 else np.empty(size, np.uint8)
-        self._agreed(partial(Comm.broadcast, array=content))
-        if isinstance(self._model, CompressedDataParallel):
-            counts = self.exchange(len(self._model.device_ids))
-            self._model.join(sum(counts[: self.rank]), sum(counts))
-        if self.rank == 0:
-            yield path
-        else:
-            with TemporaryDirectory() as folder:
-                copy = Path(folder) / path.name
-                content.tofile(copy)
-                yield copy
+        with self._file_of_first(path) as file:
+            if file is None:
+                self.finish()
+                raise CheckpointError(f"train_distributed: rank 0 ({self.comm.hosts[0]}) has no checkpoint at {path}; "
+                                      f"name a file in a folder that all hosts share, and go on with resume=True.")
+            if isinstance(self._model, CompressedDataParallel):
+                counts = self.exchange(len(self._model.device_ids))
+                self._model.join(sum(counts[: self.rank]), sum(counts))
+            yield file
+        if self.rank:
             stream = max(generator_snapshot()["streams"].values(), default=0)
             for device in self._world.devices:  # which rank 0 need not have: what was drawn there is not drawn again
                 set_stream(backend_of(device), stream)
@@ -185,11 +170,7 @@ class RankSteps(Member):
         return cut(batch, self._dim, slice(start, start + parts[self.rank]))
 
     def step(self, share: Tree, place: Sequence[int], batch: Tree, compute: Callable[[], Tensor]) -> float:
-        """Make a step of all ranks: leave the gradients of all samples with the parameters, return their mean loss.
-
-        `compute` adds the gradients of this rank's share and returns its mean loss; a share without samples is skipped.
-        The place in the data, and the batch unless it is None, must be equal on all ranks.
-        """
+        """Make a step of all ranks, of which `compute` makes this rank's share; return the mean loss of all samples."""
         samples = max(sizes_along(share, self._dim), default=0)
         told = self.exchange([samples, [*place, _digest(batch)]])
         for rank, (_, theirs) in enumerate(told):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from inspect import signature
 from itertools import islice
 from math import isfinite
@@ -172,17 +173,22 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
                 saved.recover(error)
 
 
+@dataclass(eq=False)
 class _Loop:
     """The training loop, and its place in the data; without a checkpoint."""
 
-    def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
-                 loss_fn: LossFn | None, optimizer: Optimizer, epochs: int) -> None:
-        self.model, self.data, self.world, self.loss_fn = model, data, world, loss_fn
-        self.optimizer, self.epochs = optimizer, epochs
+    model: Any
+    data: Iterable[Tree]
+    world: DistributedWorld
+    loss_fn: LossFn | None
+    optimizer: Optimizer
+    epochs: int
+
+    def __post_init__(self) -> None:
         self.epoch = self.batch = 0  # epochs done, and batches done of the next one
         self.losses: list[float] = []
-        self.ranks = RankSteps(world, model) if world.size > 1 else None
-        self._loader: Any = data if isinstance(data, Stateful) else None  # on several ranks, this one's share
+        self.ranks = RankSteps(self.world, self.model) if self.world.size > 1 else None
+        self._loader: Any = self.data if isinstance(self.data, Stateful) else None  # on several ranks, this one's share
 
     def begin(self) -> None:
         """Let all ranks begin alike."""
@@ -271,25 +277,28 @@ class _Loop:
         """Save, where there is a checkpoint."""
 
 
+@dataclass(eq=False)
 class _SavedLoop(_Loop):
     """A training loop with a checkpoint to go back to."""
 
-    def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
-                 loss_fn: LossFn | None, optimizer: Optimizer, epochs: int, path: Path,
-                 every: int | None, restarts: int, resume: bool) -> None:
-        super().__init__(model, data, world, loss_fn, optimizer, epochs)
-        self._path, self._every, self._restarts, self._resume = path, every, restarts, resume
+    path: Path
+    every: int | None
+    restarts: int
+    resume: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._saved = 0  # the step of the checkpoint
         self._failed = False  # whether to load the checkpoint first
 
     def begin(self) -> None:
         """Load the checkpoint that is there, or write a first one."""
         if self.ranks is not None:
-            self._meet(("checkpoint_every", self._every), ("max_restarts", self._restarts), ("resume", self._resume))
+            self._meet(("checkpoint_every", self.every), ("max_restarts", self.restarts), ("resume", self.resume))
         goes_on = False
         if self._is_first():
-            check_writable(self._path, "train_distributed")
-            goes_on = self._resume and self._path.exists()
+            check_writable(self.path, "train_distributed")
+            goes_on = self.resume and self.path.exists()
             if not goes_on:
                 self._write()
         if self.ranks is not None or goes_on:
@@ -304,11 +313,11 @@ class _SavedLoop(_Loop):
         return super().run()
 
     def after_step(self) -> None:
-        if self._every is not None and len(self.losses) % self._every == 0:
+        if self.every is not None and len(self.losses) % self.every == 0:
             self._save()
 
     def after_epoch(self) -> None:
-        if self._every is None or self.epoch == self.epochs:
+        if self.every is None or self.epoch == self.epochs:
             self._save()
 
     def _save(self) -> None:
@@ -320,27 +329,27 @@ class _SavedLoop(_Loop):
 
     def _write(self) -> None:
         extra = {"epoch": self.epoch, "batch": self.batch, "losses": self.losses}
-        ag_save_checkpoint(self._path, self.model, self.optimizer, dataloader=self._loader, step=len(self.losses),
+        ag_save_checkpoint(self.path, self.model, self.optimizer, dataloader=self._loader, step=len(self.losses),
                            extra=extra)
 
     def _load(self) -> None:
-        with nullcontext(self._path) if self.ranks is None else self.ranks.state(self._path) as path:
+        with nullcontext(self.path) if self.ranks is None else self.ranks.state(self.path) as path:
             checkpoint = ag_load_checkpoint(path, self.model, self.optimizer, dataloader=self._loader)
         extra = checkpoint.extra if isinstance(checkpoint.extra, dict) else {}
         losses = extra.get("losses")
         if not (counts(extra.get("epoch"), extra.get("batch"), least=0) and isinstance(losses, list)
                 and all(type(x) is float for x in losses) and len(losses) == checkpoint.step):
-            raise CheckpointError(f"train_distributed: {self._path} lacks the epoch, batch and losses of a checkpoint "
+            raise CheckpointError(f"train_distributed: {self.path} lacks the epoch, batch and losses of a checkpoint "
                                   f"of train_distributed, or has others than numbers; name another file.")
         if self._failed and self.ranks is not None:
             known = min(len(losses), len(self.losses))
             if not np.array_equal(losses[:known], self.losses[:known]):
-                raise CheckpointError(f"train_distributed: {self._path} on host {self.world.host} is of another job; "
+                raise CheckpointError(f"train_distributed: {self.path} on host {self.world.host} is of another job; "
                                       f"name a file in a folder that all hosts share.")
         self.epoch, self.batch, self.losses = extra["epoch"], extra["batch"], losses
         self._saved, self._failed = checkpoint.step, False
         if self.ranks is not None:
-            self._restarts = min(self.ranks.exchange(self._restarts))  # a rank may have seen two losses as one
+            self.restarts = min(self.ranks.exchange(self.restarts))  # a rank may have seen two losses as one
 
     def recover(self, error: DeviceError | CommError) -> None:
         """Prepare `run` to go on from the checkpoint on devices that work, or raise."""
@@ -357,15 +366,15 @@ class _SavedLoop(_Loop):
             self.ranks.tell(what, ends=False, leaves=not is_left)
         if told and not failed:
             what = "a rank was lost" if isinstance(error, RankLostError) else "another rank failed"
-        advice = f"mend what failed and go on from {self._path} with resume=True"
+        advice = f"mend what failed and go on from {self.path} with resume=True"
         if not is_left:
             raise DeviceError(f"train_distributed: {what} in step {step} and no device is left; {advice}.") from error
-        if not self._restarts:
+        if not self.restarts:
             if self.ranks is not None:
                 self.ranks.finish()
             raise DeviceError(f"train_distributed: {what} in step {step} and max_restarts are used up; {advice}."
                               ) from error
-        self._restarts -= 1
+        self.restarts -= 1
         if failed:
             instead = _substitutes(before, failed)
             self.world.devices = tuple(instead.get(device, device) for device in before)

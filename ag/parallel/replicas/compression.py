@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -103,15 +104,15 @@ def sums(parts: Iterable[Array], sizes: Mapping[int, int]) -> dict[int, Array]:
     """Add up all messages of each parameter, in their order; `sizes` are those of the parameters."""
     total: dict[int, Array] = {}
     for content in parts:
-        at = 0
-        while at < content.size:
-            number, kind, whole, count = np.frombuffer(content[at : at + 16].tobytes(), _INDEX).tolist()
-            at += 16
+        file = BytesIO(content.tobytes())
+
+        def read(count: int, dtype: np.dtype[Any] = _INDEX, file: BytesIO = file) -> Array:
+            return np.frombuffer(file.read(count * dtype.itemsize), dtype)
+
+        while (head := read(4)).size:
+            number, kind, whole, count = head.tolist()
             dtype, wire = list(_TYPES.items())[kind]
-            values = np.frombuffer(content[at : at + count * dtype.itemsize].tobytes(), dtype)
-            at += values.nbytes
-            places = None if whole else np.frombuffer(content[at : at + 4 * count].tobytes(), _INDEX)
-            at += 0 if places is None else places.nbytes
+            values, places = read(count, dtype), None if whole else read(count)
             arrived = unpack(Message(values, places), sizes[number], wire)
             with np.errstate(all="ignore"):
                 total[number] = total[number] + arrived if number in total else arrived

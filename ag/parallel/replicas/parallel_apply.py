@@ -28,11 +28,15 @@ from ag.errors import CaptureError, CommError
 from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
-from ag.parallel.comm.device_threads import SharedCores
-from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
+from ag.parallel.comm.device_threads import FollowingError, SharedCores
+from ag.parallel.comm.threads import TIMEOUT, Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
 
 __all__ = ["parallel_apply", "replicate"]
+
+M = TypeVar("M", bound=Model)
+T = TypeVar("T")
+
 
 def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree],
                    kwargs: Sequence[Mapping[str, Tree]] | None = None,
@@ -81,74 +85,49 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     if not len(models) == len(inputs) == len(named) == len(places):
         raise ValueError(f"parallel_apply: there are {len(models)} models, {len(inputs)} inputs, {len(named)} kwargs "
                          f"and {len(places)} devices; the numbers must be equal.")
-    args = [x if isinstance(x, tuple) else (x,) for x in inputs]
-    calls = [_Call(i, *parts) for i, parts in enumerate(zip(models, args, named, places, strict=True))]
+    calls = [partial(_called, where[0], model, x if isinstance(x, tuple) else (x,), keys)
+             for where, model, x, keys in zip(places, models, inputs, named, strict=True)]
     if len(calls) > 1 and recording_here() is not None:
         raise CaptureError(f"parallel_apply: {len(calls)} models run in threads inside a captured step, whose replay "
                            f"would not run them; call the step uncaptured, or capture a step per replica.")
-    if len(calls) == 1:
-        calls[0].run()
-    elif calls:
-        _run_together(calls)
-    failed = [call for call in calls if call.error is not None]
-    for call in sorted(failed, key=lambda call: call.follows):  # replicas that only waited come last
-        raise CommError(f"parallel_apply: replica {call.rank} on {call.device} failed with "
-                        f"{type(call.error).__name__}: {call.error}") from call.error
-    return [call.result for call in calls]
+    outcomes = _made_together(calls, places) if len(calls) > 1 else [_outcome(call) for call in calls]
+    failed = [(i, error) for i, (_, error) in enumerate(outcomes) if error is not None]
+    for i, error in sorted(failed, key=lambda pair: isinstance(pair[1], FollowingError)):
+        cause = error.__cause__ if isinstance(error, FollowingError) else error
+        raise CommError(f"parallel_apply: replica {i} on {places[i][0]} failed with "
+                        f"{type(cause).__name__}: {cause}") from cause
+    return [result for result, _ in outcomes]
 
 
-class _Call:
-    """One replica's call and its result."""
-
-    def __init__(self, rank: int, model: Callable[..., Tree], args: tuple[Tree, ...], kwargs: Mapping[str, Tree],
-                 devices: Sequence[str]) -> None:
-        self.rank, self.device, self.devices = rank, devices[0], devices
-        self._model, self._args, self._kwargs = model, args, kwargs
-        self.result: Tree = None
-        self.error: Exception | None = None
-        self.follows = False  # the error was caused by another replica's failure
-
-    def run(self) -> None:
-        try:
-            with ag_device(self.device):
-                self.result = self._model(*self._args, **self._kwargs)
-        except Exception as error:  # noqa: BLE001 - parallel_apply raises it with the replica's name
-            self.error = error
+def _called(device: str, model: Callable[..., Tree], args: tuple[Tree, ...], kwargs: Mapping[str, Tree]) -> Tree:
+    with ag_device(device):
+        return model(*args, **kwargs)
 
 
-def _run_together(calls: Sequence[_Call]) -> None:
+def _outcome(call: Callable[[], Tree]) -> tuple[Tree, Exception | None]:
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001 - parallel_apply raises it with the replica's name
+        return None, error
+
+
+def _made_together(calls: Sequence[Callable[[], Tree]],
+                   places: Sequence[list[str]]) -> list[tuple[Tree, Exception | None]]:
     """Make each call in a thread; calls that share a device take turns."""
-    comms = thread_comms(len(calls))
-    queues = _queues([call.devices for call in calls])
-    turns = [Turns(queues.count(queue)) for queue in range(max(queues) + 1)]
-
-    def work(call: _Call, comm: ThreadComm) -> None:
-        queue = queues[call.rank]
-        place, mine = queues[: call.rank].count(queue), turns[queue]
-        group = ReplicaGroup(comm, mine, place)
-        set_group(group)
-        mine.wait(place)
-        try:
-            call.run()
-            if call.error is not None:
-                call.follows = comm.is_ended()
-                comm.abort(f"replica {call.rank} on {call.device} failed")
-        finally:
-            group.end()
-
-    busy = {call.device for call in calls if not backend_of(call.device).asynchronous}
-    shared = partial(share_cores, len(turns))
+    queues = _queues(places)
+    busy = {where[0] for where in places if not backend_of(where[0]).asynchronous}
+    shared = partial(share_cores, len({*queues}))
     with SharedCores(busy), ThreadPoolExecutor(len(calls), initializer=shared) as pool:
-        futures = [pool.submit(copy_context().run, work, call, comm) for call, comm in zip(calls, comms, strict=True)]
-    for future in futures:
-        future.result()
+        futures = []
+        for call, where, turn in zip(calls, places, turns_of(queues), strict=True):
+            group = ReplicaGroup(*turn)
+            run = partial(group.run, call, f"replica {group.rank} on {where[0]}")
+            futures.append(pool.submit(copy_context().run, _outcome, run))
+    return [future.result() for future in futures]
 
 
 def _queues(devices: Sequence[Sequence[str]]) -> list[int]:
-    """Return the queue of each call: calls that share a device, directly or by a third call, share a queue.
-
-    Calls on {a}, {b}, {b, c}, {c} are in the queues 0, 1, 1, 1.
-    """
+    """Return the queue of each call: calls that share a device, directly or by a third call, share a queue."""
     queues: list[set[str]] = []
     for used in devices:
         touched = [queue for queue in queues if queue & set(used)]
@@ -187,6 +166,13 @@ class Turns:
             self._changed.notify_all()
 
 
+def turns_of(queues: Sequence[object], timeout: float = TIMEOUT) -> list[tuple[ThreadComm, Turns, int]]:
+    """Return what the `ReplicaGroup` of each call is made of; those in one queue take turns."""
+    turns = {queue: Turns(queues.count(queue)) for queue in queues}
+    return [(comm, turns[queue], queues[:i].count(queue))
+            for i, (comm, queue) in enumerate(zip(thread_comms(len(queues), timeout), queues, strict=True))]
+
+
 class ReplicaGroup:
     """A replica's place among those that run with it; `turns` and `place` are those on its device."""
 
@@ -195,15 +181,24 @@ class ReplicaGroup:
         self._comm, self._turns, self._place = comm, turns, place
         self._has_ended = False
 
-    def end(self) -> None:
-        self._has_ended = True
-        self._turns.pass_on(self._place, last=True)
+    def run(self, call: Callable[[], T], what: str) -> T:
+        """Make the replica's call in its turn; an error for want of another replica is a FollowingError."""
+        set_group(self)
+        self._turns.wait(self._place)
+        try:
+            return call()
+        except BaseException as error:
+            follows = self._comm.is_ended()
+            self._comm.abort(f"{what} failed")
+            if follows and isinstance(error, CommError):
+                raise FollowingError(str(error)) from error
+            raise
+        finally:
+            self._has_ended = True
+            self._turns.pass_on(self._place, last=True)
 
     def exchange(self, value: object, combine: Combine = list) -> list[Any]:
-        """Return what `combine` makes of the values of all replicas, in their order; one thread computes it.
-
-        Every replica must make the same calls.
-        """
+        """Return what `combine` makes, in one thread, of the values of all replicas, which all make this call."""
         if self._has_ended:
             raise CommError(f"ag_checkpoint: the layer needs values of all {self.size} replicas, which have ended when "
                             f"backward computes it again; leave SyncBatchNorm out of ag_checkpoint.")
@@ -220,10 +215,7 @@ class ReplicaGroup:
 
 
 def _totals(parts_and_devices: list[tuple[Tensor | None, str]]) -> list[Tensor]:
-    """Copy the sum of all replicas' parts to each replica's device.
-
-    One thread makes all copies: `backward` adds up gradients in their order, which must not depend on timing.
-    """
+    """Copy the sum of all parts to each replica's device, in one thread: `backward` follows the order of the copies."""
     parts = [part for part, _ in parts_and_devices if part is not None]
     total = tree_sum((ag_to_device(part, parts[0].device) for part in parts), ag_add)
     return [copy_for_replica(total, device) for _, device in parts_and_devices]
@@ -236,8 +228,6 @@ set_group = _current.set
 
 # ---------------------------------------------------------------------------------------------- copies of a model
 
-
-M = TypeVar("M", bound=Model)
 CopyOf = Callable[[int, Tensor, str], Tensor]  # (replica, parameter, device) -> its copy there
 
 
@@ -285,10 +275,7 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
 
 
 def copy_for_replica(x: Tensor, device: str) -> Tensor:
-    """Copy a tensor to a replica's device; it gets a new node even if it is there already.
-
-    So `backward` adds up the replicas' gradients in the order of the copies, wherever they are.
-    """
+    """Copy a tensor to a replica's device; always with a new node, so that `backward` follows the copies' order."""
     if x.device != device or not (is_recording() and x.requires_grad):
         return ag_to_device(x, device)
     if (here := current()) is not None:

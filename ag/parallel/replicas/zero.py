@@ -440,10 +440,7 @@ def _scatter_vjp(run: Run, g: Buffer, saved: tuple[ShardedParameter, list[str]],
 
 
 def shard_parameters(params: Mapping[str, Tensor], devices: Sequence[str]) -> list[ShardedParameter]:
-    """Cut parameters so that every device has an equal stretch of all, each padded to 16 bytes.
-
-    Of W with 6 floats and b with 3, one device has W[0:4], the other W[4:6] and b.
-    """
+    """Cut parameters so that every device has an equal stretch of all, each padded to 16 bytes."""
     starts, end = flat_layout({name: p.buffer.nbytes for name, p in params.items()}, ALIGN)
     cuts = [end // ALIGN * i // len(devices) * ALIGN for i in range(len(devices) + 1)]
     sharded = []

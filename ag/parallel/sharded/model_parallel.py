@@ -159,10 +159,7 @@ class LayerNeed:
 
 
 def measured(layers: Sequence[Layer], sample: Tree, copies: int) -> list[LayerNeed]:
-    """Return what each layer needs for training: `copies` of each parameter, and the activations of `sample`.
-
-    The sample is passed through the model, which must be on the CPU; without one only parameters count.
-    """
+    """Return what layers on the CPU need: `copies` of each parameter, and the activations of `sample`, if given."""
     states = [sum(t.buffer.nbytes * (copies if t.requires_grad else 1) for t in state_of(layer).values())
               for layer in layers]
     if sample is None:

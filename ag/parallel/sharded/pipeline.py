@@ -227,20 +227,14 @@ Table = list[list[Work | None]]  # per tick, per stage
 
 
 def gpipe(stages: int, micros: int) -> Orders:
-    """All forward passes, then all backward passes, the last micro-batch first.
-
-    A stage holds the results of every micro-batch.
-    """
+    """All forward passes, then all backward passes, the last micro-batch first; a stage holds all results."""
     forward = [Work(False, m) for m in range(micros)]
     backward = [Work(True, m) for m in reversed(range(micros))]
     return [forward + backward for _ in range(stages)]
 
 
 def one_forward_one_backward(stages: int, micros: int) -> Orders:
-    """As few forward passes ahead as keep every stage busy, then one backward, one forward, and so on (1F1B).
-
-    A stage holds the results of at most as many micro-batches as there are stages behind it and itself.
-    """
+    """As few forward passes ahead as keep every stage busy, then one backward, one forward, and so on (1F1B)."""
     orders = []
     for stage in range(stages):
         ahead = min(micros, stages - stage)

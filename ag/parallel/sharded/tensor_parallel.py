@@ -27,7 +27,7 @@ from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import ag_matmul
-from ag.parallel.comm.tensor_collectives import broadcast, on_device, reduce, split
+from ag.parallel.comm.tensor_collectives import moved, reduce, split
 from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
@@ -39,8 +39,8 @@ class _ParallelLinear(Layer):
     settings: tuple[str, ...] = ("in_features", "out_features", "devices", "activation", "bias", "weights")
     _axis: int  # of the weight that is cut
 
-    def _start(self, in_features: int, out_features: int, devices: Sequence[str], activation: str | None, bias: bool,
-               weights: Sequence[float] | None) -> None:
+    def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: str | None = None,
+                 bias: bool = True, weights: Sequence[float] | None = None) -> None:
         name = type(self).__name__
         if not counts(in_features, out_features):
             raise ValueError(f"{name}: in_features is {in_features!r} and out_features is {out_features!r}; both must "
@@ -68,9 +68,12 @@ class _ParallelLinear(Layer):
         self.devices = tuple(instead.get(name, name) for name in self.devices)
 
     def _set_weight(self, whole: Array) -> None:
-        ends = np.cumsum(self.sizes)[:-1]
-        self.W = [ag_param(np.ascontiguousarray(part), device=device)
-                  for part, device in zip(np.split(whole, ends, self._axis), self.devices, strict=True)]
+        self.W = self._dealt(whole, self._axis)
+
+    def _dealt(self, whole: Array, axis: int) -> list[Tensor]:
+        parts = np.split(whole, np.cumsum(self.sizes)[:-1], axis)
+        return [ag_param(np.ascontiguousarray(part), device=device)
+                for part, device in zip(parts, self.devices, strict=True)]
 
     @classmethod
     def from_linear(cls, linear: Any, devices: Sequence[str], weights: Sequence[float] | None = None) -> Any:
@@ -153,21 +156,21 @@ class ColumnParallelLinear(_ParallelLinear):
             raise ValueError(f"ColumnParallelLinear: {activation} needs all features of a sample; "
                              f"apply ag_{activation} to the gathered result.")
         self.gather_output = bool(gather_output)
-        self._start(in_features, out_features, devices, activation, bias, weights)
+        super().__init__(in_features, out_features, devices, activation, bias, weights)
 
     def _set_bias(self, whole: Array) -> None:
-        self.b = [ag_param(part, device=device)
-                  for part, device in zip(np.split(whole, np.cumsum(self.sizes)[:-1]), self.devices, strict=True)]
+        self.b = self._dealt(whole, 0)
 
     def forward(self, x: TensorLike) -> Any:
         """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...), or its parts."""
         parts = []
-        for i, here in enumerate(broadcast(self._checked(x), self.places())):
-            y = ag_matmul(self.W[i], here)
+        x = self._checked(x)
+        for i, w in enumerate(self.W):
+            y = ag_matmul(w, ag_to_device(x, w.device))
             if self.bias:
                 y = ag_add(y, _column(self.b[i], y))
             parts.append(y if self._activate is None else self._activate(y))
-        return ag_concat(on_device(parts, parts[0].device), 0) if self.gather_output else parts
+        return ag_concat(moved(parts, parts[0].device), 0) if self.gather_output else parts
 
 
 class RowParallelLinear(_ParallelLinear):
@@ -210,10 +213,6 @@ class RowParallelLinear(_ParallelLinear):
     """
 
     _axis = 1
-
-    def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: str | None = None,
-                 bias: bool = True, weights: Sequence[float] | None = None) -> None:
-        self._start(in_features, out_features, devices, activation, bias, weights)
 
     def _set_bias(self, whole: Array) -> None:
         self.b = ag_param(whole, device=self.devices[0])

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field, fields
 from operator import is_
 from threading import current_thread, main_thread
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError
+from ag.io.checkpoint import Stateful as Stateful
 from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
+from ag.parallel.comm.membership import Progress
 from ag.parallel.comm.tree_reduction import Node
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
@@ -29,22 +31,12 @@ from ag.parallel.trainer.replica import Replica
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """A callback whose state is part of checkpoints."""
-
-    def state_dict(self) -> Mapping[str, Array | Json]: ...
-
-    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None: ...
-
-
-class Place:
+class Place(Progress):
     """A rank's place among those that train together; this one is that of the only rank."""
 
     host = "cpu"  # device of the optimizer, which no other rank of the process uses
 
     def __init__(self) -> None:
-        self.place = "before", 0  # before, in or after which step
         self.begun = False  # the first step has begun: the others go on if a rank is lost
         self.leaves = False  # a rank was asked to leave: all of them leave after the same step
         self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
@@ -57,11 +49,6 @@ class Place:
     @property
     def size(self) -> int:
         return 1
-
-    @property
-    def where(self) -> str:
-        """Describe how far the training is, for messages."""
-        return f"{self.place[0]} step {self.place[1]}"
 
     @property
     def replicas(self) -> int:
@@ -114,10 +101,7 @@ class Place:
 
 
 class Endings:
-    """A context in which Ctrl-C waits while a step ends.
-
-    The signal handler is replaced once per job, which takes as long as a small step; `renew` replaces a later one.
-    """
+    """A context in which Ctrl-C waits while a step ends; `renew` replaces a handler that the program has set since."""
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], object] | None = None
@@ -186,13 +170,13 @@ class Observed:
         """Give settings that the callback has changed on some models to all; conflicts raise a CommError."""
         changes: dict[tuple[object, ...], dict[int, object]] = {}
         for owner, parts in enumerate(self._parts):
-            for x, above, key, before in parts:
+            for x, path, before in parts:
                 now = _items(x)
                 if len(now) == len(before) and all(map(is_, now.values(), before.values())):
                     continue
                 for name, value in now.items():
                     if _is_setting(value) and not _same(value, before.get(name, getattr(type(x), str(name), _ABSENT))):
-                        changes.setdefault((*_place(parts, above, key), name), {})[owner] = value
+                        changes.setdefault((*path, name), {})[owner] = value
         for place, values in changes.items():
             if len(values) < len(self._replicas):  # otherwise the callback has set all models
                 self._spread(place, values)
@@ -255,8 +239,8 @@ _ABSENT = object()
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
 _PLAIN_TYPES = frozenset(_PLAIN)
 
-# An object in a model that holds others: the object, the number of its owner, its name there, and what it held.
-_Part = tuple[object, int, object, dict[object, object]]
+# An object in a model that holds others: the object, the names that lead to it, and what it held.
+_Part = tuple[object, tuple[object, ...], dict[object, object]]
 
 
 def _items(x: object) -> Mapping[object, object]:
@@ -272,20 +256,15 @@ def _parts(model: object) -> list[_Part]:
     """List a model and every object in it that holds something, each once."""
     found: list[_Part] = []
     seen = set[int]()
-    left: list[tuple[object, int, object]] = [(model, -1, "")]
+    left: list[tuple[object, tuple[object, ...]]] = [(model, ())]
     while left:
-        x, above, key = left.pop()
+        x, path = left.pop()
         if id(x) not in seen:
             seen.add(id(x))
             held = dict(_items(x))
-            left += [(part, len(found), name) for name, part in held.items() if type(part) not in _PLAIN_TYPES]
-            found.append((x, above, key, held))
+            left += [(part, (*path, name)) for name, part in held.items() if type(part) not in _PLAIN_TYPES]
+            found.append((x, path, held))
     return found
-
-
-def _place(parts: Sequence[_Part], above: int, key: object) -> tuple[object, ...]:
-    """Return the names that lead from a model to a part of it."""
-    return () if above < 0 else (*_place(parts, *parts[above][1:3]), key)
 
 
 def _is_setting(value: object) -> bool:

@@ -23,7 +23,7 @@ from ag.parallel.comm.comm import Json
 
 _FORMAT = "ag-dp-train-1"
 _WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."
-_LISTS = ("rates", "schedules")
+_HEADER = ("step", "seed", "draws", "seen", "dealt", "rates", "schedules", "made")  # what is no array
 
 
 class Dealt(NamedTuple):
@@ -32,7 +32,7 @@ class Dealt(NamedTuple):
     batch: int  # samples per step
     stack: int = 1  # samples that are passed at once
     shuffle: bool = False  # every pass has a new order
-    samples: int = 0  # in the data; 0 in files of earlier versions
+    samples: int = 0  # in the data
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,15 @@ class DPState:
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     """Write a checkpoint; an older one remains until the new one is complete."""
+    told = {name: x for name, x in state.callback.items() if not isinstance(x, np.ndarray)}
     arrays = {"losses": np.ascontiguousarray(state.losses)}
-    arrays |= {_WEIGHT + name: array for name, array in state.weights.items()}
-    arrays |= {_BUFFER + name: array for name, array in state.buffers.items()}
-    for i, optimizer in enumerate(state.optimizers):
-        arrays |= {_optimizer(i) + name: array for name, array in optimizer.items()}
-    arrays |= {_CALLBACK + name: np.ascontiguousarray(x) for name, x in state.callback.items()
-               if isinstance(x, np.ndarray)}
-    header = {name: str(getattr(state, name)) for name in ("step", "seed", "draws", "seen")}
-    header["callback"] = to_json({name: x for name, x in state.callback.items() if not isinstance(x, np.ndarray)},
-                                 "the state of the callback", "dp_train")
-    header["made"] = json.dumps(dict(state.made))
-    header |= {name: str(int(number)) for name, number in state.dealt._asdict().items()}
-    header |= {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _LISTS}
+    parts = [(_WEIGHT, state.weights), (_BUFFER, state.buffers),
+             (_CALLBACK, {name: np.ascontiguousarray(x) for name, x in state.callback.items() if name not in told}),
+             *((_optimizer(i), optimizer) for i, optimizer in enumerate(state.optimizers))]
+    for prefix, part in parts:
+        arrays |= {prefix + name: array for name, array in part.items()}
+    header = {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _HEADER}
+    header["callback"] = to_json(told, "the state of the callback", "dp_train")
     write_file(path, arrays, {"format": _FORMAT, **header})
 
 
@@ -99,23 +95,15 @@ def _optimizer(i: int) -> str:
 
 
 def load_state(path: str | os.PathLike[str]) -> DPState | None:
-    """Return the checkpoint, or None if there is no file; a CheckpointError refuses damaged and foreign files.
-
-    Files of earlier versions lack buffers, rates, schedules and callback; they passed samples one by one, in order.
-    """
+    """Return the checkpoint, or None if there is no file; a CheckpointError refuses damaged and foreign files."""
     if not Path(path).exists():
         return None
     header, arrays = read_file(path, _FORMAT, "dp_train")
     try:
-        numbers: dict[str, Any] = {name: int(header[name]) for name in ("step", "seed", "draws")}
-        numbers["dealt"] = Dealt(int(header["batch"]), int(header.get("stack", 1)),
-                                 bool(int(header.get("shuffle", 0))), int(header.get("samples", 0)))
-        numbers |= {name: list(json.loads(header.get(name, "[]"))) for name in _LISTS}
-        numbers["seen"] = int(header.get("seen", numbers["step"]))
-        numbers["made"] = dict(json.loads(header.get("made", "{}")))
-        told = dict(json.loads(header.get("callback", "{}")))
-        losses = arrays.pop("losses")
-        _check(losses=losses, **numbers)
+        read: dict[str, Any] = {name: json.loads(header[name]) for name in (*_HEADER, "callback")}
+        read["dealt"] = Dealt(*read["dealt"])
+        read["losses"] = arrays.pop("losses")
+        _check(**read)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"dp_train: {os.fspath(path)} has no readable header ({error!s:.200}); the file is "
                               f"not a complete checkpoint.") from error
@@ -126,17 +114,22 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
     optimizers = [part(_optimizer(0))]
     while more := part(_optimizer(len(optimizers))):
         optimizers.append(more)
-    return DPState(**numbers, losses=losses, weights=part(_WEIGHT), buffers=part(_BUFFER),
-                   optimizers=optimizers, callback={**told, **part(_CALLBACK)})
+    read["callback"] |= part(_CALLBACK)
+    return DPState(**read, weights=part(_WEIGHT), buffers=part(_BUFFER), optimizers=optimizers)
 
 
-def _check(step: int, seed: int, draws: int, dealt: Dealt, seen: int, rates: list[object], losses: Array,
-           **_: object) -> None:
-    if not (0 <= step < 1 << 62 and 0 <= seed < 1 << 64 and 0 <= draws < 1 << 62 and 0 <= step - seen <= 1):
-        raise ValueError(f"step {step}, seen {seen}, seed {seed}, draws {draws}")
-    if not (1 <= dealt.stack <= 1 << 62 and 1 <= dealt.batch <= 1 << 62 and 0 <= dealt.samples < 1 << 63):
-        raise ValueError(f"batch {dealt.batch}, stack {dealt.stack}, samples {dealt.samples}")
+def _check(step: int, seed: int, draws: int, seen: int, dealt: Dealt, rates: list[object], schedules: object,
+           made: object, callback: object, losses: Array) -> None:
+    ranges = {"step": (step, 0, 1 << 62), "seed": (seed, 0, 1 << 64), "draws": (draws, 0, 1 << 62),
+              "seen": (seen, step - 1, step + 1), "batch": (dealt.batch, 1, 1 << 62),
+              "stack": (dealt.stack, 1, 1 << 62), "samples": (dealt.samples, 1, 1 << 63),
+              "shuffle": (int(dealt.shuffle), 0, 2)}
+    for name, (number, least, end) in ranges.items():
+        if type(number) is not int or not least <= number < end:
+            raise ValueError(f"{name} {number!r:.60}")
     if not all(type(rate) is float and 0 <= rate <= LARGEST_RATE for rate in rates):
         raise ValueError(f"rates {rates!r:.60}")
+    if not (isinstance(schedules, list) and isinstance(made, dict) and isinstance(callback, dict)):
+        raise ValueError("schedules, made or callback of another kind")
     if losses.ndim != 1 or losses.dtype != np.float64:
         raise ValueError(f"losses of shape {losses.shape} and type {losses.dtype}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from math import inf, isfinite
 from numbers import Real
 from operator import index, itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -25,14 +25,12 @@ from ag.log import log
 from ag.names import answers
 from ag.names.elsewhere import TRAINING_ARGUMENTS
 from ag.optim.optimizer import Optimizer
-from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
 from ag.parallel.trainer.checkpoint import Dealt
-from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import place_in
 from ag.parallel.trainer.replicas import balance_of
-from ag.parallel.trainer.samples import Samples, loss_of
+from ag.parallel.trainer.samples import Samples
 from ag.parallel.trainer.trainer import Job, Trainer
 
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]
@@ -222,8 +220,7 @@ def dp_train(
 
     Several optimizers step together, each has a schedule of its own, and a parameter may be in one of them only.  A
     checkpoint holds parameters, buffers, optimizers, learning rates and what schedules with `state_dict` and
-    `load_state_dict` say, as JSON; others are stepped anew as often as before.  Files of versions that kept no buffers
-    load if the model has none.
+    `load_state_dict` say, as JSON; others are stepped anew as often as before.
 
     A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
     it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a
@@ -253,7 +250,8 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    _check_arguments(locals())
+    given = SimpleNamespace(**locals())
+    _check_arguments(given)
     samples = Samples(data)  # whose threads begin with the first step
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
@@ -263,36 +261,34 @@ def dp_train(
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
-        if checkpoint is not None and ranks.rank == 0:
-            _check_path(checkpoint, resume)
-        # Absolute on each rank: the user's functions may change the directory, and any rank may become rank 0.
-        path = None if checkpoint is None else Path(checkpoint).absolute()
+        if checkpoint is not None:
+            if ranks.rank == 0:
+                _check_path(checkpoint, resume)
+            # Absolute on each rank: the user's functions may change the directory, and any rank may become rank 0.
+            given.checkpoint = Path(checkpoint).absolute()
         if n_gpu is None and devices is None:
             devices = getattr(world, "devices", None)
         names = _replica_devices(n_gpu, devices)
         shares = balance_of(balance, names)
-        ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(samples)), ("n_iter", n_iter),
-                    ("lr", lr), ("max_norm", max_norm), ("on_nonfinite", on_nonfinite), ("resume", resume),
-                    ("batch", batch), ("stack", stack), ("shuffle", shuffle), ("weight_fn", weight_fn is not None)],
+        ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(samples)),
+                    *((name, getattr(given, name)) for name in _ALIKE), ("weight_fn", weight_fn is not None)],
                    shares.weights, names)
         state = ranks.state(checkpoint) if resume and checkpoint is not None else None
         if seed is not None or state is not None:
             ag_seed(state.seed if state is not None else seed or 0)
-        trainer = held.enter_context(closing(Trainer(
-            make_model, names, partial(loss_of, loss_fn, forward_fn, target_fn), capture,
-            optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
+        trainer = held.enter_context(closing(Trainer(given, names, shares, ranks)))
         held.callback(go_on_after, trainer.seed)
         trainer.optimizers.tell_of_unused(lr)
         held.callback(samples.close)
-        batch, each = _dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
-        job = Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
-                   np.zeros(n_iter), path, checkpoint_every, callback)
-        if state is not None:
-            job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
+        dealt = Dealt(*_dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack), ordered,
+                      len(samples))
+        job = Job(given, trainer, ranks, samples)
+        if state is None:
+            job.begin(dealt)
         else:
-            job.begin(Dealt(batch, each, ordered, len(samples)), stack == "auto")
-        return job.run(int(verbose or 0))
+            job.restore(state, dealt)
+        return job.run()
 
 
 def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoader, model_fn: Callable[[], Any],
@@ -381,40 +377,37 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
                     verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, world=world, **options)
 
 
-# What an argument must be, and how the message says so.
-_COUNT = "a whole number of at least 1 is required"
-_FROM_0 = "a whole number of at least 0 is required"
-_POSITIVE, _SWITCH = "it must be a positive number", "True or False is required"
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "n_gpu": (lambda x: x is None or _is_whole(x, 1), _COUNT),
-    "n_iter": (lambda x: _is_whole(x, 0), _FROM_0),
-    "micro_batch": (lambda x: _is_whole(x, 1), _COUNT),
-    "accumulate": (lambda x: _is_whole(x, 1), _COUNT),
-    "batch": (lambda x: x is None or _is_whole(x, 1), _COUNT),
-    "checkpoint_every": (lambda x: x is None or _is_whole(x, 1), _COUNT),
-    "verbose": (lambda x: x is None or _is_switch(x) or _is_whole(x, 0), _FROM_0),
-    "stack": (lambda x: _is_one_of(x, "auto") or _is_whole(x, 1), "use 'auto' or a whole number of at least 1"),
-    "seed": (lambda x: x is None or _is_whole(x), "a whole number, or None, is required"),
-    "max_norm": (lambda x: _is_number(x) and x > 0, _POSITIVE),
-    "timeout": (lambda x: _is_number(x) and x > 0, _POSITIVE),
-    "lr": (lambda x: _is_number(x) and isfinite(x) and x >= 0, "it must be a finite number of at least 0"),
-    "on_nonfinite": (lambda x: _is_one_of(x, "raise", "skip"), "use 'raise' or 'skip'"),
-    "capture": (lambda x: _is_switch(x) or _is_one_of(x, "auto"), "use 'auto' or True or False"),
-    "shuffle": (lambda x: _is_switch(x), _SWITCH),
-    "sync_batch_norm": (lambda x: _is_switch(x), _SWITCH),
-    "resume": (lambda x: _is_switch(x), _SWITCH),
-}
+_ALIKE = ("n_iter", "lr", "max_norm", "on_nonfinite", "resume", "batch", "stack", "shuffle")  # on all ranks
 _FUNCTIONS = ("loss_fn", "forward_fn", "target_fn", "optimizer", "scheduler", "weight_fn", "callback")
+_COUNT, _FROM_0 = (f"a whole number of at least {least} is required" for least in (1, 0))
+_CHECKS: list[tuple[Sequence[str], Callable[[Any], bool], str]] = [  # arguments, what they must be, how messages say so
+    (("n_gpu", "batch", "checkpoint_every"), lambda x: x is None or _is_whole(x, 1), _COUNT),
+    (("micro_batch", "accumulate"), lambda x: _is_whole(x, 1), _COUNT),
+    (("n_iter",), lambda x: _is_whole(x, 0), _FROM_0),
+    (("verbose",), lambda x: x is None or _is_switch(x) or _is_whole(x, 0), _FROM_0),
+    (("stack",), lambda x: _is_one_of(x, "auto") or _is_whole(x, 1), "use 'auto' or a whole number of at least 1"),
+    (("seed",), lambda x: x is None or _is_whole(x), "a whole number, or None, is required"),
+    (("max_norm", "timeout"), lambda x: _is_number(x) and x > 0, "it must be a positive number"),
+    (("lr",), lambda x: _is_number(x) and isfinite(x) and x >= 0, "it must be a finite number of at least 0"),
+    (("on_nonfinite",), lambda x: _is_one_of(x, "raise", "skip"), "use 'raise' or 'skip'"),
+    (("capture",), lambda x: _is_switch(x) or _is_one_of(x, "auto"), "use 'auto' or True or False"),
+    (("shuffle", "sync_batch_norm", "resume"), lambda x: _is_switch(x), "True or False is required"),
+]
 
 
-def _check_arguments(given: Mapping[str, Any]) -> None:
+def _check_arguments(given: SimpleNamespace) -> None:
     _check_functions(given)
-    for name, (is_right, required) in _CHECKS.items():
-        if not is_right(given[name]):
-            raise ValueError(f"dp_train: {name} is {given[name]!r}; {required}.")
-    _check_devices(given["devices"], given["n_gpu"])
-    _check_checkpoint(given)
-    if given["sync_batch_norm"] and given["capture"] is True:
+    for names, is_right, required in _CHECKS:
+        for name in names:
+            if not is_right(getattr(given, name)):
+                raise ValueError(f"dp_train: {name} is {getattr(given, name)!r}; {required}.")
+    _check_devices(given.devices, given.n_gpu)
+    if given.checkpoint is None:
+        if given.resume or given.checkpoint_every is not None:
+            raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
+    elif not isinstance(given.checkpoint, (str, os.PathLike)):
+        raise TypeError(f"dp_train: checkpoint is {given.checkpoint!r}; the name of a file is required.")
+    if given.sync_batch_norm and given.capture is True:
         raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
                          "which a captured step cannot: use capture='auto'.")
 
@@ -451,14 +444,14 @@ def _check_path(path: str | os.PathLike[str], resume: bool) -> None:
                     os.fspath(path))
 
 
-def _check_functions(given: Mapping[str, object]) -> None:
-    make_model = given["make_model"]
+def _check_functions(given: SimpleNamespace) -> None:
+    make_model = given.make_model
     is_model = callable(getattr(make_model, "parameters", None)) and not isinstance(make_model, type)
     if is_model or not callable(make_model):
         raise TypeError(f"dp_train: make_model is a {type(make_model).__name__}; a function that returns a new model "
                         f"for each replica is required, such as `lambda: ag.ag_linear(2, 1)`.")
     for name in _FUNCTIONS:
-        function = given[name]
+        function = getattr(given, name)
         if function is not None and not callable(function):
             raise TypeError(f"dp_train: {name} is a {type(function).__name__}; a function is required, or None."
                             + (" Give one that makes it of the parameters, such as `lambda params: "
@@ -474,15 +467,6 @@ def _check_devices(devices: object, n_gpu: int | None) -> None:
         raise ValueError("dp_train: devices is empty; name at least one.")
     if n_gpu is not None and len(devices) != n_gpu:
         raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
-
-
-def _check_checkpoint(given: Mapping[str, object]) -> None:
-    path = given["checkpoint"]
-    if path is None:
-        if given["resume"] or given["checkpoint_every"] is not None:
-            raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
-    elif not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"dp_train: checkpoint is {path!r}; the name of a file is required.")
 
 
 # ---------------------------------------------------------------------------------------------- what follows from them

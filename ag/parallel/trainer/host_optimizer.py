@@ -27,6 +27,7 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.program import Program
 from ag.errors import CheckpointError
+from ag.io.checkpoint import Stateful
 from ag.log import log
 from ag.nn.layer import load_into
 from ag.optim.clipping import clip_grad_norm
@@ -57,10 +58,7 @@ class _Part:
 
 
 class HostOptimizers:
-    """All optimizers of a job; they step together, on copies of a replica's parameters in its layout.
-
-    `step` reads all gradients from `gradient`, and may write there.  A rank that `tells` logs unused parameters.
-    """
+    """All optimizers of a job, which step together on copies of a replica's parameters, in its layout."""
 
     def __init__(self, replica: FlatGroup, gradient: Buffer, make: MakeOptimizer, max_norm: float, device: str,
                  tells: bool) -> None:
@@ -151,10 +149,7 @@ class HostOptimizers:
             self._tells = False
 
     def reach(self, groups: Iterable[FlatGroup]) -> set[FlatGroup]:
-        """Let `step` write new weights also to those groups of replicas whose memory the host reaches; return these.
-
-        Within the optimizer's pass that takes half the time of a later copy.
-        """
+        """Let `step` write weights to those groups of replicas, too, whose memory the host reaches; return these."""
         backend, found = cast(Backend, self.values.backend), set[FlatGroup]()
         self._written, self._copies, self._step = [self.values], [], None
         for group in groups:
@@ -278,7 +273,7 @@ class RateSchedules:
 
     def state(self) -> list[Json]:
         """Return the state of each schedule; None for those without."""
-        return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
+        return [schedule.state_dict() if isinstance(schedule, Stateful) else None for schedule in self._schedules]
 
     def restore(self, step: int, states: Sequence[Json], rates: Sequence[float]) -> None:
         """Load the states, or step `step` times where there are none; log where the job's rates differ from `rates`."""
@@ -291,12 +286,8 @@ class RateSchedules:
                 log.warning("dp_train: lr is %s and the checkpoint's is %s; the job goes on with that.",
                             mine.get("lr"), saved.get("lr"))
         for schedule, state in zip_longest(self._schedules, states if self._schedules else ()):
-            if state is not None and _has_state(schedule):
+            if state is not None and isinstance(schedule, Stateful):
                 schedule.load_state_dict(state)
                 continue
             for _ in range(step):
                 schedule.step()
-
-
-def _has_state(schedule: object) -> bool:
-    return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")

@@ -10,17 +10,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
-from ag.parallel.comm.membership import Member, Membership, this_process
+from ag.parallel.comm.membership import Member, this_process
 from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
 from ag.parallel.trainer.callbacks import Place
 from ag.parallel.trainer.checkpoint import DPState, load_state
@@ -33,11 +30,12 @@ _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that 
 class Ranks(Member, Place):
     """A rank's place among several that train together."""
 
+    who = "dp_train"
     advice = "weights are those of the last step that was finished."
 
     def __init__(self, world: object) -> None:
         Place.__init__(self)
-        Member.__init__(self, Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1)))
+        Member.__init__(self, comm_of(world, "dp_train"), getattr(world, "min_ranks", 1))
         self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._rows, self._parts = RowSums(), RowSums()  # of this rank's replicas, and of all ranks
         self._exchange_s, self._sent = 0.0, 0
@@ -58,7 +56,7 @@ class Ranks(Member, Place):
 
     def _has_shrunk(self) -> bool:
         if self.begun:
-            self._shares = [self._shares[i] for i in self._members.old_ranks]
+            self._shares = [self._shares[i] for i in self.old_ranks]
             self._parts = RowSums()  # which are longer now
         return self.begun
 
@@ -66,19 +64,16 @@ class Ranks(Member, Place):
         """Split off the ranks that have no replicas left."""
         stays = bool(self._shares[self.rank])
         try:
-            self._members.part(stays, self.where)
+            self._split(stays)
         except RankLostError:
-            self._shares = [self._shares[i] for i in self._members.old_ranks]
+            self._shares = [self._shares[i] for i in self.old_ranks]
             raise
         self._shares = [shares for shares in self._shares if bool(shares) is stays]
         self._parts = RowSums()
         self._over = not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
-        """Return the JSON values of all ranks, in their order.
-
-        After a RankLostError a rank or a device is lost, and the step must be made again, with samples dealt anew.
-        """
+        """Return the values of all ranks, in their order; after a RankLostError the step must be made again."""
         if self.size == 1:
             return [value]
         return self._values({"value": value})
@@ -141,16 +136,8 @@ class Ranks(Member, Place):
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
         state = load_state(path) if self.rank == 0 else None
-        content = np.fromfile(path, np.uint8) if state is not None else np.empty(0, np.uint8)
-        size = self.gather(content.size)[0]
-        content = content if self.rank == 0 else np.empty(size, np.uint8)
-        self._agreed(partial(Comm.broadcast, array=content))
-        if self.rank == 0 or size == 0:
-            return state
-        with TemporaryDirectory() as folder:
-            copy = Path(folder) / "checkpoint"
-            content.tofile(copy)
-            return load_state(copy)
+        with self._file_of_first(Path(path)) as copy:
+            return load_state(copy) if self.rank and copy is not None else state
 
     # -------------------------------------------------------------------------------------- in a step
 
@@ -161,11 +148,7 @@ class Ranks(Member, Place):
         return range(start, start + counts[self.rank])
 
     def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
-        """Return the rows to add up: these of a single rank, else their sum over all ranks, equal bits on each.
-
-        `used` are parameters that this rank's samples have used; `leave`: it was asked to leave.  With equal shares of
-        2**k samples a rank has one node, and sends the least that an all-reduce can; else up to 2 * log2(samples).
-        """
+        """Return the rows to add up: these of a single rank, else their sum over all ranks, equal bits on each."""
         self.leaves = leave
         if self.size == 1:
             return nodes

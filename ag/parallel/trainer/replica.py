@@ -31,7 +31,7 @@ from ag.engine.interpreter import recording_here
 from ag.engine.kernels.elementwise import add, copy, scale, sub
 from ag.engine.primitive import Array
 from ag.engine.random import Streams, set_stream
-from ag.errors import CaptureError, CheckpointError, CommError
+from ag.errors import CaptureError, CommError
 from ag.log import log
 from ag.nn.layer import Model, buffers_of, load_into
 from ag.ops.arithmetic import ag_scale
@@ -254,10 +254,7 @@ class Replica:
         return inner.total()
 
     def gradients_of(self, stack: Stack, stream: int) -> Buffer:
-        """Return the row of one stack, uncaptured; other stacks exchange values with its layers.
-
-        So the loss is weighed before the backward pass.
-        """
+        """Return the row of one stack, uncaptured, weighed before the backward pass: others exchange values with it."""
         set_stream(self.backend, stream)
         weight = stack.weight
         self._gradients(self._here(stack.together), weight)
@@ -523,10 +520,6 @@ class ReplicaBuffers:
 
     def restored(self, state: Mapping[str, Array]) -> Array:
         """Load what `named` returned, and return it; a CheckpointError says where names or shapes differ."""
-        if self.tensors and not state:
-            raise CheckpointError(f"dp_train: the checkpoint holds no buffers and the model has "
-                                  f"{', '.join(self.tensors)}; it is of a version that did not keep them, so start "
-                                  f"the job anew.")
         load_into(self.tensors, state, source="dp_train: the checkpoint")
         return self.followed()
 

@@ -79,11 +79,7 @@ class Replicas:
                 for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
     def compute(self, k: int, shards: Sequence[list[Stack]], first: int, draws: int | None) -> list[list[Node]]:
-        """Return the sums of every replica's samples in step `k`; they are valid until the next call.
-
-        Each device has a thread that launches its work and waits for it.  There were `first` stacks in earlier steps,
-        and a stack takes `draws` random streams.
-        """
+        """Return the sums of every replica's samples in step `k`, valid until the next call; see `Replica.run`."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed

@@ -8,7 +8,7 @@ size alone; each is one leaf of the reduction tree and counts once per sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from itertools import islice
+from functools import lru_cache, partial
 from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -72,8 +72,7 @@ class Samples:
         self._count = data.n_samples if self.loader is not None else _length(data)
         if self._count == 0:
             raise ValueError("dp_train: data is empty; at least one sample is required.")
-        self._seed, self._shuffled = 0, False
-        self._orders: dict[int, Array] = {}
+        self.begin(0, False)
         threads = 0 if self.loader is None else self.loader.threads
         self.ahead = 0 if self.loader is None or not threads else self.loader.prefetch  # steps
         self._prefetcher = Prefetcher(self._made, threads) if self.ahead else None
@@ -100,6 +99,7 @@ class Samples:
     def begin(self, seed: int, shuffle: bool) -> None:
         """Set the seed of what samples draw and, with `shuffle`, of the order of every pass."""
         self._seed, self._shuffled = seed, shuffle
+        self.order: Callable[[int], Array] = lru_cache(2)(partial(_order, seed if shuffle else None, self._count))
 
     def at(self, places: Iterable[int], coming: Iterable[int] = ()) -> list[Tree]:
         """Return the samples at these places of the whole job; a loader prefetches those at the places `coming`."""
@@ -120,19 +120,14 @@ class Samples:
         turn, i = divmod(place, self._count)
         return turn, int(self.order(turn)[i]) if self._shuffled else i
 
-    def order(self, turn: int) -> Array:
-        order = self._orders.get(turn)
-        if order is None:
-            for old in list(islice(self._orders, max(0, len(self._orders) - 1))):
-                del self._orders[old]
-            order = self._orders[turn] = self._drawn(turn) if self._shuffled else np.arange(self._count)
-        return order
 
-    def _drawn(self, turn: int) -> Array:
-        seed = self._seed
-        words = philox((seed & _LOW32, seed >> 32 & _LOW32), (turn & _LOW32, _ORDERS + (turn >> 32)),
-                       2 * self._count).astype(np.uint64)
-        return np.argsort(words[0::2] << np.uint64(32) | words[1::2], kind="stable")
+def _order(seed: int | None, count: int, turn: int) -> Array:
+    """Return the order of samples in a pass; without a seed that in which they are given."""
+    if seed is None:
+        return np.arange(count)
+    words = philox((seed & _LOW32, seed >> 32 & _LOW32), (turn & _LOW32, _ORDERS + (turn >> 32)),
+                   2 * count).astype(np.uint64)
+    return np.argsort(words[0::2] << np.uint64(32) | words[1::2], kind="stable")
 
 
 def _with_features(array: Array) -> Array:
@@ -291,10 +286,7 @@ def _has_axis(x: Array | Tensor) -> bool:
 
 
 def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:
-    """Return why the loss of a stack is not the mean of its samples' losses; None if it is, or cannot be compared.
-
-    `loss_of` gives losses of a model in eval mode; `half`: it computes in 16 bits.
-    """
+    """Return why a stack's loss, by `loss_of`, is not its samples' mean; None if it is, or cannot be compared."""
     count = len(stack.samples)
     if not all_alike(stack.samples):
         return None

@@ -18,11 +18,11 @@ from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.random import generator_state
-from ag.errors import CommError, ShapeError
-from ag.parallel.comm.device_threads import DeviceThreads, FollowingError, Task
-from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
+from ag.errors import ShapeError
+from ag.parallel.comm.device_threads import DeviceThreads, Task
+from ag.parallel.comm.threads import Combine, ThreadComm
 from ag.parallel.comm.tree_reduction import tree_sum
-from ag.parallel.replicas.parallel_apply import ReplicaGroup, Turns, set_group
+from ag.parallel.replicas.parallel_apply import ReplicaGroup, Turns, turns_of
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.samples import Stack
@@ -38,7 +38,21 @@ class SampleGroup(ReplicaGroup):
     def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica) -> None:
         super().__init__(comm, turns, place)
         self.waits = True
-        self._backend, self._meter, self._buffers = replica.backend, replica.clock.meter, replica.buffers
+        self.row: Buffer | None = None
+        self._replica, self._backend, self._buffers = replica, replica.backend, replica.buffers
+        self._meter = replica.clock.meter
+
+    def compute(self, stack: Stack, stream: int) -> None:
+        """Compute the row of a stack in its turn."""
+        self.run(partial(self._compute, stack, stream), "another sample")
+
+    def _compute(self, stack: Stack, stream: int) -> None:
+        self.waits = False
+        self._backend.meter(self._meter)
+        try:
+            self.row = self._replica.gradients_of(stack, stream)
+        finally:
+            self._backend.meter(None)
 
     def exchange(self, value: object, combine: Combine = list) -> list[Any]:
         """Exchange values; random state, buffers and meter are set aside for samples that run meanwhile."""
@@ -104,42 +118,19 @@ class SynchronizedSamples:
             names = [str(i) for i in range(len(held))]
             several = len({r.device for r in self._replicas}) > 1
             self._threads = DeviceThreads(names, set(names) if several else set(), self._timeout, wait=True)
-        of_device: dict[str, list[int]] = {}
-        for i, (replica, _) in enumerate(held):
-            of_device.setdefault(replica.device, []).append(i)
-        turns = {device: Turns(len(mine)) for device, mine in of_device.items()}
-        rows: dict[int, Buffer] = {}
-        tasks = []
-        for i, (comm, (replica, stack)) in enumerate(zip(thread_comms(len(held), _FOREVER), held, strict=True)):
-            place, mine = of_device[replica.device].index(i), turns[replica.device]
-            group = SampleGroup(comm, mine, place, replica)
+        groups, tasks = list[SampleGroup](), list[Task]()
+        for (replica, stack), turn in zip(held, turns_of([r.device for r, _ in held], _FOREVER), strict=True):
+            group = SampleGroup(*turn, replica)
             stream = (first + stack.place if stack.heads else _APART + stack.number) * _STREAMS
-            call = partial(_compute, group, comm, mine, place, replica, stack, stream, rows)
-            tasks.append(Task(str(i), replica.name, call, partial(getattr, group, "waits")))
+            tasks.append(Task(str(group.rank), replica.name, partial(group.compute, stack, stream),
+                              partial(getattr, group, "waits")))
+            groups.append(group)
         self._threads.run(tasks, step)
         for replica in self._replicas:
             replica.began = began
-            replica.add_up([(stack, rows[i]) for i, (owner, stack) in enumerate(held) if owner is replica])
+            replica.add_up([(stack, group.row) for group, (owner, stack) in zip(groups, held, strict=True)
+                            if owner is replica and group.row is not None])
 
     def close(self) -> None:
         if self._threads is not None:
             self._threads.close()
-
-
-def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, stack: Stack,
-             stream: int, rows: dict[int, Buffer]) -> None:
-    turns.wait(place)
-    group.waits = False
-    set_group(group)
-    replica.backend.meter(replica.clock.meter)
-    try:
-        rows[group.rank] = replica.gradients_of(stack, stream)
-    except BaseException as error:
-        follows = comm.is_ended()
-        comm.abort("another sample failed")
-        if follows and isinstance(error, CommError):
-            raise FollowingError(str(error)) from error
-        raise
-    finally:
-        replica.backend.meter(None)
-        turns.pass_on(place, last=True)

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from operator import attrgetter
-from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,22 @@ from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, DeviceError, RankLostError
+from ag.io.checkpoint import Stateful
 from ag.io.safetensors_file import to_json
 from ag.log import log
 from ag.nn.layer import Layer, Model
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
+from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
-from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place, Stateful
+from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
-from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer, RateSchedules
-from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Replica
+from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
+from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, Replica
 from ag.parallel.trainer.replicas import Balance, Replicas, digest
-from ag.parallel.trainer.samples import Samples, Shard, all_alike, weighed
+from ag.parallel.trainer.samples import Samples, Shard, all_alike, loss_of, weighed
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 _64_BITS = (1 << 64) - 1
@@ -49,14 +52,13 @@ _used = attrgetter("used")  # of a replica
 
 
 class Trainer:
-    """Replicas that train together; `together`: batch norm is over all samples of a step."""
+    """Replicas that train together; `given` has the arguments of `dp_train`."""
 
-    def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
-                 make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
-                 together: bool, ranks: Place) -> None:
-        policy = CapturePolicy(capture)
-        self.replicas = Replicas([Replica(i, d, make_model, loss_of, policy) for i, d in enumerate(devices)], balance,
-                                 timeout, together)
+    def __init__(self, given: SimpleNamespace, devices: list[str], balance: Balance, ranks: Place) -> None:
+        policy = CapturePolicy(given.capture)
+        loss = partial(loss_of, given.loss_fn, given.forward_fn, given.target_fn)
+        self.replicas = Replicas([Replica(i, d, given.make_model, loss, policy) for i, d in enumerate(devices)],
+                                 balance, given.timeout, given.sync_batch_norm)
         first = self.replicas.first
         ranks.begin_alike(first)
         self.seed = current_seed()  # chosen now, if there is none yet, for all threads
@@ -66,13 +68,14 @@ class Trainer:
         self._mean: Array = row.native  # over all samples of a step
         self._size = first.group.size  # of the gradients, with which it begins
         self._moved = self._mean[self._size + LOSS_WORDS :]  # how far the buffers move
-        self.optimizers = HostOptimizers(first.group, row.view((self._size,)), make_optimizer, max_norm,
-                                         ranks.host, tells=ranks.rank == 0)
+        self.optimizers = HostOptimizers(first.group, row.view((self._size,)),
+                                         given.optimizer or partial(Adam, lr=given.lr), given.max_norm, ranks.host,
+                                         tells=ranks.rank == 0)
         self._buffers = first.buffers.read()  # with which all replicas begin a step, in their flat layout
         self._reach()
         self.replicas.share_constants()
         self.endings = Endings()
-        self._skip = on_nonfinite == "skip"
+        self._skip = given.on_nonfinite == "skip"
         self._draws: int | None = None
         self._used: tuple[int, set[str]] = 0, set()
         self._reduce_s = 0.0
@@ -265,38 +268,38 @@ def _numbers(model: Model) -> dict[str, float]:
 class Job:
     """The loop over the steps of a training."""
 
-    def __init__(self, trainer: Trainer, ranks: Place, samples: Samples, schedules: RateSchedules,
-                 weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any], checkpoint: Path | None,
-                 every: int | None, callback: Callable[[DPStep], object] | None) -> None:
-        self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
-        self._weight_fn, self._losses = weight_fn, losses
-        self._checkpoint, self._every, self._callback = checkpoint, every, callback
+    def __init__(self, given: SimpleNamespace, trainer: Trainer, ranks: Place, samples: Samples) -> None:
+        self._given, self._trainer, self._ranks, self._samples = given, trainer, ranks, samples
+        self._schedules = RateSchedules(given.scheduler, trainer.optimizers.optimizers)
+        self._losses = np.zeros(given.n_iter)
+        self._callback: Callable[[DPStep], object] | None = given.callback
+        self._free = given.stack == "auto"  # stacks may have size 1 where no other is possible
         self._done = self._seen = 0  # steps, and those for which the callback has returned
         self._saved = -1
         self._watched = False  # whether samples are passed at once though nobody has asked for it
-        if checkpoint is not None:
-            to_json(schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
+        if given.checkpoint is not None:
+            to_json(self._schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
 
     # -------------------------------------------------------------------------------------- before the first step
 
-    def begin(self, dealt: Dealt, free: bool) -> None:
-        """Begin with the first step; `free`: stacks may have size 1 where no other is possible."""
+    def begin(self, dealt: Dealt) -> None:
+        """Begin with the first step."""
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt
         self._ranks.place = "in", 0
         reason = None
         if dealt.stack > 1:
             shard = self._shard(0)
-            if free and not all_alike(self._samples if self._samples.held else shard.samples):
+            if self._free and not all_alike(self._samples if self._samples.held else shard.samples):
                 reason = ""  # said in the documentation
             elif not self._trainer.replicas.synchronizes:
                 reason = self._why_not_stacked(0, shard)
         reason = next((r for r in self._ranks.gather(reason) if r is not None), None)
-        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.replicas.synchronizes
-        if free and reason is not None:
+        self._watched = self._free and reason is None and dealt.stack > 1 and not self._trainer.replicas.synchronizes
+        if self._free and reason is not None:
             self._dealt = dealt._replace(stack=1)
         if reason and self._ranks.rank == 0:
-            log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if free else
+            log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if self._free else
                         "Give stack=1 if that is not meant.")
 
     def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
@@ -304,12 +307,12 @@ class Job:
         first = shard.part(0, self._dealt.stack)
         return self._trainer.replicas.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
 
-    def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
+    def restore(self, state: DPState, dealt: Dealt) -> None:
         if isinstance(self._callback, Stateful) and state.callback:
-            self._callback.load_state_dict(state.callback)
-        old = state.dealt
-        refuse_unlike(state, dealt, free, len(self._losses))
-        if old.samples not in (0, dealt.samples):
+            self._callback.load_state_dict({**state.callback})
+        old, seed = state.dealt, self._given.seed
+        refuse_unlike(state, dealt, self._free, len(self._losses))
+        if old.samples != dealt.samples:
             log.warning("dp_train: the checkpoint was made with %d samples and there are %d now; the job goes on with "
                         "these.", old.samples, dealt.samples)
         if seed is not None and seed & _64_BITS != state.seed:
@@ -325,7 +328,7 @@ class Job:
 
     def _made(self) -> dict[str, str]:
         return {**self._trainer.optimizers.made(), **self._schedules.made(),
-                "weight_fn": "None" if self._weight_fn is None else "a function",
+                "weight_fn": "None" if self._given.weight_fn is None else "a function",
                 "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
 
     def _shard(self, k: int, until: int = 0) -> Shard:
@@ -339,20 +342,20 @@ class Job:
             if self._ranks.size > 1:
                 noted(error, f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
             raise
-        return weighed(samples, places.start, self._weight_fn)
+        return weighed(samples, places.start, self._given.weight_fn)
 
     # -------------------------------------------------------------------------------------- the steps
 
-    def run(self, verbose: int) -> DPResult:
+    def run(self) -> DPResult:
         """Make the steps that are left, until the callback or Ctrl-C ends the job."""
         interrupted = False
         began, waited = perf_counter(), self._samples.waited_s
         endings = self._trainer.endings
         try:
             with endings:
-                if self._checkpoint is not None:
+                if self._given.checkpoint is not None:
                     endings.listen()
-                self._steps(verbose)
+                self._steps(int(self._given.verbose or 0))
         except KeyboardInterrupt:
             if self._ranks.size > 1:  # the other ranks are told, and end with an error
                 self._trainer.settle()
@@ -396,7 +399,7 @@ class Job:
                         write_line(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
                 if (asked and self._asked_to_end(k)) or self._ranks.leaves:
                     return
-                if self._every and (k + 1) % self._every == 0:
+                if self._given.checkpoint_every and (k + 1) % self._given.checkpoint_every == 0:
                     self._save()
 
     def _step(self, k: int) -> None:
@@ -444,10 +447,11 @@ class Job:
 
     def _save(self) -> None:
         """Write the checkpoint unless this step's is there."""
-        if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
+        if self._given.checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
             state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
             if isinstance(self._callback, Stateful):
                 state = replace(state, callback=self._callback.state_dict())
-            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k, made=self._made()))
+            seen = self._seen if self._callback else k
+            save_state(self._given.checkpoint, replace(state, seen=seen, made=self._made()))
             self._saved = k

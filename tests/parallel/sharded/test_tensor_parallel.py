@@ -47,11 +47,12 @@ def through(call: Callable[[list[ag.Tensor]], list[ag.Tensor]], arrays: list[Any
 
 
 def all_reduce(parts: list[ag.Tensor]) -> list[ag.Tensor]:
-    return collectives.broadcast(collectives.reduce(parts, parts[0].device), [t.device for t in parts])
+    total = collectives.reduce(parts, parts[0].device)
+    return [ag.ag_to_device(total, t.device) for t in parts]
 
 
 def all_gather(parts: list[ag.Tensor]) -> list[ag.Tensor]:
-    return [ag.ag_concat(collectives.on_device(parts, t.device), -1) for t in parts]
+    return [ag.ag_concat(collectives.moved(parts, t.device), -1) for t in parts]
 
 
 def reduce_scatter(parts: list[ag.Tensor]) -> list[ag.Tensor]:
@@ -84,7 +85,7 @@ def test_reduce_scatter_is_the_adjoint_of_all_gather(devices: list[str]) -> None
 def test_broadcast_adds_up_gradients(devices: list[str]) -> None:
     p = ag.ag_param(normal(2, 3), device=devices[0])
     with ag.with_grad_tape():
-        loss = collectives.reduce([ag.ag_sum(t) for t in collectives.broadcast(p, devices)], devices[0])
+        loss = collectives.reduce([ag.ag_sum(ag.ag_to_device(p, device)) for device in devices], devices[0])
     assert (ag.backward(loss)[p].numpy() == len(devices)).all()
 
 

@@ -13,7 +13,6 @@ from helpers.dp_classifier import places
 from helpers.errors import expect_error
 
 import ag
-from ag.io.safetensors_file import read_file, write_file
 from ag.parallel.trainer.checkpoint import load_state
 
 STEPS = 5
@@ -71,33 +70,6 @@ def test_with_other_schedules_optimizers_and_types(bits: str, options: dict[str,
         for k in (1, 3):
             train(["cpu"], **options | {"n_iter": k, "checkpoint": path}, resume=True)
         assert_same(train(["cpu", "cpu:1"], **options, checkpoint=path, resume=True), whole)
-
-
-def old_form(path: Path) -> None:
-    """Take out of a checkpoint what earlier versions did not write."""
-    header, arrays = read_file(path, "ag-dp-train-1", "test")
-    write_file(path, {name: x for name, x in arrays.items() if not name.startswith("buffer.")},
-               {name: text for name, text in header.items() if name not in ("rates", "schedules", "made")})
-
-
-def test_a_checkpoint_of_an_earlier_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It goes on if the model has no buffers, whatever made it, and is refused if it has."""
-    path = tmp_path / "job.safetensors"
-    options: dict[str, Any] = {"n_iter": 4, "scheduler": cosine,
-                               "make": lambda: ag.ag_sequential(ag.ag_linear(4, 3))}
-    whole = train(["cpu"], **options)
-    train(["cpu"], **options | {"n_iter": 2, "checkpoint": path})
-    old_form(path)
-    assert_same(train(places("cpu", 2), **options, checkpoint=path, resume=True), whole)
-    old_form(path)
-    train(["cpu"], **options | {"n_iter": 5}, checkpoint=path, resume=True, max_norm=0.5)
-    assert "the checkpoint was made with" not in caplog.text
-
-    train(["cpu"], n_iter=1, checkpoint=path)
-    old_form(path)
-    with expect_error("dp_train(resume=True) with a checkpoint without buffers", ag.CheckpointError, "no buffers",
-                      "layer2_running_mean", "anew"):
-        train(["cpu"], checkpoint=path, resume=True)
 
 
 def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
