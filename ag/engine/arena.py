@@ -6,6 +6,7 @@ and goes back when its last reference dies.  `arena.c` does the quick half where
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -30,6 +31,13 @@ def guard_words(address: int, nbytes: int) -> bytes:
     """Fill a guard: signalling NaN, another for every address; computing with it makes it quiet."""
     word = _NAN | address * 0x9E3779B1 >> 10 & 0x3FFFFF
     return (word.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
+
+
+def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
+    """Call `reset` in every forked child, which has none of the other threads: nobody holds their locks there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=reset)
+    return reset
 
 
 class Changes:
@@ -194,11 +202,6 @@ class Arena:
         with self._lock:
             self._take_back()
             self._make_anew()
-
-    def reset_peak(self) -> None:
-        """Start measuring `peak` anew from what is live now."""
-        self._take_back()
-        self._peak = self._live
 
     def revive(self, addresses: Sequence[int]) -> list[Block]:
         """New blocks in the place of some that died since the caller has set `pinned`."""

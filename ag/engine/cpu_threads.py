@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ag.engine.arena import after_fork
 from ag.engine.primitive import Array, Call
 from ag.errors import DeviceError
 
@@ -198,8 +199,7 @@ class _Helpers:
 _pool_at = 0  # of the process, as the library is
 _helpers = _Helpers()
 _here = local()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helpers.forked)
+after_fork(_helpers.forked)
 
 
 def share_cores(callers: int) -> None:

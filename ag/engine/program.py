@@ -7,15 +7,15 @@ planned.  Asking for one earlier makes the recording `catch_up`, in memory for e
 
 from __future__ import annotations
 
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from threading import get_ident
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 from weakref import ReferenceType, ref
 
-from ag.engine.arena import OFFSET_BITS, Block, now
+from ag.engine.arena import OFFSET_BITS, Block, after_fork, now
 from ag.engine.buffer import Buffer, CopyOnWrite, Device, Run, note_written, settle
 from ag.engine.dtype import DType
 from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
@@ -60,25 +60,35 @@ class Launch(NamedTuple):
 Given = Sequence[tuple[Buffer, Array | Buffer]]  # buffers, and what is put there: host arrays, or other buffers
 
 
-class Program(Protocol):
-    """Recorded launches that can be run again."""
+class Program(ABC):
+    """Recorded launches that can be run again; they keep their buffers alive."""
 
-    quick_copy: Callable[[Buffer], Buffer] | None  # `copied` in one call of compiled code, if no events are noted
+    quick_copy: Callable[[Buffer], Buffer] | None = None  # `copied` in one call of compiled code, without events
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches = launches
 
     @property
-    def launches(self) -> int: ...
+    def launches(self) -> int:
+        """Number of launches in one run."""
+        return len(self._launches)
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Arena bytes of all blocks that launches work on."""
+        return sum({b.block.address: b.block.nbytes for launch in self._launches for b in launch.buffers}.values())
 
+    @abstractmethod
     def run(self, given: Given = ()) -> None:
         """Put values into buffers, and launch everything again, in order; does not wait."""
 
+    @abstractmethod
     def copied(self, result: Buffer) -> Buffer:
         """A copy of a small result of the last run; does not wait."""
 
     def close(self) -> None:
         """Let go of the memory; the program cannot run any more."""
+        self._launches.clear()
 
 
 class Unallocated(Block):
@@ -133,14 +143,11 @@ def _become(block: Block, kind: type[Block]) -> None:
 _open: dict[int, Recording] = {}  # open recordings of all threads by id; looked at only if a thread meddles
 
 
+@after_fork
 def _forked() -> None:
     """Go on in a forked child, which has none of the other threads."""
     for recording in [r for r in _open.values() if r.thread != get_ident()]:
         recording.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class Recording(Interpreter):
@@ -418,8 +425,3 @@ def before_host(*buffers: Buffer) -> None:
 def _threaded(shape: Shape) -> CaptureError:
     return CaptureError(f"ag_capture: a tensor of shape {shape} passes between the step's thread and another one, "
                         f"whose launches a replay would not make; compute in the thread that calls the step.")
-
-
-def held_bytes(launches: list[Launch]) -> int:
-    """Arena bytes of all blocks that launches work on."""
-    return sum({b.block.address: b.block.nbytes for launch in launches for b in launch.buffers}.values())

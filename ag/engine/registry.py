@@ -68,11 +68,6 @@ def register_backend(family: str, list_devices: Callable[[], list[DeviceInfo]], 
     _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find, drivers)
 
 
-def unregister_backend(family: str) -> None:
-    """Take a family out again; devices of it that are open stay open."""
-    del _families[family]
-
-
 def _folders() -> list[str]:
     import pkgutil  # which takes time to load, and so does logging below
 

@@ -41,9 +41,7 @@ def attention(
     together([partial(_attend, *part, factor, causal) for part in _parts((out, lse, q, k, v), kept, heads)])
 
 
-def _attend(
-    arrays: list[Array], kept: Array | None, heads: int, factor: float, causal: bool
-) -> None:
+def _attend(arrays: list[Array], kept: Array | None, heads: int, factor: float, causal: bool) -> None:
     """`attention` in one thread; what dropout keeps comes as a mask."""
     out, lse, q, k, v = arrays
     mq, mk, mv, result, logs = scratch(q.dtype, [_shape(x, heads) for x in (q, k, v, out, lse)])

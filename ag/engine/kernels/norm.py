@@ -100,9 +100,7 @@ def _sums_of_rows(a: Array) -> Array:
 
 @primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_features_layout, outputs=3,
            cheap=True)
-def layer_norm(
-    out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float
-) -> None:
+def layer_norm(out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float) -> None:
     share = 1.0 / x.shape[0]
     for c in _column_blocks(x):
         h = out[:, c]
@@ -204,9 +202,7 @@ def joined_statistics(
 
 
 @primitive(layout=_rows_layout, cheap=True)
-def normalize(
-    out: Array, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, eps: float
-) -> None:
+def normalize(out: Array, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, eps: float) -> None:
     rate = _rate(variance, eps)
     for r in _row_blocks(x):
         h = out[r]

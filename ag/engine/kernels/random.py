@@ -6,13 +6,13 @@ state is the number of the next stream.
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from math import prod
 from threading import RLock
 
 import numpy as np
 
+from ag.engine.arena import after_fork
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Shape, same
 
@@ -23,14 +23,11 @@ _FEW = 4096  # words that are kept for the backward pass, which draws what the f
 _drawing = RLock()
 
 
+@after_fork
 def _forked() -> None:
     """Drop the locks of threads that do not exist in a forked child."""
     global _drawing
     _drawing = RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 def philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:

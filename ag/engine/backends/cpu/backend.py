@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block
+from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block, after_fork
 from ag.engine.backend import Backend, DeviceInfo, Event, Finding, closed
 from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
@@ -27,7 +26,7 @@ from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
-from ag.engine.program import Given, Launch, Program, before_host, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
@@ -37,8 +36,7 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 _under_way: dict[int, quiet] = {}  # by thread, what numpy is doing for it
 _ENDS_S = 10.0  # how long a device that is closed waits for them
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_under_way.clear)  # which has none of the threads
+after_fork(_under_way.clear)
 
 
 class quiet(np.errstate):  # noqa: N801 - as numpy's own
@@ -105,28 +103,15 @@ def device_info(name: str) -> DeviceInfo:
     return DeviceInfo(name, _processor(), platform.machine(), software(), "cpu", memory, ("float64",))
 
 
-class NumpyProgram:
-    """Bound calls; the launches keep their buffers alive."""
-
-    quick_copy: Callable[[Buffer], Buffer] | None = None
+class NumpyProgram(Program):
+    """Bound calls."""
 
     def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
+        super().__init__(launches)
         self._backend = backend
-        self._launches = launches
         self._calls = [backend.call(x.primitive, x.buffers, x.params) for x in launches]
 
-    @property
-    def launches(self) -> int:
-        """Number of launches in one run."""
-        return len(self._launches)
-
-    @property
-    def nbytes(self) -> int:
-        """Arena bytes of all blocks held."""
-        return held_bytes(self._launches)
-
     def run(self, given: Given = ()) -> None:
-        """Make all calls again."""
         self._backend.check_open()
         self._backend.put(given)
         with quiet():
@@ -138,15 +123,13 @@ class NumpyProgram:
                     self._backend.timed(launch.primitive, call)
 
     def copied(self, result: Buffer) -> Buffer:
-        """A copy of a result of the last run."""
         into = self._backend.alloc(result.shape, result.dtype)
         _overwrite(into.native, result.native)
         return into
 
     def close(self) -> None:
-        """Forget calls and buffers."""
         self._calls.clear()
-        self._launches.clear()
+        super().close()
 
 
 class NumpyBackend(Backend):

@@ -186,10 +186,6 @@ class Library:
         else:
             self._run(words, launches, available(), callers())
 
-    def run_by(self, threads: int, words: bytes, launches: int, callers: int = 1) -> None:
-        """Make launches, each by so many threads at most, beside so many callers at once, with this one."""
-        self._run(words, launches, threads, callers)
-
 
 def _whole(path: Path) -> str:
     """The path of a library; one whose end is missing would end the process when it is opened."""

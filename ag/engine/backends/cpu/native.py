@@ -55,7 +55,6 @@ class NativeProgram(NumpyProgram):
             call()
 
     def close(self) -> None:
-        """Forget calls and buffers."""
         vars(self).pop("run", None)
         self._runs.clear()
         super().close()

@@ -181,8 +181,8 @@ class Transfers:
             block = self._kept.alloc(like.nbytes)
         except ArenaError:
             return None
-        tensor, view = self._kept.segments[block.address >> OFFSET_BITS][1]
-        start = block.address & OFFSET_MASK
+        tensor, view = self._kept.segments[block.segment][1]
+        start = block.offset
         array = view.view(np.uint8)[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
         return Place(block, tensor, start, array)
 
