@@ -66,10 +66,7 @@ class Block:
         self.changes: Changes | None = None  # when what was overwritten; for `ag.engine.buffer`
 
     def settle(self) -> None:
-        """Do nothing: only a lent or an uncomputed block, of another class, has work to do before its use.
-
-        Hot path: launches ask for the class first.  Afterwards the block may be another one, as a holder is relocated.
-        """
+        """Do nothing: only blocks of other classes, for which launches ask, have work to do before their use."""
 
     def inherit(self, other: Block) -> None:
         """Be as old as another block, and changed as often, as what is in that comes here."""
@@ -195,10 +192,7 @@ class Arena:
             return [*known, id(memory)].index(id(memory)) << OFFSET_BITS
 
     def coalesce(self) -> None:
-        """Join what is free with its neighbours, so that requests of other sizes find it, too, before untouched memory.
-
-        They do anyway when nothing else has room for them; it is worth asking when what comes needs other sizes.
-        """
+        """Join what is free with its neighbours, for requests of other sizes; a lack of room does so, too."""
         with self._lock:
             self._take_back()
             self._make_anew()

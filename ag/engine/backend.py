@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
@@ -89,20 +90,19 @@ class Finding(_Finding):
         return super().__new__(cls, subject, found, remedy, verdict if remedy else "ok")
 
 
+@dataclass(eq=False)
 class Settings:
     """Settings of all devices of the process: services of the engine change them, backends read them."""
 
-    def __init__(self) -> None:
-        self.precision = "highest"  # of products of matrices in float32, as `ag_matmul_precision` says
-        # where launches are to be noted with their times, while `ag.profile` is active
-        self.events: list[Event] | None = None
+    precision: str = "highest"  # of products of matrices in float32, as `ag_matmul_precision` says
+    events: list[Event] | None = None  # where launches are to be noted with their times, while `ag.profile` is active
 
 
+@dataclass(eq=False)
 class Meter:
     """Seconds that a device has worked; work counts when it was waited for."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    seconds: float = 0.0
 
 
 def closed(name: str) -> str:
@@ -214,10 +214,7 @@ class Backend(Device):
         """Run `primitive` on all its operands."""
 
     def reached(self, buffer: Buffer) -> Buffer | None:
-        """A buffer of another device as one of this, for launches, if this device works in the memory of that.
-
-        Whoever writes there has to call `note_written` for the buffer itself.
-        """
+        """Return a buffer of any device for launches here, if both share memory; who writes there notes it."""
         return buffer if buffer.backend is self else None
 
     @abstractmethod

@@ -67,10 +67,7 @@ class Device(ABC):
         """
 
     def assign(self, target: Buffer, source: Buffer) -> None:
-        """Copy one buffer into another of the same size and type; does not wait.
-
-        A replay does not copy again, so a recording refuses it for memory that the step did not allocate.
-        """
+        """Copy a buffer into one of its size and type, without waiting; refused in a step for memory of before."""
         if (recording := recording_here()) is not None and not recording.owns(target.block):
             recording.refuse(CaptureError(f"ag_capture: the step copies into older memory on {self.name}, and a replay "
                                           f"would not; do that between steps."))
@@ -86,10 +83,7 @@ class Device(ABC):
         """A host copy; waits for everything launched before."""
 
     def look(self, buffer: Buffer) -> Array:
-        """Like `download`, but possibly without a copy: valid until the buffer is next written.
-
-        Where the host has the device's memory, it is that memory: nothing is copied, and it cannot be written to.
-        """
+        """Like `download`, but where the host has the memory, that itself, read-only, until it is written."""
         return self.download(buffer)
 
     @abstractmethod
@@ -288,10 +282,7 @@ def copy_out(block: Block) -> None:
 
 
 def note_written(*buffers: Buffer) -> None:
-    """Note that existing buffers have other elements from now on, which a gradient rule must be told.
-
-    What shares memory of a program there is copied first.  Fresh outputs of launches need no note.
-    """
+    """Note for gradient rules that buffers have other elements; what shares their memory is copied first."""
     for buffer in buffers:
         if type(buffer.block) is not Block:
             buffer.block.settle()

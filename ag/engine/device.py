@@ -109,10 +109,7 @@ def canonical(name: str) -> str:
 
 
 def opened(devices: Sequence[DeviceInfo], count: int | None = None, refused: list[str] | None = None) -> list[str]:
-    """The names of those that can be opened, or of the first `count`; the log says which cannot, and why.
-
-    That is added to `refused`, too.
-    """
+    """The names of the first `count` that can be opened; the log, and `refused`, say which cannot, and why."""
     names: list[str] = []
     for info in devices:
         if count is not None and len(names) >= count:

@@ -92,10 +92,7 @@ class Program(ABC):
 
 
 class Unallocated(Block):
-    """The block of a result whose launch was noted and has not run: an address without memory.
-
-    The address is nobody else's, in a segment of its own that does not exist.
-    """
+    """The block of a result whose launch has not run: an address in a segment of its own, which does not exist."""
 
     __slots__ = ("recording", "shape")
 
@@ -221,10 +218,7 @@ class Recording(Interpreter):
                                      f"everything to one."))
 
     def refuse(self, error: CaptureError) -> None:
-        """Note that something cannot be recorded; raise, except on trial.
-
-        The step may catch the error; the recording fails all the same.
-        """
+        """Note that something cannot be recorded, also if the step catches the error; raise, except on trial."""
         self.failure = self.failure or CaptureError(*error.args)  # without a traceback, which would hold the step
         if not self._trial:
             try:
@@ -413,10 +407,7 @@ class Recording(Interpreter):
 
 
 def before_host(*buffers: Buffer) -> None:
-    """Before the host reads from memory, or writes there: what its thread has noted, and works on it, runs first.
-
-    What is lent to another thread alone moves to memory of its own.
-    """
+    """Run what was noted of memory that the host now reads or writes; what is lent to other threads moves."""
     if (recording := recording_here()) is not None and recording.touches(buffers):
         recording.catch_up()
     settle(*buffers)

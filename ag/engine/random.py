@@ -274,10 +274,7 @@ def ag_seed(seed: int) -> None:
 
 
 def go_on_after(seed: int) -> None:
-    """Let the generator of this thread, its own or that of the process, begin anew with a seed that follows from one.
-
-    So it does not matter how much was drawn since `seed`, nor is anything of it drawn again.
-    """
+    """Begin this thread's generator anew with a seed that follows from one, however much was drawn since."""
     words = philox((seed & _LOW32, seed >> 32), (0, _AFTERWARDS), 2)
     _current().restart(int(words[0]) | int(words[1]) << 32)
 

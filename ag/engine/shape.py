@@ -320,10 +320,7 @@ def places(image: Shape, window: Window) -> Pair:
 
 
 def taps(image: Shape, grid: Shape, window: Window) -> Iterator[tuple[Pair, tuple[slice, slice], tuple[slice, slice]]]:
-    """Each tap with the places from which it looks at pixels, and these pixels; taps that only see padding left out.
-
-    Both are pairs of slices with equally many elements.
-    """
+    """Each tap that sees pixels, with the places from which it does, and these pixels: slices of equal counts."""
     for i in range(window.kernel[0]):
         for j in range(window.kernel[1]):
             down, across = (_seen(image[a], grid[a], window, a, tap) for a, tap in enumerate((i, j)))

@@ -287,10 +287,7 @@ def _kept(recording: Recording, holders: Holders) -> Shape | None:
 
 
 def take_over(recording: Recording) -> Holders:
-    """Make the recording the only holder of what nobody else holds, and say what others hold.
-
-    Its launches afterwards are equal to those before; buffers that others hold are the same objects.
-    """
+    """Make the recording, of equal launches, the only holder of what nobody else holds; say what others do."""
     launches = recording.launches
     if not launches:
         return Holders()

@@ -54,6 +54,13 @@ class quiet(np.errstate):  # noqa: N801 - as numpy's own
         _under_way.pop(get_ident(), None)
 
 
+def quietly(calls: list[Call]) -> None:
+    """Make calls without warnings of infinities and NaN."""
+    with quiet():
+        for call in calls:
+            call()
+
+
 def _wait_for_others() -> None:
     """Wait for what numpy is doing now for other threads, on any device.
 
@@ -114,13 +121,11 @@ class NumpyProgram(Program):
     def run(self, given: Given = ()) -> None:
         self._backend.check_open()
         self._backend.put(given)
-        with quiet():
-            if self._backend.settings.events is None:
-                for call in self._calls:
-                    call()
-            else:
-                for launch, call in zip(self._launches, self._calls, strict=True):
-                    self._backend.timed(launch.primitive, call)
+        calls = self._calls
+        if self._backend.settings.events is not None:
+            calls = [partial(self._backend.timed, launch.primitive, call)
+                     for launch, call in zip(self._launches, calls, strict=True)]
+        quietly(calls)
 
     def copied(self, result: Buffer) -> Buffer:
         into = self._backend.alloc(result.shape, result.dtype)
@@ -205,11 +210,12 @@ class NumpyBackend(Backend):
     # -------------------------------------------------------------------------------------- launches
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
+        call = partial(primitive.reference, *[b.native for b in buffers], **params)
         with quiet():
             if self.settings.events is None:
-                primitive.reference(*[b.native for b in buffers], **params)
+                call()
             else:
-                self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
+                self.timed(primitive, call)
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
         """A launch, to be made many times."""

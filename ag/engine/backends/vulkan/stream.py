@@ -69,10 +69,7 @@ class Budget:
 
 
 class HazardTracker:
-    """Tell whether a launch needs a barrier: it may overlap with all launches since the last one.
-
-    It needs one if it reads what another writes (RAW), or writes what another reads (WAR) or writes (WAW).
-    """
+    """Tell whether a launch needs a barrier: one before writes what it reads, or touches what it writes."""
 
     def __init__(self) -> None:
         self._reads: list[Range] = []
