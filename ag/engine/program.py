@@ -112,11 +112,7 @@ class Unallocated(Block):
 
 
 class Owned(Block):
-    """Memory that an open recording has allocated: only its thread may work there.
-
-    Every launch and host access settles what is no plain `Block`, so others need no check.  It becomes a plain block
-    again when the recording is closed.
-    """
+    """Memory that an open recording has allocated: only its thread may work there, as who works settles it first."""
 
     __slots__ = ()
 

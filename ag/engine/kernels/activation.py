@@ -47,18 +47,19 @@ def _tail(z: Array) -> tuple[Array, Array] | None:
     return far, np.exp(0.5 * z[far])
 
 
-def _gate(z: Array, out: Array) -> None:
+def _denominator(z: Array, out: Array) -> None:
+    """1 + exp(-z)."""
     np.negative(z, out=out)
     np.exp(out, out=out)
     out += 1
-    np.divide(1, out, out=out)
 
 
 @primitive(bound=True, fusable=True)
 @in_blocks
 def sigmoid(out: Array, x: Array) -> None:
     tail = _tail(x)
-    _gate(x, out)
+    _denominator(x, out)
+    np.divide(1, out, out=out)
     if tail is not None:
         far, root = tail
         out[far] = root * root
@@ -108,9 +109,7 @@ def _gated(x: Array, z: Array, out: Array) -> None:
     tail = _tail(z)
     ends = None if tail is None else x[tail[0]] * tail[1] * tail[1]
     gate = np.empty_like(z)
-    np.negative(z, out=gate)
-    np.exp(gate, out=gate)
-    gate += 1
+    _denominator(z, gate)
     np.divide(x, gate, out=out)
     if tail is not None:
         out[tail[0]] = ends

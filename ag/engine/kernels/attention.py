@@ -163,11 +163,7 @@ def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
 def _blocks(
     matrices: int, queries: int, keys: int, causal: bool, dtype: object
 ) -> Iterator[tuple[slice, slice, slice, Array | None]]:
-    """Choose the matrices, queries and keys done together, and the term that hides the future from scores.
-
-    Several matrices if they are small, else some queries of one; the keys that these may see.  The last queries, which
-    see most keys, come first.
-    """
+    """Choose matrices, queries, the last first, and keys done together, and what hides the future from scores."""
     tall = max(1, min(queries, max(_TILE, WIDE // keys)))
     count = max(1, WIDE // (keys * tall))
     for first in reversed(range(0, queries, tall)):

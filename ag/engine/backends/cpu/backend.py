@@ -21,7 +21,7 @@ from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block, after_fork
 from ag.engine.backend import Backend, DeviceInfo, Event, Finding, closed
 from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
-from ag.engine.cpu_threads import WIDE, overwrite
+from ag.engine.cpu_threads import WIDE, one_by_one, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
@@ -57,16 +57,11 @@ class quiet(np.errstate):  # noqa: N801 - as numpy's own
 def quietly(calls: list[Call]) -> None:
     """Make calls without warnings of infinities and NaN."""
     with quiet():
-        for call in calls:
-            call()
+        one_by_one(calls)
 
 
 def _wait_for_others() -> None:
-    """Wait for what numpy is doing now for other threads, on any device.
-
-    A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes.  A thread
-    that an interrupt has ended in the middle does nothing any more.
-    """
+    """Wait for what numpy does for other live threads: a process that ends while BLAS computes crashes."""
     there = {*sys._current_frames()}
     others = [item for item in _under_way.copy().items() if item[0] != get_ident() and item[0] in there]
     end = monotonic() + _ENDS_S

@@ -13,8 +13,8 @@ from typing import NoReturn
 import numpy as np
 
 from ag.engine.arena import Arena
-from ag.engine.backend import Backend, Finding, Meter, closed
-from ag.engine.backends.shader.autotune import Tune, tried
+from ag.engine.backend import Finding, Meter, closed
+from ag.engine.backends.shader.autotune import Tune, TunedBackend, tried
 from ag.engine.backends.shader.plans import Plan
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.backends.vulkan.cooperative import Cooperative
@@ -118,7 +118,7 @@ class VulkanProgram(Program):
         super().close()
 
 
-class VulkanBackend(Backend):
+class VulkanBackend(TunedBackend):
     """A Vulkan device, by its number; tests put `guard` bytes around every block, a multiple of 256.
 
     It is a DeviceError if the extension, a driver or the device is missing, and a KernelError without kernels.
@@ -126,6 +126,7 @@ class VulkanBackend(Backend):
 
     asynchronous = True
     dtypes = frozenset(_NUMPY)
+    recorder: Recorder
 
     def __init__(self, index: int = 0, *, guard: int = 0) -> None:
         self.name = f"vulkan:{index}"
@@ -265,7 +266,6 @@ class VulkanBackend(Backend):
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
-        """Return a launch's dispatch, in tiles by the device's rule or the given one; None for an empty grid."""
         plan, addresses = self._planned(primitive, buffers, params, tiles)
         return self._kernels.command(plan, addresses, buffers)
 
