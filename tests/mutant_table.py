@@ -86,12 +86,12 @@ gradient("layer norm: what the variance sends back", "ag/engine/kernels/norm.py"
 gradient("RMS norm: what the mean square sends back", "ag/engine/kernels/norm.py", "np.subtract(s, h, out=h)",
          "np.add(s, h, out=h)", "ag_rms_norm_op-4x3_4x1")
 gradient("batch norm: what the mean sends back", "ag/engine/kernels/norm.py",
-         "np.subtract(d, dbeta[r] * share, out=d)", "np.add(d, dbeta[r] * share, out=d)",
+         "d -= dbeta[r] * share", "d += dbeta[r] * share",
          "ag_batch_norm_op-4x3_4x1_4x1")
 gradient("batch norm: sign of a given variance's", "ag/ops/norm.py", "_SAMPLES, -0.5)", "_SAMPLES, 0.5)",
          "ag_batch_norm_op(given)-4x3_4x1_4x1_4x1_4x1")
 gradient("attention: what the denominator sends back", "ag/engine/kernels/attention.py",
-         "np.subtract(s, deltas[m, :, i], out=s)", "np.add(s, deltas[m, :, i], out=s)", "ag_attention-4x3_4x5_2x5")
+         "s -= deltas[m, :, i]", "s += deltas[m, :, i]", "ag_attention-4x3_4x5_2x5")
 gradient("sigmoid: sign", "ag/engine/kernels/activation.py", "y * (1 - y)", "y * (1 + y)", "ag_sigmoid-3x5")
 gradient("gelu: sign of the density", "ag/engine/kernels/activation.py", "_normal_cdf(x) + x * np.exp",
          "_normal_cdf(x) - x * np.exp", "ag_gelu-3x5")

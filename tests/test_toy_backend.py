@@ -16,7 +16,7 @@ from ag.engine import device
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.device import default_devices
-from ag.engine.registry import list_devices, register_backend, unregister_backend
+from ag.engine.registry import Family, _families, list_devices, register_backend
 from ag.errors import DeviceError
 
 AG = Path(ag.__file__).parent
@@ -42,9 +42,9 @@ class ToyBackend(NumpyBackend):
 def _toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The toys are the best accelerators; afterwards nothing of them is left."""
     monkeypatch.setattr(device, "_backends", dict(device._backends))
-    register_backend("toy", toys, ToyBackend, title="Toy", priority=9)
+    register_backend(Family("toy", "Toy", toys, ToyBackend, priority=9))
     yield
-    unregister_backend("toy")
+    del _families["toy"]
 
 
 def test_it_is_listed_and_preferred() -> None:

@@ -6,6 +6,7 @@ and goes back when its last reference dies.  `arena.c` does the quick half where
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -30,6 +31,13 @@ def guard_words(address: int, nbytes: int) -> bytes:
     """Fill a guard: signalling NaN, another for every address; computing with it makes it quiet."""
     word = _NAN | address * 0x9E3779B1 >> 10 & 0x3FFFFF
     return (word.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
+
+
+def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
+    """Call `reset` in every forked child, which has none of the other threads: nobody holds their locks there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=reset)
+    return reset
 
 
 class Changes:
@@ -58,10 +66,7 @@ class Block:
         self.changes: Changes | None = None  # when what was overwritten; for `ag.engine.buffer`
 
     def settle(self) -> None:
-        """Do nothing: only a lent or an uncomputed block, of another class, has work to do before its use.
-
-        Hot path: launches ask for the class first.  Afterwards the block may be another one, as a holder is relocated.
-        """
+        """Do nothing: only blocks of other classes, for which launches ask, have work to do before their use."""
 
     def inherit(self, other: Block) -> None:
         """Be as old as another block, and changed as often, as what is in that comes here."""
@@ -187,18 +192,10 @@ class Arena:
             return [*known, id(memory)].index(id(memory)) << OFFSET_BITS
 
     def coalesce(self) -> None:
-        """Join what is free with its neighbours, so that requests of other sizes find it, too, before untouched memory.
-
-        They do anyway when nothing else has room for them; it is worth asking when what comes needs other sizes.
-        """
+        """Join what is free with its neighbours, for requests of other sizes; a lack of room does so, too."""
         with self._lock:
             self._take_back()
             self._make_anew()
-
-    def reset_peak(self) -> None:
-        """Start measuring `peak` anew from what is live now."""
-        self._take_back()
-        self._peak = self._live
 
     def revive(self, addresses: Sequence[int]) -> list[Block]:
         """New blocks in the place of some that died since the caller has set `pinned`."""

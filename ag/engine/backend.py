@@ -7,23 +7,23 @@ every buffer it touches.  While recording, the host may not read device memory, 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ag.engine.arena import Arena, Block, guard_words
-from ag.engine.buffer import Buffer, fix, note_written
+from ag.engine.arena import Block, guard_words
+from ag.engine.buffer import Buffer, Device, fix, note_written
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
-from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import Launch, Program, Recording
+from ag.engine.primitive import Params, Primitive, PrimitiveTo, Returned
+from ag.engine.program import Launch, Program
 from ag.engine.shape import Shape, nbytes_of
-from ag.engine.target import Target
-from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
+from ag.errors import ArenaError, DeviceError, DtypeError
 from ag.names import Making
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
@@ -90,20 +90,19 @@ class Finding(_Finding):
         return super().__new__(cls, subject, found, remedy, verdict if remedy else "ok")
 
 
+@dataclass(eq=False)
 class Settings:
     """Settings of all devices of the process: services of the engine change them, backends read them."""
 
-    def __init__(self) -> None:
-        self.precision = "highest"  # of products of matrices in float32, as `ag_matmul_precision` says
-        # where launches are to be noted with their times, while `ag.profile` is active
-        self.events: list[Event] | None = None
+    precision: str = "highest"  # of products of matrices in float32, as `ag_matmul_precision` says
+    events: list[Event] | None = None  # where launches are to be noted with their times, while `ag.profile` is active
 
 
+@dataclass(eq=False)
 class Meter:
     """Seconds that a device has worked; work counts when it was waited for."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    seconds: float = 0.0
 
 
 def closed(name: str) -> str:
@@ -112,27 +111,13 @@ def closed(name: str) -> str:
             f"captured steps anew.")
 
 
-class Backend(ABC):
+class Backend(Device):
     """One device: its arena and the ability to run primitives."""
 
-    name: str  # the device's name (`"cpu"`, `"vulkan:0"`)
     info: DeviceInfo
-    arena: Arena
-    asynchronous: bool  # whether launches return before the work is done
     dtypes: frozenset[DType]  # element types the device can hold
-    target: Target = Target()  # what the compiler and the choice of kernels go by
     settings: ClassVar[Settings] = Settings()  # the same object for every device
     timestamps: bool = False  # whether the device can say itself how long it has worked, as `meter` needs it
-
-    @cached_property
-    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
-        """Buffers of one number each, by number and element type; see `constant`."""
-        return {}
-
-    @cached_property
-    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]:
-        """By random generator: of which seeding its state on this device is, and the state."""
-        return WeakKeyDictionary()
 
     @cached_property
     def _guarded(self) -> WeakKeyDictionary[Buffer, int]:
@@ -176,10 +161,6 @@ class Backend(ABC):
             fix(found)
             self.constants[key] = found
         return found
-
-    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
-        """Make the object that the backend finds in `Buffer.native`."""
-        return None
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any, params: Params,
                     alloc: Callable[[Shape, DType], Buffer] | None = None) -> tuple[Any, tuple[Buffer, ...]]:
@@ -232,53 +213,9 @@ class Backend(ABC):
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         """Run `primitive` on all its operands."""
 
-    @abstractmethod
-    def upload(self, array: Array, into: Buffer) -> None:
-        """Copy a host array of the same shape into `into`, converting its element type; does not wait.
-
-        Calls `before_host`, as `copy`, `download` and `look` do, and `note_written`.
-        """
-
-    def assign(self, target: Buffer, source: Buffer) -> None:
-        """Copy one buffer into another of the same size and type; does not wait.
-
-        A replay does not copy again, so a recording refuses it for memory that the step did not allocate.
-        """
-        if (recording := recording_here()) is not None and not recording.owns(target.block):
-            recording.refuse(CaptureError(f"ag_capture: the step copies into older memory on {self.name}, and a replay "
-                                          f"would not; do that between steps."))
-        note_written(target)
-        self.copy(target, source)
-
-    @abstractmethod
-    def copy(self, target: Buffer, source: Buffer) -> None:
-        """`assign` to memory that is new, or of which no gradient rule asks whether it was written."""
-
-    @abstractmethod
-    def download(self, buffer: Buffer) -> Array:
-        """A host copy; waits for everything launched before."""
-
-    def look(self, buffer: Buffer) -> Array:
-        """Like `download`, but possibly without a copy: valid until the buffer is next written.
-
-        Where the host has the device's memory, it is that memory: nothing is copied, and it cannot be written to.
-        """
-        return self.download(buffer)
-
     def reached(self, buffer: Buffer) -> Buffer | None:
-        """A buffer of another device as one of this, for launches, if this device works in the memory of that.
-
-        Whoever writes there has to call `note_written` for the buffer itself.
-        """
+        """Return a buffer of any device for launches here, if both share memory; who writes there notes it."""
         return buffer if buffer.backend is self else None
-
-    @abstractmethod
-    def submit(self) -> None:
-        """Start whatever was launched and is not yet running; does not wait."""
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait for everything launched."""
 
     @abstractmethod
     def close(self) -> None:
@@ -296,10 +233,6 @@ class Backend(ABC):
         self.constants.clear()
         self.generators.clear()
         self.arena.close(refuse)
-
-    def check_open(self) -> None:
-        """Raise if the device was closed, as its tensors then are of no use."""
-        return
 
     def forked(self) -> None:
         """Go on in a forked child, which has none of the other threads."""
@@ -320,18 +253,6 @@ class Backend(ABC):
     @abstractmethod
     def program(self, launches: list[Launch]) -> Program:
         """A program that makes these launches."""
-
-    @property
-    def recording(self) -> Recording | None:
-        """The recording that this thread has open; other threads use the device as always."""
-        return cast("Recording | None", recording_here())
-
-    def refuse_while_recording(self, what: str) -> None:
-        """Raise if a recording is open: the host must not touch device memory inside a captured step."""
-        if (recording := recording_here()) is not None:
-            recording.refuse(CaptureError(
-                f"ag_capture: the step {what} on {self.name}; a replay cannot do that. "
-                f"Return the tensor and read it after the step, or change state between steps."))
 
     # -------------------------------------------------------------------------------------- guard words
 

@@ -1,18 +1,15 @@
-"""Buffers: dense row-major arrays in the arena of a device.
-
-`Device` is the part of `ag.engine.backend` that holders of buffers may use.
-"""
+"""Buffers: dense row-major arrays in the arena of a device, and `Device`, what their holders may use of it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from functools import cached_property
 from math import prod
 from threading import RLock, get_ident
 from typing import Any, NoReturn, Protocol
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from ag.engine.arena import Arena, Block, Changes, now
+from ag.engine.arena import Arena, Block, Changes, after_fork, now
 from ag.engine.dtype import I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
@@ -28,48 +25,90 @@ class Run(Protocol):
                  **params: object) -> Returned: ...
 
 
-class OpenRecording(Protocol):
-    """The part of a recording that code above the engine writes (`ag.engine.program.Recording`)."""
+class Device(ABC):
+    """The part of a device that holders of buffers use; `ag.engine.backend.Backend` is the whole."""
 
-    on_upload: Callable[[Array, DType, Device], Buffer | None] | None
-    guards: dict[str, Callable[[], str | None]]
-    limits: list[tuple[Buffer, int, Callable[[Array], None]]]
-
-    def owns(self, block: Block) -> bool: ...
-    def adopt(self, block: Block) -> None: ...
-    def refuse(self, error: CaptureError) -> None: ...
-
-
-class Device(Protocol):
-    """The device of a buffer, as code sees it that computes with buffers; `ag.engine.backend.Backend` is the whole."""
-
-    name: str
+    name: str  # the device's name (`"cpu"`, `"vulkan:0"`)
     arena: Arena
-    target: Target
-    asynchronous: bool
+    target: Target = Target()  # what the compiler and the choice of kernels go by
+    asynchronous: bool  # whether launches return before the work is done
 
-    @property
-    def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
-    @property
-    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]: ...
-    @property
-    def recording(self) -> OpenRecording | None: ...
-    def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...
+    @cached_property
+    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
+        """Buffers of one number each, by number and element type; see `constant`."""
+        return {}
+
+    @cached_property
+    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]:
+        """By random generator: of which seeding its state on this device is, and the state."""
+        return WeakKeyDictionary()
+
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
+        """Make the object that the backend finds in `Buffer.native`."""
+        return None
+
+    @abstractmethod
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
+    @abstractmethod
     def constant(self, value: float, dtype: DType) -> Buffer: ...
+    @abstractmethod
     def zeros(self, shape: Shape, dtype: DType) -> Buffer: ...
+    @abstractmethod
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned: ...
-    def upload(self, array: Array, into: Buffer) -> None: ...
-    def download(self, buffer: Buffer) -> Array: ...
-    def look(self, buffer: Buffer) -> Array: ...
-    def assign(self, target: Buffer, source: Buffer) -> None: ...
-    def copy(self, target: Buffer, source: Buffer) -> None: ...
+    @abstractmethod
     def program(self, launches: list[Any]) -> Any: ...
-    def refuse_while_recording(self, what: str) -> None: ...
-    def check_open(self) -> None: ...
-    def submit(self) -> None: ...
-    def synchronize(self) -> None: ...
+
+    @abstractmethod
+    def upload(self, array: Array, into: Buffer) -> None:
+        """Copy a host array of the same shape into `into`, converting its element type; does not wait.
+
+        Calls `before_host`, as `copy`, `download` and `look` do, and `note_written`.
+        """
+
+    def assign(self, target: Buffer, source: Buffer) -> None:
+        """Copy a buffer into one of its size and type, without waiting; refused in a step for memory of before."""
+        if (recording := recording_here()) is not None and not recording.owns(target.block):
+            recording.refuse(CaptureError(f"ag_capture: the step copies into older memory on {self.name}, and a replay "
+                                          f"would not; do that between steps."))
+        note_written(target)
+        self.copy(target, source)
+
+    @abstractmethod
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        """`assign` to memory that is new, or of which no gradient rule asks whether it was written."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer) -> Array:
+        """A host copy; waits for everything launched before."""
+
+    def look(self, buffer: Buffer) -> Array:
+        """Like `download`, but where the host has the memory, that itself, read-only, until it is written."""
+        return self.download(buffer)
+
+    @abstractmethod
+    def submit(self) -> None:
+        """Start whatever was launched and is not yet running; does not wait."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait for everything launched."""
+
+    def check_open(self) -> None:
+        """Raise if the device was closed, as its tensors then are of no use."""
+        return
+
+    @property
+    def recording(self) -> Any:
+        """The `ag.engine.program.Recording` that this thread has open; others use the device as always."""
+        return recording_here()
+
+    def refuse_while_recording(self, what: str) -> None:
+        """Raise if a recording is open: the host must not touch device memory inside a captured step."""
+        if (recording := recording_here()) is not None:
+            recording.refuse(CaptureError(
+                f"ag_capture: the step {what} on {self.name}; a replay cannot do that. "
+                f"Return the tensor and read it after the step, or change state between steps."))
 
 
 class Buffer:
@@ -211,14 +250,11 @@ class CopyOnWrite(Block):
 _copying = RLock()  # is held while holders are relocated
 
 
+@after_fork
 def _forked() -> None:
     """Go on in a forked child, which has none of the other threads."""
     global _copying
     _copying = RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 def settle(*buffers: Buffer) -> None:
@@ -246,10 +282,7 @@ def copy_out(block: Block) -> None:
 
 
 def note_written(*buffers: Buffer) -> None:
-    """Note that existing buffers have other elements from now on, which a gradient rule must be told.
-
-    What shares memory of a program there is copied first.  Fresh outputs of launches need no note.
-    """
+    """Note for gradient rules that buffers have other elements; what shares their memory is copied first."""
     for buffer in buffers:
         if type(buffer.block) is not Block:
             buffer.block.settle()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ag.engine.arena import after_fork
 from ag.engine.primitive import Array, Call
 from ag.errors import DeviceError
 
@@ -33,10 +34,7 @@ _GROUP = r"\d+:(|(?:[^:]*,)?cpu(?:,[^:]*)?):/(.*)"  # of Linux, which limits pro
 
 
 def cores() -> int:
-    """Count the cores the process may use: those that it may run on, within its limit of time.
-
-    Half a core counts as one: a thread more that has to wait at times does more than one less.
-    """
+    """Count the cores that the process may run on, within its limit of time; half a core counts as one."""
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, ceil(min(there, quota())))
 
@@ -136,10 +134,7 @@ class _Work:
 
 
 class WorkerThread(Thread):
-    """A daemon thread that makes given calls, one at a time.
-
-    It sleeps at a lock in between, which costs less than a queue.  Give a call only after the one before has ended.
-    """
+    """A daemon thread that sleeps at a lock between calls; give one only after the one before has ended."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -198,8 +193,7 @@ class _Helpers:
 _pool_at = 0  # of the process, as the library is
 _helpers = _Helpers()
 _here = local()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helpers.forked)
+after_fork(_helpers.forked)
 
 
 def share_cores(callers: int) -> None:
@@ -224,10 +218,7 @@ def share_by(address: int) -> None:
 
 
 def pool_at() -> int:
-    """The address of what shares compiled work out to compiled code's own threads; 0 if it was not loaded.
-
-    These look for work for some microseconds before they sleep, so compiled code that asks them finds them awake.
-    """
+    """The address of what shares compiled work out to compiled code's own threads; 0 if it was not loaded."""
     return _pool_at
 
 
@@ -274,10 +265,7 @@ def makes(pieces: Sequence[slice]) -> Callable[[Sequence[Call]], None]:
 
 
 def overwrite(out: Array, array: Array) -> None:
-    """``out[...] = array``, of one type, with a thread per core where that is large and in one piece of memory each.
-
-    Ctrl-C comes before or after it.
-    """
+    """``out[...] = array``, of one type, with a thread per core if both are large and dense; Ctrl-C waits."""
     if out.size < 2 * WIDE or not (out.flags.c_contiguous and array.flags.c_contiguous) or (
             out.shape != array.shape or np.may_share_memory(out, array)):  # a piece could be read after it is written
         out[...] = array

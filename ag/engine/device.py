@@ -7,7 +7,6 @@ type belong to the running context, so threads do not disturb each other; the pr
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
+from ag.engine.arena import after_fork
 from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.dtype import F32, DType, as_dtype
 from ag.engine.registry import (
@@ -39,16 +39,13 @@ _backends: dict[str, Backend] = {}
 _lock = threading.RLock()
 
 
+@after_fork
 def _forked() -> None:
     """Go on in a forked child, which has none of the other threads; nobody holds their locks there."""
     global _lock
     _lock = threading.RLock()
     for backend in list(_backends.values()):
         backend.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class PreviousSetting(str):
@@ -112,10 +109,7 @@ def canonical(name: str) -> str:
 
 
 def opened(devices: Sequence[DeviceInfo], count: int | None = None, refused: list[str] | None = None) -> list[str]:
-    """The names of those that can be opened, or of the first `count`; the log says which cannot, and why.
-
-    That is added to `refused`, too.
-    """
+    """The names of the first `count` that can be opened; the log, and `refused`, say which cannot, and why."""
     names: list[str] = []
     for info in devices:
         if count is not None and len(names) >= count:
@@ -171,11 +165,6 @@ def same_default() -> Iterator[None]:
 def open_backends() -> list[Backend]:
     """The backends of all devices in use."""
     return list(_backends.values())
-
-
-def is_open(backend: object) -> bool:
-    """Return whether a backend is the one of its device: it is not if the device was shut down."""
-    return any(backend is open for open in _backends.values())
 
 
 def default_backend() -> Backend:

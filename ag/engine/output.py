@@ -14,10 +14,7 @@ _BROKEN = (OSError, ValueError, AttributeError, TypeError, RuntimeError)
 
 
 class Forgiving:
-    """A text stream that drops what its stream cannot take, and escapes characters that its encoding lacks.
-
-    It equals its stream, by which `tqdm` knows a terminal.
-    """
+    """A text stream that drops what its stream, which it equals, cannot take, and escapes what that lacks."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

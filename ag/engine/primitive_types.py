@@ -59,10 +59,6 @@ class Primitive(NamedTuple):
 
 
 class PrimitiveTo(Primitive, Generic[Returned]):
-    """A primitive whose launch returns a `Returned`: the type says what `outputs` does.
-
-    ``exp: PrimitiveTo[Buffer]``, ``layer_norm: PrimitiveTo[tuple[Buffer, Buffer, Buffer]]`` and, as it only updates an
-    operand, ``sgd: PrimitiveTo[None]``.
-    """
+    """A primitive whose launch returns a `Returned`: ``PrimitiveTo[None]`` only updates its operands."""
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # there is one of each

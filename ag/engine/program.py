@@ -7,15 +7,15 @@ planned.  Asking for one earlier makes the recording `catch_up`, in memory for e
 
 from __future__ import annotations
 
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from threading import get_ident
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 from weakref import ReferenceType, ref
 
-from ag.engine.arena import OFFSET_BITS, Block, now
+from ag.engine.arena import OFFSET_BITS, Block, after_fork, now
 from ag.engine.buffer import Buffer, CopyOnWrite, Device, Run, note_written, settle
 from ag.engine.dtype import DType
 from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
@@ -60,32 +60,39 @@ class Launch(NamedTuple):
 Given = Sequence[tuple[Buffer, Array | Buffer]]  # buffers, and what is put there: host arrays, or other buffers
 
 
-class Program(Protocol):
-    """Recorded launches that can be run again."""
+class Program(ABC):
+    """Recorded launches that can be run again; they keep their buffers alive."""
 
-    quick_copy: Callable[[Buffer], Buffer] | None  # `copied` in one call of compiled code, if no events are noted
+    quick_copy: Callable[[Buffer], Buffer] | None = None  # `copied` in one call of compiled code, without events
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches = launches
 
     @property
-    def launches(self) -> int: ...
+    def launches(self) -> int:
+        """Number of launches in one run."""
+        return len(self._launches)
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Arena bytes of all blocks that launches work on."""
+        return sum({b.block.address: b.block.nbytes for launch in self._launches for b in launch.buffers}.values())
 
+    @abstractmethod
     def run(self, given: Given = ()) -> None:
         """Put values into buffers, and launch everything again, in order; does not wait."""
 
+    @abstractmethod
     def copied(self, result: Buffer) -> Buffer:
         """A copy of a small result of the last run; does not wait."""
 
     def close(self) -> None:
         """Let go of the memory; the program cannot run any more."""
+        self._launches.clear()
 
 
 class Unallocated(Block):
-    """The block of a result whose launch was noted and has not run: an address without memory.
-
-    The address is nobody else's, in a segment of its own that does not exist.
-    """
+    """The block of a result whose launch has not run: an address in a segment of its own, which does not exist."""
 
     __slots__ = ("recording", "shape")
 
@@ -105,11 +112,7 @@ class Unallocated(Block):
 
 
 class Owned(Block):
-    """Memory that an open recording has allocated: only its thread may work there.
-
-    Every launch and host access settles what is no plain `Block`, so others need no check.  It becomes a plain block
-    again when the recording is closed.
-    """
+    """Memory that an open recording has allocated: only its thread may work there, as who works settles it first."""
 
     __slots__ = ()
 
@@ -133,14 +136,11 @@ def _become(block: Block, kind: type[Block]) -> None:
 _open: dict[int, Recording] = {}  # open recordings of all threads by id; looked at only if a thread meddles
 
 
+@after_fork
 def _forked() -> None:
     """Go on in a forked child, which has none of the other threads."""
     for recording in [r for r in _open.values() if r.thread != get_ident()]:
         recording.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class Recording(Interpreter):
@@ -214,10 +214,7 @@ class Recording(Interpreter):
                                      f"everything to one."))
 
     def refuse(self, error: CaptureError) -> None:
-        """Note that something cannot be recorded; raise, except on trial.
-
-        The step may catch the error; the recording fails all the same.
-        """
+        """Note that something cannot be recorded, also if the step catches the error; raise, except on trial."""
         self.failure = self.failure or CaptureError(*error.args)  # without a traceback, which would hold the step
         if not self._trial:
             try:
@@ -406,10 +403,7 @@ class Recording(Interpreter):
 
 
 def before_host(*buffers: Buffer) -> None:
-    """Before the host reads from memory, or writes there: what its thread has noted, and works on it, runs first.
-
-    What is lent to another thread alone moves to memory of its own.
-    """
+    """Run what was noted of memory that the host now reads or writes; what is lent to other threads moves."""
     if (recording := recording_here()) is not None and recording.touches(buffers):
         recording.catch_up()
     settle(*buffers)
@@ -418,8 +412,3 @@ def before_host(*buffers: Buffer) -> None:
 def _threaded(shape: Shape) -> CaptureError:
     return CaptureError(f"ag_capture: a tensor of shape {shape} passes between the step's thread and another one, "
                         f"whose launches a replay would not make; compute in the thread that calls the step.")
-
-
-def held_bytes(launches: list[Launch]) -> int:
-    """Arena bytes of all blocks that launches work on."""
-    return sum({b.block.address: b.block.nbytes for launch in launches for b in launch.buffers}.values())

@@ -8,7 +8,7 @@ process has one generator; a thread that seeds for itself has its own.  Initial 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -91,8 +91,7 @@ def generator_state(backend: Device) -> Buffer:
     if known is not None and known[0] is seeding:
         return known[1]
     buffer = known[1] if known is not None else backend.alloc((4,), U32)
-    stream = generator.set_streams.get(backend.name, 0)
-    backend.upload(np.array([*generator.key, stream & _LOW32, stream >> 32], np.uint32), buffer)
+    backend.upload(_words(generator.set_streams.get(backend.name, 0)), buffer)
     if known is None:
         return backend.generators.setdefault(generator, (seeding, buffer))[1]  # that of the thread that came first
     backend.generators[generator] = seeding, buffer
@@ -123,19 +122,26 @@ _draw: ContextVar[Callable[[Device], Buffer]] = ContextVar("ag_draw", default=_d
 
 
 @contextmanager
+def _drawing(draw: Callable[[Device], Buffer]) -> Iterator[None]:
+    """Draw so inside the block."""
+    token = _draw.set(draw)
+    try:
+        yield
+    finally:
+        _draw.reset(token)
+
+
+@contextmanager
 def draws_kept() -> Iterator[list[Buffer]]:
     """A list of all keys that are drawn inside the block."""
-    draw, keys = _draw.get(), []
+    draw, keys = _draw.get(), list[Buffer]()
 
     def draw_and_keep(backend: Device) -> Buffer:
         keys.append(draw(backend))
         return keys[-1]
 
-    token = _draw.set(draw_and_keep)
-    try:
+    with _drawing(draw_and_keep):
         yield keys
-    finally:
-        _draw.reset(token)
 
 
 @contextmanager
@@ -149,11 +155,8 @@ def draws_repeated(keys: list[Buffer]) -> Iterator[list[Buffer]]:
                             f"otherwise when it is called again; it must do the same every time.")
         return left.pop(0)
 
-    token = _draw.set(draw_again)
-    try:
+    with _drawing(draw_again):
         yield left
-    finally:
-        _draw.reset(token)
 
 
 @contextmanager
@@ -168,11 +171,8 @@ def draws_from(*numbers: int) -> Iterator[None]:
         backend.upload(np.array([*key, next(drawn), 0], np.uint32), buffer)
         return buffer
 
-    token = _draw.set(draw)
-    try:
+    with _drawing(draw):
         yield
-    finally:
-        _draw.reset(token)
 
 
 def set_stream(backend: Device, stream: int) -> None:
@@ -208,14 +208,9 @@ class Streams:
             if most is not None and draws > most:
                 self._backend.upload(_words(beyond), self._beyond)
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
+    def counted(self) -> AbstractContextManager[None]:
         """Inside, where Python makes them, draws on the device take the part's streams and are counted."""
-        token = _draw.set(self._next)
-        try:
-            yield
-        finally:
-            _draw.reset(token)
+        return _drawing(self._next)
 
     def _next(self, backend: Device) -> Buffer:
         first, most, beyond = self._numbers
@@ -231,11 +226,6 @@ class Streams:
 
 def _words(stream: int) -> Array:
     return np.array([*_current().key, stream & _LOW32, stream >> 32], np.uint32)
-
-
-def _stream(backend: Device, state: Buffer) -> int:
-    words = backend.download(state)
-    return int(words[2]) | int(words[3]) << 32
 
 
 # ---------------------------------------------------------------------------------------------- on the host
@@ -284,10 +274,7 @@ def ag_seed(seed: int) -> None:
 
 
 def go_on_after(seed: int) -> None:
-    """Let the generator of this thread, its own or that of the process, begin anew with a seed that follows from one.
-
-    So it does not matter how much was drawn since `seed`, nor is anything of it drawn again.
-    """
+    """Begin this thread's generator anew with a seed that follows from one, however much was drawn since."""
     words = philox((seed & _LOW32, seed >> 32), (0, _AFTERWARDS), 2)
     _current().restart(int(words[0]) | int(words[1]) << 32)
 
@@ -309,7 +296,8 @@ def generator_snapshot() -> dict[str, Any]:
     for backend in open_backends():
         seeding, state = backend.generators.get(generator, (None, None))
         if state is not None and seeding is generator.seeding:
-            streams[backend.name] = _stream(backend, state)
+            words = backend.download(state)
+            streams[backend.name] = int(words[2]) | int(words[3]) << 32
     return {"seed": current_seed(), "host_streams": generator.host_streams, "streams": streams}
 
 

@@ -59,18 +59,9 @@ class Family(NamedTuple):
 _families: dict[str, Family] = {}  # process-wide, like the devices; by name, as far as they are imported
 
 
-def register_backend(family: str, list_devices: Callable[[], list[DeviceInfo]], open: Callable[[int], Backend], *,
-                     title: str = "", priority: int = 0, bare: bool = False,
-                     preferred: Callable[[], list[DeviceInfo]] | None = None,
-                     find: Callable[[str], int] | None = None,
-                     drivers: Callable[[], list[Finding]] | None = None) -> None:
-    """Add a family of devices; the parameters are the attributes of `Family`."""
-    _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find, drivers)
-
-
-def unregister_backend(family: str) -> None:
-    """Take a family out again; devices of it that are open stay open."""
-    del _families[family]
+def register_backend(family: Family) -> None:
+    """Add a family of devices."""
+    _families[family.name] = family
 
 
 def _folders() -> list[str]:

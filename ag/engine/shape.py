@@ -216,9 +216,7 @@ def columns_of(shares: int) -> Layout:
 
 def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:
     """Element strides of `a` and `b` along the axes of `out`, adjacent axes merged where both allow it."""
-    shape, (sa, sb) = _merged(out, _strides_in(out, a), _strides_in(out, b))
-    sizes: Layout = {"n": prod(out), "ndim": len(shape), "shape": _padded(shape)}
-    return {**sizes, "a_stride": _padded(sa), "b_stride": _padded(sb)}
+    return _strided_layout(out, {"a": _strides_in(out, a), "b": _strides_in(out, b)})
 
 
 def chain_axes(out: Shape, operands: Sequence[Shape]) -> tuple[Shape, list[Shape]] | None:
@@ -231,28 +229,27 @@ def chain_axes(out: Shape, operands: Sequence[Shape]) -> tuple[Shape, list[Shape
 
 def chain_layout(out: Shape, operands: dict[str, Shape]) -> Layout:
     """Element strides of named operands along the axes of `out`."""
-    found = chain_axes(out, list(operands.values()))
-    if found is None:
+    if chain_axes(out, list(operands.values())) is None:
         raise ShapeError(f"shape {out} needs more than {CHAIN_DIMS} axes in a chain of functions.")
-    shape, strides = found
-    sizes: Layout = {"n": prod(out), "ndim": len(shape), "shape": _padded(shape, CHAIN_DIMS)}
-    return sizes | {f"{name}_stride": _padded(s, CHAIN_DIMS) for name, s in zip(operands, strides, strict=True)}
+    return _strided_layout(out, {name: _strides_in(out, x) for name, x in operands.items()}, CHAIN_DIMS)
 
 
 def expand_layout(out: Shape, x: Shape, **_params: object) -> Layout:
     """Element strides of `x` along the axes of `out`, 0 where `x` is repeated."""
-    return _strided_layout(out, _strides_in(out, x))
+    return _strided_layout(out, {"x": _strides_in(out, x)})
 
 
 def permute_layout(out: Shape, x: Shape, *, axes: Shape) -> Layout:
     """Element strides of `x` in the order in which `out` walks it."""
     strides = row_major_strides(x)
-    return _strided_layout(out, tuple(strides[a] for a in axes))
+    return _strided_layout(out, {"x": tuple(strides[a] for a in axes)})
 
 
-def _strided_layout(out: Shape, strides: Shape) -> Layout:
-    shape, (merged,) = _merged(out, strides)
-    return {"n": prod(out), "ndim": len(shape), "shape": _padded(shape), "x_stride": _padded(merged)}
+def _strided_layout(out: Shape, operands: dict[str, Shape], length: int = MAX_DIMS) -> Layout:
+    """The axes that are left of `out`, and along them the strides of named operands; rows are so long."""
+    shape, strides = _merged(out, *operands.values())
+    rows = {"shape": shape, **{f"{name}_stride": s for name, s in zip(operands, strides, strict=True)}}
+    return {"n": prod(out), "ndim": len(shape), **{name: _padded(row, length) for name, row in rows.items()}}
 
 
 def _strides_in(out: Shape, x: Shape) -> Shape:
@@ -277,7 +274,7 @@ def _merged(out: Shape, *strides: Shape) -> tuple[Shape, list[Shape]]:
     return tuple(n for n, _ in axes), [tuple(step[k] for _, step in axes) for k in range(len(strides))]
 
 
-def _padded(values: Shape, length: int = MAX_DIMS) -> Shape:
+def _padded(values: Shape, length: int) -> Shape:
     return values + (0,) * (length - len(values))
 
 
@@ -323,10 +320,7 @@ def places(image: Shape, window: Window) -> Pair:
 
 
 def taps(image: Shape, grid: Shape, window: Window) -> Iterator[tuple[Pair, tuple[slice, slice], tuple[slice, slice]]]:
-    """Each tap with the places from which it looks at pixels, and these pixels; taps that only see padding left out.
-
-    Both are pairs of slices with equally many elements.
-    """
+    """Each tap that sees pixels, with the places from which it does, and these pixels: slices of equal counts."""
     for i in range(window.kernel[0]):
         for j in range(window.kernel[1]):
             down, across = (_seen(image[a], grid[a], window, a, tap) for a, tap in enumerate((i, j)))

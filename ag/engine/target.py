@@ -66,17 +66,11 @@ class Target(NamedTuple):
         return max(1, chunk)
 
     def tiled_attention(self, features: int, times: int, dropped: bool = False) -> bool:
-        """Return whether the attention kernels take heads of so many features and sequences of so many times.
-
-        They hold a tile of every head in registers, and with dropout some more; larger ones are composed of products.
-        """
+        """Return whether the kernels' registers hold such heads; larger ones are composed of products."""
         share = (4 if dropped else 2) if self.few_registers else 1
         return features <= _MOST_FEATURES // share and times <= self.longest_sequence
 
     def samples_first(self, samples: int, times: int) -> bool:
-        """Return whether attention over so many times puts samples before times, so that neighbours lie side by side.
-
-        Cards do so with 2 samples of 384 times, 3 of 192, or 4 of 128.
-        """
+        """Return whether attention puts samples before times, so that neighbours lie side by side."""
         too_many = (min(samples, _SECTOR) - 1) * times
         return self.units > 1 and times >= _FEWEST_TIMES and too_many >= _FEWEST_TOO_MANY

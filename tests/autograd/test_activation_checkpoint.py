@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.errors import expect_error
+from helpers.programs import reset_peak
 
 import ag
 from ag.autograd.tape import Node
@@ -160,7 +161,7 @@ def peak_bytes(device: str, wrap: Callable[..., ag.Tensor]) -> int:
     try:
         step()
         live = arena.stats().live
-        arena.reset_peak()
+        reset_peak(arena)
         step()
         assert arena.stats().live == live
         return arena.stats().peak - live

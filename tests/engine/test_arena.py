@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.errors import expect_error
+from helpers.programs import reset_peak
 
 from ag.engine import arena as arena_module
 from ag.engine.arena import Arena, Block
@@ -199,7 +200,7 @@ def test_peak_can_start_anew() -> None:
     big = a.alloc(10_000)
     del big
     assert a.stats().peak == 10_048
-    a.reset_peak()
+    reset_peak(a)
     small = a.alloc(64)
     assert a.stats().peak == small.nbytes == 64
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.engine.arena import Arena
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
@@ -32,3 +33,9 @@ def replay(backend: Backend, program: Program, **inputs: tuple[Buffer, list[floa
     for target, numbers in inputs.values():
         backend.upload(np.array(numbers, np.float32), target)
     program.run()
+
+
+def reset_peak(arena: Arena) -> None:
+    """Start measuring the peak of an arena anew from what is live now."""
+    arena._take_back()
+    arena._peak = arena._live

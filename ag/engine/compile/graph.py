@@ -211,16 +211,6 @@ class Graph:
             for place in {b.block.address for b in buffers}:
                 yield index, place
 
-    def check(self) -> None:
-        """Raise if readers, writers or spans are not those of the launches; for tests."""
-        fresh = Graph(self._launches.values(), Holders(frozenset(self._escaped), frozenset(self._viewed)))
-        numbers = [*self._launches]
-        for kept, new in ((self.readers, fresh.readers), (self.writers, fresh.writers)):
-            assert {place: where for place, where in kept.items() if where} == {
-                place: [numbers[k] for k in where] for place, where in new.items() if where}
-        assert numbers == sorted(numbers)
-        assert {*self.spans()} == {*fresh.spans()}
-
 
 def _enter(positions: list[int], position: int) -> None:
     """Add to a sorted list what is not in it."""
@@ -297,10 +287,7 @@ def _kept(recording: Recording, holders: Holders) -> Shape | None:
 
 
 def take_over(recording: Recording) -> Holders:
-    """Make the recording the only holder of what nobody else holds, and say what others hold.
-
-    Its launches afterwards are equal to those before; buffers that others hold are the same objects.
-    """
+    """Make the recording, of equal launches, the only holder of what nobody else holds; say what others do."""
     launches = recording.launches
     if not launches:
         return Holders()

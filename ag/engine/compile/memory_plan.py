@@ -22,11 +22,7 @@ from ag.engine.target import Target
 
 
 def plan_memory(graph: Graph, target: Target) -> None:
-    """Move private buffers to where they need as little memory as possible together.
-
-    Memory rests for `target.rest` launches: on a device that runs several at once, whoever gets it earlier waits for
-    its last reader.
-    """
+    """Move private buffers to where they need least memory; it rests for `target.rest` launches between two."""
     graph.compact()  # so that positions count launches
     spans = graph.spans()
     if not spans:
@@ -61,10 +57,7 @@ class _Item:
 
 
 class _Room:
-    """Memory to put items into: a block that outlasts the program, or else a heap, which may still grow.
-
-    Columns of `_taken`: from which launch to which, from which byte to which, memory is needed.
-    """
+    """Memory for items: a lasting block, or a heap; rows of `_taken`: first and last launch, begin and end."""
 
     def __init__(self, block: Block, lasting: bool) -> None:
         self._nbytes = block.nbytes

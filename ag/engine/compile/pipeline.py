@@ -62,10 +62,7 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Let Python's garbage collector wait.
-
-    It goes through all live objects whenever these have grown by some, so compiling would take more than linear time.
-    """
+    """Let Python's garbage collector wait, which goes through all live objects while these grow."""
     collects = gc.isenabled()
     try:
         gc.disable()

@@ -47,18 +47,19 @@ def _tail(z: Array) -> tuple[Array, Array] | None:
     return far, np.exp(0.5 * z[far])
 
 
-def _gate(z: Array, out: Array) -> None:
+def _denominator(z: Array, out: Array) -> None:
+    """1 + exp(-z)."""
     np.negative(z, out=out)
     np.exp(out, out=out)
-    np.add(out, 1, out=out)
-    np.divide(1, out, out=out)
+    out += 1
 
 
 @primitive(bound=True, fusable=True)
 @in_blocks
 def sigmoid(out: Array, x: Array) -> None:
     tail = _tail(x)
-    _gate(x, out)
+    _denominator(x, out)
+    np.divide(1, out, out=out)
     if tail is not None:
         far, root = tail
         out[far] = root * root
@@ -108,9 +109,7 @@ def _gated(x: Array, z: Array, out: Array) -> None:
     tail = _tail(z)
     ends = None if tail is None else x[tail[0]] * tail[1] * tail[1]
     gate = np.empty_like(z)
-    np.negative(z, out=gate)
-    np.exp(gate, out=gate)
-    np.add(gate, 1, out=gate)
+    _denominator(z, gate)
     np.divide(x, gate, out=out)
     if tail is not None:
         out[tail[0]] = ends
@@ -131,10 +130,10 @@ def _gated_grad(slope: Array, z: Array, g: Array, out: Array, power: Array, gate
     np.exp(power, out=power)
     np.add(power, 1, out=gate)
     np.divide(1, gate, out=gate)
-    np.multiply(power, gate, out=power)  # 1 - s
-    np.multiply(power, slope, out=power)
-    np.add(power, 1, out=power)
-    np.multiply(power, gate, out=power)
+    power *= gate  # 1 - s
+    power *= slope
+    power += 1
+    power *= gate
     np.multiply(power, g, out=out)
     if tail is not None:
         out[tail[0]] = ends
@@ -197,9 +196,9 @@ _CUBED = 0.044715 * _SLOPE
 def gelu_tanh(out: Array, x: Array) -> None:
     (z,) = scratch(out.dtype, [out.shape])
     np.multiply(x, x, out=z)
-    np.multiply(z, _CUBED, out=z)
-    np.add(z, _SLOPE, out=z)
-    np.multiply(z, x, out=z)
+    z *= _CUBED
+    z += _SLOPE
+    z *= x
     _gated(x, z, out)
 
 
@@ -210,9 +209,9 @@ def gelu_tanh_grad(out: Array, x: Array, g: Array) -> None:
     np.clip(x, -40, 40, out=near)  # the slope is 0 or 1 beyond, where x * x could overflow
     np.multiply(near, near, out=z)
     np.multiply(z, 3 * _CUBED, out=slope)
-    np.add(slope, _SLOPE, out=slope)
-    np.multiply(slope, near, out=slope)
-    np.multiply(z, _CUBED, out=z)
-    np.add(z, _SLOPE, out=z)
-    np.multiply(z, near, out=z)
+    slope += _SLOPE
+    slope *= near
+    z *= _CUBED
+    z += _SLOPE
+    z *= near
     _gated_grad(slope, z, g, out, power, gate)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ag.engine.cpu_threads import WIDE, scratch, shares, together
-from ag.engine.kernels.random import philox, uniform_from_bits
+from ag.engine.kernels.random import drawn
 from ag.engine.kernels.reduce import total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
@@ -42,9 +41,7 @@ def attention(
     together([partial(_attend, *part, factor, causal) for part in _parts((out, lse, q, k, v), kept, heads)])
 
 
-def _attend(
-    arrays: list[Array], kept: Array | None, heads: int, factor: float, causal: bool
-) -> None:
+def _attend(arrays: list[Array], kept: Array | None, heads: int, factor: float, causal: bool) -> None:
     """`attention` in one thread; what dropout keeps comes as a mask."""
     out, lse, q, k, v = arrays
     mq, mk, mv, result, logs = scratch(q.dtype, [_shape(x, heads) for x in (q, k, v, out, lse)])
@@ -53,10 +50,11 @@ def _attend(
     for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
         top = np.maximum.reduce(w, 1, keepdims=True)
-        np.exp(np.subtract(w, top, out=w), out=w)
+        w -= top
+        np.exp(w, out=w)
         mass = total(w, 1)
         if kept is not None:
-            np.multiply(w, kept[m, j, i], out=w)
+            w *= kept[m, j, i]
         np.divide(mv[m, :, j] @ w, mass, out=result[m, :, i])
         np.add(np.log(mass), top, out=logs[m, :, i])
     _put(out, result, heads)
@@ -95,13 +93,15 @@ def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: floa
         found[2].fill(0)
     for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
-        np.exp(np.subtract(w, logs[m, :, i], out=w), out=w)
+        w -= logs[m, :, i]
+        np.exp(w, out=w)
         s = mv[m, :, j].swapaxes(1, 2) @ mg[m, :, i]
         if kept is not None:
-            np.multiply(s, kept[m, j, i], out=s)
-        np.multiply(np.subtract(s, deltas[m, :, i], out=s), w, out=s)
+            s *= kept[m, j, i]
+        s -= deltas[m, :, i]
+        s *= w
         if kept is not None:
-            np.multiply(w, kept[m, j, i], out=w)
+            w *= kept[m, j, i]
         np.matmul(mk[m, :, j], s, out=found[0][m, :, i])
         _add_product(found[1][m], j, mq[m, :, i], s, first=i.stop == q.shape[1])
         _add_product(found[2][m], j, mg[m, :, i], w, first=i.stop == q.shape[1])
@@ -143,28 +143,27 @@ def _shape(x: Array, heads: int) -> Shape:
     return x.shape[2] * heads, x.shape[0] // heads, x.shape[1]
 
 
+def _by_head(x: Array, heads: int) -> Array:
+    """`x` as [batch, heads, d, time], without a copy."""
+    return x.reshape(heads, x.shape[0] // heads, *x.shape[1:]).transpose(3, 0, 1, 2)
+
+
 def _take(matrices: Array, x: Array, heads: int, factor: float) -> None:
     """`factor` times `x`, as matrices."""
-    features, time, batch = x.shape[0] // heads, *x.shape[1:]
-    np.multiply(x.reshape(heads, features, time, batch).transpose(3, 0, 1, 2), factor,
-                out=matrices.reshape(batch, heads, features, time))
+    given = _by_head(x, heads)
+    np.multiply(given, factor, out=matrices.reshape(given.shape))
 
 
 def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
     """The reverse, into `out`."""
-    features, time, batch = out.shape[0] // heads, *out.shape[1:]
-    np.multiply(matrices.reshape(batch, heads, features, time).transpose(1, 2, 3, 0), factor,
-                out=out.reshape(heads, features, time, batch))
+    wanted = _by_head(out, heads)
+    np.multiply(matrices.reshape(wanted.shape), factor, out=wanted)
 
 
 def _blocks(
     matrices: int, queries: int, keys: int, causal: bool, dtype: object
 ) -> Iterator[tuple[slice, slice, slice, Array | None]]:
-    """Choose the matrices, queries and keys done together, and the term that hides the future from scores.
-
-    Several matrices if they are small, else some queries of one; the keys that these may see.  The last queries, which
-    see most keys, come first.
-    """
+    """Choose matrices, queries, the last first, and keys done together, and what hides the future from scores."""
     tall = max(1, min(queries, max(_TILE, WIDE // keys)))
     count = max(1, WIDE // (keys * tall))
     for first in reversed(range(0, queries, tall)):
@@ -192,9 +191,8 @@ def _kept(key: Array, shape: Shape, rate: float, dtype: np.dtype[Any]) -> Array 
     """Draw dropout of ones [batch, heads, queries, keys], as [batch, heads, keys, queries]; None without it."""
     if not rate:
         return None
-    k = [int(word) for word in key]
-    uniform = uniform_from_bits(philox((k[0], k[1]), (k[2], k[3]), prod(shape))).reshape(shape).swapaxes(2, 3)
-    mask: Array = np.multiply(uniform >= np.float32(rate), dtype.type(1.0 / (1.0 - rate)), order="C")
+    kept = drawn(key, shape).swapaxes(2, 3) >= np.float32(rate)
+    mask: Array = np.multiply(kept, dtype.type(1.0 / (1.0 - rate)), order="C")
     return mask
 
 
@@ -203,6 +201,6 @@ def attention_weights(out: Array, x: Array, *, factor: float, causal: bool) -> N
     np.multiply(x, factor, out=out)
     if causal:
         out[:, np.tri(x.shape[1], x.shape[2]) == 0] = -np.inf
-    np.subtract(out, np.maximum.reduce(out, 2, keepdims=True), out=out)
+    out -= np.maximum.reduce(out, 2, keepdims=True)
     np.exp(out, out=out)
-    np.divide(out, np.add.reduce(out, 2, keepdims=True), out=out)
+    out /= np.add.reduce(out, 2, keepdims=True)

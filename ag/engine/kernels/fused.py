@@ -48,9 +48,7 @@ def fused(out: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain) -
 
 
 @primitive(lambda *shapes, chain, kept: (broadcast(*shapes),) * 2, layout=_layout, outputs=2, bound=True, in_place=True)
-def fused_pair(
-    out: Array, also: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain, kept: int
-) -> Call:
+def fused_pair(out: Array, also: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain, kept: int) -> Call:
     return _calls(out, also, (a, b, c, d), chain, kept)
 
 

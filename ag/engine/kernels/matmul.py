@@ -60,9 +60,7 @@ def _pieces(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int)
     return (max(1, -(-inner // chunk)), a[0], *shapes.matmul(a[1:], b[1:], ta=ta, tb=tb))
 
 
-def _pieces_layout(
-    out: shapes.Shape, a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int
-) -> Layout:
+def _pieces_layout(out: shapes.Shape, a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int) -> Layout:
     one = _layout(out[2:], a[1:], b[1:], ta=ta, tb=tb)
     return {**one, "pieces": out[0], "batch": out[1], "vector": one["vector"] and not chunk & 3}
 

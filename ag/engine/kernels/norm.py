@@ -50,17 +50,12 @@ def _pieces(x: Shape, chunk: int) -> Shape:
     return x[0], max(1, -(-x[1] // chunk))
 
 
-def _pieces_layout(out: Shape, _out: Shape, x: Shape, *_others: Shape, **_params: object) -> Layout:
-    return {"rows": x[0], "length": x[1], "pieces": out[1]}
-
-
-def _columns_layout(out: Shape, x: Shape, *_others: Shape, **_params: object) -> Layout:
+def _pieces_layout(out: Shape, x: Shape, *_others: Shape, **_params: object) -> Layout:
     return {"rows": x[0], "length": x[1], "pieces": out[1]}
 
 
 def _sums_layout(out: Shape, _out: Shape, x: Shape, _g: Shape, mean: Shape, _v: Shape, **_params: object) -> Layout:
-    steps: Layout = {"row_step": int(mean[0] > 1), "column_step": int(mean[1] > 1)}
-    return {"rows": x[0], "length": x[1], "pieces": out[1], **steps}
+    return {**_pieces_layout(out, x), "row_step": int(mean[0] > 1), "column_step": int(mean[1] > 1)}
 
 
 def _features_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
@@ -105,18 +100,16 @@ def _sums_of_rows(a: Array) -> Array:
 
 @primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_features_layout, outputs=3,
            cheap=True)
-def layer_norm(
-    out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float
-) -> None:
+def layer_norm(out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float) -> None:
     share = 1.0 / x.shape[0]
     for c in _column_blocks(x):
         h = out[:, c]
         np.multiply(total(x[:, c], 0), share, out=mean[:, c])
         np.subtract(x[:, c], mean[:, c], out=h)
         np.multiply(_dots_of_columns(h, h), share, out=variance[0, c])
-        np.multiply(h, _rate(variance[:, c], eps), out=h)
-        np.multiply(h, gamma, out=h)
-        np.add(h, beta, out=h)
+        h *= _rate(variance[:, c], eps)
+        h *= gamma
+        h += beta
 
 
 @primitive(layout=_features_layout)
@@ -129,10 +122,10 @@ def layer_norm_grad(
         s, d, rate = g[:, c] * gamma, dx[:, c], _rate(variance[:, c], eps)
         np.subtract(x[:, c], mean[:, c], out=d)
         along = _slope(_dots_of_columns(s, d), share, rate)
-        np.subtract(s, total(s, 0) * share, out=s)
-        np.multiply(d, along, out=d)
+        s -= total(s, 0) * share
+        d *= along
         np.subtract(s, d, out=d)
-        np.multiply(d, rate, out=d)
+        d *= rate
 
 
 @primitive(lambda x, *_others, **_params: (x, (1, x[1])), layout=_features_layout, outputs=2, cheap=True)
@@ -140,8 +133,9 @@ def rms_norm(out: Array, square: Array, x: Array, gamma: Array, *, eps: float) -
     share = 1.0 / x.shape[0]
     for c in _column_blocks(x):
         np.multiply(_dots_of_columns(x[:, c], x[:, c]), share, out=square[0, c])
-        np.multiply(x[:, c], _rate(square[:, c], eps), out=out[:, c])
-        np.multiply(out[:, c], gamma, out=out[:, c])
+        h = out[:, c]
+        np.multiply(x[:, c], _rate(square[:, c], eps), out=h)
+        h *= gamma
 
 
 @primitive(layout=_features_layout)
@@ -151,12 +145,12 @@ def rms_norm_grad(dx: Array, x: Array, g: Array, gamma: Array, square: Array, *,
     for c in _column_blocks(x):
         s, h, rate = g[:, c] * gamma, dx[:, c], _rate(square[:, c], eps)
         np.multiply(x[:, c], rate, out=h)
-        np.multiply(h, _dots_of_columns(s, h) * share, out=h)
+        h *= _dots_of_columns(s, h) * share
         np.subtract(s, h, out=h)
-        np.multiply(h, rate, out=h)
+        h *= rate
 
 
-@primitive(lambda x, _g, _square, *, eps, chunk: _pieces(x, chunk), layout=_columns_layout)
+@primitive(lambda x, _g, _square, *, eps, chunk: _pieces(x, chunk), layout=_pieces_layout)
 def rms_norm_sums(dgamma: Array, x: Array, g: Array, square: Array, *, eps: float, chunk: int) -> None:
     # Per row and piece: the sum of g h, with h = rate x.
     rate = _rate(square, eps)
@@ -176,14 +170,15 @@ def norm_sums(
     for r in _row_blocks(x):
         of = r if mean.shape[0] != 1 else slice(None)  # statistics of these rows, or of all columns
         along = x[r] - mean[of]
-        np.multiply(along, rate[of], out=along)
+        along *= rate[of]
         for p in range(dgamma.shape[1]):
             piece = slice(p * chunk, (p + 1) * chunk)
             dgamma[r, p] = _dots_of_rows(along[:, piece], g[r, piece])
             dbeta[r, p] = _sums_of_rows(g[r, piece])
 
 
-@primitive(lambda x, *, chunk: (_pieces(x, chunk),) * 2, layout=_pieces_layout, outputs=2)
+@primitive(lambda x, *, chunk: (_pieces(x, chunk),) * 2, outputs=2,
+           layout=lambda mean, _variance, x, *, chunk: _pieces_layout(mean, x))
 def norm_statistics(mean: Array, variance: Array, x: Array, *, chunk: int) -> None:
     # Per row and piece.
     for r in _row_blocks(x):
@@ -207,14 +202,13 @@ def joined_statistics(
 
 
 @primitive(layout=_rows_layout, cheap=True)
-def normalize(
-    out: Array, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, eps: float
-) -> None:
+def normalize(out: Array, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, eps: float) -> None:
     rate = _rate(variance, eps)
     for r in _row_blocks(x):
-        np.subtract(x[r], mean[r], out=out[r])
-        np.multiply(out[r], rate[r] * gamma[r], out=out[r])
-        np.add(out[r], beta[r], out=out[r])
+        h = out[r]
+        np.subtract(x[r], mean[r], out=h)
+        h *= rate[r] * gamma[r]
+        h += beta[r]
 
 
 @primitive(layout=_rows_layout)
@@ -227,7 +221,7 @@ def batch_norm_grad(
     for r in _row_blocks(x):
         d = dx[r]
         np.subtract(x[r], mean[r], out=d)
-        np.multiply(d, rate[r] * dgamma[r] * share, out=d)
+        d *= rate[r] * dgamma[r] * share
         np.subtract(g[r], d, out=d)
-        np.subtract(d, dbeta[r] * share, out=d)
-        np.multiply(d, gamma[r] * rate[r], out=d)
+        d -= dbeta[r] * share
+        d *= gamma[r] * rate[r]

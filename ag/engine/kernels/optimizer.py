@@ -161,7 +161,7 @@ def sgd_update(
 
 def _scale(g: Array, factor: Array) -> None:
     if factor.item() != 1:
-        np.multiply(g, factor, g)
+        g *= factor
 
 
 def pieces(x: Shape, *_others: Shape, chunk: int) -> Shape:

@@ -66,7 +66,7 @@ def avg_pool2d(out: Array, x: Array, *, window: Window) -> None:
     out.fill(0)
     for _, (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):
         out[:, down, across] += x[:, rows, cols]
-    np.divide(out, prod(window.kernel), out=out)
+    out /= prod(window.kernel)
 
 
 @primitive(lambda g, *, window, image: _image(g, image), layout=_grad_layout)
@@ -74,4 +74,4 @@ def avg_pool2d_grad(out: Array, g: Array, *, window: Window, image: Pair) -> Non
     out.fill(0)
     for _, (down, across), (rows, cols) in taps(image, g.shape[1:3], window):
         out[:, rows, cols] += g[:, down, across]
-    np.divide(out, prod(window.kernel), out=out)
+    out /= prod(window.kernel)

@@ -6,14 +6,15 @@ state is the number of the next stream.
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
+from math import prod
 from threading import RLock
 
 import numpy as np
 
+from ag.engine.arena import after_fork
 from ag.engine.primitive import Array, primitive
-from ag.engine.shape import same
+from ag.engine.shape import Shape, same
 
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _WEYL = np.arange(10, dtype=np.uint64)[:, None] * np.array([0x9E3779B9, 0xBB67AE85], np.uint64)  # by round
@@ -22,14 +23,11 @@ _FEW = 4096  # words that are kept for the backward pass, which draws what the f
 _drawing = RLock()
 
 
+@after_fork
 def _forked() -> None:
     """Drop the locks of threads that do not exist in a forked child."""
     global _drawing
     _drawing = RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 def philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:
@@ -71,6 +69,12 @@ def uniform_from_bits(bits: Array) -> Array:
     return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
+def drawn(key: Array, shape: Shape) -> Array:
+    """Uniform numbers of the stream that a key of four words names."""
+    low, high, *stream = key.tolist()
+    return uniform_from_bits(philox((low, high), (stream[0], stream[1]), prod(shape))).reshape(shape)
+
+
 @primitive(same, updates=("state",))
 def rng_draw(out: Array, state: Array) -> None:
     # out = (seed low, seed high, stream low, stream high); the state moves on to the next stream.
@@ -83,6 +87,4 @@ def rng_draw(out: Array, state: Array) -> None:
 @primitive()
 def dropout(out: Array, x: Array, key: Array, *, rate: float) -> None:
     # Element i is kept, and divided by 1 - rate, if the i-th uniform number of the stream is at least rate.
-    k = [int(w) for w in key]
-    uniform = uniform_from_bits(philox((k[0], k[1]), (k[2], k[3]), x.size)).reshape(x.shape)
-    np.multiply(x, (uniform >= np.float32(rate)) * (1.0 / (1.0 - rate)), out=out)
+    np.multiply(x, (drawn(key, x.shape) >= np.float32(rate)) * (1.0 / (1.0 - rate)), out=out)

@@ -41,7 +41,7 @@ def _softmax_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params:
 def softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
     np.exp(out, out=out)
-    np.divide(out, total(out, axis), out=out)
+    out /= total(out, axis)
 
 
 @primitive(layout=_softmax_layout)
@@ -52,7 +52,7 @@ def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
 @primitive(layout=_softmax_layout)
 def log_softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
-    np.subtract(out, np.log(total(np.exp(out), axis)), out=out)
+    out -= np.log(total(np.exp(out), axis))
 
 
 @primitive(layout=_softmax_layout)
@@ -111,5 +111,5 @@ def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *,
     np.exp(dx, out=dx)
     mass = total(dx, 0)[0]
     np.subtract(np.log(mass), picked, out=losses[0])
-    np.multiply(dx, factor / mass, out=dx)
+    dx *= factor / mass
     dx[ids, columns] -= factor

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.programs import buffer
+from helpers.programs import buffer, reset_peak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -222,7 +222,7 @@ def gpt_peaks(*wraps: Any) -> list[int]:
         before = backend.arena.stats().live
         step = wrap(training("gpt", weights))
         step(x, labels), step(x, labels)  # recorded, and compared
-        backend.arena.reset_peak()
+        reset_peak(backend.arena)
         for _ in range(2):
             step(x, labels)
         peaks.append(backend.arena.stats().peak - before)

@@ -9,7 +9,7 @@ from ag.engine.backends.cpu.backend import NumpyBackend, device_info
 from ag.engine.backends.cpu.library import found
 from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.cpu_threads import threads
-from ag.engine.registry import register_backend, say_once
+from ag.engine.registry import Family, register_backend, say_once
 
 
 def _open(index: int) -> Backend:
@@ -20,4 +20,4 @@ def _open(index: int) -> Backend:
     return NumpyBackend(index) if kernels.library is None else NativeBackend(kernels.library, index)
 
 
-register_backend("cpu", lambda: [device_info("cpu")], _open, title="CPU", bare=True)
+register_backend(Family("cpu", "CPU", lambda: [device_info("cpu")], _open, bare=True))

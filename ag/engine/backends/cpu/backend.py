@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -18,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block
+from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block, after_fork
 from ag.engine.backend import Backend, DeviceInfo, Event, Finding, closed
 from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
-from ag.engine.cpu_threads import WIDE, overwrite
+from ag.engine.cpu_threads import WIDE, one_by_one, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
-from ag.engine.program import Given, Launch, Program, before_host, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
@@ -37,8 +36,7 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 _under_way: dict[int, quiet] = {}  # by thread, what numpy is doing for it
 _ENDS_S = 10.0  # how long a device that is closed waits for them
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_under_way.clear)  # which has none of the threads
+after_fork(_under_way.clear)
 
 
 class quiet(np.errstate):  # noqa: N801 - as numpy's own
@@ -56,12 +54,14 @@ class quiet(np.errstate):  # noqa: N801 - as numpy's own
         _under_way.pop(get_ident(), None)
 
 
-def _wait_for_others() -> None:
-    """Wait for what numpy is doing now for other threads, on any device.
+def quietly(calls: list[Call]) -> None:
+    """Make calls without warnings of infinities and NaN."""
+    with quiet():
+        one_by_one(calls)
 
-    A process that ends while BLAS computes takes the memory away that it packs matrices into, and crashes.  A thread
-    that an interrupt has ended in the middle does nothing any more.
-    """
+
+def _wait_for_others() -> None:
+    """Wait for what numpy does for other live threads: a process that ends while BLAS computes crashes."""
     there = {*sys._current_frames()}
     others = [item for item in _under_way.copy().items() if item[0] != get_ident() and item[0] in there]
     end = monotonic() + _ENDS_S
@@ -105,48 +105,31 @@ def device_info(name: str) -> DeviceInfo:
     return DeviceInfo(name, _processor(), platform.machine(), software(), "cpu", memory, ("float64",))
 
 
-class NumpyProgram:
-    """Bound calls; the launches keep their buffers alive."""
-
-    quick_copy: Callable[[Buffer], Buffer] | None = None
+class NumpyProgram(Program):
+    """Bound calls."""
 
     def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
+        super().__init__(launches)
         self._backend = backend
-        self._launches = launches
         self._calls = [backend.call(x.primitive, x.buffers, x.params) for x in launches]
 
-    @property
-    def launches(self) -> int:
-        """Number of launches in one run."""
-        return len(self._launches)
-
-    @property
-    def nbytes(self) -> int:
-        """Arena bytes of all blocks held."""
-        return held_bytes(self._launches)
-
     def run(self, given: Given = ()) -> None:
-        """Make all calls again."""
         self._backend.check_open()
         self._backend.put(given)
-        with quiet():
-            if self._backend.settings.events is None:
-                for call in self._calls:
-                    call()
-            else:
-                for launch, call in zip(self._launches, self._calls, strict=True):
-                    self._backend.timed(launch.primitive, call)
+        calls = self._calls
+        if self._backend.settings.events is not None:
+            calls = [partial(self._backend.timed, launch.primitive, call)
+                     for launch, call in zip(self._launches, calls, strict=True)]
+        quietly(calls)
 
     def copied(self, result: Buffer) -> Buffer:
-        """A copy of a result of the last run."""
         into = self._backend.alloc(result.shape, result.dtype)
         _overwrite(into.native, result.native)
         return into
 
     def close(self) -> None:
-        """Forget calls and buffers."""
         self._calls.clear()
-        self._launches.clear()
+        super().close()
 
 
 class NumpyBackend(Backend):
@@ -222,11 +205,12 @@ class NumpyBackend(Backend):
     # -------------------------------------------------------------------------------------- launches
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
+        call = partial(primitive.reference, *[b.native for b in buffers], **params)
         with quiet():
             if self.settings.events is None:
-                primitive.reference(*[b.native for b in buffers], **params)
+                call()
             else:
-                self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
+                self.timed(primitive, call)
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
         """A launch, to be made many times."""

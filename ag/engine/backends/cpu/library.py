@@ -186,10 +186,6 @@ class Library:
         else:
             self._run(words, launches, available(), callers())
 
-    def run_by(self, threads: int, words: bytes, launches: int, callers: int = 1) -> None:
-        """Make launches, each by so many threads at most, beside so many callers at once, with this one."""
-        self._run(words, launches, threads, callers)
-
 
 def _whole(path: Path) -> str:
     """The path of a library; one whose end is missing would end the process when it is opened."""
@@ -254,10 +250,7 @@ def library() -> Library | None:
 
 
 def load(folder: Path, level: str | None = None) -> Found:
-    """Load the kernels of a folder: the best for this processor, or those of a level.
-
-    There are none if they were not built, the sources changed since, or this processor cannot run them.
-    """
+    """Load a folder's kernels of a level, or the best that run here; none that were not built, or are stale."""
     if not (folder / "manifest.json").is_file():
         return _none(f"no kernels in C are there ({_why_not_built(folder)})")
     try:

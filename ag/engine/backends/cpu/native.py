@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 
 from ag.engine.arena import OFFSET_BITS, Block
-from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
+from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quietly
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.kernels.elementwise import copy
@@ -55,7 +55,6 @@ class NativeProgram(NumpyProgram):
             call()
 
     def close(self) -> None:
-        """Forget calls and buffers."""
         vars(self).pop("run", None)
         self._runs.clear()
         super().close()
@@ -177,10 +176,3 @@ def _table(kernels: Mapping[str, Kernel]) -> dict[str, tuple[dict[object, Ready 
     known = {name: PRIMITIVES[name] for name in kernels}
     return {name: (kernels[name].ready, p.params) for name, p in known.items()
             if p.outputs == 1 and not p.updates and "chain" not in p.params}
-
-
-def quietly(calls: list[Call]) -> None:
-    """Make calls without warnings of infinities and NaN."""
-    with quiet():
-        for call in calls:
-            call()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import cache
@@ -21,13 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ag.engine.backend import DeviceInfo
+from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.backends.shader.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
 from ag.engine.backends.shader.manifest import Limits, files_of, in_tiles, lacking, manifest
 from ag.engine.backends.shader.plans import Product, product_of
 from ag.engine.backends.shader.tiles import TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32, DType
+from ag.engine.dtype import F32
 from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
@@ -61,20 +62,15 @@ class Stream(Protocol):
     def wait(self) -> None: ...
 
 
-class TunedBackend(Protocol):
-    """The part of a backend that tries kernels on its device."""
+class TunedBackend(Backend):
+    """A backend that tries kernels on its device."""
 
-    name: str
-    info: DeviceInfo
+    recorder: Stream
 
-    @property
-    def recorder(self) -> Stream: ...
-    def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
-    def upload(self, array: Array, into: Buffer) -> None: ...
-    def download(self, buffer: Buffer) -> Array: ...
+    @abstractmethod
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
-                tiles: Rule | None = None) -> Command: ...
-    def _read_bytes(self, address: int, nbytes: int) -> bytes: ...
+                tiles: Rule | None = None) -> Command:
+        """Return a launch's dispatch, in tiles by the device's rule or the given one; None for an empty grid."""
 
 
 def uploaded(backend: TunedBackend, *arrays: Array) -> tuple[Buffer, ...]:

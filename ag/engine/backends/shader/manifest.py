@@ -88,8 +88,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest: Manifest = json.loads(path.read_text("utf-8"))
         known = dict(manifest["kernels"])
     except (ValueError, KeyError, TypeError) as error:
-        raise KernelError(f"{folder.name}/manifest.json is no manifest of kernels ({error!r}); {BUILD}."
-                          ) from error
+        raise KernelError(f"{folder.name}/manifest.json is no manifest of kernels ({error!r}); {BUILD}.") from error
     if not known:
         raise KernelError(f"{folder.name}/manifest.json lists no kernel; {BUILD}.")
     return manifest

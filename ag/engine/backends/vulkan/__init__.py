@@ -5,7 +5,7 @@ from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.devices import DRIVERS, find, no_room, preferred
 from ag.engine.backends.vulkan.examination import drivers
 from ag.engine.backends.vulkan.kp import check_kernels
-from ag.engine.registry import register_backend
+from ag.engine.registry import Family, register_backend
 from ag.errors import ArenaError
 
 
@@ -31,6 +31,6 @@ def _open(index: int) -> VulkanBackend:
     return backend
 
 
-register_backend("vulkan", _list_devices, _open, title="Vulkan", priority=1,
-                 preferred=lambda: preferred(DRIVERS.listed()), find=lambda text: find(text, DRIVERS.listed()),
-                 drivers=drivers)
+register_backend(Family("vulkan", "Vulkan", _list_devices, _open, priority=1,
+                        preferred=lambda: preferred(DRIVERS.listed()), find=lambda text: find(text, DRIVERS.listed()),
+                        drivers=drivers))

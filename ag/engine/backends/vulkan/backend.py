@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
 
 from ag.engine.arena import Arena
-from ag.engine.backend import Backend, Finding, Meter, closed
-from ag.engine.backends.shader.autotune import Tune, tried
+from ag.engine.backend import Finding, Meter, closed
+from ag.engine.backends.shader.autotune import Tune, TunedBackend, tried
 from ag.engine.backends.shader.plans import Plan
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.backends.vulkan.cooperative import Cooperative
@@ -29,7 +28,7 @@ from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import Given, Launch, Program, before_host, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host
 from ag.errors import DeviceError, DtypeError, KernelError
 
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
@@ -60,14 +59,12 @@ class _LetGo:
         raise DeviceError(self._why)
 
 
-class VulkanProgram:
-    """Recorded sequences; the launches keep their buffers alive."""
-
-    quick_copy: Callable[[Buffer], Buffer] | None = None
+class VulkanProgram(Program):
+    """Recorded sequences."""
 
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
-        self._backend, self._launches, self._commands = backend, launches, commands
-        self.launches = len(commands)
+        super().__init__(launches)
+        self._backend, self._commands = backend, commands
         # By kind of timestamps and limit of cost; the next to start comes first.
         self._built: dict[tuple[object, float], list[tuple[Inputs, list[Recorded]]]] = {}
         self._results = Results()
@@ -91,8 +88,8 @@ class VulkanProgram:
         return built[0]
 
     @property
-    def nbytes(self) -> int:
-        return held_bytes(self._launches)
+    def launches(self) -> int:
+        return len(self._commands)
 
     def run(self, given: Given = ()) -> None:
         """Copy the given values, then start all sequences; wait only for their last run."""
@@ -118,10 +115,10 @@ class VulkanProgram:
         self._backend.synchronize()
         self._built.clear()
         self._commands.clear()
-        self._launches.clear()
+        super().close()
 
 
-class VulkanBackend(Backend):
+class VulkanBackend(TunedBackend):
     """A Vulkan device, by its number; tests put `guard` bytes around every block, a multiple of 256.
 
     It is a DeviceError if the extension, a driver or the device is missing, and a KernelError without kernels.
@@ -129,6 +126,7 @@ class VulkanBackend(Backend):
 
     asynchronous = True
     dtypes = frozenset(_NUMPY)
+    recorder: Recorder
 
     def __init__(self, index: int = 0, *, guard: int = 0) -> None:
         self.name = f"vulkan:{index}"
@@ -268,7 +266,6 @@ class VulkanBackend(Backend):
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
-        """Return a launch's dispatch, in tiles by the device's rule or the given one; None for an empty grid."""
         plan, addresses = self._planned(primitive, buffers, params, tiles)
         return self._kernels.command(plan, addresses, buffers)
 

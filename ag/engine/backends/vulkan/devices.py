@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 from weakref import WeakSet
 
+from ag.engine.arena import after_fork
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kp import Faults, Guarded, Manager, Properties, kompute
 from ag.errors import ArenaError, DeviceError
@@ -104,8 +105,7 @@ class Drivers:
         self._open: WeakSet[Manager] = WeakSet()  # also of closed devices that are still referenced
         self._listed: list[Listed] = []
         self.parent = 0  # the process that opened the devices, if this one was forked from it
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.forked)
+        after_fork(self.forked)
 
     def forked(self) -> None:
         """Mark open devices as the parent's, in a forked child."""

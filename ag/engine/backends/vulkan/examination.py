@@ -237,10 +237,7 @@ def _size(nbytes: int) -> str:
 
 
 def watchdog(vendor: str, draws: bool, longest: float) -> Finding:
-    """Report when the operating system considers a device hung, and whether that is late enough.
-
-    A queue that also draws may have another limit.  No submission should take more than `longest` seconds.
-    """
+    """Report when the system takes a device for hung, which may draw, and whether `longest` seconds are less."""
     kept = f"submissions are kept below {1e3 * longest:.0f} ms"
     if _PLATFORM == "win32":
         return _of_windows(kept, longest)
@@ -298,10 +295,7 @@ def _registered(name: str) -> int | None:
 
 
 def lanes(vendor_id: int, device_id: int) -> tuple[int, int] | None:
-    """Return the bus lanes that a card uses on its narrowest way to the processor, and could use; None: unknown.
-
-    Of several cards of one kind, report the worst.
-    """
+    """Return the lanes that the worst of such cards uses on its way, and could use; None if unknown."""
     if _PLATFORM != "linux":
         return None
     found = []

@@ -139,10 +139,7 @@ class Faults:
         self._device = device
 
     def told(self, error: Exception, launch: str = "", seconds: float = 0.0) -> AgError:
-        """Return the error to raise for one of `kp`.
-
-        If the device was lost in a submission, `launch` is its costliest, and `seconds` the most that one may cost.
-        """
+        """Return ag's error for one of `kp`; if a submission lost the device, `launch` was its costliest."""
         if isinstance(error, self.lost):
             where = (f" in a submission whose costliest launch is {launch}; if the driver's watchdog ended it, as it "
                      f"does after some seconds, smaller batches or AG_SUBMIT_MS={max(1, round(250 * seconds))} help")

@@ -69,10 +69,7 @@ class Budget:
 
 
 class HazardTracker:
-    """Tell whether a launch needs a barrier: it may overlap with all launches since the last one.
-
-    It needs one if it reads what another writes (RAW), or writes what another reads (WAR) or writes (WAW).
-    """
+    """Tell whether a launch needs a barrier: one before writes what it reads, or touches what it writes."""
 
     def __init__(self) -> None:
         self._reads: list[Range] = []
@@ -115,10 +112,7 @@ class Command(NamedTuple):
         sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first, copies)
 
     def parts(self, most: float) -> list[Command]:
-        """Split it into dispatches that cost at most so much, as far as possible; the bits are the same.
-
-        Kernels number workgroups in a line, so the grid may have another shape: one axis, or rows if that is too long.
-        """
+        """Split it, with the same bits, into dispatches that cost at most so much: in a line, or in rows."""
         groups = prod(self.grid)
         if self.cost <= most or self.whole or groups == 1:
             return [self]

@@ -8,6 +8,7 @@ handler may launch or upload at any time.  A chunk is taken and returned by one 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -27,10 +28,12 @@ def staging(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
     return tensor, tensor.data()
 
 
+@dataclass(eq=False)
 class _Chunk:
-    def __init__(self, sequence: Sequence, tensor: Tensor, view: Words) -> None:
-        self.sequence, self.tensor, self.view = sequence, tensor, view
-        self.writes = (0, 0)  # also before it starts
+    sequence: Sequence
+    tensor: Tensor
+    view: Words
+    writes: tuple[int, int] = (0, 0)  # also before it starts
 
 
 class _Changing(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -34,13 +35,14 @@ _LAUNCHED = 1 << 20
 _PLACES, _AT_ONCE = 8, 3  # of a program's results: targets that are kept, and copies to each
 
 
+@dataclass(eq=False)
 class _Landing:
     """Staging memory for a piece on its way down."""
 
-    def __init__(self, tensor: Tensor, view: Words, place: Range) -> None:
-        self.tensor, self.view = tensor, view
-        self.place = place  # for the hazard tracker: below all addresses of the arena
-        self.filled_for: _Piece | None = None
+    tensor: Tensor
+    view: Words
+    place: Range  # for the hazard tracker: below all addresses of the arena
+    filled_for: _Piece | None = None
 
 
 class _Piece(NamedTuple):
@@ -49,12 +51,14 @@ class _Piece(NamedTuple):
     landing: _Landing
 
 
+@dataclass(eq=False)
 class Place:
     """Staging memory of one input."""
 
-    def __init__(self, block: Block, tensor: Tensor, start: int, array: Array) -> None:
-        self.block, self.tensor, self.start = block, tensor, start
-        self.array = array  # a view of the memory
+    block: Block
+    tensor: Tensor
+    start: int
+    array: Array  # a view of the memory
 
 
 class Transfers:
@@ -181,8 +185,8 @@ class Transfers:
             block = self._kept.alloc(like.nbytes)
         except ArenaError:
             return None
-        tensor, view = self._kept.segments[block.address >> OFFSET_BITS][1]
-        start = block.address & OFFSET_MASK
+        tensor, view = self._kept.segments[block.segment][1]
+        start = block.offset
         array = view.view(np.uint8)[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
         return Place(block, tensor, start, array)
 

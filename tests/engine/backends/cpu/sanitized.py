@@ -43,7 +43,7 @@ def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]
 def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
     words, arrays = words_of(backend, launch)
     for threads in (1, 3):
-        library.run_by(threads, words, 1)
+        library._run(words, 1, threads, 1)
     del arrays
 
 
@@ -53,7 +53,7 @@ def run_beside(library: Library, backend: NativeBackend) -> None:
 
     def work(words: bytes, callers: int) -> None:
         for k in range(200):
-            library.run_by(2 + k // 20 % 3, words, 1, callers)
+            library._run(words, 1, 2 + k // 20 % 3, callers)
 
     threads = [Thread(target=work, args=(words, callers)) for (words, _), callers in
                zip(launches, (3, 3, 3, 1), strict=True)]

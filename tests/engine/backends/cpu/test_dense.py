@@ -151,13 +151,13 @@ before = mapped()
 resource.setrlimit(resource.RLIMIT_AS, (before, resource.RLIM_INFINITY))
 for size in (1 << 20, 1 << 16, 1 << 14):  # what was freed and not given back
     while there := c.malloc(size): taken.append(there)
-for *_, words in ready: kernels.run_by(1, words, 1)
+for *_, words in ready: kernels._run(words, 1, 1, 1)
 for there in taken: c.free(there)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 assert mapped() == before, "there was memory"
 slowly = [[b.native.copy() for b in outputs] for _, outputs, *_ in ready]
 for (launch, outputs, _, words), found in zip(ready, slowly):
-    kernels.run_by(1, words, 1)
+    kernels._run(words, 1, 1, 1)
     want = reference(launch, np.float64)
     for b, x, exact in zip(outputs, found, want):
         size = 1e-4 * np.abs(exact).max()

@@ -62,7 +62,7 @@ class Sharing(NativeBackend):
         assert launches == 1
         changed = np.frombuffer(words, np.int64).copy()
         changed[SHARED] = 1
-        self.library.run_by(self.threads, changed.tobytes(), launches)
+        self.library._run(changed.tobytes(), launches, self.threads, 1)
         self.made += 1
 
 

@@ -52,7 +52,7 @@ class Worker:
         for _ in range(times):
             for buffer in self.out:
                 buffer.native.fill(np.nan)
-            KERNELS.run_by(self.threads, self.words, self.launches, callers)
+            KERNELS._run(self.words, self.launches, self.threads, callers)
             made = b"".join(buffer.native.tobytes() for buffer in self.out)
             assert first in (None, made)
             first = made
