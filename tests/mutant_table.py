@@ -71,9 +71,9 @@ gradient("conv: kernel mirrored along one axis", "ag/engine/kernels/conv.py", "s
          "swapaxes(1, 2)[..., ::-1, :]", "ag_conv2d-2x5x6x3_4x2x3x2_4x1")
 gradient("conv: sign of the weights'", "ag/engine/kernels/conv.py", "total += np.matmul(", "total -= np.matmul(",
          "ag_conv2d-2x5x6x3_4x2x3x2_4x1")
-gradient("max pool: sign", "ag/engine/kernels/pool.py", "+= _only(chosen,", "-= _only(chosen,",
+gradient("max pool: sign", "ag/engine/kernels/conv.py", "+= _only(chosen,", "-= _only(chosen,",
          "ag_max_pool2d-3x6x5x4-size=2")
-gradient("avg pool: sign", "ag/engine/kernels/pool.py", "out[:, rows, cols] += g[:, down, across]",
+gradient("avg pool: sign", "ag/engine/kernels/conv.py", "out[:, rows, cols] += g[:, down, across]",
          "out[:, rows, cols] -= g[:, down, across]", "ag_avg_pool2d-3x6x5x4-size=2")
 gradient("softmax cross-entropy: target added", "ag/engine/kernels/softmax.py", "np.subtract(dx, t, dx)",
          "np.add(dx, t, dx)", "ag_softmax_cross_entropy_loss-3x5_3x5")
@@ -98,7 +98,7 @@ gradient("gelu: sign of the density", "ag/engine/kernels/activation.py", "_norma
 gradient("slice: another place", "ag/ops/indexing.py", "start=start, step=step, length=shape[axis]",
          "start=0, step=step, length=shape[axis]", "ag_slice-7-key=slice(2, 5, None)", "ag_slice-3x5-key=(2, -4)")
 gradient("concat: another piece", "ag/ops/indexing.py", "start=end - count", "start=0", "ag_concat-3x5_1x5")
-gradient("embedding: a piece is lost", "ag/ops/embedding.py", "run(add, total, part)", "run(add, part, part)",
+gradient("embedding: a piece is lost", "ag/ops/indexing.py", "run(add, total, part)", "run(add, part, part)",
          "ag_embedding_lookup-2x3_40000")
 gradient("mean: not divided", "ag/ops/reduce.py", "shape=shape, factor=factor", "shape=shape, factor=1.0",
          "ag_mean-3x5")

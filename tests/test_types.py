@@ -21,8 +21,8 @@ import ag
 from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.autograd.tensor import OPS, Tensor, TensorLike
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.conv import max_pool2d
 from ag.engine.kernels.elementwise import copy
-from ag.engine.kernels.pool import max_pool2d
 from ag.engine.shape import Window
 
 if TYPE_CHECKING:

@@ -432,13 +432,13 @@ def plus(known: Cotangent, g: Cotangent) -> Cotangent:
     return converted(launch_on(g)(add, whole(known), g), g.dtype)
 
 
-def shaped_like(x: Any, g: Cotangent) -> Cotangent:
+def shaped_like(x: Tensor, g: Cotangent) -> Cotangent:
     """Undo broadcasting: `g` summed over the axes along which `x` was repeated."""
     shape = x.buffer.shape
     return g if g.shape == shape or isinstance(g, SliceCotangent) else sum_to(launch_on(g), g, shape)
 
 
-def stored_for(x: Any, g: Buffer, made_of: DType) -> Buffer:
+def stored_for(x: Tensor, g: Buffer, made_of: DType) -> Buffer:
     """Convert `g` to the type in which a cotangent of `x` is stored: the tensor's own, float32 for a parameter.
 
     f16 cotangents carry the loss scale, and so does `g` if a rule made it of an f16 cotangent (`made_of`).
@@ -481,7 +481,7 @@ def buffers_in(saved: object) -> Iterator[Buffer]:
             yield from buffers_in(x)
 
 
-def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors: Iterable[Any]) -> None:
+def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors: Iterable[Tensor]) -> None:
     """Raise if a buffer older than `since` was overwritten after it; messages name the tensor that it belongs to."""
     for x in buffers:
         if x.block.made < since and x.changed_since(since):
@@ -491,7 +491,7 @@ def refuse_changed(buffers: Iterable[Buffer], since: int, function: str, tensors
                             f"needs the values it had. Change it after backward, or compute the loss again.")
 
 
-def called(t: Any) -> str:
+def called(t: Tensor) -> str:
     kind = "parameter" if t.requires_grad and t.node is None else "tensor"
     return f"{kind} {t.name!r} of shape {t.buffer.shape}" if t.name else f"a {kind} of shape {t.buffer.shape}"
 
@@ -502,7 +502,7 @@ class Checked:
     16-bit `buffers` are checked at once, as rules widen those.
     """
 
-    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Any], buffers: object) -> None:
+    def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Tensor], buffers: object) -> None:
         self._launch = launch
         self._what = since, function, tensors
         refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], *self._what)

@@ -15,8 +15,7 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import Pair, pair, true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, Settings, activation_called, sizes
-from ag.ops.conv import ag_conv2d
-from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
+from ag.ops.conv import ag_avg_pool2d, ag_conv2d, ag_global_avg_pool, ag_max_pool2d, pool_window
 
 __all__ = ["AvgPool", "Conv2d", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_conv2d_layer",
            "ag_flatten_layer", "ag_global_pool", "ag_max_pool"]

@@ -17,21 +17,18 @@ from ag.ops.attention import *
 from ag.ops.conv import *
 from ag.ops.convert import *
 from ag.ops.elementwise import *
-from ag.ops.embedding import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.matmul import *
 from ag.ops.norm import *
-from ag.ops.pool import *
 from ag.ops.reduce import *
-from ag.ops.reshape import *
 
 MYPY = False  # which mypy takes for true: it reads no __all__ that is not written out, and the imports instead
 if not MYPY:
     __all__: list[str] = [_name for _name in globals() if _name.startswith("ag_")]
 del MYPY
 
-# The ordinary names; three are also those of files, which `import ag.ops.matmul` still finds.
+# The ordinary names; two are also those of files, which `import ag.ops.matmul` still finds.
 abs = ag_abs
 add = ag_add
 attention = ag_attention

@@ -1,23 +1,31 @@
-"""Two-dimensional convolution of images, ``[channels, height, width, batch]``.
-
-The gradient of the weights sums in pieces, whose number the device's `Target` gives.
-"""
+"""Convolution of images, and pooling: the largest or the mean value of each window."""
 
 from __future__ import annotations
 
 from math import prod
+from typing import TypeVar
 
-from ag.autograd.op import Cotangents, Need, Result, Run, operands_on_one_device, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, op, operands_on_one_device, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.conv import NAME, conv2d, conv2d_input_grad, conv2d_weight_grad
-from ag.engine.shape import Pair, Window, counts, pair
+from ag.engine.kernels.conv import (
+    NAME,
+    avg_pool2d,
+    avg_pool2d_grad,
+    conv2d,
+    conv2d_input_grad,
+    conv2d_weight_grad,
+    max_pool2d,
+    max_pool2d_grad,
+)
+from ag.engine.shape import Pair, Shape, Window, check_steps, counts, pair
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
+from ag.ops.indexing import ag_reshape
 from ag.ops.matmul import added_up
-from ag.ops.reshape import ag_reshape
+from ag.ops.reduce import ag_mean
 
-__all__ = ["ag_conv2d"]
+__all__ = ["ag_avg_pool2d", "ag_conv2d", "ag_global_avg_pool", "ag_max_pool2d"]
 
 
 @part_of(NAME)
@@ -95,3 +103,130 @@ def ag_conv2d(
     if bias[0].shape not in ((features,), (features, 1)):
         raise ShapeError(f"{NAME}: b is {bias[0].shape}; ({features},) or ({features}, 1) is required.")
     return ag_add(y, ag_reshape(bias[0], features, 1, 1, 1))
+
+
+def pool_window(size: int | Pair, stride: int | Pair | None, padding: int | Pair, function: str) -> Window:
+    """The window of a pooling function, its parameters checked."""
+    window = Window(pair(size, 1, "size", function), pair(size if stride is None else stride, 1, "stride", function),
+                    pair(padding, 0, "padding", function))
+    if any(2 * p > n for p, n in zip(window.padding, window.kernel, strict=True)):
+        raise ValueError(f"{function}: padding is {padding} and size is {size}; padding may be at most half of the "
+                         f"size, so that every window sees a pixel.")
+    check_steps(window, 0, function)
+    return window
+
+
+Images = TypeVar("Images", Buffer, Tensor)
+
+
+def _checked(x: Images, function: str) -> Images:
+    if x.ndim != 4:
+        raise ShapeError(f"{function}: x is {x.shape}; (channels, height, width, batch) is required.")
+    return x
+
+
+@op
+def ag_max_pool2d(
+    run: Run, x: Buffer, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+) -> Result[tuple[Buffer, Window, Shape]]:
+    """Largest pixel of every window.
+
+    The gradient goes to the first maximum of a window, row by row.  NaN is larger than any number.
+    Reference: PyTorch ``max_pool2d``, whose layout is (batch, channels, height, width).
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (channels, height, width, batch)
+    size : int or (int, int)
+        Of the window; a pair is (height, width), here and below.
+    stride : int or (int, int), optional
+        Pixels from one place of the window to the next; default: `size`.
+    padding : int or (int, int), optional
+        Pixels around the image, on each side, that are smaller than any other; at most half of `size`.
+
+    Returns
+    -------
+    Tensor of shape (channels, places down, places across, batch)
+        ``places = (pixels + 2 * padding - size) // stride + 1``.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> x = numpy.arange(16.0).reshape(1, 4, 4, 1)
+    >>> ag.ag_max_pool2d(x, 2).numpy().ravel().tolist()
+    [5.0, 7.0, 13.0, 15.0]
+    """
+    window = pool_window(size, stride, padding, "ag_max_pool2d")
+    out, tap = run(max_pool2d, _checked(x, "ag_max_pool2d"), window=window)
+    return out, (tap, window, x.shape[1:3])
+
+
+@ag_max_pool2d.vjp
+def _max_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Window, Shape], need: Need,
+                    *_params: object) -> Cotangents:
+    tap, window, image = saved
+    return (run(max_pool2d_grad, tap, g, window=window, image=image),)
+
+
+@op
+def ag_avg_pool2d(
+    run: Run, x: Buffer, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+) -> Result[tuple[Window, Shape]]:
+    """Mean of every window.
+
+    Padding counts: every sum is divided by the size of the window, as PyTorch does by default.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (channels, height, width, batch)
+    size : int or (int, int)
+    stride : int or (int, int), optional
+    padding : int or (int, int), optional
+        Zeros around the image; all three as of `ag_max_pool2d`.
+
+    Returns
+    -------
+    Tensor of shape (channels, places down, places across, batch)
+
+    Examples
+    --------
+    >>> import numpy
+    >>> x = numpy.arange(16.0).reshape(1, 4, 4, 1)
+    >>> ag.ag_avg_pool2d(x, 2).numpy().ravel().tolist()
+    [2.5, 4.5, 10.5, 12.5]
+    """
+    window = pool_window(size, stride, padding, "ag_avg_pool2d")
+    out = run(avg_pool2d, _checked(x, "ag_avg_pool2d"), window=window)
+    return out, (window, x.shape[1:3])
+
+
+@ag_avg_pool2d.vjp
+def _avg_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Window, Shape], need: Need, *_params: object) -> Cotangents:
+    window, image = saved
+    return (run(avg_pool2d_grad, g, window=window, image=image),)
+
+
+def ag_global_avg_pool(x: TensorLike) -> Tensor:
+    """Mean of every image: one number per channel and sample.
+
+    Lin, Chen, Yan, "Network In Network", ICLR 2014; PyTorch ``adaptive_avg_pool2d(x, 1)``, which keeps the axes.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (channels, height, width, batch)
+
+    Returns
+    -------
+    Tensor of shape (channels, batch)
+        Ready for a linear layer.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> ag.ag_global_avg_pool(numpy.ones((3, 8, 8, 2))).shape
+    (3, 2)
+    """
+    (images,) = operands_on_one_device("ag_global_avg_pool", (x,))[1]
+    if 0 in _checked(images, "ag_global_avg_pool").shape[1:3]:
+        raise ShapeError(f"ag_global_avg_pool: x is {images.shape}; a mean needs at least one pixel.")
+    return ag_mean(images, dim=(1, 2))

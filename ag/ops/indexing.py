@@ -1,26 +1,32 @@
-"""Slices of a tensor, and tensors concatenated along an axis.
+"""Parts, joins, shapes and axes, which only move elements, and columns by word ids.
 
-A launch works along one axis, the middle one of three.  A slice along several axes is one launch for each.  The class
-`ag.autograd.tape.SliceCotangent` leaves out the zeros in the gradient of a slice.
+`ag.autograd.tape.SliceCotangent` leaves out the zeros in the gradient of a slice.  One invocation sums the gradient of
+a word in the order of its places, so bits are reproducible without atomics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import prod
 from operator import index
 from types import EllipsisType
 from typing import SupportsIndex
 
-from ag.autograd.op import Cotangents, Elements, Need, Result, Run, along_axes, op
+import numpy as np
+
+from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, along_axes, op, part_of
+from ag.autograd.operands import checked_ids
 from ag.autograd.tape import SliceCotangent
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.indexing import insert, part, resized, spread
-from ag.engine.shape import Shape, is_whole, normalize_axis
+from ag.engine.kernels.convert import host_array
+from ag.engine.kernels.elementwise import add
+from ag.engine.kernels.indexing import gather_columns, insert, part, permute, resized, scatter_columns, spread
+from ag.engine.shape import Shape, is_whole, normalize_axes, normalize_axis, reshaped
 from ag.errors import ShapeError
 
-__all__ = ["ag_concat", "ag_slice"]
+__all__ = ["ag_concat", "ag_embedding_lookup", "ag_flatten", "ag_reshape", "ag_slice", "ag_transpose"]
 
 
 # ---------------------------------------------------------------------------------------------- slicing
@@ -168,3 +174,150 @@ def ag_concat(run: Run, tensors: Sequence[Elements], dim: int = 0) -> Result[lis
 def _concat_vjp(run: Run, g: Buffer, saved: list[int], need: Need, dim: int) -> Cotangents:
     return tuple(run(part, g, axis=dim % g.ndim, start=end - count, step=1, count=count) if wanted else None
                  for wanted, count, end in zip(need, saved, accumulate(saved), strict=True))
+
+
+def _sizes(numbers: Shape) -> Shape:
+    """Numbers that were passed one by one, or as one tuple of them."""
+    if len(numbers) != 1 or type(numbers[0]) is int:  # asking a protocol takes a microsecond
+        return numbers
+    alone: object = numbers[0]
+    return tuple(alone) if isinstance(alone, Iterable) else numbers
+
+
+@op
+def ag_reshape(run: Run, x: Elements, *shape: int) -> Result[Shape]:
+    """The same elements in another shape, in row-major order.
+
+    Reference: ggmlR ``ag_reshape`` (column-major there).
+
+    Parameters
+    ----------
+    x : Tensor or array_like of any shape
+    *shape : int
+        New sizes, or one tuple of them; one may be -1 and is filled in.
+
+    Returns
+    -------
+    Tensor of the new shape
+        A copy: assigning to `x`, or stepping an optimizer, changes no result, and the other way round.
+
+    Examples
+    --------
+    >>> ag.ag_reshape([[1.0, 2.0], [3.0, 4.0]], 1, -1).shape
+    (1, 4)
+    """
+    sizes = shape if len(shape) > 1 else _sizes(shape)
+    return x.view(reshaped(x.shape, sizes, "ag_reshape")), x.shape
+
+
+@op
+def ag_flatten(run: Run, x: Elements) -> Result[Shape]:
+    """All axes but the last, the batch, as one.
+
+    Reference: PyTorch ``torch.nn.Flatten`` (which keeps the first axis, its batch).
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (..., batch)
+
+    Returns
+    -------
+    Tensor of shape (features, batch)
+        A copy, as of `ag_reshape`.
+
+    Examples
+    --------
+    >>> ag.ag_flatten(ag.ag_tensor([[[1.0, 2.0], [3.0, 4.0]]])).shape
+    (2, 2)
+    """
+    if not x.ndim:
+        raise ShapeError("ag_flatten: x is (); (..., batch) is required.")
+    return x.view((prod(x.shape[:-1]), x.shape[-1])), x.shape
+
+
+@ag_reshape.vjp
+@ag_flatten.vjp
+def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *_shape: object) -> Cotangents:
+    return (g.view(saved),)
+
+
+@op
+def ag_transpose(run: Run, x: Elements, *axes: int) -> Result[Shape]:
+    """The axes in another order.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of any shape
+    *axes : int
+        The order; default: reversed.
+
+    Returns
+    -------
+    Tensor with permuted axes
+        A copy, dense in the new order.
+
+    Examples
+    --------
+    >>> ag.ag_transpose([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).shape
+    (3, 2)
+    """
+    order = tuple(normalize_axis(a, x.ndim, "ag_transpose") for a in _sizes(axes) or reversed(range(x.ndim)))
+    if len(normalize_axes(order, x.ndim, "ag_transpose")) != x.ndim:
+        raise ShapeError(f"ag_transpose: axes {order} of a tensor with {x.ndim} axes; each axis must be named once.")
+    return run(permute, x, axes=order), order
+
+
+@ag_transpose.vjp
+def _transpose_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *axes: int) -> Cotangents:
+    return (run(permute, g, axes=tuple(int(i) for i in np.argsort(saved))),)
+
+
+_MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 65,535 iterations
+
+
+def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
+    """Columns of a matrix, by number.
+
+    The gradient of a word that occurs several times is the sum over its places, in their order, with the same bits
+    every time.
+    Reference: ggmlR ``ag_embedding`` (which drops the id -1 without a word).
+
+    Parameters
+    ----------
+    weight : Tensor of shape (dim, vocab)
+        One column per word.
+    idx : array_like of integers, of any shape S
+        0-based ids of words; a tensor is read on the host.
+
+    Returns
+    -------
+    Tensor of shape (dim, *S)
+
+    Examples
+    --------
+    >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
+    [[3.0, 1.0, 3.0]]
+    """
+    shape = np.shape(weight if hasattr(weight, "shape") else host_array(weight, "ag_embedding_lookup"))
+    if len(shape) != 2:
+        raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
+    ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words")
+    return _lookup(weight, ids)
+
+
+@part_of("ag_embedding_lookup")
+def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, int]]:
+    places = ids.view((ids.size,))
+    return run(gather_columns, weight, places).view((weight.shape[0], *ids.shape)), (places, weight.shape[1])
+
+
+@_lookup.vjp
+def _lookup_vjp(run: Run, g: Buffer, saved: tuple[Buffer, int], need: Need) -> Cotangents:
+    places, vocab = saved
+    g = g.view((g.shape[0], places.size))
+    total = None
+    for first in range(0, max(1, places.size), _MOST_PLACES):
+        last = min(first + _MOST_PLACES, places.size)
+        part = run(scatter_columns, g, places, vocab=vocab, first=first, last=last)
+        total = part if total is None else run(add, total, part)
+    return total, None

@@ -22,10 +22,9 @@ from ag.engine.shape import normalize_axes, normalize_axis
 from ag.ops.activation import ag_tanh
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
-from ag.ops.indexing import ag_concat
+from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.reduce import ag_max, ag_mean, ag_sum
-from ag.ops.reshape import ag_reshape, ag_transpose
 
 __all__: list[str] = []
 

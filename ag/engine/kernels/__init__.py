@@ -17,7 +17,6 @@ from ag.engine.kernels import (
     matmul,
     norm,
     optimizer,
-    pool,
     random,
     reduce,
     softmax,

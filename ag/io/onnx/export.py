@@ -28,7 +28,7 @@ from ag.nn.layer import Model, named_tensors
 from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.arithmetic import ag_add
 from ag.ops.conv import _conv2d
-from ag.ops.reshape import ag_reshape
+from ag.ops.indexing import ag_reshape
 from ag.version import __version__
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from ag.engine.dtype import F32
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
 from ag.io.onnx.graph import Attribute, Dim, Dims, Graph, Size, Value
-from ag.ops import activation, arithmetic, convert, elementwise, indexing, loss, norm, pool, reduce
+from ag.ops import activation, arithmetic, convert, elementwise, indexing, loss, norm, reduce
 from ag.ops import conv as convs
-from ag.ops import embedding as embeddings
 from ag.ops.attention import ag_attention, attention_of_heads
+from ag.ops.conv import pool_window
+from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
-from ag.ops.pool import pool_window
-from ag.ops.reshape import ag_flatten, ag_reshape, ag_transpose
 
 
 class Called(NamedTuple):
@@ -302,13 +301,13 @@ WRITERS: Mapping[object, Writer] = {
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
-    pool.ag_max_pool2d: _pool("MaxPool"),
-    pool.ag_avg_pool2d: _pool("AveragePool", count_include_pad=1),
+    convs.ag_max_pool2d: _pool("MaxPool"),
+    convs.ag_avg_pool2d: _pool("AveragePool", count_include_pad=1),
     norm.ag_layer_norm_op: _layer_norm,
     norm.ag_rms_norm_op: _rms_norm,
     norm._by_batch: _batch_norm,
     norm._by_statistics: _batch_norm_given,
-    embeddings._lookup: _plain("Gather", axis=1),
+    indexing._lookup: _plain("Gather", axis=1),
     ag_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
     loss.ag_mse_loss: _mse,

@@ -23,8 +23,7 @@ from ag.data.samples import Pass
 from ag.data.threads import Prefetcher
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
-from ag.ops.indexing import ag_concat
-from ag.ops.reshape import ag_reshape
+from ag.ops.indexing import ag_concat, ag_reshape
 from ag.parallel.comm.tree_reduction import PART
 
 _LOW32 = 0xFFFFFFFF
