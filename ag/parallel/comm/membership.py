@@ -31,25 +31,15 @@ M = TypeVar("M", bound="Member")
 _PROCESS = token_hex(8)  # with the process number, which processes in containers may share
 
 
-class Progress:
-    """Begin of a place among ranks: how far the training is."""
-
-    place = "before", 0  # before, in or after which step
-
-    @property
-    def where(self) -> str:
-        """Describe how far the training is, for messages."""
-        return f"{self.place[0]} step {self.place[1]}"
-
-
-class Member(Progress):
+class Member:
     """A rank's place among those that are left of a group; as a context it tells the others of an error."""
 
     who: str  # begin of messages
     advice: str  # ends the message where the ranks cannot go on
 
     def __init__(self, comm: Comm, least: int) -> None:
-        self.comm = comm  # of the ranks that are left
+        self._join(comm)
+        self.place = "before", 0  # before, in or after which step
         self.old_ranks = list(range(comm.size))  # number of each rank before the last loss
         self._least = least  # with fewer ranks training ends
         self._over = False  # all ranks know that the training is over
@@ -71,13 +61,13 @@ class Member(Progress):
         """Note that the training is over: this rank's later errors are not told to the others."""
         self._over = True
 
-    @property
-    def rank(self) -> int:
-        return self.comm.rank
+    def _join(self, comm: Comm) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size  # of the ranks that are left
 
     @property
-    def size(self) -> int:
-        return self.comm.size
+    def where(self) -> str:
+        """Describe how far the training is, for messages."""
+        return f"{self.place[0]} step {self.place[1]}"
 
     def _has_shrunk(self) -> bool:
         """Follow the group after a loss; return whether the remaining ranks go on."""
@@ -115,25 +105,34 @@ class Member(Progress):
         except RankLostError as error:
             lost = error
         before = self.comm
-        self.comm, self.old_ranks = before.survivors()
+        left, self.old_ranks = before.survivors()
+        self._join(left)
         gone = [i for i in range(before.size) if i not in self.old_ranks]
         named = ", ".join(f"rank {i} ({before.hosts[i]})" for i in gone) or "a connection"
-        left = ", ".join(map(str, self.old_ranks))
+        numbers = ", ".join(map(str, self.old_ranks))
         if not _has_quorum(self.old_ranks, before.size):
-            raise CommError(f"{named} was lost, and rank {left} alone may not go on, as the others may have gone on "
+            raise CommError(f"{named} was lost, and rank {numbers} alone may not go on, as the others may have gone on "
                             f"without it; more than half of the {before.size} ranks must be left, or half of them with "
                             f"rank 0.") from lost
         if self.size < self._least:
             raise CommError(f"{named} was lost, and {self.size} of {before.size} ranks are left; min_ranks is "
                             f"{self._least}.") from lost
         if self.rank == 0:
-            log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self.who, named, self.where, left,
+            log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self.who, named, self.where, numbers,
                         before.size, perf_counter() - began)
         raise RankLostError(f"{self.who}: {named} was lost {self.where}.", tuple(gone)) from lost
 
     def _split(self, stays: bool) -> None:
         """Split into two groups, of the ranks that stay and of the others; as `_unless_lost`."""
-        self.comm = self._unless_lost(lambda comm: comm.split(int(stays)))
+        self._join(self._unless_lost(lambda comm: comm.split(int(stays))))
+
+    def _at_last(self, call: Callable[[], T]) -> T:
+        """Return the result of a call, made again whenever a rank is lost."""
+        while True:
+            try:
+                return call()
+            except RankLostError:
+                continue
 
     def exchange(self, value: Json = None) -> list[Json]:
         """Return the JSON values of all ranks, in their order."""

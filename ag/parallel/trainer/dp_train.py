@@ -28,8 +28,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
 from ag.parallel.trainer.checkpoint import Dealt
-from ag.parallel.trainer.ranks import place_in
-from ag.parallel.trainer.replicas import balance_of
+from ag.parallel.trainer.replicas import Ranks, balance_of
 from ag.parallel.trainer.samples import Samples
 from ag.parallel.trainer.trainer import Job, Trainer
 
@@ -256,7 +255,7 @@ def dp_train(
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
     with ExitStack() as held:
-        ranks = place_in(world, held)
+        ranks = held.enter_context(Ranks(world))  # which tells others of an error
         held.enter_context(same_default())
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
@@ -363,8 +362,7 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
     if devices is None and workers is None:
         devices = getattr(world, "devices", None)
     mine = len(devices) if devices is not None else workers or len(default_devices())
-    with ExitStack() as held:
-        ranks = place_in(world, held)
+    with Ranks(world) as ranks:
         count = max(1, sum(ranks.gather(mine)))
         ranks.finish()
     if nsamples is None:
