@@ -76,10 +76,7 @@ class Comm(ABC):
 
     @abstractmethod
     def commit(self, ok: bool) -> bool:
-        """Agree with all ranks: True on each of them if all said True and no rank was lost; else False on each.
-
-        After a loss the next call raises the `RankLostError`.
-        """
+        """Agree with all ranks: True on each if all said True and none was lost; else False, and a loss raises next."""
 
     @abstractmethod
     def survivors(self) -> tuple[Comm, list[int]]:

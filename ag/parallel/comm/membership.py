@@ -42,7 +42,7 @@ class Member:
         self.place = "before", 0  # before, in or after which step
         self.old_ranks = list(range(comm.size))  # number of each rank before the last loss
         self._least = least  # with fewer ranks training ends
-        self._over = False  # all ranks know that the training is over
+        self.over = False  # all ranks know that the training is over
 
     def __enter__(self: M) -> M:
         return self
@@ -50,7 +50,7 @@ class Member:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         """Make the other ranks raise in their next call after an error."""
-        if error is None or self._over or self.size == 1:
+        if error is None or self.over or self.size == 1:
             return
         if isinstance(error, Exception):
             self._tell_error(f"{type(error).__name__}: {error}")
@@ -59,7 +59,7 @@ class Member:
 
     def finish(self) -> None:
         """Note that the training is over: this rank's later errors are not told to the others."""
-        self._over = True
+        self.over = True
 
     def _join(self, comm: Comm) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size  # of the ranks that are left
@@ -78,7 +78,7 @@ class Member:
         raise NotImplementedError(f"{type(self).__name__} does not define _tell_error()")
 
     def _abort(self, error: BaseException) -> None:
-        self._over = True
+        self.over = True
         self.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
 
     def _agreed(self, call: Callable[[Comm], T]) -> T:
@@ -156,7 +156,7 @@ class Member:
         for rank, theirs in enumerate(lists):
             for first, other in zip_longest(lists[0], theirs):
                 if first != other:
-                    self._over = True
+                    self.over = True
                     what = (first or other)[0]
                     a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
                     raise CommError(f"{self.who}: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
@@ -164,7 +164,7 @@ class Member:
     def _refuse_shared(self, places: Sequence[tuple[Json, Sequence[str]]], advice: str) -> None:
         """Raise a CommError, on every rank, if two ranks have a `shared_device`; `advice` ends the message."""
         if (shared := shared_device(places)) is not None:
-            self._over = True
+            self.over = True
             a, b, device = shared
             raise CommError(f"{self.who}: rank {a} and rank {b} are threads of one process and both use "
                             f"{device}; {advice}")

@@ -59,9 +59,6 @@ class RankSteps(Member):
     def _tell_error(self, error: str) -> None:
         self.tell(error, ends=True)
 
-    def has_ended(self) -> bool:
-        return self._over
-
     def tell(self, fault: str, ends: bool, leaves: bool = False) -> None:
         """Tell the others in their next call what went wrong here; with `leaves` this rank then leaves the group."""
         message = {"fault": fault, "ends": ends, "leaves": leaves}
@@ -89,7 +86,7 @@ class RankSteps(Member):
             return [theirs["value"] for theirs in messages] if more is None else found
         hosts, me = self.comm.hosts, self.rank
         ends = any(theirs["ends"] for theirs in faults.values())
-        self._over |= ends
+        self.over |= ends
         if any(theirs["leaves"] for theirs in faults.values()) and not ends:
             self._part(not faults.get(me, {}).get("leaves", False))
         said = "; ".join(f"rank {rank} ({hosts[rank]}) failed {self.where} ({theirs['fault'].rstrip('.')})"
@@ -100,7 +97,7 @@ class RankSteps(Member):
         """Go on without ranks that have no devices any more."""
         self._at_last(partial(self._split, stays))
         self._world.join(self.comm)
-        self._over |= not stays
+        self.over |= not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
         """Return the values of all ranks, in their order; a RankLostError or OtherRankError lets this one go on."""

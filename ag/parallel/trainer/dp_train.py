@@ -375,6 +375,23 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
                     verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, world=world, **options)
 
 
+def _is_whole(x: Any, least: float = -inf) -> bool:
+    kind = isinstance(x, SupportsIndex) and not isinstance(x, (bool, np.ndarray)) and not hasattr(x, "requires_grad")
+    return kind and index(x) >= least
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, Real) and not isinstance(x, (bool, np.bool_))
+
+
+def _is_switch(x: object) -> bool:
+    return isinstance(x, (bool, np.bool_))
+
+
+def _is_one_of(x: object, *words: str) -> bool:
+    return isinstance(x, str) and x in words
+
+
 _ALIKE = ("n_iter", "lr", "max_norm", "on_nonfinite", "resume", "batch", "stack", "shuffle")  # on all ranks
 _FUNCTIONS = ("loss_fn", "forward_fn", "target_fn", "optimizer", "scheduler", "weight_fn", "callback")
 _COUNT, _FROM_0 = (f"a whole number of at least {least} is required" for least in (1, 0))
@@ -389,7 +406,7 @@ _CHECKS: list[tuple[Sequence[str], Callable[[Any], bool], str]] = [  # arguments
     (("lr",), lambda x: _is_number(x) and isfinite(x) and x >= 0, "it must be a finite number of at least 0"),
     (("on_nonfinite",), lambda x: _is_one_of(x, "raise", "skip"), "use 'raise' or 'skip'"),
     (("capture",), lambda x: _is_switch(x) or _is_one_of(x, "auto"), "use 'auto' or True or False"),
-    (("shuffle", "sync_batch_norm", "resume"), lambda x: _is_switch(x), "True or False is required"),
+    (("shuffle", "sync_batch_norm", "resume"), _is_switch, "True or False is required"),
 ]
 
 
@@ -408,23 +425,6 @@ def _check_arguments(given: SimpleNamespace) -> None:
     if given.sync_batch_norm and given.capture is True:
         raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
                          "which a captured step cannot: use capture='auto'.")
-
-
-def _is_whole(x: Any, least: float = -inf) -> bool:
-    kind = isinstance(x, SupportsIndex) and not isinstance(x, (bool, np.ndarray)) and not hasattr(x, "requires_grad")
-    return kind and index(x) >= least
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, Real) and not isinstance(x, (bool, np.bool_))
-
-
-def _is_switch(x: object) -> bool:
-    return isinstance(x, (bool, np.bool_))
-
-
-def _is_one_of(x: object, *words: str) -> bool:
-    return isinstance(x, str) and x in words
 
 
 class UnwritableError(CheckpointError, OSError):

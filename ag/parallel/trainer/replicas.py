@@ -362,7 +362,7 @@ class Ranks(Member):
             raise
         self._shares = [shares for shares in self._shares if bool(shares) is stays]
         self._parts = RowSums()
-        self._over = not stays
+        self.over = not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
         """Return the values of all ranks, in their order; after a RankLostError the step must be made again."""
@@ -374,7 +374,7 @@ class Ranks(Member):
         messages = self._agreed(partial(everyone, value=message))
         for rank, theirs in enumerate(messages):
             if "error" in theirs:
-                self._over = True
+                self.over = True
                 raise CommError(f"dp_train: rank {rank} {theirs['error']}; weights are those of the last step that all "
                                 f"ranks made.")
         changed = {rank: theirs["shares"] for rank, theirs in enumerate(messages) if "shares" in theirs}
