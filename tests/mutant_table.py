@@ -734,7 +734,7 @@ mutant("launcher", "a start that has failed has joined", "ag/parallel/comm/mpi_p
        "if _process is not None:", f"{START}::test_how_far_a_rank_is")
 mutant("comm", "MPI starts with Python's lock", "ag/parallel/comm/mpi_process.py", "if start is None:", "if start:",
        "parallel/comm/test_mpi.py::test_two_processes")
-mutant("launcher", "a rank leaves alone", "ag/parallel/trainer/ranks.py", "any(leaves for *_, leaves in layouts)",
+mutant("launcher", "a rank leaves alone", f"{TRAINER}/replicas.py", "any(leaves for *_, leaves in layouts)",
        "layouts[self.rank][2]", "parallel/trainer/test_callbacks.py::test_all_ranks_leave_after_the_same_step[1]")
 
 # ---------------------------------------------------------------------------------------------- numbers and operands

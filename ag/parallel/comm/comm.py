@@ -76,10 +76,7 @@ class Comm(ABC):
 
     @abstractmethod
     def commit(self, ok: bool) -> bool:
-        """Agree with all ranks: True on each of them if all said True and no rank was lost; else False on each.
-
-        After a loss the next call raises the `RankLostError`.
-        """
+        """Agree with all ranks: True on each if all said True and none was lost; else False, and a loss raises next."""
 
     @abstractmethod
     def survivors(self) -> tuple[Comm, list[int]]:
@@ -107,10 +104,7 @@ class Comm(ABC):
         return part.copy() if self.size == 1 else part
 
     def all_to_all(self, rows: Sequence[Array]) -> list[list[Array]]:
-        """Return this rank's part, by `shares_of`, of the rows of each rank; its own are views.
-
-        All rows have one length and type; a rank may have any number of rows, or none.
-        """
+        """Return this rank's part, by `shares_of`, of the rows of each rank, all alike; its own are views."""
         flat = [numbers("all_to_all", row).reshape(-1) for row in rows]
         kinds = sorted({f"{row.size} {row.dtype}" for row in flat})
         told = self._told("all_to_all", [len(rows), kinds])

@@ -13,7 +13,6 @@ from contextvars import Context, copy_context
 from functools import lru_cache
 from threading import TIMEOUT_MAX, Lock, RLock
 from time import monotonic
-from types import TracebackType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -211,8 +210,7 @@ class SharedCores:
     def __enter__(self) -> SharedCores:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

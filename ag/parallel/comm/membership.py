@@ -31,28 +31,18 @@ M = TypeVar("M", bound="Member")
 _PROCESS = token_hex(8)  # with the process number, which processes in containers may share
 
 
-class Progress:
-    """Begin of a place among ranks: how far the training is."""
-
-    place = "before", 0  # before, in or after which step
-
-    @property
-    def where(self) -> str:
-        """Describe how far the training is, for messages."""
-        return f"{self.place[0]} step {self.place[1]}"
-
-
-class Member(Progress):
+class Member:
     """A rank's place among those that are left of a group; as a context it tells the others of an error."""
 
     who: str  # begin of messages
     advice: str  # ends the message where the ranks cannot go on
 
     def __init__(self, comm: Comm, least: int) -> None:
-        self.comm = comm  # of the ranks that are left
+        self._join(comm)
+        self.place = "before", 0  # before, in or after which step
         self.old_ranks = list(range(comm.size))  # number of each rank before the last loss
         self._least = least  # with fewer ranks training ends
-        self._over = False  # all ranks know that the training is over
+        self.over = False  # all ranks know that the training is over
 
     def __enter__(self: M) -> M:
         return self
@@ -60,7 +50,7 @@ class Member(Progress):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         """Make the other ranks raise in their next call after an error."""
-        if error is None or self._over or self.size == 1:
+        if error is None or self.over or self.size == 1:
             return
         if isinstance(error, Exception):
             self._tell_error(f"{type(error).__name__}: {error}")
@@ -69,15 +59,15 @@ class Member(Progress):
 
     def finish(self) -> None:
         """Note that the training is over: this rank's later errors are not told to the others."""
-        self._over = True
+        self.over = True
+
+    def _join(self, comm: Comm) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size  # of the ranks that are left
 
     @property
-    def rank(self) -> int:
-        return self.comm.rank
-
-    @property
-    def size(self) -> int:
-        return self.comm.size
+    def where(self) -> str:
+        """Describe how far the training is, for messages."""
+        return f"{self.place[0]} step {self.place[1]}"
 
     def _has_shrunk(self) -> bool:
         """Follow the group after a loss; return whether the remaining ranks go on."""
@@ -88,7 +78,7 @@ class Member(Progress):
         raise NotImplementedError(f"{type(self).__name__} does not define _tell_error()")
 
     def _abort(self, error: BaseException) -> None:
-        self._over = True
+        self.over = True
         self.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
 
     def _agreed(self, call: Callable[[Comm], T]) -> T:
@@ -115,25 +105,34 @@ class Member(Progress):
         except RankLostError as error:
             lost = error
         before = self.comm
-        self.comm, self.old_ranks = before.survivors()
+        left, self.old_ranks = before.survivors()
+        self._join(left)
         gone = [i for i in range(before.size) if i not in self.old_ranks]
         named = ", ".join(f"rank {i} ({before.hosts[i]})" for i in gone) or "a connection"
-        left = ", ".join(map(str, self.old_ranks))
+        numbers = ", ".join(map(str, self.old_ranks))
         if not _has_quorum(self.old_ranks, before.size):
-            raise CommError(f"{named} was lost, and rank {left} alone may not go on, as the others may have gone on "
+            raise CommError(f"{named} was lost, and rank {numbers} alone may not go on, as the others may have gone on "
                             f"without it; more than half of the {before.size} ranks must be left, or half of them with "
                             f"rank 0.") from lost
         if self.size < self._least:
             raise CommError(f"{named} was lost, and {self.size} of {before.size} ranks are left; min_ranks is "
                             f"{self._least}.") from lost
         if self.rank == 0:
-            log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self.who, named, self.where, left,
+            log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self.who, named, self.where, numbers,
                         before.size, perf_counter() - began)
         raise RankLostError(f"{self.who}: {named} was lost {self.where}.", tuple(gone)) from lost
 
     def _split(self, stays: bool) -> None:
         """Split into two groups, of the ranks that stay and of the others; as `_unless_lost`."""
-        self.comm = self._unless_lost(lambda comm: comm.split(int(stays)))
+        self._join(self._unless_lost(lambda comm: comm.split(int(stays))))
+
+    def _at_last(self, call: Callable[[], T]) -> T:
+        """Return the result of a call, made again whenever a rank is lost."""
+        while True:
+            try:
+                return call()
+            except RankLostError:
+                continue
 
     def exchange(self, value: Json = None) -> list[Json]:
         """Return the JSON values of all ranks, in their order."""
@@ -157,7 +156,7 @@ class Member(Progress):
         for rank, theirs in enumerate(lists):
             for first, other in zip_longest(lists[0], theirs):
                 if first != other:
-                    self._over = True
+                    self.over = True
                     what = (first or other)[0]
                     a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
                     raise CommError(f"{self.who}: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
@@ -165,7 +164,7 @@ class Member(Progress):
     def _refuse_shared(self, places: Sequence[tuple[Json, Sequence[str]]], advice: str) -> None:
         """Raise a CommError, on every rank, if two ranks have a `shared_device`; `advice` ends the message."""
         if (shared := shared_device(places)) is not None:
-            self._over = True
+            self.over = True
             a, b, device = shared
             raise CommError(f"{self.who}: rank {a} and rank {b} are threads of one process and both use "
                             f"{device}; {advice}")

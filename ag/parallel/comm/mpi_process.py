@@ -147,10 +147,7 @@ class MpiProcess:
     # -------------------------------------------------------------------------------------- in MPI
 
     def inside(self, what: str, call: Callable[[], T], limit: float = LIMIT) -> T:
-        """Return the result of a call of MPI, alone in it; `what` names it in the watchdog's message.
-
-        Raises Lost if a rank is lost, CommError if MPI reports anything else.
-        """
+        """Return the result of a call of MPI, alone in it, which `what` names; Lost is raised for a lost rank."""
         if os.getpid() != self._pid:
             raise CommError(f"{what}: this is a forked child of rank {self.rank}, which has no part in its groups; "
                             f"start processes by multiprocessing's 'spawn', or use threads.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from socket import gethostname
 from threading import Condition, Thread, current_thread
 from time import monotonic
@@ -25,15 +26,15 @@ TIMEOUT = 60.0  # seconds
 _LOOK = 0.5  # seconds between checks of a waiting rank whether the other threads are alive
 
 
+@dataclass
 class _Meeting:
     """One call of all ranks, or one agreement of the remaining ones."""
 
-    def __init__(self, operation: str) -> None:
-        self.operation = operation
-        self.brought: dict[int, Any] = {}
-        self.result: Any = None
-        self.done = False
-        self.left = 0
+    operation: str
+    brought: dict[int, Any] = field(default_factory=dict)  # by rank
+    result: Any = None
+    done: bool = False
+    left: int = 0
 
 
 class _Group:

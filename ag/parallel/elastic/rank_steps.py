@@ -8,7 +8,7 @@ step.  A step counts for all of them or for none (`ag.parallel.comm.membership`)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from zlib import crc32
@@ -21,7 +21,7 @@ from ag.autograd.tree import Tree, tree_leaves
 from ag.engine.device import ag_default_device, backend_of
 from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, set_stream
-from ag.errors import CheckpointError, CommError, RankLostError, ShapeError
+from ag.errors import CheckpointError, CommError, ShapeError
 from ag.io.safetensors_file import elements_of
 from ag.nn.layer import Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
@@ -59,20 +59,11 @@ class RankSteps(Member):
     def _tell_error(self, error: str) -> None:
         self.tell(error, ends=True)
 
-    def has_ended(self) -> bool:
-        return self._over
-
     def tell(self, fault: str, ends: bool, leaves: bool = False) -> None:
         """Tell the others in their next call what went wrong here; with `leaves` this rank then leaves the group."""
         message = {"fault": fault, "ends": ends, "leaves": leaves}
-        while True:
-            try:
-                self._told(message)
-                return
-            except RankLostError:
-                continue
-            except CommError:
-                return
+        with suppress(CommError):
+            self._at_last(partial(self._told, message))
 
     def _has_shrunk(self) -> bool:
         self._world.join(self.comm)
@@ -95,7 +86,7 @@ class RankSteps(Member):
             return [theirs["value"] for theirs in messages] if more is None else found
         hosts, me = self.comm.hosts, self.rank
         ends = any(theirs["ends"] for theirs in faults.values())
-        self._over |= ends
+        self.over |= ends
         if any(theirs["leaves"] for theirs in faults.values()) and not ends:
             self._part(not faults.get(me, {}).get("leaves", False))
         said = "; ".join(f"rank {rank} ({hosts[rank]}) failed {self.where} ({theirs['fault'].rstrip('.')})"
@@ -104,14 +95,9 @@ class RankSteps(Member):
 
     def _part(self, stays: bool) -> None:
         """Go on without ranks that have no devices any more."""
-        while True:
-            try:
-                self._split(stays)
-                break
-            except RankLostError:
-                continue
+        self._at_last(partial(self._split, stays))
         self._world.join(self.comm)
-        self._over |= not stays
+        self.over |= not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
         """Return the values of all ranks, in their order; a RankLostError or OtherRankError lets this one go on."""

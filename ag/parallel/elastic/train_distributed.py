@@ -353,7 +353,7 @@ class _SavedLoop(_Loop):
 
     def recover(self, error: DeviceError | CommError) -> None:
         """Prepare `run` to go on from the checkpoint on devices that work, or raise."""
-        if self.ranks is not None and self.ranks.has_ended():
+        if self.ranks is not None and self.ranks.over:
             raise error
         step, before = len(self.losses), self.world.devices
         failed = failed_among([*before, *(x.device for x in state_of(self.model).values()), ag_default_device()])

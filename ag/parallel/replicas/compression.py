@@ -143,10 +143,7 @@ class Link:
         self._now = np.float32(1 - momentum)  # the part of an impulse that momentum moves at once
 
     def carry(self, name: str, gradient: Array, ratio: float) -> Array:
-        """Return what arrives of a parameter's gradient, of which the message has the part `ratio`.
-
-        A gradient that is not finite arrives unchanged, so that checks see it, and leaves the residual alone.
-        """
+        """Return what arrives of a gradient, of which the message has the part `ratio`; all, if not finite."""
         if not np.isfinite(gradient).all():
             self.sent += gradient.nbytes
             self._keep(name, Message(gradient.astype(np.float32).reshape(-1), None))

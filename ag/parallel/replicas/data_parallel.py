@@ -168,8 +168,8 @@ class DataParallel(Layer):
             if not loss.requires_grad:
                 raise TapeError("DataParallel.backward: the loss was not recorded; compute it from the model's result "
                                 "inside `with with_grad_tape():`.")
-            return backward(loss if factor == 1.0 else _scaled([loss], factor))
-        if not losses:
+            losses = [loss]
+        elif not losses:
             raise TapeError("DataParallel.backward: the last call returned no recorded tensor without axes; call the "
                             "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")
         return backward(_scaled(losses, factor))

@@ -321,9 +321,7 @@ def take_buffers(model: Model, replica: Model) -> None:
 
 
 def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:
-    if isinstance(where, str):
-        return dict.fromkeys(places, backend_of(where).name)
-    group = [backend_of(device).name for device in where]
+    group = _names(where) * (len(places) if isinstance(where, str) else 1)
     if len(group) != len(places):
         raise ValueError(f"replicate: the model is on {', '.join(places)} and the group is {', '.join(group)}; "
                          f"give a device for each.")

@@ -293,28 +293,28 @@ class ShardedGradients(DataParallel):
 
     def _replicas(self, count: int) -> list[Model]:
         refuse_untrained(self.module, {s.name: s.param for s in self._sharded.values()}, "ZeroOptimizer")
-        devices = [str(device) for device in self.device_ids[:count]]
+        return self._made([str(device) for device in self.device_ids[:count]])
+
+    def _made(self, devices: list[str]) -> list[Model]:
         return replicas_of(self.module, devices,
                            lambda i, p, device: self._sharded[p.id].linked(_copied(p, devices[i])))
 
 
-class ShardedParameters(DataParallel):
+class ShardedParameters(ShardedGradients):
     """Stage 3: replicas that gather the weights of a layer when it runs, and again in the backward pass."""
 
     def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
-        super().__init__(model, devices)
+        super().__init__(model, devices, sharded)
         if not isinstance(model, Layer):
             raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
         if any(isinstance(layer, SyncBatchNorm) for _, layer in model.modules()):
             raise ValueError("ZeroOptimizer: the model has a SyncBatchNorm, and at stage 3 replicas run one after the "
                              "other; use stage 2 or ag_batch_norm.")
-        self._sharded = {s.param.id: s for s in sharded}
         for s in sharded:
             s.param.rebind(ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer)
 
-    def _replicas(self, count: int) -> list[Model]:
-        refuse_untrained(self.module, {s.name: s.param for s in self._sharded.values()}, "ZeroOptimizer")
-        return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
+    def _made(self, devices: list[str]) -> list[Model]:
+        return [self._replica(i, device) for i, device in enumerate(devices)]
 
     def _replica(self, i: int, device: str) -> Model:
         memo: dict[int, object] = {}

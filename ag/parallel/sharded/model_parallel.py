@@ -9,8 +9,8 @@ Automatic placement cuts where the fullest device has most room left.  Layers of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from ag.autograd.tape import no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
@@ -146,8 +146,7 @@ def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapp
     return [names[i] for i in place(needs, free_bytes(names, budgets), names)]
 
 
-@dataclass(frozen=True)
-class LayerNeed:
+class LayerNeed(NamedTuple):
     """Bytes that a layer needs: `state` for parameters, gradients and moments; `activations` for the backward pass."""
 
     state: int

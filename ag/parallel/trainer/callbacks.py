@@ -1,17 +1,14 @@
-"""Events between two steps, a callback, Ctrl-C and SIGTERM, and the results of `dp_train`.
+"""Callbacks of `dp_train`, what they change between two steps, and its results.
 
 Weights, buffers and settings that a callback sets on one model hold for all.  Weights are compared with those sent.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import is_
-from threading import current_thread, main_thread
-from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
+from types import BuiltinFunctionType, FunctionType, ModuleType, NoneType
 from typing import Any, cast
 
 import numpy as np
@@ -22,141 +19,10 @@ from ag.errors import CommError
 from ag.io.checkpoint import Stateful as Stateful
 from ag.names import Making
 from ag.nn.layer import Layer
-from ag.parallel.comm.comm import Json
-from ag.parallel.comm.membership import Progress
-from ag.parallel.comm.tree_reduction import Node
-from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer.replicas import Ranks
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
-
-
-class Place(Progress):
-    """A rank's place among those that train together; this one is that of the only rank."""
-
-    host = "cpu"  # device of the optimizer, which no other rank of the process uses
-
-    def __init__(self) -> None:
-        self.begun = False  # the first step has begun: the others go on if a rank is lost
-        self.leaves = False  # a rank was asked to leave: all of them leave after the same step
-        self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
-        self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
-
-    @property
-    def rank(self) -> int:
-        return 0
-
-    @property
-    def size(self) -> int:
-        return 1
-
-    @property
-    def replicas(self) -> int:
-        """Return the number of replicas of all ranks."""
-        return sum(map(len, self._shares))
-
-    def gather(self, value: Json = None) -> list[Json]:
-        """Return the values of all ranks, in their order: anything that JSON can hold."""
-        return [value]
-
-    def exchange(self, value: Json = None) -> list[Json]:
-        """Return the JSON values of all ranks, in their order, within a step."""
-        return [value]
-
-    def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
-        """Raise a CommError unless all ranks have the same names and values; `advice` ends the message."""
-
-    def meet(self, alike: Sequence[tuple[str, object]], weights: Sequence[float], devices: Sequence[str]) -> None:
-        """Compare what must be `alike` on all ranks, and exchange the shares and devices of their replicas."""
-        self._shares = [list(weights)]
-
-    def begin_alike(self, first: Replica) -> None:
-        """Copy weights, buffers and the seed of rank 0 to all ranks."""
-
-    def state(self, path: str | os.PathLike[str]) -> DPState | None:
-        """Return the checkpoint in rank 0's file on all ranks; None if there is no file."""
-        return load_state(path)
-
-    def positions(self, samples: int) -> range:
-        """Return the positions of this rank's samples in a step, in the order of all replicas."""
-        return range(samples)
-
-    def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
-        """Return the rows to add up; `used` are parameters that this rank's samples have used.
-
-        `leave`: this rank was asked to leave.
-        """
-        self.leaves = leave
-        return nodes
-
-    def share(self, weights: Sequence[float]) -> None:
-        """Tell all ranks this rank's shares after a device was lost."""
-
-    def finish(self) -> None:
-        """Note that the training is over."""
-
-    def report(self) -> dict[str, Any]:
-        """Return the part of `DPResult.report` about the exchange."""
-        return {"rank": 0, "exchange_ms": 0.0, "wire_bytes_per_step": 0}
-
-
-class Endings:
-    """A context in which Ctrl-C waits while a step ends; `renew` replaces a handler that the program has set since."""
-
-    def __init__(self) -> None:
-        self._handler: Callable[[int, FrameType | None], object] | None = None
-        self._busy = False
-        self._came: tuple[int, FrameType | None] | None = None
-        self.asked = False  # SIGTERM has come, after `listen`
-        self._listens = False
-
-    def __enter__(self) -> Endings:
-        try:
-            self.renew()
-        except BaseException:  # Ctrl-C, when the handler was there already
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, self._handler)
-        if self._listens and not self.asked:  # otherwise this process is leaving: a second one would cut that short
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def listen(self) -> None:
-        """Let SIGTERM ask for the end, unless the program handles it."""
-        if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            self._listens = True
-            signal.signal(signal.SIGTERM, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
-
-    def renew(self) -> None:
-        if current_thread() is not main_thread():
-            return
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler) and handler != self._handle:
-            self._handler = handler
-            signal.signal(signal.SIGINT, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._busy:
-            self._came = number, frame
-        elif self._handler is not None:
-            self._handler(number, frame)
-
-    def end_of_step(self, end: Callable[[], None]) -> None:
-        """Call `end`; Ctrl-C waits for it."""
-        self._busy = True
-        try:
-            end()
-        finally:
-            self._busy = False
-            came, self._came = self._came, None
-            if came is not None:
-                self._handle(*came)
 
 
 class Observed:
@@ -204,10 +70,7 @@ class Observed:
                     setattr(x, str(place[-1]), value)
 
     def values(self, sent: Both, found: Sequence[Both]) -> Both:
-        """Return the weights and buffers to go on with: weights set on any replica, buffers that all have.
-
-        `found` has those of the host first, then those of each replica.  Conflicting weights raise a CommError.
-        """
+        """Return weights and buffers to go on with, of host and replicas; conflicts raise a CommError."""
         weights = self._merged(sent[0], [pair[0] for pair in found])
         buffers = found[-1][1]
         if any(not np.array_equal(_bits(pair[1]), _bits(buffers)) for pair in found[1:]):
@@ -295,7 +158,7 @@ class DPStep:
         Mean loss over the step's samples.
     models : list
         The replicas' models, with the new weights.
-    ranks : Place, or None
+    ranks : Ranks, or None
         This rank's place among those that train together, always there in a callback: ``ranks.rank``, ``ranks.size``,
         and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; all ranks must call it, or none.
     """
@@ -304,7 +167,7 @@ class DPStep:
     step: int
     loss: float
     models: list[Any]
-    ranks: Place | None = field(default=None, repr=False)
+    ranks: Ranks | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, repr=False)

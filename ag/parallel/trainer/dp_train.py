@@ -28,8 +28,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
 from ag.parallel.trainer.checkpoint import Dealt
-from ag.parallel.trainer.ranks import place_in
-from ag.parallel.trainer.replicas import balance_of
+from ag.parallel.trainer.replicas import Ranks, balance_of
 from ag.parallel.trainer.samples import Samples
 from ag.parallel.trainer.trainer import Job, Trainer
 
@@ -256,7 +255,7 @@ def dp_train(
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
     with ExitStack() as held:
-        ranks = place_in(world, held)
+        ranks = held.enter_context(Ranks(world))  # which tells others of an error
         held.enter_context(same_default())
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
@@ -363,8 +362,7 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
     if devices is None and workers is None:
         devices = getattr(world, "devices", None)
     mine = len(devices) if devices is not None else workers or len(default_devices())
-    with ExitStack() as held:
-        ranks = place_in(world, held)
+    with Ranks(world) as ranks:
         count = max(1, sum(ranks.gather(mine)))
         ranks.finish()
     if nsamples is None:
@@ -375,6 +373,23 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
         each, steps = min(batchsize, nsamples), cycles * -(-nsamples // batchsize)
     return dp_train(model_fn, data, loss, lambda model, sample: model.forward(sample[0]), itemgetter(1), workers, steps,
                     verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, world=world, **options)
+
+
+def _is_whole(x: Any, least: float = -inf) -> bool:
+    kind = isinstance(x, SupportsIndex) and not isinstance(x, (bool, np.ndarray)) and not hasattr(x, "requires_grad")
+    return kind and index(x) >= least
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, Real) and not isinstance(x, (bool, np.bool_))
+
+
+def _is_switch(x: object) -> bool:
+    return isinstance(x, (bool, np.bool_))
+
+
+def _is_one_of(x: object, *words: str) -> bool:
+    return isinstance(x, str) and x in words
 
 
 _ALIKE = ("n_iter", "lr", "max_norm", "on_nonfinite", "resume", "batch", "stack", "shuffle")  # on all ranks
@@ -391,7 +406,7 @@ _CHECKS: list[tuple[Sequence[str], Callable[[Any], bool], str]] = [  # arguments
     (("lr",), lambda x: _is_number(x) and isfinite(x) and x >= 0, "it must be a finite number of at least 0"),
     (("on_nonfinite",), lambda x: _is_one_of(x, "raise", "skip"), "use 'raise' or 'skip'"),
     (("capture",), lambda x: _is_switch(x) or _is_one_of(x, "auto"), "use 'auto' or True or False"),
-    (("shuffle", "sync_batch_norm", "resume"), lambda x: _is_switch(x), "True or False is required"),
+    (("shuffle", "sync_batch_norm", "resume"), _is_switch, "True or False is required"),
 ]
 
 
@@ -410,23 +425,6 @@ def _check_arguments(given: SimpleNamespace) -> None:
     if given.sync_batch_norm and given.capture is True:
         raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
                          "which a captured step cannot: use capture='auto'.")
-
-
-def _is_whole(x: Any, least: float = -inf) -> bool:
-    kind = isinstance(x, SupportsIndex) and not isinstance(x, (bool, np.ndarray)) and not hasattr(x, "requires_grad")
-    return kind and index(x) >= least
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, Real) and not isinstance(x, (bool, np.bool_))
-
-
-def _is_switch(x: object) -> bool:
-    return isinstance(x, (bool, np.bool_))
-
-
-def _is_one_of(x: object, *words: str) -> bool:
-    return isinstance(x, str) and x in words
 
 
 class UnwritableError(CheckpointError, OSError):

@@ -66,6 +66,7 @@ class HostOptimizers:
         for name, p in replica.params.items():
             self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
             self.params[name].name = name
+        self._names = {p.id: name for name, p in self.params.items()}
         returned = make(dict(self.params))
         self.several = isinstance(returned, Sequence)
         self.optimizers = list(returned) if isinstance(returned, Sequence) else [returned]
@@ -117,11 +118,10 @@ class HostOptimizers:
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise ValueError(f"dp_train: optimizer(params) returned {returned!r}; an optimizer over parameters from "
                              f"params is required, or several in a list.")
-        names = {p.id: name for name, p in self.params.items()}
         owners: dict[str, Optimizer] = {}
         for optimizer in self.optimizers:
             for own_name, p in optimizer.params.items():
-                name = names.get(p.id)
+                name = self._names.get(p.id)
                 if name is None:
                     raise ValueError(f"dp_train: the optimizer has a parameter {own_name} that is none of params; "
                                      f"make it with those that optimizer(params) is given.")
@@ -132,8 +132,7 @@ class HostOptimizers:
 
     def _part(self, optimizer: Optimizer, grads: Buffer, places: list[tuple[int, int, int]] | None = None) -> _Part:
         (group,) = optimizer.groups  # all copies are on one device and of one type
-        known = {p.id: name for name, p in self.params.items()}
-        names = {known[p.id]: own for own, p in group.params.items()}
+        names = {self._names[p.id]: own for own, p in group.params.items()}
         if places is None:
             places = [(self._offsets[name], group.offsets[own], group.params[own].size) for name, own in names.items()]
         return _Part(optimizer, group, grads, names, places)

@@ -154,10 +154,7 @@ class Replica:
         self.finish()
 
     def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
-        """Start computing the summed gradients of some stacks; an asynchronous device is not waited for.
-
-        `first`, the number of stacks in earlier steps, decides the random streams.  A stack takes `draws` streams.
-        """
+        """Start computing the summed gradients of stacks; `first` were before, and each takes `draws` streams."""
         done, self.counted = self.counted, 0
         if not done:
             self._tree = TreeSum(self._added)

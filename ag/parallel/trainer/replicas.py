@@ -1,4 +1,4 @@
-"""The replicas of a rank, which work at the same time, each on its device, and their shares of the samples.
+"""Replicas, which work at the same time, each on its device, their shares of the samples, and the ranks that have them.
 
 Load balance: a step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per
 sample.  That includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
@@ -6,23 +6,31 @@ sample.  That includes launches and transfers, which grow with the samples, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from math import inf, isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
-from ag.errors import CommError, DeviceError
+from ag.engine.random import ag_seed, current_seed
+from ag.errors import CommError, DeviceError, RankLostError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
+from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
 from ag.parallel.comm.device_threads import DeviceThreads, Task, named
-from ag.parallel.comm.tree_reduction import Node, shard_sizes
-from ag.parallel.trainer.checkpoint import Dealt
+from ag.parallel.comm.membership import Member, this_process
+from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
+from ag.parallel.trainer.checkpoint import Dealt, DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.samples import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
+from ag.version import __version__
 
 
 class Replicas:
@@ -298,3 +306,177 @@ def balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
         raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, finite and "
                          f"none negative.")
     return Balance(weights)
+
+
+# ---------------------------------------------------------------------------------------------- ranks
+# Each rank adds up one part of all nodes (reduce-scatter), then parts are put together (all-gather).
+
+_HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
+
+
+class Ranks(Member):
+    """A rank's place among those that train together, of which there may be one."""
+
+    who = "dp_train"
+    advice = "weights are those of the last step that was finished."
+
+    host = "cpu"  # device of the optimizer, which no other rank of the process uses
+
+    def __init__(self, world: object) -> None:
+        super().__init__(comm_of(world, "dp_train"), getattr(world, "min_ranks", 1))
+        self.begun = False  # the first step has begun: the others go on if a rank is lost
+        self.leaves = False  # a rank was asked to leave: all of them leave after the same step
+        self.used: set[str] = set()  # parameters that samples of any rank have used; empty for one rank
+        self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
+        self._told: set[str] = set()  # names in `used` that this rank has told the others
+        self._rows, self._parts = RowSums(), RowSums()  # of this rank's replicas, and of all ranks
+        self._exchange_s, self._sent = 0.0, 0
+
+    # -------------------------------------------------------------------------------------- errors
+
+    def _tell_error(self, error: str) -> None:
+        self._tell({"error": f"failed {self.where} ({error})"})
+
+    def _tell(self, message: dict[str, Json]) -> None:
+        try:
+            self._values(message)
+        except RankLostError as error:
+            if error.ranks:
+                self._tell(message)
+        except CommError:
+            pass  # the first error is raised
+
+    def _has_shrunk(self) -> bool:
+        if self.begun:
+            self._shares = [self._shares[i] for i in self.old_ranks]
+            self._parts = RowSums()  # which are longer now
+        return self.begun
+
+    def _part(self) -> None:
+        """Split off the ranks that have no replicas left."""
+        stays = bool(self._shares[self.rank])
+        try:
+            self._split(stays)
+        except RankLostError:
+            self._shares = [self._shares[i] for i in self.old_ranks]
+            raise
+        self._shares = [shares for shares in self._shares if bool(shares) is stays]
+        self._parts = RowSums()
+        self.over = not stays
+
+    def exchange(self, value: Json = None) -> list[Json]:
+        """Return the values of all ranks, in their order; after a RankLostError the step must be made again."""
+        if self.size == 1:
+            return [value]
+        return self._values({"value": value})
+
+    def _values(self, message: dict[str, Json]) -> list[Json]:
+        messages = self._agreed(partial(everyone, value=message))
+        for rank, theirs in enumerate(messages):
+            if "error" in theirs:
+                self.over = True
+                raise CommError(f"dp_train: rank {rank} {theirs['error']}; weights are those of the last step that all "
+                                f"ranks made.")
+        changed = {rank: theirs["shares"] for rank, theirs in enumerate(messages) if "shares" in theirs}
+        if changed:
+            self._shares = [changed.get(rank, shares) for rank, shares in enumerate(self._shares)]
+            if not all(self._shares):
+                self._part()
+            raise RankLostError(f"dp_train: rank {', '.join(map(str, changed))} has lost a device {self.where}.")
+        return [theirs["value"] for theirs in messages]
+
+    def gather(self, value: Json = None) -> list[Json]:
+        """`exchange` between two steps, where only this call is made again."""
+        return [value] if self.size == 1 else self._at_last(partial(self.exchange, value))
+
+    @property
+    def replicas(self) -> int:
+        """Return the number of replicas of all ranks."""
+        return sum(map(len, self._shares))
+
+    def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
+        """Raise a CommError, ended by `advice`, unless all ranks have the same names and values."""
+        self._compare(self.gather([(what, str(value)) for what, value in named]), advice)
+
+    # -------------------------------------------------------------------------------------- before the first step
+
+    def meet(self, alike: Sequence[tuple[str, object]], weights: Sequence[float], devices: Sequence[str]) -> None:
+        """Compare what must be `alike`, and exchange shares and devices; a CommError names a difference."""
+        self.compare([("the library's version", __version__), *alike], "all ranks must be given the same")
+        process = this_process()
+        members = self.gather([list(weights), process, list(devices)])
+        self._shares = [theirs[0] for theirs in members]
+        self._refuse_shared([(where, used) for _, where, used in members], "give each rank devices of its own.")
+        if [where for _, where, _ in members].count(process) > 1:
+            self.host = f"cpu:{_HOSTS + self.rank}"
+
+    def begin_alike(self, first: Replica) -> None:
+        """Copy weights, buffers and the seed of rank 0 to all ranks, whose models must have the same tensors."""
+        if self.size == 1:
+            return
+        table = [(f"parameter {i}", f"{name} {p.shape} {p.dtype}") for i, (name, p) in enumerate(first.params.items())]
+        table += [(f"buffer {i}", f"{name} {x.shape} {x.dtype}")
+                  for i, (name, x) in enumerate(first.buffers.tensors.items())]
+        self.compare(table, "make_model must build the same model on all ranks")
+        weights, buffers = first.state()
+        seed = self.gather(current_seed())[0]
+        if seed != current_seed():
+            ag_seed(seed)
+        for array in (weights, buffers):
+            if array.size:
+                self._agreed(partial(Comm.broadcast, array=array))
+        first.load(weights, buffers)
+
+    def state(self, path: str | os.PathLike[str]) -> DPState | None:
+        """Return the checkpoint in rank 0's file on all ranks; None if there is no file."""
+        state = load_state(path) if self.rank == 0 else None
+        if self.size == 1:
+            return state
+        with self._file_of_first(Path(path)) as copy:
+            return load_state(copy) if self.rank and copy is not None else state
+
+    # -------------------------------------------------------------------------------------- in a step
+
+    def positions(self, samples: int) -> range:
+        """Return the positions of this rank's samples in a step, in the order of all replicas."""
+        if self.size == 1:
+            return range(samples)
+        sizes = iter(shard_sizes(samples, [w for weights in self._shares for w in weights]))
+        counts = [sum(next(sizes) for _ in weights) for weights in self._shares]
+        start = sum(counts[: self.rank])
+        return range(start, start + counts[self.rank])
+
+    def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
+        """Return the rows to add up: these of a single rank, else their sum over all ranks, equal bits on each."""
+        self.leaves = leave
+        if self.size == 1:
+            return nodes
+        joined = self._rows.joined(nodes)
+        new = set().union(*used) - self._told
+        layouts = self.exchange([[(start, count) for start, count, _ in joined], sorted(new), leave])
+        self._told |= new
+        self.used.update(name for _, names, _ in layouts for name in names)
+        self.leaves = any(leaves for *_, leaves in layouts)
+        began = perf_counter()
+        total = self._agreed(partial(self._added_up, joined, [places for places, *_ in layouts]))
+        self._exchange_s += perf_counter() - began
+        return [(0, 1, total)]
+
+    def _added_up(self, nodes: Sequence[Node], layouts: list[list[tuple[int, int]]], comm: Comm) -> Array:
+        """Return the sum of the nodes of all ranks, whose samples are in `layouts`."""
+        parts = comm.all_to_all([row for _, _, row in nodes])
+        part = self._parts.total([(start, count, part) for places, theirs in zip(layouts, parts, strict=True)
+                                  for (start, count), part in zip(places, theirs, strict=True)])
+        self._sent = part.nbytes * (comm.size - 1) + sum(row.nbytes - theirs.nbytes for (_, _, row), theirs in zip(
+            nodes, parts[comm.rank], strict=True))
+        return comm.all_gather(part)
+
+    def share(self, weights: Sequence[float]) -> None:
+        """Tell all ranks this rank's shares after a device was lost; without shares, the others go on without it."""
+        self._shares[self.rank] = list(weights)
+        if self.size > 1:
+            self._tell({"shares": list(weights)})
+
+    def report(self) -> dict[str, Any]:
+        """Return the part of `DPResult.report` about the exchange."""
+        return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}

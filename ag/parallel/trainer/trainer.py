@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from math import isfinite
 from operator import attrgetter
+from threading import current_thread, main_thread
 from time import perf_counter
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,11 @@ from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
-from ag.parallel.trainer.callbacks import DPResult, DPStep, Endings, Observed, Place
+from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, Replica
-from ag.parallel.trainer.replicas import Balance, Replicas, digest
+from ag.parallel.trainer.replicas import Balance, Ranks, Replicas, digest
 from ag.parallel.trainer.samples import Samples, Shard, all_alike, loss_of, weighed
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
@@ -54,7 +55,7 @@ _used = attrgetter("used")  # of a replica
 class Trainer:
     """Replicas that train together; `given` has the arguments of `dp_train`."""
 
-    def __init__(self, given: SimpleNamespace, devices: list[str], balance: Balance, ranks: Place) -> None:
+    def __init__(self, given: SimpleNamespace, devices: list[str], balance: Balance, ranks: Ranks) -> None:
         policy = CapturePolicy(given.capture)
         loss = partial(loss_of, given.loss_fn, given.forward_fn, given.target_fn)
         self.replicas = Replicas([Replica(i, d, given.make_model, loss, policy) for i, d in enumerate(devices)],
@@ -265,10 +266,69 @@ def _numbers(model: Model) -> dict[str, float]:
             for attribute, value in getattr(layer, "__dict__", {}).items() if type(value) in (int, float)}
 
 
+class Endings:
+    """A context in which Ctrl-C waits while a step ends; `renew` replaces a handler that the program has set since."""
+
+    def __init__(self) -> None:
+        self._handler: Callable[[int, FrameType | None], object] | None = None
+        self._busy = False
+        self._came: tuple[int, FrameType | None] | None = None
+        self.asked = False  # SIGTERM has come, after `listen`
+        self._listens = False
+
+    def __enter__(self) -> Endings:
+        try:
+            self.renew()
+        except BaseException:  # Ctrl-C, when the handler was there already
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, self._handler)
+        if self._listens and not self.asked:  # otherwise this process is leaving: a second one would cut that short
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def listen(self) -> None:
+        """Let SIGTERM ask for the end, unless the program handles it."""
+        if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._listens = True
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def renew(self) -> None:
+        if current_thread() is not main_thread():
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler) and handler != self._handle:
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._busy:
+            self._came = number, frame
+        elif self._handler is not None:
+            self._handler(number, frame)
+
+    def end_of_step(self, end: Callable[[], None]) -> None:
+        """Call `end`; Ctrl-C waits for it."""
+        self._busy = True
+        try:
+            end()
+        finally:
+            self._busy = False
+            came, self._came = self._came, None
+            if came is not None:
+                self._handle(*came)
+
+
 class Job:
     """The loop over the steps of a training."""
 
-    def __init__(self, given: SimpleNamespace, trainer: Trainer, ranks: Place, samples: Samples) -> None:
+    def __init__(self, given: SimpleNamespace, trainer: Trainer, ranks: Ranks, samples: Samples) -> None:
         self._given, self._trainer, self._ranks, self._samples = given, trainer, ranks, samples
         self._schedules = RateSchedules(given.scheduler, trainer.optimizers.optimizers)
         self._losses = np.zeros(given.n_iter)

@@ -19,7 +19,7 @@ from helpers.errors import expect_error
 from helpers.ranks import outcomes
 
 import ag
-from ag.parallel.trainer.callbacks import Endings
+from ag.parallel.trainer.trainer import Endings
 
 RNG = np.random.default_rng(29)
 DATA = [{"x": RNG.standard_normal((4, 1)).astype(np.float32), "label": np.array([i % 3])} for i in range(12)]

@@ -22,7 +22,7 @@ import ag
 from ag.engine.random import current_seed
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.tree_reduction import TreeSum, add_up, tree_sum
-from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.replicas import Ranks
 
 
 def test_ranks_may_have_different_numbers_of_devices() -> None:

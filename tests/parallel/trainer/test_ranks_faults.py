@@ -17,7 +17,7 @@ from helpers.ranks import dealt, outcomes, train
 
 import ag
 from ag.parallel.comm.comm import Comm
-from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.replicas import Ranks
 from ag.parallel.trainer.trainer import Trainer
 
 RNG = np.random.default_rng(59)
