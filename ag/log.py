@@ -1,10 +1,14 @@
-"""The logger of `ag`.  Loaded late, as `logging` takes time to load."""
+"""The logger of `ag`, and progress on streams that may be missing, closed, full, or without the text's characters.
+
+Loaded late, as `logging` takes time to load.  A line that cannot be written is dropped: output never ends a job.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 from contextlib import suppress
+from typing import Any
 
 log = logging.getLogger("ag")
 
@@ -38,3 +42,57 @@ def _stderr_takes_text() -> bool:
 
 
 setattr(log, "callHandlers", _call_handlers)  # noqa: B010 - of this logger alone
+
+
+# Such as a pipe without reader, a closed stream, None, a window that is gone.
+_BROKEN = (OSError, ValueError, AttributeError, TypeError, RuntimeError)
+
+
+class Forgiving:
+    """A text stream that drops what its stream, which it equals, cannot take, and escapes what that lacks."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, or as much as the stream takes; returns its length."""
+        with suppress(*_BROKEN):
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                coding = self._stream.encoding or "ascii"
+                self._stream.write(text.encode(coding, "backslashreplace").decode(coding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream, where it can be flushed."""
+        with suppress(*_BROKEN):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal; False where the stream cannot tell."""
+        try:
+            return bool(self._stream.isatty())
+        except _BROKEN:
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._stream
+
+    def __hash__(self) -> int:
+        return id(self._stream)
+
+
+def shows_bars() -> bool:
+    """Return whether a progress bar can be shown: stderr is a terminal, or this is a notebook."""
+    return Forgiving(sys.stderr).isatty() or "ipykernel" in sys.modules
+
+
+def write_line(text: str) -> None:
+    """Write a line to stdout and flush it, if stdout takes it."""
+    out = Forgiving(sys.stdout)
+    out.write(text + "\n")
+    out.flush()

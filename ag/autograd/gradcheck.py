@@ -11,8 +11,8 @@ from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor, tensor_given, type_name
 from ag.engine.dtype import F64
-from ag.engine.output import Forgiving
 from ag.engine.primitive import Array
+from ag.log import Forgiving
 
 
 def ag_gradcheck(

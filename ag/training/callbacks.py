@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape, counts
 from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
 from ag.io.safetensors_file import absolute, check_writable, read_regular, replace_file
-from ag.log import log
+from ag.log import Forgiving, log, shows_bars, write_line
 from ag.names import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ag.engine.output import Forgiving, shows_bars, write_line
+from ag.log import Forgiving, shows_bars, write_line
 
 
 class Full(io.StringIO):

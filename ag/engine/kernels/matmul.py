@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from ag.engine import shape as shapes
-from ag.engine.kernels.epilogue import with_epilogue_pair
+from ag.engine.kernels.fused import with_epilogue_pair
 from ag.engine.kernels.reduce import sum
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout

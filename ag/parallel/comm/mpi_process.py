@@ -22,8 +22,8 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ag.engine.output import Forgiving
 from ag.errors import CommError, RankLostError
+from ag.log import Forgiving
 from ag.parallel.comm.mpi_settings import FAULT_TOLERANCE, rank_environment
 
 if TYPE_CHECKING:

@@ -23,13 +23,12 @@ from tqdm import tqdm
 
 from ag.engine.arena import now
 from ag.engine.device import backend_of
-from ag.engine.output import Forgiving, shows_bars, write_line
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, DeviceError, RankLostError
 from ag.io.checkpoint import Stateful
 from ag.io.safetensors_file import to_json
-from ag.log import log
+from ag.log import Forgiving, log, shows_bars, write_line
 from ag.nn.layer import Layer, Model
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
