@@ -198,11 +198,6 @@ class Recording(Interpreter):
         self.close()
         self._ready = kind is None and not self.given_up
 
-    @property
-    def is_open(self) -> bool:
-        """Tell whether its thread is recording."""
-        return id(self) in _open
-
     def works_on(self, device: Device) -> None:
         """Note that a device works for the recording."""
         if self.backend is None:
@@ -384,7 +379,7 @@ class Recording(Interpreter):
             if block.address not in places:
                 places[block.address] = place = b.backend.arena.alloc(block.nbytes)
                 place.inherit(block)
-                if self.is_open:
+                if id(self) in _open:
                     self.claim(place)
                 self.made.add(id(place))
         for b, block in moved.values():

@@ -201,10 +201,7 @@ def axis_layout(_out: Shape, x: Shape, *_others: Shape, axis: int, **_params: ob
 
 
 def sum_layout(out: Shape, x: Shape, *, axis: int, chunk: int, **params: object) -> Layout:
-    """`axis_layout`, into how many pieces the axis is cut, how many invocations share one, and how many take part.
-
-    Short pieces, such as the few that products were cut into, are added up by one invocation each: in the same order.
-    """
+    """`axis_layout`, the pieces of the axis, and the invocations that share one: short ones have one, for the order."""
     shares = 1 if min(chunk, x[axis]) <= _SHARES else _SHARES
     return {**axis_layout(out, x, axis=axis), "pieces": out[axis], **columns_of(shares)}
 

@@ -41,11 +41,7 @@ class Target(NamedTuple):
     few_registers: bool = False
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
-        """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
-
-        Each piece becomes a product of its own, and these are added up in order.  There are pieces until every unit has
-        four, unless they would be too short or too many.
-        """
+        """Split-K: return the length of the pieces of the inner axis of `count` products, four for every unit."""
         tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
         pieces = 1
         if self.units > 1 and inner > ONE_PIECE:

@@ -25,10 +25,7 @@ def eliminate_copies(graph: Graph, target: Target) -> None:
 
 
 def can_move(graph: Graph, j: int, without: Collection[int] = (), update: Launch | None = None) -> bool:
-    """Return whether the source of launch `j`, a copy, may be computed in its target.
-
-    Launches `without` are taken to be gone, and `update` may write to the target later.
-    """
+    """Return whether copy `j` may go, its source lying in its target; so do `without`, and `update` may write there."""
     target, source = graph[j].buffers[:2]
     block = source.block
     users = [i for i in graph.users(block.address) if i not in without]

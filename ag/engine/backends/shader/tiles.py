@@ -167,11 +167,7 @@ class Tiles:
             self._timed(TILES[kind], rate, rows, cols, count) for kind, rate in kinds))[2]
 
     def turns(self, n: int) -> int:
-        """Return how many of `n` elements an invocation computes, a power of two.
-
-        A card starts about one workgroup per nanosecond, so many small ones leave its memory idle.  A software driver
-        takes longer to start one than to compute it.
-        """
+        """Return how many of `n` elements an invocation computes, a power of two: starting workgroups takes time."""
         turns = max(1, min(n // (_BUSY * max(self.units, _FEWEST_UNITS)), _MOST_TURNS))
         return 1 << turns.bit_length() - 1
 

@@ -119,10 +119,7 @@ class VulkanProgram(Program):
 
 
 class VulkanBackend(TunedBackend):
-    """A Vulkan device, by its number; tests put `guard` bytes around every block, a multiple of 256.
-
-    It is a DeviceError if the extension, a driver or the device is missing, and a KernelError without kernels.
-    """
+    """A Vulkan device, by its number; tests put `guard` bytes around every block, a multiple of 256."""
 
     asynchronous = True
     dtypes = frozenset(_NUMPY)

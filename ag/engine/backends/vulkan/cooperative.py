@@ -7,7 +7,7 @@ a test on the device finds it right, and faster than the float32 kernel.  The ve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ag.engine.backends.shader.autotune import TunedBackend, choices_for, result_of, time_of, uploaded, warm_up
 from ag.engine.backends.shader.manifest import Needs, kernel_state, lacking, manifest, required_subgroup
 from ag.engine.backends.shader.plans import product_of
-from ag.engine.backends.shader.tiles import Rule, Tiles
+from ag.engine.backends.shader.tiles import Rule, Tile, Tiles
 from ag.engine.backends.vulkan.kp import Manager, Properties
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Array, Params, Primitive
@@ -38,14 +38,10 @@ Sizes = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class CooperativeTile:
-    """A workgroup's tile: its sizes in elements, a subgroup's part (down, across), and a matrix's (m, n, k)."""
+class CooperativeTile(Tile):
+    """A workgroup's tile, with the part (down, across) of a subgroup, and a matrix's (m, n, k)."""
 
-    rows: int
-    cols: int
-    depth: int
-    down: int
-    across: int
+    shares: int = field(default=1, init=False)
     subgroup: int
     terms: int
     sizes: Sizes
@@ -77,9 +73,7 @@ class CooperativeTile:
         return even and not (self.rows * self.depth % (4 * self.threads) or self.cols * self.depth % (4 * self.threads))
 
     def constants(self) -> dict[str, int]:
-        return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
-                "DOWN": self.down, "ACROSS": self.across, "SHARES": 1, "TERMS": self.terms,
-                "M": self.sizes[0], "N": self.sizes[1], "K": self.sizes[2]}
+        return {**super().constants(), "TERMS": self.terms, **dict(zip("MNK", self.sizes, strict=True))}
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,7 @@ def _once(devices: Sequence[Listed]) -> list[Listed]:
 
 
 def preferred(devices: Sequence[Listed]) -> list[DeviceInfo]:
-    """Return the default devices, best first.
-
-    AG_VULKAN_DEVICES lists them; DeviceError if one does not exist.  Else it is every card once, discrete ones first,
-    and with AG_SOFTWARE=1 software devices behind them.
-    """
+    """Return the default devices, best first: those of AG_VULKAN_DEVICES, or every card once."""
     parts = os.environ.get("AG_VULKAN_DEVICES", "").split(",")
     asked = [text for part in parts if (text := part.strip().removeprefix("vulkan:"))]
     if asked:

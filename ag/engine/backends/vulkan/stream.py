@@ -127,7 +127,6 @@ class Command(NamedTuple):
                 for i in range(0, rows, high) for count in [min(high, rows - i)]]
 
 
-
 class Copy(NamedTuple):
     """A copy of a region (two offsets and a size in bytes), with a barrier if the `host` reads it."""
 
