@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from threading import Lock, get_ident
 from typing import Any
 
+from ag.engine.arena import after_fork
 from ag.engine.interpreter import recording_here
 
 
@@ -26,15 +26,12 @@ _switching = Lock()
 _noted: set[int] = set()  # threads that record
 
 
+@after_fork
 def _forked() -> None:
     """Replace the lock in a forked child, where another thread may have held it, and forget the other threads."""
     global _switching
     _switching = Lock()
     _noted.intersection_update({get_ident()})
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class Watched:

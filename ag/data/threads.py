@@ -6,7 +6,6 @@ that ends early does not wait for its thread, and threads keep no process alive.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
@@ -14,6 +13,8 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import Generic, TypeVar
+
+from ag.engine.arena import after_fork
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -128,13 +129,10 @@ class Prefetcher(Generic[K, T]):
 _forks = 0  # between the first process and this one
 
 
+@after_fork
 def _forked() -> None:
     global _forks
     _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class Lock:

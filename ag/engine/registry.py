@@ -137,9 +137,6 @@ def say_once(text: str) -> None:
     log.warning("%s", text)
 
 
-# ---------------------------------------------------------------------------------------------- in messages
-
-
 def example_names() -> list[str]:
     """Names of devices to show in messages, of every family."""
     return [name for family in families() for name in family.examples]

@@ -93,9 +93,6 @@ class Conv2d(Layer):
 ag_conv2d_layer = Conv2d
 
 
-# ---------------------------------------------------------------------------------------------- pooling
-
-
 class _Pool(Layer):
     """Base of the pooling layers: a window, and the op that takes it."""
 

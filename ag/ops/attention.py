@@ -101,8 +101,6 @@ def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object
                  for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
 
 
-# ---------------------------------------------------------------------------------------------- composed of products
-
 # A matrix per sample and head comes first: [batch * heads, features, time].  Features-first tensors of one sample are
 # that already; with several samples the axes are put in order first and back afterwards.
 
@@ -152,9 +150,6 @@ def _composed_gradients(
         dk = products(run, mq, slope, ta=False, tb=False) if need[1] else None
     return tuple(None if m is None else _features_first(run, m, x.shape)
                  for m, x in zip((dq, dk, dv), (q, k, v), strict=True))
-
-
-# ---------------------------------------------------------------------------------------------- public
 
 
 @op

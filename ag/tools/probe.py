@@ -84,9 +84,6 @@ def _keeps_denormals(device: str) -> bool:
     return made.item() == 2.0**-130 and ag_mul(made, back).item() == 2.0**-10
 
 
-# ---------------------------------------------------------------------------------------------- transport
-
-
 _TIMES = 3  # the quickest counts
 _ELEMENTS = 1 << 20
 

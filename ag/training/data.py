@@ -143,9 +143,6 @@ class Leaves:
         return 0.0 if isinstance(leaf, _Spare) else float(leaf.x.shape[-1])
 
 
-# ---------------------------------------------------------------------------------------------- what users give
-
-
 def _loader(given: object, name: str) -> DataLoader:
     """Return a loader of arrays with samples on the first axis, or of a dataset."""
     pair = isinstance(given, tuple) and not hasattr(given, "__array__")

@@ -44,8 +44,6 @@ class Epochs:
         self._begun: list[Callback] = []
         self._since = perf_counter()
 
-    # -------------------------------------------------------------------------------------- begin and end
-
     def steps_of(self, checkpoint: str | os.PathLike[str] | None, leaf: int) -> int:
         """Return how many steps there are to be, with those of a checkpoint, whose epochs are taken over.
 
@@ -104,8 +102,6 @@ class Epochs:
         self.run.model = model
         self.run.history.interrupted = interrupted
 
-    # -------------------------------------------------------------------------------------- after a step
-
     def __call__(self, step: DPStep) -> bool:
         """Note a step, and return whether to go on."""
         run = self.run
@@ -143,8 +139,6 @@ class Epochs:
             if isfinite(loss):
                 mean.add(loss, self._data.size(k))
         return mean.value
-
-    # -------------------------------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, Array | Json]:
         """Return all that a checkpoint must hold to go on, with the states of callbacks."""

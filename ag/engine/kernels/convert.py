@@ -20,9 +20,6 @@ _QUIET_BIT = np.uint16(0x0040)
 _EXPONENT = np.uint32(0x7F800000)
 
 
-# ---------------------------------------------------------------------------------------------- host values
-
-
 def stored(array: Array, dtype: DType) -> Array:
     """Host numbers as the elements a buffer of type `dtype` holds."""
     if not dtype.is_float:
@@ -143,9 +140,6 @@ def refuse_unlike(arrays: Mapping[str, Array], types: Mapping[str, DType], refus
             wrong.append(f"{name} has numbers that {dtype} cannot hold")
     if wrong:
         raise CheckpointError(f"{refusal}: {', '.join(wrong)}.")
-
-
-# ---------------------------------------------------------------------------------------------- on a device
 
 
 @primitive()

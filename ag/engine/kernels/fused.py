@@ -125,9 +125,6 @@ P = TypeVar("P", bound=Primitive)
 OTHERS = "c", "d", "e"  # operands beside the product, which is the chain's register 0
 
 
-# ---------------------------------------------------------------------------------------------- the primitives
-
-
 def with_epilogue(product: P) -> P:
     """Declare ``<product>_chain``, a chain of functions of each element of a product.
 

@@ -136,8 +136,6 @@ class Graph:
         """A value in another element type."""
         return self.once("Cast", x, to=ELEMENT[dtype])
 
-    # -------------------------------------------------------------------------------------- sizes
-
     def size(self, dim: Dim) -> str:
         """A size as a vector of one whole number."""
         if not isinstance(dim, Size):

@@ -6,7 +6,6 @@ A call that does not return in time is reported, and its thread is abandoned: Py
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
@@ -21,6 +20,7 @@ from threadpoolctl import ThreadpoolController
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
+from ag.engine.arena import after_fork
 from ag.engine.cpu_threads import WorkerThread, share_cores, threads
 from ag.errors import CommError, DeviceError
 
@@ -176,22 +176,17 @@ def noted(error: BaseException, note: str) -> BaseException:
     return error
 
 
-# ---------------------------------------------------------------------------------------------- cores of the BLAS
-
 _lock = RLock()
 _sharing: WeakKeyDictionary[SharedCores, frozenset[str]] = WeakKeyDictionary()
 _before: dict[str, int] = {}  # threads of each library while they are limited, by file
 
 
+@after_fork
 def _forked() -> None:
     """Forget the threads in a forked child, which has none of them; replace the lock, whose owner may be missing."""
     global _lock
     _lock = RLock()
     _idle.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 class SharedCores:

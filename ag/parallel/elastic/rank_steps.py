@@ -54,8 +54,6 @@ class RankSteps(Member):
         self._world, self._model = world, model
         self._dim = model.dim if isinstance(model, DataParallel) else -1
 
-    # -------------------------------------------------------------------------------------- errors
-
     def _tell_error(self, error: str) -> None:
         self.tell(error, ends=True)
 
@@ -103,8 +101,6 @@ class RankSteps(Member):
         """Return the values of all ranks, in their order; a RankLostError or OtherRankError lets this one go on."""
         return self._told({"value": value})
 
-    # -------------------------------------------------------------------------------------- before the first step
-
     def meet(self, alike: Sequence[tuple[str, object]]) -> None:
         """Compare versions, arguments, models and devices of all ranks; a CommError names the first difference."""
         model, tensors = self._model, state_of(self._model)
@@ -117,8 +113,6 @@ class RankSteps(Member):
         self._refuse_shared([(where, devices) for _, where, devices in told],
                             "give each rank devices of its own, and make its model and its batches inside "
                             "`with ag.ag_device` of one of them.")
-
-    # -------------------------------------------------------------------------------------- states
 
     def gather_residuals(self) -> None:
         """Collect what the replicas of all ranks have not sent yet, before rank 0 saves; all ranks call."""
@@ -142,8 +136,6 @@ class RankSteps(Member):
             stream = max(generator_snapshot()["streams"].values(), default=0)
             for device in self._world.devices:  # which rank 0 need not have: what was drawn there is not drawn again
                 set_stream(backend_of(device), stream)
-
-    # -------------------------------------------------------------------------------------- in a step
 
     def share(self, batch: Tree) -> Tree:
         """Return this rank's share of a batch that all ranks have."""

@@ -174,8 +174,6 @@ class DataParallel(Layer):
                             "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")
         return backward(_scaled(losses, factor))
 
-    # -------------------------------------------------------------------------------------- the model's own
-
     def parameters(self) -> dict[str, Tensor]:
         """Return the model's parameters by its names."""
         parameters: dict[str, Tensor] = self.module.parameters()

@@ -96,8 +96,6 @@ class Observed:
         return result
 
 
-# ---------------------------------------------------------------------------------------------- settings
-
 _ABSENT = object()
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
 _PLAIN_TYPES = frozenset(_PLAIN)

@@ -145,8 +145,6 @@ class NumpyBackend(Backend):
         self.info = device_info(self.name)
         self.arena = Arena(_memory, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
 
-    # -------------------------------------------------------------------------------------- memory
-
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & OFFSET_MASK)
 
@@ -202,8 +200,6 @@ class NumpyBackend(Backend):
         memory.setflags(False)  # type: ignore[call-arg]  # write=False, in half the time
         return loaded(memory, buffer.dtype)
 
-    # -------------------------------------------------------------------------------------- launches
-
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         call = partial(primitive.reference, *[b.native for b in buffers], **params)
         with quiet():
@@ -241,8 +237,6 @@ class NumpyBackend(Backend):
         """Report kernels in C that are missing."""
         kernels = found()
         return [Finding("kernels in C", kernels.lacks, kernels.remedy)] if kernels.lacks else []
-
-    # -------------------------------------------------------------------------------------- guard words
 
     def _bytes(self, address: int, nbytes: int) -> Array:
         start = address & OFFSET_MASK
