@@ -34,9 +34,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
-# ------------------------------------------------------------------------------------------ 16-bit operands
-
-
 class Widening:
     """`Backend.launch` with 16-bit operands widened first; one object per call of a rule, as it caches conversions."""
 
@@ -84,8 +81,6 @@ def _swapped(saved: object, old: Buffer, new: Buffer) -> object:
     if isinstance(saved, Buffer) and (saved.block, saved.address, saved.size) == (old.block, old.address, old.size):
         return new.view(saved.shape)
     return saved
-
-# ------------------------------------------------------------------------------------------ loss scale
 
 FIRST_SCALE = 65536.0
 INTERVAL = 2000

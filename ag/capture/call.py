@@ -256,9 +256,6 @@ def filled(structure: Any, tensors: list[Tensor]) -> Any:
     return _rebuilt(structure, lambda number: None if number is None else tensors[number])
 
 
-# ------------------------------------------------------------------------------------------ traces
-
-
 class Traced(NamedTuple):
     """One launch, without its buffers."""
 

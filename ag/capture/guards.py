@@ -27,6 +27,7 @@ from ag.capture.reads import (
     Name,
     NameReader,
     Own,
+    dict_of,
     has_names,
     held,
     items_of,
@@ -186,7 +187,7 @@ class Notes:
         """Return the gradient of `x`, or the placeholder for one from before the step."""
         if id(x) not in self.leaves and not self._is_new(x.buffer):
             leaf = self.leaves[id(x)] = Leaf(x, read=True)
-            if grad is not None:
+            if isinstance(grad, Tensor):  # the step raises for anything else
                 backend = grad.buffer.backend
                 slot = backend.alloc(grad.shape, grad.buffer.dtype)
                 backend.assign(slot, grad.buffer)
@@ -262,7 +263,7 @@ class _Group:
         place = held(self.place)
         if self.kind is not None and place is not GONE and type(place) is not held(self.kind):
             return f"__class__ was {shown(self.kind)} and is {shown(type(place))}"
-        own = place if self.kind is None and isinstance(place, dict) else getattr(place, "__dict__", {})
+        own = place if self.kind is None and isinstance(place, dict) else dict_of(place) or {}
         now = [*map(own.get, self.names, _NOTHING)] if self.in_dict else [meaning(place, name) for name in self.names]
         if not is_sure or [*map(id, now)] != self.ids:
             for i, (name, before, value) in enumerate(zip(self.names, self.noted, now, strict=True)):
@@ -365,7 +366,10 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 def bytes_of(x: object) -> bytes | None:
     """Return the bytes of a small array or buffer, else None."""
     if isinstance(x, np.ndarray):
-        return x.view(np.ndarray).tobytes() if x.size <= _MANY and x.dtype != object else None
+        if x.size > _MANY or x.dtype == object:
+            return None
+        masked = np.ma.getmaskarray(x).tobytes() if isinstance(x, np.ma.MaskedArray) else b""
+        return x.view(np.ndarray).tobytes() + masked
     if isinstance(x, (array, bytearray, memoryview)):
         return bytes(x) if (x.nbytes if isinstance(x, memoryview) else len(x)) <= _MANY else None
     return None

@@ -111,8 +111,11 @@ class CapturedProgram:
         holds = self._holds()
         if not holds and not all(map(is_, grads_of(self._without), _NONE)):
             return "a gradient is there that was not"
-        if any(leaf.tensor.peek_grad() is None for leaf in self._slots):
-            return "a gradient that was there is not"
+        for leaf in self._slots:
+            if (grad := leaf.tensor.peek_grad()) is None:
+                return "a gradient that was there is not"
+            if not isinstance(grad, Tensor | PendingGrad) or not _is_like(grad.buffer, leaf.slot.buffer):
+                return "a gradient is of another kind"
         for guard in self._guards:
             if (found := guard()) is not None:
                 return found
@@ -202,6 +205,10 @@ class CapturedProgram:
             if type(grad) is _Pending:
                 grad.copy()
         self.program.close()
+
+
+def _is_like(b: Buffer, slot: Buffer) -> bool:
+    return b.backend is slot.backend and b.dtype is slot.dtype and b.shape == slot.shape
 
 
 def _copy(pairs: list[tuple[Buffer, Buffer]]) -> None:

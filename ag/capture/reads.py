@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import random
 import sys
-from collections import ChainMap, UserDict, UserList, deque
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
@@ -69,7 +69,7 @@ def items_of(x: object) -> list[object] | None:
     """Copy the items of a container, keys and values of a dict; None if it is not one.  Threads may change it."""
     if isinstance(x, (dict, MappingProxyType)):
         copied = x.copy()
-        return [*copied, *copied.values()]
+        return [*copied, *copied.values(), *([x.default_factory] if isinstance(x, defaultdict) else ())]
     if isinstance(x, np.ndarray):
         return x.ravel().tolist() if x.dtype == object else None
     if isinstance(x, (list, tuple, frozenset)):
@@ -83,6 +83,17 @@ def items_of(x: object) -> list[object] | None:
     if isinstance(x, (WeakKeyDictionary, WeakSet, WeakValueDictionary)):
         return items_of(vars(x)["data"])  # references, which are the same as long as what they refer to is there
     return items_of(getattr(x, "mapping", None)) if isinstance(x, _VIEWS) else None
+
+
+def dict_of(x: object) -> Any:
+    """Return the attributes of an object's own; None where it has none, without running a `__getattr__` of the user."""
+    kind = type(x)
+    return None if not kind.__dictoffset__ and _has(kind, "__getattr__") else getattr(x, "__dict__", None)
+
+
+def _has(kind: type, name: str) -> bool:
+    """Return whether a class or a base of it defines a name, without asking its metaclass."""
+    return any(name in vars(c) for c in kind.__mro__)
 
 
 class Name(NamedTuple):
@@ -150,7 +161,7 @@ def source(x: Any) -> Source | None:
     if isinstance(x, ModuleType):
         x = _behind(x)
     kind = type(x)
-    is_iterator = any("__next__" in vars(c) for c in kind.__mro__)
+    is_iterator = _has(kind, "__next__")
     if kind.__module__ == "builtins" and not is_iterator:
         return None  # hot path: most values
     if isinstance(x, np.random.RandomState):
@@ -199,6 +210,12 @@ _FEW = 100  # items of a container that are looked into; numbers and strings do 
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
 _PLAIN = (*_NUMBERS, list, tuple, dict, set)
 _MADE = {"__init__", "__new__"}  # methods that run only when an object is made
+# Methods that are called where no code names them, so that a class may get one later.
+_IMPLICIT = frozenset(f"__{name}__" for name in (
+    "bool", "len", "eq", "ne", "lt", "le", "gt", "ge", "hash", "contains", "iter", "next", "getitem", "call",
+    "enter", "exit", "getattr", "getattribute", "float", "int", "index", "complex", "round", "add", "radd",
+    "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "mod", "pow", "rpow", "matmul", "rmatmul",
+    "neg", "pos", "abs", "str", "repr", "format", "array"))
 _WRAPPERS: dict[type, str] = {property: "fget", staticmethod: "__func__", classmethod: "__func__",
                               cached_property: "func", partialmethod: "func", type(cache(len)): "__wrapped__"}
 
@@ -396,7 +413,7 @@ class NameReader:
             self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
         self._todo.append(_wrapped(x))
         is_users = bool(self._classes(type(x)))
-        own = getattr(x, "__dict__", None) if type(x).__dictoffset__ else None  # asked without running `__getattr__`
+        own = dict_of(x)
         if isinstance(own, dict):
             self._space(Own(x), own)
         if is_users:
@@ -412,6 +429,7 @@ class NameReader:
         for space in spaces:
             if not space.special:
                 space.special = True
+                space.read |= _IMPLICIT
                 self._noted(space.place, "__bases__", space.place.__bases__)
                 inside = vars(space.place).copy()
                 self._ask(space, {name for name, value in inside.items() if isinstance(value, property) or (
@@ -420,8 +438,8 @@ class NameReader:
 
     def _function(self, f: FunctionType) -> None:
         """Read the names in the code of a function."""
-        if _is_installed(f.__module__):
-            return
+        if _is_installed(f.__module__) and _is_installed(str(f.__globals__.get("__name__"))):
+            return  # either may be another's: `wraps` copies the module, and decorators return functions of theirs
         code = _loaded(f.__code__)
         self._noted(f, "__code__", f.__code__)
         if "type" not in f.__globals__:

@@ -36,9 +36,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an image or a class, wh
 _BOX = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
-# ---------------------------------------------------------------------------------------------- index files
-
-
 def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
     """Read the list of training images and their classes.
 
@@ -176,9 +173,6 @@ def _wrong(function: str, file: Path, line: int, fault: str) -> ValueError:
     return ValueError(f"{function}: {file}, line {line}: {fault}.")
 
 
-# ---------------------------------------------------------------------------------------------- batches
-
-
 def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int] = 224, *, seed: int | None = None,
               shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
               normalize: tuple[Sequence[float], Sequence[float]] | None = MEAN_AND_DEVIATION) -> Batch:
@@ -212,9 +206,6 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
     return ImageFolder(images, size, int(nsamples), seed=host_seed() if seed is None else seed, prefetch=0,
                        shorter_side=shorter_side, random_crop=random_crop, random_flip=random_flip,
                        normalize=normalize).next_batch()
-
-
-# ---------------------------------------------------------------------------------------------- accuracy
 
 
 def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:

@@ -254,8 +254,6 @@ class Backend(Device):
     def program(self, launches: list[Launch]) -> Program:
         """A program that makes these launches."""
 
-    # -------------------------------------------------------------------------------------- guard words
-
     @abstractmethod
     def _write_bytes(self, address: int, content: bytes) -> None:
         """Overwrite raw arena memory."""

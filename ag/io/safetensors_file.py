@@ -270,9 +270,6 @@ def read_file(path: str | os.PathLike[str], form: str, function: str, others: Se
     return header, arrays
 
 
-# ---------------------------------------------------------------------------------------------- bfloat16
-
-
 # numpy has no such type, and safetensors reads and writes what numpy has.
 _NUMPY_TYPES = {"BF16": BFLOAT16, "BOOL": np.dtype(bool), **{
     f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind, sizes in (("F", (2, 4, 8)), ("I", (1, 2, 4, 8)),

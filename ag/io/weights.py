@@ -191,9 +191,6 @@ def _nearest(name: str, shape: tuple[int, ...], free: Mapping[str, tuple[int, ..
     return f" (the file has {near[0]} of shape {free[near[0]]})" if near else ""
 
 
-# ------------------------------------------------------------------------------------------- initializers of ONNX files
-
-
 def onnx_package(function: str) -> None:
     """Load the package, or say how to get it."""
     try:

@@ -86,7 +86,8 @@ static PyObject *names_of(PyObject *place, PyObject *class) {
         own = PyObject_GenericGetDict(owner, NULL);
         if (own == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
             PyErr_Clear();
-            own = PyDict_New();
+            if (Py_TYPE(owner)->tp_getattro == PyObject_GenericGetAttr)
+                own = PyDict_New(); /* else it may be computed, as of `threading.local` */
         }
     }
     Py_XDECREF(owner);

@@ -224,9 +224,6 @@ def _check_like(before: _Kept, x: Tensor) -> None:
                          f"cache.clear().")
 
 
-# ---------------------------------------------------------------------------------------------- the layer
-
-
 _rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 
 

@@ -195,9 +195,6 @@ def _link(link: Transport) -> str:
     return _judged(link.correct, f"{link.source} to {link.target}: {found}")
 
 
-# ---------------------------------------------------------------------------------------------- graphics cards
-
-
 # A driver passes over a card whose node it may not open, so a missing permission looks like a missing card.
 _PATTERNS = ("dri/renderD*", "nvidia[0-9]*")  # of all drivers in Linux itself, and of NVIDIA's own
 
@@ -231,9 +228,6 @@ def _usable(node: Path) -> str:
         return f"{node} is there and you may use it, as a member of group {group}, after you have logged in again."
     return (f"{node} is there and you may not use it, as you are not in group {group}: sudo usermod -aG {group} "
             f"{user}, and log in again.")
-
-
-# ---------------------------------------------------------------------------------------------- MPI
 
 
 # Programs that come with MPI are asked in processes of their own, so that MPI is not loaded here.

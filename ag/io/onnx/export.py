@@ -100,9 +100,6 @@ def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list
     return changed
 
 
-# ---------------------------------------------------------------------------------------------- the file
-
-
 def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping[str, Ref]) -> bytes:
     """Return the file's bytes, checked by onnx."""
     from onnx import checker, helper, numpy_helper
@@ -127,9 +124,6 @@ def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping
     checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString()
     return content
-
-
-# ---------------------------------------------------------------------------------------------- the graph
 
 
 def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[Graph, dict[str, Ref]]:
@@ -207,9 +201,6 @@ def _call_outputs(g: Graph, found: list[str], wanted: list[str]) -> None:
 # A node never moves before one that it needs, and each step moves transposes towards the end.
 _ONE = {"Relu", "Sigmoid", "Tanh", "Gelu", "LeakyRelu", "Exp", "Log", "Sqrt", "Abs", "Clip", "Cast", "Neg"}
 _TWO = {"Add", "Sub", "Mul", "Div", "Pow"}
-
-
-# ---------------------------------------------------------------------------------------------- transposes
 
 
 def without_transposes(g: Graph, outputs: list[str]) -> list[str]:

@@ -44,8 +44,6 @@ class Comm(ABC):
     size: int
     hosts: tuple[str, ...]  # of all ranks
 
-    # -------------------------------------------------------------------------------------- of each kind
-
     @abstractmethod
     def _gate(self, operation: str, text: str) -> list[str]:
         """Wait for all ranks and return their texts; raise if one makes another call."""
@@ -85,8 +83,6 @@ class Comm(ABC):
         All remaining ranks call it, after a `RankLostError` or a `commit` that was False.  Ranks that still wait in the
         old group get a `RankLostError`.
         """
-
-    # -------------------------------------------------------------------------------------- of all kinds
 
     def all_reduce(self, array: Array) -> None:
         """Replace `array`, contiguous and of one shape and type on all ranks, by the sum over the ranks."""

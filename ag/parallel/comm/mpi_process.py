@@ -144,8 +144,6 @@ class MpiProcess:
             raise RankLostError("mpi_comm: a rank was lost before all ranks had their group; start the job "
                                 "again.") from lost
 
-    # -------------------------------------------------------------------------------------- in MPI
-
     def inside(self, what: str, call: Callable[[], T], limit: float = LIMIT) -> T:
         """Return the result of a call of MPI, alone in it, which `what` names; Lost is raised for a lost rank."""
         if os.getpid() != self._pid:
@@ -198,8 +196,6 @@ class MpiProcess:
         self._abandoned.extend(requests)
         self.lost |= bool(self._abandoned)
 
-    # -------------------------------------------------------------------------------------- news
-
     def _letter(self, source: int) -> tuple[Request, bytearray]:
         buffer = bytearray(_NEWS)
         return self._news.Irecv([buffer, self.mpi.BYTE], source), buffer
@@ -230,8 +226,6 @@ class MpiProcess:
             except Lost:
                 self.dead.add(source)
                 del self._letters[source]
-
-    # -------------------------------------------------------------------------------------- the end
 
     def _leave(self) -> None:
         """Tell the others, wait for them, and end MPI."""

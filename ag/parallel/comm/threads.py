@@ -223,8 +223,6 @@ class ThreadComm(Comm):
     def abort(self, reason: str) -> None:
         self._group.end(f"the group was ended by rank {self.rank}: {reason}")
 
-    # -------------------------------------------------------------------------------------- ranks that are lost
-
     def lose(self) -> None:
         """Declare this rank lost: its calls raise a CommError, those of others a RankLostError."""
         group = self._group

@@ -205,7 +205,6 @@ def _device_of(stage: Layer) -> str:
     return first.device
 
 
-# ---------------------------------------------------------------------------------------------- schedules
 # Every forward (F) and backward (B) pass takes one tick.  A column is a tick of two stages with three micro-batches:
 #
 #     gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        1f1b     stage 0  F0 F1  . B0 F2 B1  . B2

@@ -137,8 +137,6 @@ class HostOptimizers:
             places = [(self._offsets[name], group.offsets[own], group.params[own].size) for name, own in names.items()]
         return _Part(optimizer, group, grads, names, places)
 
-    # -------------------------------------------------------------------------------------- a step
-
     def use(self, used: Collection[str], frozen: Collection[str] = ()) -> None:
         """Step only `used` parameters that are not frozen from now on; log the unused ones once."""
         self._used, self._step = {*used}.difference(frozen), None
@@ -227,8 +225,6 @@ class HostOptimizers:
     def lend(self) -> Callable[[], Array]:
         """Return a function that returns `weights` as they are now; they are copied if they change before."""
         return partial(self.values.backend.look, copy_on_write(self.values, get_ident()))
-
-    # -------------------------------------------------------------------------------------- checkpoints
 
     def state(self) -> dict[str, Array] | list[dict[str, Array]]:
         states = [optimizer.state_dict() for optimizer in self.optimizers]

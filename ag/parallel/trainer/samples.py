@@ -149,9 +149,6 @@ def _length(data: Any) -> int:
     return count
 
 
-# ---------------------------------------------------------------------------------------------- shards and stacks
-
-
 class Shard(NamedTuple):
     """Consecutive samples of a step."""
 
@@ -232,9 +229,6 @@ def _weight(given: Any) -> float:
     return weight
 
 
-# ---------------------------------------------------------------------------------------------- structure
-
-
 def all_alike(samples: Iterable[Tree]) -> bool:
     """Return whether any of the samples may be stacked."""
     column = list(samples)  # hot path: two columns of 32 arrays are compared more quickly than 32 trees of two
@@ -279,9 +273,6 @@ def stacked(samples: Sequence[Tree]) -> Tree:
 
 def _has_axis(x: Array | Tensor) -> bool:
     return len(x.shape) > 0 and x.shape[-1] == 1
-
-
-# ---------------------------------------------------------------------------------------------- the trial
 
 
 def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:

@@ -146,7 +146,16 @@ class NumpyBackend(Backend):
         self.arena = Arena(_memory, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
-        return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & OFFSET_MASK)
+        return np.ndarray(shape, _NUMPY[dtype], self._segment(address), address & OFFSET_MASK)
+
+    def _segment(self, address: int) -> Array:
+        """Return the memory in which an address lies; raise if another thread has closed the device."""
+        try:
+            memory: Array = self.arena.segments[address >> OFFSET_BITS][1]
+        except IndexError:
+            self.check_open()
+            raise
+        return memory
 
     def reached(self, buffer: Buffer) -> Buffer | None:
         """The same memory, as that of all CPU devices is the host's."""
@@ -240,8 +249,7 @@ class NumpyBackend(Backend):
 
     def _bytes(self, address: int, nbytes: int) -> Array:
         start = address & OFFSET_MASK
-        memory: Array = self.arena.segments[address >> OFFSET_BITS][1]
-        return memory[start : start + nbytes]
+        return self._segment(address)[start : start + nbytes]
 
     def _write_bytes(self, address: int, content: bytes) -> None:
         self._bytes(address, len(content))[...] = np.frombuffer(content, np.uint8)
