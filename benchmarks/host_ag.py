@@ -60,12 +60,12 @@ def launched(backend: Any, work: Callable[[], Any]) -> int:
     """How many launches that makes; a profile would want the device to count."""
     recorder = backend.recorder
     seen, record = [], recorder.record
-    recorder.record = lambda command: seen.append(command.kernels) or record(command)
+    recorder.record = lambda command: seen.append(command.kernel) or record(command)
     try:
         work()
     finally:
         del recorder.record
-    return sum(kernels != ["transfer"] for kernels in seen)
+    return sum(kernel not in ("transfer", "") for kernel in seen)
 
 
 def measure(name: str) -> None:

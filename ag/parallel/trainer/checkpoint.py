@@ -122,11 +122,12 @@ def _check(step: int, seed: int, draws: int, seen: int, dealt: Dealt, rates: lis
            made: object, callback: object, losses: Array) -> None:
     ranges = {"step": (step, 0, 1 << 62), "seed": (seed, 0, 1 << 64), "draws": (draws, 0, 1 << 62),
               "seen": (seen, step - 1, step + 1), "batch": (dealt.batch, 1, 1 << 62),
-              "stack": (dealt.stack, 1, 1 << 62), "samples": (dealt.samples, 1, 1 << 63),
-              "shuffle": (int(dealt.shuffle), 0, 2)}
+              "stack": (dealt.stack, 1, 1 << 62), "samples": (dealt.samples, 1, 1 << 63)}
     for name, (number, least, end) in ranges.items():
         if type(number) is not int or not least <= number < end:
             raise ValueError(f"{name} {number!r:.60}")
+    if type(dealt.shuffle) is not bool:
+        raise ValueError(f"shuffle {dealt.shuffle!r:.60}")
     if not all(type(rate) is float and 0 <= rate <= LARGEST_RATE for rate in rates):
         raise ValueError(f"rates {rates!r:.60}")
     if not (isinstance(schedules, list) and isinstance(made, dict) and isinstance(callback, dict)):
