@@ -22,7 +22,7 @@ A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair, for 
 #include <string.h>
 
 enum { OPERANDS = 8, KEY = 32, WORDS = 128, SHARED = 2, HEAD }; /* the most of each; a word; words before the pointers */
-enum { NBYTES = 1, SHAPE, DTYPE, ROW };                           /* items of `Ready` */
+enum { NBYTES, SHAPE, DTYPE, ROW };                               /* items of `Ready` */
 enum { KERNEL, ALGORITHMS, BEFORE, AFTER, GRID, ENDS, WRITES, SECONDS, WHOLE, FIRST, RECIPE };
 /* a recipe: the kernel; algorithms by segments; push constants before the places of operands, and behind; workgroups;
    bytes of each operand; a byte each, whether it is written; what it costs; and the last two fields of a command */
@@ -110,7 +110,7 @@ static PyObject *known(Launch *self, PyObject *primitive, PyObject *entry, PyObj
     if (found == NULL && self->part[PREPARE] != NULL && !PyErr_Occurred())
         found = prepared(self, primitive, key, args, operands, kwnames);
     Py_DECREF(key);
-    if (found == NULL || found == Py_None || !PyObject_IsTrue(ITEM(found, ROW)) ||
+    if (found == NULL || found == Py_None ||
         (*into != NULL && (!ordinary(self, *into) || FIELD(self, *into, DTYPE_OF) != ITEM(found, DTYPE) ||
                            PyObject_RichCompareBool(FIELD(self, *into, SHAPE_OF), ITEM(found, SHAPE), Py_EQ) != 1)))
         Py_CLEAR(found);

@@ -61,7 +61,6 @@ class Plan(NamedTuple):
 class Ready(NamedTuple):
     """A launch whose result is made afresh, at certain shapes and parameters of what it is made of."""
 
-    plan: Plan
     nbytes: int
     shape: Shape
     dtype: DType  # of the result, and how many bytes these take

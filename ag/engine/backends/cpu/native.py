@@ -138,7 +138,7 @@ class NativeBackend(NumpyBackend):
         ready = None
         if plan is not None:
             row = plan.pack(*[0] * (1 + len(operands))) + plan.tail
-            ready = Ready(plan, nbytes_of(shape, dtype), shape, dtype, row)
+            ready = Ready(nbytes_of(shape, dtype), shape, dtype, row)
         kernel.ready[key] = ready
         return ready
 

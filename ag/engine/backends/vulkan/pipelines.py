@@ -210,7 +210,7 @@ class Kernels:
                 *[b.shape for b in operands], **params):
             shapes = (out.shape, *[b.shape for b in operands])
             rows = [self._recipe(self.plan(primitive, shapes, params, (address,))) for address in (_MULTIPLE, _OTHER)]
-            recipes[key] = None, out.nbytes, out.shape, out.dtype, tuple(rows)
+            recipes[key] = out.nbytes, out.shape, out.dtype, tuple(rows)
 
     def _recipe(self, plan: Plan) -> object:
         """Return the parts of a command that stay; None if compiled code cannot make it."""
