@@ -167,7 +167,8 @@ class CapturedStep(Generic[P, R]):
                     self._comes_last(trusted, args, leaves)
                 return result
         self.replayed = False
-        tree = None if leaves is args else tree_flatten(args)[1]
+        # Of several arguments the structure is their tree; of one it is that of the argument alone.
+        tree = tree_flatten(args)[1] if leaves is not args and len(args) == 1 else cast("TreeDef | None", structure)
         if tree is not None and (opaque := opaque_type(tree)) is not None:
             raise CaptureError(f"ag_capture: an argument holds a {opaque}; arguments are tensors, arrays, numbers and "
                                f"strings, in dicts, lists, tuples and dataclasses. Bind other values with a closure.")
