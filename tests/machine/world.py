@@ -14,6 +14,7 @@ from machine.models import KINDS, host
 from machine.steps import Spec
 
 import ag
+from ag.optim.optimizer import Optimizer
 
 Seen = dict[str, Any]  # what was seen, by name: (type, shape, bytes), numbers, or a Refused
 MOMENTS = {
@@ -120,6 +121,11 @@ class World:
     def optimizers(self) -> dict[str, Any]:
         return {name: x for name, x in self.names.items() if name.startswith("opt")}
 
+    @property
+    def all_optimizers(self) -> dict[str, Any]:
+        """Return the optimizers of hostile steps, too: in 16 bits each has float32 masters, which no tensor shows."""
+        return {name: x for name, x in self.names.items() if isinstance(x, Optimizer)}
+
     def wrapped(self, fn: Callable[..., Any], recompute: bool = False) -> Callable[..., Any]:
         """`fn`, captured in the subject."""
         return ag.ag_capture(fn, recompute=recompute) if self.captured else fn
@@ -152,7 +158,7 @@ class World:
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             seen[f"model.{name}"] = value_of(lambda x=x: x)
             seen[f"grad.{name}"] = value_of(lambda x=x: x.grad)
-        for name, opt in self.optimizers.items():
+        for name, opt in self.all_optimizers.items():
             seen[f"{name}.lr"] = opt.lr
             for key, x in opt.state_dict().items():
                 seen[f"{name}.{key}"] = value_of(lambda x=x: x)
@@ -197,7 +203,7 @@ class World:
             g = array_of(seen[f"grad.{name}"])
             x.grad = None if g is None else _tensor_like(g, x)
             x.requires_grad = name in python["trained"]
-        for name, opt in self.optimizers.items():
+        for name, opt in self.all_optimizers.items():
             opt.load_state_dict(
                 {
                     k.removeprefix(f"{name}."): array_of(v)
