@@ -60,9 +60,9 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "PIL": ("ag.data.image_folder",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.device_threads",),
-    "tqdm": ("ag.parallel", "ag.training.callbacks"),
+    "tqdm": ("ag.parallel", "ag.training.logs"),
     "matplotlib": ("ag.training",),
-    "sklearn": ("ag.training.estimators",),
+    "sklearn": ("ag.training.estimators", "ag.training.metrics"),
     "yaml": ("ag.parallel.elastic.config",),
 }
 

@@ -1,21 +1,16 @@
 """Callbacks: what happens between epochs besides training.
 
 A callback decides from the history of its `Run` alone, so it can be used again, and a resumed training goes on with it.
-More than numbers, such as the best weights, goes into checkpoints by `state_dict`.  Rows of logs are on the disk when
-their epoch is over.
+More than numbers, such as the best weights, goes into checkpoints by `state_dict`.
 """
 
 from __future__ import annotations
 
-import csv
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from math import isfinite, isnan
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,31 +18,34 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape, counts
 from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
-from ag.io.safetensors_file import absolute, check_writable, read_regular, replace_file
-from ag.log import Forgiving, log, shows_bars, write_line
+from ag.io.safetensors_file import absolute, check_writable
+from ag.log import log
 from ag.names import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import number_or_nan
 from ag.parallel.comm.comm import Json
-from ag.training.evaluation import Mean, Trained
+from ag.training.evaluation import Trained
+from ag.training.metrics import more_is_better
+from ag.training.plotting import pyplot_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from tqdm.auto import tqdm
 
-__all__ = ["BestWeights", "CSVLog", "Callback", "EarlyStopping", "History", "Run", "TensorBoard"]
+__all__ = ["BestWeights", "Callback", "EarlyStopping", "History", "ModelCheckpoint", "ReduceLROnPlateau", "Run"]
 
 # ---------------------------------------------------------------------------------------------- what callbacks see
 
 
-class History(Mapping[str, list[float]]):
+class History(dict[str, list[float]]):
     """The numbers of every finished epoch, by name: ``history["loss"]`` is a list with one number per epoch.
+
+    ``pandas.DataFrame(history)`` is a table with a row per epoch.
 
     Attributes
     ----------
     rows : list of dict of str to float
-        The same, a dict per epoch; ``pandas.DataFrame(history.rows)`` is a table.
+        The same, a dict per epoch.
     seconds : list of float
         The time of each epoch, with its validation.
     interrupted : bool
@@ -59,7 +57,7 @@ class History(Mapping[str, list[float]]):
     __signature__ = Making()
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
+        super().__init__()
         self.seconds: list[float] = []
         self.interrupted = False
         self.stopped: str | None = None
@@ -67,19 +65,26 @@ class History(Mapping[str, list[float]]):
     @property
     def epochs(self) -> int:
         """Return the number of finished epochs."""
-        return len(self.rows)
+        return len(next(iter(self.values()), ()))
 
-    def __getitem__(self, name: str) -> list[float]:
-        if name not in [*self]:
-            why = f"; it has {', '.join(self)}" if self.rows else ", as no epoch was finished"
-            raise KeyError(f"History: there is no {name!r}{why}.")
-        return [row[name] for row in self.rows]
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        """Return the numbers of each epoch, by name."""
+        return [dict(zip(self, numbers, strict=True)) for numbers in zip(*self.values(), strict=True)]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows[0] if self.rows else ())
+    @rows.setter
+    def rows(self, rows: Sequence[Mapping[str, float]]) -> None:
+        self.clear()
+        for row in rows:
+            self.append(row)
 
-    def __len__(self) -> int:
-        return len(self.rows[0]) if self.rows else 0
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add the numbers of an epoch, all or none."""
+        self.update({name: [*self.get(name, ()), value] for name, value in row.items()})
+
+    def __missing__(self, name: str) -> list[float]:
+        why = f"; it has {', '.join(self)}" if self else ", as no epoch was finished"
+        raise KeyError(f"History: there is no {name!r}{why}.")
 
     def __repr__(self) -> str:
         last = ", ".join(f"{name}={value:.6g}" for name, value in self.rows[-1].items()) if self.rows else "none"
@@ -112,15 +117,6 @@ class History(Mapping[str, list[float]]):
             place.xaxis.get_major_locator().set_params(integer=True)
             place.legend()
         return list(places)
-
-
-def pyplot_for(function: str) -> Any:
-    """Return matplotlib's pyplot, or say how to get it."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError(f"{function}: matplotlib is not installed; run `pip install matplotlib`.") from error
-    return pyplot
 
 
 def is_number(value: object) -> bool:
@@ -177,6 +173,14 @@ class Callback:
 
     __signature__ = Making()
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        hooks = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in dir(cls):
+            if name.startswith("on_") and name not in hooks and callable(getattr(cls, name)):
+                raise TypeError(f"{cls.__name__}: {name} is no hook and would never be called; there are "
+                                f"{', '.join(hooks)}. Use one of them, or a name that does not begin with on_.")
+
     def on_train_begin(self, run: Run) -> None:
         """Run before the first step, of a resumed training too."""
 
@@ -221,10 +225,8 @@ class _Watching(Callback):
         name = self._column(run)
         if self.mode != "auto":
             return 1.0 if self.mode == "max" else -1.0
-        if name.endswith("accuracy"):
-            return 1.0
-        if name.endswith(("loss", "error")):
-            return -1.0
+        if (more := more_is_better(name)) is not None:
+            return 1.0 if more else -1.0
         raise ValueError(f"{self._function}: monitor is {name!r}, of which nobody knows whether more is better; give "
                          f"mode='max', or mode='min'.")
 
@@ -262,7 +264,7 @@ class EarlyStopping(_Watching):
     monitor : str, optional
         Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
     mode : {"auto", "min", "max"}, optional
-        Whether less or more is better; "auto" knows it of losses, errors and accuracies.
+        Whether less or more is better; "auto" knows it of the metrics that have names.
 
     Examples
     --------
@@ -373,189 +375,137 @@ class BestWeights(_Watching):
         self.epoch, self._weights = epoch, weights
 
 
-# ---------------------------------------------------------------------------------------------- logs and progress
+class ReduceLROnPlateau(_Watching):
+    """Multiply the learning rate by a factor when a column of the history has not become better for some epochs.
 
-
-class CSVLog(Callback):
-    """Write the history to a CSV file, a row per epoch.
-
-    Parameters
-    ----------
-    path : path
-        A file that is there is replaced, unless `append`.
-    append : bool, optional
-        Go on with a file that is there, which must have the same columns.
-
-    Raises
-    ------
-    CheckpointError
-        When training begins, if there is a file with other columns.
-
-    Notes
-    -----
-    Columns are ``epoch``, from 1, ``seconds``, and those of the history.  After an epoch of a resumed training the file
-    has all epochs of it.
-
-    Examples
-    --------
-    >>> import ag, tempfile, os, numpy as np
-    >>> path = os.path.join(tempfile.mkdtemp(), "log.csv")
-    >>> data = np.ones((4, 2)), np.zeros(4, int)
-    >>> history = ag.fit(ag.ag_linear(2, 2), data, epochs=2, callbacks=[ag.training.CSVLog(path)], verbose=False)
-    >>> with open(path) as file:
-    ...     print(file.readline().strip())
-    epoch,seconds,loss,lr
-    """
-
-    def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"CSVLog: path is {path!r:.60}; the name of a file is required.")
-        self.path, self.append = Path(path), bool(append)
-        self._file = self.path  # where that is when training begins
-        self._before: list[str] = []
-
-    def on_train_begin(self, run: Run) -> None:
-        """Write the line of names."""
-        names = ["epoch", "seconds", *run.columns]
-        self._file = Path(absolute(self.path))
-        before = self._lines() if self.append and self._file.exists() else []
-        try:
-            columns = next(csv.reader(before[:1]), None)
-        except csv.Error:
-            columns = []
-        if before and columns != names:
-            raise CheckpointError(f"CSVLog: {self.path} has the columns {before[0]:.200} and the training "
-                                  f"{','.join(names)}; give another file, or append=False.")
-        self._before = before or [",".join(names)]
-        self.on_epoch_end(run)
-
-    def _lines(self) -> list[str]:
-        """Return the lines of the file that is there."""
-        try:
-            lines = read_regular(self._file).decode().replace("\r\n", "\n").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"CSVLog: {self.path} cannot be read ({error}); give another file, or "
-                                  f"append=False.") from error
-        return lines[:-1] if lines[-1] == "" else lines
-
-    def on_epoch_end(self, run: Run) -> None:
-        """Write all rows, atomically."""
-        rows = [[str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)]
-                for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
-        replace_file(self._file, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
-
-
-class TensorBoard(Callback):
-    """Write event files that TensorBoard shows.
+    Reference: Keras ``ReduceLROnPlateau``.
 
     Parameters
     ----------
-    folder : path, optional
-        Where to; one folder per training.
-    every : int, optional
-        Also write the loss of every so many steps, as ``step_loss``.
+    factor : float, optional
+        At least 0 and below 1.
+    patience : int, optional
+        After how many epochs in a row without a better one the rate is reduced, and after how many more again.
+    monitor, mode : str, optional
+        As of `EarlyStopping`.
+    min_delta : float, optional
+        By how much an epoch must be better to count.
+    cooldown : int, optional
+        Epochs after each reduction that do not count.
+    min_lr : float, optional
+        The rate is not reduced below this.
 
     Notes
     -----
-    Columns of the history are written under their names, with the number of the epoch, from 1, as the step.
+    A schedule sets the rate after every step, so use one of both.
 
     Examples
     --------
     >>> import ag
-    >>> ag.training.TensorBoard("runs/first").every is None
-    True
+    >>> ag.training.ReduceLROnPlateau(factor=0.5, patience=3).factor
+    0.5
     """
 
-    def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
-        if not (every is None or counts(every)):
-            raise ValueError(f"TensorBoard: every is {every!r:.60}; a whole number of at least 1 is required, or None.")
-        if not isinstance(folder, (str, os.PathLike)):
-            raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
-        self.folder, self.every = os.fspath(folder), every
-        self._writer: Any = None  # torch's or tensorboardX's
+    def __init__(self, factor: float = 0.1, patience: int = 10, monitor: str | None = None, mode: str = "auto",
+                 min_delta: float = 1e-4, cooldown: int = 0, min_lr: float = 0.0) -> None:
+        super().__init__(monitor, mode)
+        if not (is_number(factor) and 0 <= factor < 1):
+            raise ValueError(f"ReduceLROnPlateau: factor is {factor!r:.60}; a number from 0 to below 1 is required.")
+        for name, count, least in (("patience", patience, 1), ("cooldown", cooldown, 0)):
+            if not counts(count, least=least):
+                raise ValueError(f"ReduceLROnPlateau: {name} is {count!r:.60}; a whole number of at least {least} is "
+                                 f"required.")
+        for name, value in (("min_delta", min_delta), ("min_lr", min_lr)):
+            if not (is_number(value) and 0 <= value < np.inf):
+                raise ValueError(f"ReduceLROnPlateau: {name} is {value!r:.60}; a finite number of at least 0 is "
+                                 f"required.")
+        self.factor, self.patience, self.min_delta = float(factor), int(patience), float(min_delta)
+        self.cooldown, self.min_lr = int(cooldown), float(min_lr)
+        self._rates: list[float] = []  # that were set last
 
     def on_train_begin(self, run: Run) -> None:
-        """Open the files."""
-        self._writer = _writer_class()(absolute(self.folder))
-
-    def on_step_end(self, run: Run, step: int, loss: float) -> None:
-        """Write the loss of a step."""
-        if self.every is not None and (step + 1) % self.every == 0:
-            self._writer.add_scalar("step_loss", loss, step + 1)
+        """Check the column, and forget the last training."""
+        super().on_train_begin(run)
+        self._rates = []
 
     def on_epoch_end(self, run: Run) -> None:
-        """Write the last row of the history."""
-        for name, value in run.history.rows[-1].items():
-            self._writer.add_scalar(name, value, run.history.epochs)
-        self._writer.flush()
+        """Reduce the rates if there was no better epoch for too long."""
+        if self._rates and self._rates != [optimizer.lr for optimizer in run.optimizers]:
+            raise ValueError("ReduceLROnPlateau: something else has set the learning rate since, such as a scheduler "
+                             "of fit; leave one of both out.")
+        if self._is_due(run):
+            for optimizer in run.optimizers:
+                optimizer.lr = max(optimizer.lr * self.factor, min(self.min_lr, optimizer.lr))
+            self._rates = [optimizer.lr for optimizer in run.optimizers]
 
-    def on_train_end(self, run: Run) -> None:
-        """Close the files."""
-        self._writer.close()
+    def _is_due(self, run: Run) -> bool:
+        """Return whether the last epoch of the history is one after which the rate is reduced."""
+        sign, best, waited, cooling, due = self._sign(run), -np.inf, 0, 0, False
+        for value in run.history[self._column(run)]:
+            cooling, due = max(0, cooling - 1), False
+            if isfinite(value) and sign * value > best + self.min_delta:
+                best, waited = sign * value, 0
+            elif not cooling:
+                waited += 1
+                if waited >= self.patience:
+                    waited, cooling, due = 0, self.cooldown, True
+        return due
 
 
-def _writer_class() -> Any:
-    for module in ("tensorboardX", "torch.utils.tensorboard"):
+class ModelCheckpoint(Callback):
+    """Save the model after every epoch, or every few, to files of its own.
+
+    Reference: Keras ``ModelCheckpoint``.
+
+    Parameters
+    ----------
+    path : path
+        Name of a file, as `ag_save_model` writes it.  ``{epoch}``, from 1, and columns of the history are replaced by
+        their numbers, as in ``"model-{epoch:03}-{val_loss:.3f}.safetensors"``.
+    every : int, optional
+        After how many epochs.
+    keep : int, optional
+        How many files to keep: older ones of this training are deleted.  Default: all.
+
+    Notes
+    -----
+    `BestWeights` saves the best epoch.  ``fit(checkpoint=..., resume=True)`` is for going on after an interruption.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.training.ModelCheckpoint("model-{epoch}.safetensors", every=5, keep=2).keep
+    2
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every: int = 1, keep: int | None = None) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"ModelCheckpoint: path is {path!r:.60}; the name of a file is required.")
+        for name, count in (("every", every), ("keep", 1 if keep is None else keep)):
+            if not counts(count):
+                raise ValueError(f"ModelCheckpoint: {name} is {count!r:.60}; a whole number of at least 1 is required.")
+        self.path, self.every, self.keep = path, every, keep
+        self._folder = "."  # where a relative path begins
+
+    def on_train_begin(self, run: Run) -> None:
+        """Check that the name can be made, and the file written."""
+        self._folder = absolute(".")
+        check_writable(self._file(1, dict.fromkeys(run.columns, 0.0)), "ModelCheckpoint")
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Save the model, and delete files that are too old."""
+        if run.history.epochs % self.every:
+            return
+        rows = [*enumerate(run.history.rows, 1)][self.every - 1 :: self.every]
+        files = [self._file(epoch, row) for epoch, row in rows]
+        ag_save_model(run.model, files[-1])
+        for old in {*files[: -self.keep]} - {*files[-self.keep :]} if self.keep else ():
+            Path(old).unlink(missing_ok=True)
+
+    def _file(self, epoch: int, row: Mapping[str, float]) -> str:
+        path = os.fspath(self.path)
         try:
-            return import_module(module).SummaryWriter
-        except ImportError:
-            continue
-    raise ImportError("TensorBoard: there is no writer of event files; run `pip install tensorboardX`, or install "
-                      "PyTorch and tensorboard.")
-
-
-class Progress(Callback):
-    """Show a bar per epoch, with the loss so far and the results of validation; lines without a screen."""
-
-    def __init__(self) -> None:
-        self._bar: tqdm[NoReturn] | None = None
-        self._mean = Mean()
-        self._began = self._until = perf_counter()
-        self._before = 0  # samples of this epoch, in the training that is resumed
-        self._shown = 0.0  # when the loss was written into the bar
-
-    def on_train_begin(self, run: Run) -> None:
-        """Note the time."""
-        self._mean, self._began, self._before = Mean(), perf_counter(), run.seen
-
-    def on_step_end(self, run: Run, step: int, loss: float) -> None:
-        """Move the bar by the samples of the step."""
-        if self._bar is None and shows_bars():
-            self._bar = _bar(run, self._before)
-        size = run.seen - self._before - self._mean.count
-        self._mean.add(loss, size)
-        self._until = perf_counter()
-        if self._bar is not None:
-            self._bar.update(size)
-            if perf_counter() - self._shown > 0.1:
-                self._bar.set_postfix_str(f"loss={self._mean.value:.4g}", refresh=False)
-                self._shown = perf_counter()
-
-    def on_epoch_end(self, run: Run) -> None:
-        """Leave the numbers of the epoch on the screen."""
-        numbers = {name: f"{value:.4g}" for name, value in run.history.rows[-1].items() if name != "lr"}
-        if self._bar is not None:
-            self._bar.set_postfix_str(", ".join(f"{name}={text}" for name, text in numbers.items()), refresh=True)
-        elif not shows_bars():
-            rate = self._mean.count / max(self._until - self._began, 1e-9)
-            shown = ", ".join(f"{name} {text}" for name, text in numbers.items())
-            write_line(f"epoch {run.history.epochs}/{run.epochs}: {shown}, {rate:,.0f} samples/s")
-        self._end()
-
-    def on_train_end(self, run: Run) -> None:
-        """Close an unfinished bar, and print why training ended early."""
-        self._end()
-        if run.history.stopped:
-            write_line(f"fit: stopped after epoch {run.history.epochs}: {run.history.stopped}.")
-
-    def _end(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        self._bar, self._mean, self._began, self._before, self._shown = None, Mean(), perf_counter(), 0, 0.0
-
-
-def _bar(run: Run, done: int) -> tqdm[NoReturn]:
-    from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
-
-    return tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}", unit=" samples",
-                leave=True, file=Forgiving(sys.stderr))
+            return os.path.join(self._folder, path.format(epoch=epoch, **row))
+        except (LookupError, ValueError, AttributeError) as error:
+            raise ValueError(f"ModelCheckpoint: path is {path!r}, of which no name can be made ({error!r}); it may "
+                             f"have {{epoch}} in it, and {', '.join(map('{{{}}}'.format, row))}.") from error

@@ -22,7 +22,8 @@ from ag.parallel.trainer.callbacks import DPStep, Stateful
 from ag.parallel.trainer.checkpoint import load_state
 from ag.training.callbacks import Callback, History, Run, label_of
 from ag.training.data import Data
-from ag.training.evaluation import Loss, Mean, Metric, Trained, means_of
+from ag.training.evaluation import Loss, Trained, means_of
+from ag.training.metrics import Mean, Metric
 
 _STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
 
@@ -125,7 +126,7 @@ class Epochs:
                 row |= {self._names[name]: value for name, value in found.items() if name in self._names}
             row["lr"] = run.optimizers[0].lr
             seconds = perf_counter() - self._since
-            run.history.rows.append(row)
+            run.history.append(row)
             run.history.seconds.append(seconds)
             self._losses, self._told, self._since, run.seen = [], 0, perf_counter(), 0
         while self._told < len(self._callbacks):

@@ -29,10 +29,12 @@ from ag.optim.optimizer import Optimizer
 from ag.optim.rules import Adam
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.samples import LoaderSample
-from ag.training.callbacks import Callback, History, Progress
+from ag.training.callbacks import Callback, History
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
-from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, device_of, loss_for, named_metrics
+from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, device_of, loss_for
+from ag.training.logs import Progress
+from ag.training.metrics import named_metrics
 
 
 class ReplicaModels:

@@ -12,7 +12,7 @@ from helpers.errors import expect_error
 
 import ag
 from ag.training import accuracy, evaluate, find_lr, mean_absolute_error, mean_squared_error, predict, top_k_accuracy
-from ag.training.evaluation import METRICS, Mean
+from ag.training.metrics import METRICS, Mean
 
 RNG = np.random.default_rng(2)
 LOGITS = RNG.standard_normal((5, 33)).astype(np.float32)
@@ -53,10 +53,11 @@ def test_errors_of_numbers() -> None:
             metric(LOGITS, IDS)
 
 
-@pytest.mark.parametrize("output", [np.zeros((1, 4)), np.zeros(4).sum()])
-def test_there_must_be_two_classes(output: Any) -> None:
-    with expect_error("one class", ag.ShapeError, "accuracy: output is", "two classes"):
-        accuracy(output, np.zeros(4, int))
+def test_there_must_be_classes() -> None:
+    with expect_error("one class", ag.ShapeError, "top_2_accuracy: output is (1, 4)", "two classes"):
+        top_k_accuracy(2)(np.zeros((1, 4)), np.zeros(4, int))
+    with expect_error("a number", ag.ShapeError, "accuracy: output is ()", "one output"):
+        accuracy(np.zeros(4).sum(), np.zeros(4, int))
 
 
 def test_targets_must_fit() -> None:
