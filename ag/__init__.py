@@ -82,6 +82,7 @@ from ag.nn import (
     ag_rms_norm as ag_rms_norm,
     ag_sequential as ag_sequential,
     ag_train as ag_train,
+    summary as summary,
 )
 
 # optimizers

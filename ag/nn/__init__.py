@@ -17,6 +17,7 @@ from ag.nn.mode import ag_train as ag_train
 from ag.nn.norm import *
 from ag.nn.resnet import *
 from ag.nn.sequential import *
+from ag.nn.summaries import summary as summary
 
 train = ag_train
 eval = ag_eval

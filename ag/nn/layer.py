@@ -7,9 +7,12 @@ with a leading underscore is never state.  Names are joined with underscores, as
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from math import isfinite
 from numbers import Real
+from textwrap import wrap
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 from weakref import ProxyType, ref
@@ -31,7 +34,7 @@ from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
-M = TypeVar("M")
+M = TypeVar("M", bound="Layer")
 State = Mapping[str, TensorLike]  # values by name
 Settings = Mapping[str, Any]  # arguments of a layer's constructor, or the description of a layer, as JSON has them
 
@@ -43,6 +46,7 @@ class Model(Protocol):
         """Trained tensors by name."""
 
 
+_WIDTH = 100  # characters of a line of `repr`
 _PICKLED_AT_ONCE = 50  # layers inside each other that pickle enters before it sees one that comes first
 
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
@@ -79,6 +83,7 @@ class Layer(Watched):
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
+    _frozen: tuple[str, ...] = ()  # names of its own tensors that `freeze` has frozen
     _largest: tuple[str, ...] = ()  # the settings that are the sizes of its largest tensor
     _elsewhere: ClassVar[Mapping[str, str]] = {}  # what other libraries call an attribute, and its name here
 
@@ -220,6 +225,54 @@ class Layer(Watched):
         """Tensors that are state but not trained, by name, each once."""
         return self._once(False)
 
+    @property
+    def n_parameters(self) -> int:
+        """Return how many numbers are trained: the elements of the parameters, each tensor once."""
+        return sum(p.size for p in self._once(True).values())
+
+    def freeze(self: M) -> M:
+        """Stop training all parameters inside, which are buffers then; returns the layer.
+
+        They get no gradient, and no optimizer moves them.  Running statistics of batch norm go on in train mode.  A
+        saved model does not keep it.
+        """
+        for _, layer in self.modules():
+            own = {name: x for name, x in own_tensors(layer).items() if x.requires_grad and x.node is None}
+            if own:
+                layer._frozen = (*dict.fromkeys((*layer._frozen, *own)),)
+            for x in own.values():
+                x.requires_grad, x.grad = False, None
+        if self.requires_grad:
+            raise TypeError(f"{type(self).__name__}: it holds parameters in other places than attributes; freeze the "
+                            f"layers that have them.")
+        return self
+
+    def unfreeze(self: M) -> M:
+        """Train again what `freeze` has frozen; returns the layer.
+
+        Optimizers that were made in between do not train it.
+        """
+        for _, layer in self.modules():
+            for name, x in own_tensors(layer).items():
+                x.requires_grad = x.requires_grad or name in layer._frozen
+            if layer._frozen:
+                layer._frozen = ()
+        if self.named_tensors() and not self.requires_grad:
+            raise ValueError(f"{type(self).__name__}: freeze() has frozen nothing inside; set requires_grad of the "
+                             f"tensors that are to be trained.")
+        return self
+
+    @property
+    def requires_grad(self) -> bool:
+        """Return whether anything inside is trained; assigning False or True is `freeze` or `unfreeze`."""
+        return any(x.requires_grad for x in self.named_tensors().values())
+
+    @requires_grad.setter
+    def requires_grad(self, trained: bool) -> None:
+        if not isinstance(trained, (bool, np.bool_)):
+            raise TypeError(f"{type(self).__name__}: requires_grad is {trained!r:.60}; True or False is required.")
+        self.unfreeze() if trained else self.freeze()
+
     def state_dict(self) -> dict[str, Array]:
         """Host copies of parameters and buffers, by name; tied ones under each of their names."""
         return {name: x.numpy() for name, x in self.named_tensors().items()}
@@ -296,24 +349,20 @@ class Layer(Watched):
         return tuple(args[name] for name in cls._largest)
 
     def __repr__(self) -> str:
-        self._once(True)  # refuses what would not be trained
-        rows: list[tuple[int, str, Layer]] = []
-        todo: list[tuple[int, str, Layer]] = [(0, "", self)]
-        while todo:
-            rows.append(todo.pop())
-            depth, _, layer = rows[-1]
-            todo += [(depth + 1, f"{name}: ", child) for name, child in reversed(layer.children().items())]
         lines: list[str] = []
         sizes: dict[int, dict[int, int]] = {}  # by depth, of the parameters that the rows from here on have there
-        for depth, label, layer in reversed(rows):
-            own = [(name, x) for name, x in _members(vars(layer)) if isinstance(x, Tensor)]
-            trained = sizes.pop(depth + 1, {}) | {x.id: x.size for _, x in own if x.requires_grad}
+        for depth, name, layer in reversed(nested(self)):
+            own = own_tensors(layer)
+            trained = sizes.pop(depth + 1, {}) | {x.id: x.size for x in own.values() if x.requires_grad}
             sizes.setdefault(depth, {}).update(trained)
-            args = ", ".join(f"{name}={getattr(layer, name)!r}" for name in layer.settings)
-            detail = "  " * bool(own) + ", ".join(f"{name} {x.shape}" for name, x in own)
-            lines.append(f"{'  ' * depth}{label}{type(layer).__name__}({args}){detail}  "
-                         f"[{sum(trained.values()):,} parameters]")
+            args = ", ".join(f"{setting}={getattr(layer, setting)!r}" for setting in layer.settings)
+            detail = "  " * bool(own) + ", ".join(f"{own_name} {x.shape}" for own_name, x in own.items())
+            lines.append(_wrapped("  " * depth, f"{name}{': ' * bool(name)}{type(layer).__name__}({args}){detail}  "
+                                  f"[{sum(trained.values()):,} parameters]"))
         return "\n".join(reversed(lines))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
 
     # -------------------------------------------------------------------------------------- copies
 
@@ -383,6 +432,30 @@ def _innermost_first(layer: Layer, known: Collection[int]) -> Iterator[Layer]:
         elif id(inner) not in seen and id(inner) not in known:
             seen.add(id(inner))
             todo += [(inner, True), *((child, False) for child in _layers_in(inner))]
+
+
+def nested(root: Layer) -> list[tuple[int, str, Layer]]:
+    """List a layer and all inside it, each before its children, with how deep it is and its name there."""
+    root.named_tensors()  # refuses what would not be trained
+    rows: list[tuple[int, str, Layer]] = []
+    todo: list[tuple[int, str, Layer]] = [(0, "", root)]
+    while todo:
+        rows.append(todo.pop())
+        depth, _, layer = rows[-1]
+        todo += [(depth + 1, name, child) for name, child in reversed(layer.children().items())]
+    return rows
+
+
+def own_tensors(layer: Layer) -> dict[str, Tensor]:
+    """Tensors that a layer has itself, by name."""
+    return {name: x for name, x in _members(vars(layer)) if isinstance(x, Tensor)}
+
+
+def _wrapped(indent: str, line: str) -> str:
+    """Break a line that is too long, but not within a name and its shape."""
+    whole = re.sub(r"(?<=\S) (?=\(|\d|parameters)", "\0", line)
+    return "\n".join(wrap(whole, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ",
+                          break_long_words=False, break_on_hyphens=False)).replace("\0", " ")
 
 
 def _joined(prefix: str, name: str) -> str:

@@ -431,8 +431,9 @@ class ReduceLROnPlateau(_Watching):
     def on_epoch_end(self, run: Run) -> None:
         """Reduce the rates if there was no better epoch for too long."""
         if self._rates and self._rates != [optimizer.lr for optimizer in run.optimizers]:
-            raise ValueError("ReduceLROnPlateau: something else has set the learning rate since, such as a scheduler "
-                             "of fit; leave one of both out.")
+            self._rates = []
+            log.warning("ReduceLROnPlateau: something else, such as a scheduler of fit, has set the learning rate "
+                        "since it was reduced; leave one of both out.")
         if self._is_due(run):
             for optimizer in run.optimizers:
                 optimizer.lr = max(optimizer.lr * self.factor, min(self.min_lr, optimizer.lr))
@@ -507,5 +508,5 @@ class ModelCheckpoint(Callback):
         try:
             return os.path.join(self._folder, path.format(epoch=epoch, **row))
         except (LookupError, ValueError, AttributeError) as error:
-            raise ValueError(f"ModelCheckpoint: path is {path!r}, of which no name can be made ({error!r}); it may "
+            raise ValueError(f"ModelCheckpoint: path is {path!r}, and no name can be made of it ({error!r}); it may "
                              f"have {{epoch}} in it, and {', '.join(map('{{{}}}'.format, row))}.") from error

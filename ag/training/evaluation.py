@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from ag.autograd.tape import no_grad
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
@@ -137,8 +137,9 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     return np.asarray(labels)[ids]
 
 
-def confusion_matrix(model: Trained, data: object, *, normalize: bool = False, labels: Sequence[object] | None = None,
-                     plot: bool = False, batch_size: int | None = None) -> Array:
+def confusion_matrix(model: Trained | ArrayLike, data: object, *, normalize: bool = False,
+                     labels: Sequence[object] | None = None, plot: bool = False,
+                     batch_size: int | None = None) -> Array:
     """Count how many samples of each class a model takes for each class.
 
     Reference: scikit-learn ``confusion_matrix``.
@@ -175,23 +176,22 @@ def confusion_matrix(model: Trained, data: object, *, normalize: bool = False, l
     [[1, 0], [1, 1]]
     """
     pyplot = pyplot_for("confusion_matrix") if plot else None
-    if not hasattr(model, "forward"):
-        matrix = confusion("confusion_matrix", np.asarray(on_host(model)), np.asarray(on_host(data)))
-    else:
+    output, target = model, data
+    if not isinstance(model, (Tensor, np.ndarray, list, tuple)):
         check_model("confusion_matrix", model)
         check_batch_size("confusion_matrix", batch_size)
         with closing(Data(data, "confusion_matrix: data", batch_size, whole=True)) as samples:
-            matrix = confusion("confusion_matrix", *_joined("confusion_matrix", [
-                (on_host(output), target) for output, target, _ in _outputs(model, samples)]))
-    names = range(len(matrix)) if labels is None else labels
-    if isinstance(names, str) or len(names) != len(matrix):
+            output, target = _joined("confusion_matrix", [
+                (on_host(output), target) for output, target, _ in _outputs(cast(Trained, model), samples)])
+    matrix = confusion("confusion_matrix", cast(ArrayLike, output), target)
+    if labels is not None and (isinstance(labels, str) or len(labels) != len(matrix)):
         raise ValueError(f"confusion_matrix: labels is {labels!r:.60}; {len(matrix)} names are required, one for each "
                          f"class.")
     if normalize:
         with np.errstate(all="ignore"):
             matrix = matrix / matrix.sum(1, keepdims=True)
     if pyplot is not None:
-        draw_matrix(pyplot, matrix, names)
+        draw_matrix(pyplot, matrix, labels or range(len(matrix)))
     return matrix
 
 

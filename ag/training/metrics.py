@@ -20,6 +20,7 @@ from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
+from ag.names import Making
 from ag.version import install_line
 
 __all__ = ["EpochMetric", "accuracy", "mean_absolute_error", "mean_squared_error", "top_k_accuracy"]
@@ -172,7 +173,7 @@ def class_ids(values: Array) -> Array:
     """Return the class of each sample, of outputs with the classes on the first axis."""
     if len(values) > 1:
         return np.asarray(values.argmax(0))
-    return (values[0] > (0.5 if _are_probabilities(values) else 0)).astype(int)
+    return np.asarray(values[0] > (0.5 if _are_probabilities(values) else 0)).astype(int)
 
 
 def _are_probabilities(values: Array) -> bool:
@@ -192,14 +193,16 @@ def probabilities(values: Array) -> Array:
         return np.asarray(powers / powers.sum(0))
 
 
-def confusion(function: str, output: Array, target: Array) -> Array:
+def confusion(function: str, output: ArrayLike, target: Any) -> Array:
     """Return how many samples of each class were taken for each class."""
     values, ids = _classes(function, output, target, least=1)
     if (ids < 0).any():
         raise ValueError(f"{function}: {(ids < 0).sum()} of {ids.size} samples have NaN among their outputs, so they "
                          f"are of no class. Look at the data, or train with a lower lr.")
     n = max(2, len(values))
-    return np.reshape(np.bincount(ids.ravel().astype(int) * n + class_ids(values).ravel(), minlength=n * n), (n, n))
+    matrix = np.zeros((n, n), int)
+    np.add.at(matrix, (ids.astype(int), class_ids(values)), 1)
+    return matrix
 
 
 def _mean(values: Array) -> float:
@@ -234,6 +237,7 @@ class EpochMetric:
     dict_keys(['loss', 'median'])
     """
 
+    __signature__ = Making()
     of_classes = False  # whether it takes outputs for scores of classes
 
     def __init__(self, function: Metric) -> None:

@@ -16,7 +16,16 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.training import BestWeights, Callback, CSVLog, EarlyStopping, TensorBoard
+from ag.training import (
+    BestWeights,
+    Callback,
+    CSVLog,
+    EarlyStopping,
+    Logger,
+    ModelCheckpoint,
+    ReduceLROnPlateau,
+    TensorBoard,
+)
 
 X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
 
@@ -101,6 +110,14 @@ def test_a_stopped_training_stays_so(tmp_path: Path) -> None:
     (lambda: CSVLog(3), TypeError, "CSVLog: path is 3"),
     (lambda: TensorBoard(every=0), ValueError, "every is 0"),
     (lambda: TensorBoard(3), TypeError, "folder is 3"),
+    (lambda: ReduceLROnPlateau(1.0), ValueError, "factor is 1.0"),
+    (lambda: ReduceLROnPlateau(patience=0), ValueError, "patience is 0"),
+    (lambda: ReduceLROnPlateau(cooldown=-1), ValueError, "cooldown is -1"),
+    (lambda: ReduceLROnPlateau(min_lr="a"), ValueError, "min_lr is 'a'"),
+    (lambda: ModelCheckpoint(3), TypeError, "path is 3"),
+    (lambda: ModelCheckpoint("m", keep=0), ValueError, "keep is 0"),
+    (lambda: Logger("wandb"), TypeError, "function is 'wandb'"),
+    (lambda: Logger(print, every=0), ValueError, "every is 0"),
 ])
 def test_wrong_settings(make: Any, error: type[Exception], said: str) -> None:
     with expect_error(said, error, said):
@@ -193,6 +210,113 @@ def test_two_of_a_kind_have_a_state_each(tmp_path: Path) -> None:
     then = Counts(0), Counts(0)
     resumed([Counts(3), Counts(4)], [then[0], EarlyStopping(9), then[1]], tmp_path)
     assert [callback.count for callback in then] == [3, 4]
+
+
+RATES = {  # settings, values, rates of the epochs: what Keras' callback does
+    "every two": ({"patience": 2}, [5, 5, 5, 5, 5, 5], [1, 1, 1, 0.5, 0.5, 0.25]),
+    "after each": ({"patience": 1}, [5, 5, 4, 4, 4, 3], [1, 1, 0.5, 0.5, 0.25, 0.125]),
+    "too little better": ({"patience": 2, "min_delta": 1}, [5, 4.5, 4.1, 3.9, 3.5, 2], [1, 1, 1, 0.5, 0.5, 0.5]),
+    "cooldown": ({"patience": 1, "cooldown": 2}, [5, 6, 7, 8, 9, 9, 9, 9], [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]),
+    "least": ({"patience": 1, "min_lr": 0.3}, [5, 5, 5, 5, 5], [1, 1, 0.5, 0.3, 0.3]),
+    "not a number": ({"patience": 2}, [nan, nan, nan, 5, nan, nan, 4], [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]),
+    "more is better": ({"patience": 2, "mode": "max"}, [1, 2, 3, 3, 2, 1], [1, 1, 1, 1, 1, 0.5]),
+    "already lower": ({"patience": 1, "min_lr": 2.0}, [5, 5, 5], [1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_rates_on_a_plateau(name: str, tmp_path: Path) -> None:
+    settings, values, rates = RATES[name]
+    plateau = ReduceLROnPlateau(0.5, monitor="val_made_error", **settings)
+    for _ in range(2):  # it can be used again
+        assert train(values, plateau, epochs=len(values))[1]["lr"] == rates
+    for epochs in range(1, len(values) + 1):  # a resumed training goes on from its history alone
+        _, history = train(values[epochs - 1 : epochs], ReduceLROnPlateau(0.5, monitor="val_made_error", **settings),
+                           epochs=epochs, checkpoint=tmp_path / "job", resume=True)
+    assert history["lr"] == rates
+
+
+def test_a_plateau_of_several_optimizers_and_of_a_schedule(caplog: pytest.LogCaptureFixture) -> None:
+    model = ag.ag_linear(1, 1)
+    made_of: list[Any] = []
+
+    def two(params: Any) -> Any:
+        made_of[:] = [ag.optim.SGD({"W": params["W"]}, lr=1.0), ag.optim.SGD({"b": params["b"]}, lr=4.0)]
+        return made_of
+
+    ag.fit(model, (X, X), epochs=3, metrics={"made_error": made([1, 1, 1])}, optimizer=two, verbose=False, batch_size=8,
+           callbacks=ReduceLROnPlateau(0.5, 2, monitor="made_error"))
+    assert [optimizer.lr for optimizer in made_of] == [0.5, 2.0]
+    train([1] * 5, ReduceLROnPlateau(0.5, 1), epochs=5, lr=1e-3, optimizer=None,
+          scheduler=lambda optimizer: ag.optim.StepSchedule(optimizer, 1, 0.9))
+    assert "something else, such as a scheduler of fit, has set the learning rate" in caplog.text
+
+
+def test_model_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "m-{epoch:02}-{val_made_error:.1f}"
+    train([1, 2, 3, 4, 5], ModelCheckpoint(path), epochs=5)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"m-0{i}-{i}.0" for i in range(1, 6)]
+    assert [ag.ag_load_model(tmp_path / f"m-0{i}-{i}.0").W.item() for i in (1, 5)] == [1, 5]
+
+
+def test_old_model_checkpoints_go(tmp_path: Path) -> None:
+    other = tmp_path / "m-1"
+    other.write_text("not of this training's every second epoch")
+    job = tmp_path / "job"
+    for epochs in (5, 8):
+        train([0] * 8, ModelCheckpoint(str(tmp_path / "m-{epoch}"), every=2, keep=2), epochs=epochs, checkpoint=job,
+              resume=True)
+        kept = {"m-2", "m-4"} if epochs == 5 else {"m-6", "m-8"}
+        assert {p.name for p in tmp_path.iterdir()} == {"m-1", "job"} | kept
+    train([0] * 3, ModelCheckpoint(tmp_path / "one", keep=1), epochs=3)
+    assert ag.ag_load_model(tmp_path / "one").W.item() == 3
+
+
+@pytest.mark.parametrize(("path", "said"), [("m-{val_acc}", "{epoch} in it, and {loss}, {val_loss}, {val_made_error}"),
+                                            ("m-{loss:d}", "no name can be made"), ("m-{}", "no name can be made"),
+                                            ("m-{", "no name can be made"), ("m-{loss.x}", "no name can be made")])
+def test_names_that_cannot_be_made(path: str, said: str, tmp_path: Path) -> None:
+    with expect_error(path, ValueError, "ModelCheckpoint: path is", said):
+        train([], ModelCheckpoint(tmp_path / path))
+    with expect_error("no folder", ag.CheckpointError, "ModelCheckpoint", "cannot be written"):
+        train([], ModelCheckpoint(tmp_path / "none" / "m-{epoch}"))
+
+
+def test_loggers_of_other_libraries() -> None:
+    found: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(metrics: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        found.append((step, {name: float(value) for name, value in metrics.items()}))
+
+    _, history = train([1, 2], Logger(log_metrics, every=3), epochs=2, batch_size=4)
+    assert [step for step, _ in found] == [2, 3, 4]  # they never fall
+    assert [numbers for step, numbers in found if step != 3] == [
+        {"epoch": epoch, **row} for epoch, row in enumerate(history.rows, 1)]
+    assert [*found[1][1]] == ["step_loss"]
+
+
+def test_hooks_that_are_none() -> None:
+    with expect_error("a wrong name", TypeError, "Wrong: on_batch_end is no hook", "on_train_begin, on_step_end"):
+        class Wrong(Callback):
+            def on_batch_end(self, run: Any) -> None:
+                """Never called."""
+
+    class Mixed:
+        def on_fit_end(self) -> None:
+            """Never called."""
+
+    with expect_error("of another base", TypeError, "Both: on_fit_end is no hook"):
+        class Both(Mixed, Callback):
+            pass
+
+    class Right(EarlyStopping):
+        on_what = "val_loss"  # no method
+
+        def on_epoch_end(self, run: Any) -> None:
+            super().on_epoch_end(run)
+
+    assert Right().on_what == "val_loss"
 
 
 def test_their_file_is_tried_before_the_first_epoch(tmp_path: Path) -> None:

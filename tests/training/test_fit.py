@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +297,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "batch_size": ({"batch_size": 0}, ValueError, "batch_size is 0"),
     "leaf": ({"leaf": 0}, ValueError, "leaf is 0"),
     "loss": ({"loss": "mse"}, TypeError, "loss is 'mse'"),
-    "metric": ({"metrics": ["acc"]}, ValueError, "there is no metric 'acc'"),
+    "metric": ({"metrics": ["acurracy"]}, ValueError if find_spec("sklearn") else ImportError, "no metric 'acurracy'"),
     "a number as metric": ({"metrics": [3]}, TypeError, "the metric 3"),
     "a metric without name": ({"metrics": [lambda o, t: 0.0]}, ValueError, "<lambda>"),
     "two of a name": ({"metrics": ["accuracy", "accuracy"]}, ValueError, "second 'accuracy'"),

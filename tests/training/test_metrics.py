@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import sys
 import warnings
 from typing import Any
@@ -142,10 +145,21 @@ def test_history() -> None:
     assert list(found) == ["loss", "val_loss", "val_accuracy", "lr"] and len(found["loss"]) == found.epochs == 3
     assert [row["val_loss"] for row in found.rows] == found["val_loss"] == dict(found)["val_loss"]
     assert repr(found).startswith("History(3 epochs; last: loss=") and len(found.seconds) == 3
+    for twin in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert type(twin) is type(found) and twin == found and twin.rows == found.rows and twin.seconds == found.seconds
+    assert json.loads(json.dumps(found)) == dict(found) and "loss" in found and found.get("acc") is None
     with expect_error("no column", KeyError, "there is no 'acc'; it has loss, val_loss, val_accuracy, lr"):
         found["acc"]
     with expect_error("nothing", KeyError, "no epoch was finished"):
         ag.training.History()["loss"]
+
+
+def test_a_table_of_the_history() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    found = history()
+    table = pandas.DataFrame(found)
+    assert [*table.columns] == [*found] and table.shape == (3, 4)
+    assert table.to_dict("records") == found.rows and pandas.DataFrame(ag.training.History()).empty
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ class Estimator:
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
-        return Tags(estimator_type="classifier", target_tags=TargetTags(required=True), classifier_tags=ClassifierTags(),
-                    regressor_tags=None, transformer_tags=None, input_tags=InputTags())
+        return Tags(estimator_type="classifier", target_tags=TargetTags(required=True), transformer_tags=None,
+                    regressor_tags=None, classifier_tags=ClassifierTags(), input_tags=InputTags())
 
     def fit(self, X: Any, y: Any) -> Any:
         return self
