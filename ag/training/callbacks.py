@@ -23,7 +23,7 @@ from ag.log import log
 from ag.names import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
-from ag.optim.settings import number_or_nan
+from ag.optim.settings import NOT_NEGATIVE, PART, number_or_nan, whole
 from ag.parallel.comm.comm import Json
 from ag.training.evaluation import Trained
 from ag.training.metrics import more_is_better
@@ -276,12 +276,8 @@ class EarlyStopping(_Watching):
     def __init__(self, patience: int = 5, min_delta: float = 0.0, monitor: str | None = None,
                  mode: str = "auto") -> None:
         super().__init__(monitor, mode)
-        if not counts(patience):
-            raise ValueError(f"EarlyStopping: patience is {patience!r:.60}; a whole number of at least 1 is required.")
-        if not (is_number(min_delta) and 0 <= min_delta < np.inf):
-            raise ValueError(f"EarlyStopping: min_delta is {min_delta!r:.60}; a finite number of at least 0 is "
-                             f"required.")
-        self.patience, self.min_delta = int(patience), float(min_delta)
+        self.patience = whole("EarlyStopping", "patience", patience)
+        self.min_delta = NOT_NEGATIVE("EarlyStopping", "min_delta", min_delta)
 
     def on_epoch_end(self, run: Run) -> None:
         """Stop if there was no better epoch for too long."""
@@ -409,18 +405,11 @@ class ReduceLROnPlateau(_Watching):
     def __init__(self, factor: float = 0.1, patience: int = 10, monitor: str | None = None, mode: str = "auto",
                  min_delta: float = 1e-4, cooldown: int = 0, min_lr: float = 0.0) -> None:
         super().__init__(monitor, mode)
-        if not (is_number(factor) and 0 <= factor < 1):
-            raise ValueError(f"ReduceLROnPlateau: factor is {factor!r:.60}; a number from 0 to below 1 is required.")
-        for name, count, least in (("patience", patience, 1), ("cooldown", cooldown, 0)):
-            if not counts(count, least=least):
-                raise ValueError(f"ReduceLROnPlateau: {name} is {count!r:.60}; a whole number of at least {least} is "
-                                 f"required.")
-        for name, value in (("min_delta", min_delta), ("min_lr", min_lr)):
-            if not (is_number(value) and 0 <= value < np.inf):
-                raise ValueError(f"ReduceLROnPlateau: {name} is {value!r:.60}; a finite number of at least 0 is "
-                                 f"required.")
-        self.factor, self.patience, self.min_delta = float(factor), int(patience), float(min_delta)
-        self.cooldown, self.min_lr = int(cooldown), float(min_lr)
+        function = "ReduceLROnPlateau"
+        self.factor, self.patience = PART(function, "factor", factor), whole(function, "patience", patience)
+        self.min_delta = NOT_NEGATIVE(function, "min_delta", min_delta)
+        self.cooldown = whole(function, "cooldown", cooldown, 0)
+        self.min_lr = NOT_NEGATIVE(function, "min_lr", min_lr)
         self._rates: list[float] = []  # that were set last
 
     def on_train_begin(self, run: Run) -> None:
@@ -482,10 +471,8 @@ class ModelCheckpoint(Callback):
     def __init__(self, path: str | os.PathLike[str], every: int = 1, keep: int | None = None) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"ModelCheckpoint: path is {path!r:.60}; the name of a file is required.")
-        for name, count in (("every", every), ("keep", 1 if keep is None else keep)):
-            if not counts(count):
-                raise ValueError(f"ModelCheckpoint: {name} is {count!r:.60}; a whole number of at least 1 is required.")
-        self.path, self.every, self.keep = path, every, keep
+        self.path, self.every = path, whole("ModelCheckpoint", "every", every)
+        self.keep = None if keep is None else whole("ModelCheckpoint", "keep", keep)
         self._folder = "."  # where a relative path begins
 
     def on_train_begin(self, run: Run) -> None:

@@ -51,6 +51,7 @@ class _Estimator(BaseEstimator):
     devices: Sequence[str] | None = None
     random_state: int | np.random.RandomState | None = None
     verbose: bool = False
+    metrics: object = None
 
     def _train(self, X: Array, y: Array, outputs: int, stratify: Array | None) -> None:
         """Make a model and train it."""
@@ -74,7 +75,7 @@ class _Estimator(BaseEstimator):
                                      f"return a model with one logit per class.")
             self.history_ = fit(
                 self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
-                batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose),
+                batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose), metrics=self.metrics,
                 **({"lr": self.lr} if self.optimizer is None else {"optimizer": self.optimizer}))
         finally:
             restore_generator(before)
@@ -125,6 +126,8 @@ class AgClassifier(ClassifierMixin, _Estimator):
         For initial weights, orders and validation samples; ag's random generator is left as it was.
     verbose : bool, optional
         Show the progress.
+    metrics : list of str and callable, or dict of str to callable, optional
+        As of `fit`: columns of ``history_``.
 
     Attributes
     ----------

@@ -121,25 +121,18 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     check_model("predict", model)
     check_batch_size("predict", batch_size)
     with closing(Data(x, "predict: x", batch_size, whole=True)) as samples:
-        found = np.concatenate([_samples_first(output, count) for output, _, count in _outputs(model, samples)])
+        found = np.concatenate([_samples_first(output, count) for output, _, count, *_ in _outputs(model, samples)])
     if labels is False:
         return found
     if found.ndim < 2:
         raise ShapeError(f"predict: the model made one number of each sample, {found.shape}; (classes, batch) is "
                          f"required for labels.")
     ids = np.moveaxis(class_ids(np.moveaxis(found, 0, -1)), -1, 0)
-    if labels is True:
-        return ids
-    classes = max(2, found.shape[1])
-    if isinstance(labels, str) or len(labels) != classes:
-        raise ValueError(f"predict: labels is {labels!r:.60}, and the model knows {classes} classes; a name for each "
-                         f"is required, or True for class ids.")
-    return np.asarray(labels)[ids]
+    return ids if labels is True else np.asarray(_named("predict", labels, max(2, found.shape[1])))[ids]
 
 
-def confusion_matrix(model: Trained | ArrayLike, data: object, *, normalize: bool = False,
-                     labels: Sequence[object] | None = None, plot: bool = False,
-                     batch_size: int | None = None) -> Array:
+def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequence[object] | None = None,
+                     plot: bool = False, batch_size: int | None = None) -> Array:
     """Count how many samples of each class a model takes for each class.
 
     Reference: scikit-learn ``confusion_matrix``.
@@ -150,8 +143,6 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, normalize: boo
         Or the outputs themselves, of shape (classes, samples).
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset, or array_like
         As in `evaluate`; of outputs, the targets of the shape (samples,).
-    normalize : bool, optional
-        Return shares of the samples of a class instead of numbers; NaN for a class without any.
     labels : sequence, optional
         Names of the classes, for the picture.
     plot : bool, optional
@@ -182,17 +173,20 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, normalize: boo
         check_batch_size("confusion_matrix", batch_size)
         with closing(Data(data, "confusion_matrix: data", batch_size, whole=True)) as samples:
             output, target = _joined("confusion_matrix", [
-                (on_host(output), target) for output, target, _ in _outputs(cast(Trained, model), samples)])
+                (on_host(output), target) for output, target, *_ in _outputs(cast(Trained, model), samples)])
     matrix = confusion("confusion_matrix", cast(ArrayLike, output), target)
-    if labels is not None and (isinstance(labels, str) or len(labels) != len(matrix)):
-        raise ValueError(f"confusion_matrix: labels is {labels!r:.60}; {len(matrix)} names are required, one for each "
-                         f"class.")
-    if normalize:
-        with np.errstate(all="ignore"):
-            matrix = matrix / matrix.sum(1, keepdims=True)
+    names = _named("confusion_matrix", range(len(matrix)) if labels is None else labels, len(matrix))
     if pyplot is not None:
-        draw_matrix(pyplot, matrix, labels or range(len(matrix)))
+        draw_matrix(pyplot, matrix, names)
     return matrix
+
+
+def _named(function: str, labels: Sequence[object], classes: int) -> Sequence[object]:
+    """Return the labels; refuse any that are not one for each class."""
+    if isinstance(labels, str) or len(labels) != classes:
+        raise ValueError(f"{function}: labels is {labels!r:.60}, and there are {classes} classes; a name for each is "
+                         f"required.")
+    return labels
 
 
 def _samples_first(output: object, count: int) -> Array:

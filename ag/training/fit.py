@@ -119,8 +119,10 @@ def fit(
         `ag_softmax_cross_entropy_loss` where targets are whole numbers, class ids or distributions such as one-hot
         vectors, otherwise `ag_mse_loss`.  Other whole numbers in the shape of the outputs are refused.
     metrics : list of str and callable, or dict of str to callable, optional
-        "accuracy", "mean_absolute_error", "mean_squared_error", or functions ``metric(output, target)`` that return one
-        number, the mean over the samples of a batch.
+        "accuracy", "mean_absolute_error", "mean_squared_error", "top_5_accuracy", or another name of scikit-learn, such
+        as "f1_macro", "roc_auc", "r2" or "log_loss".  With more than two classes "f1", "precision" and "recall" are
+        means over classes.  Or functions ``metric(output, target)`` of arrays that return one number, the mean over the
+        samples of a batch, and `EpochMetric` objects, which see all samples at once.
     callbacks : sequence of Callback, optional
         Such as ``ag.training.EarlyStopping(patience=3)``; called in their order.
     batch_size : int, optional

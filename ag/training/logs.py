@@ -14,10 +14,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import absolute, read_regular, replace_file
 from ag.log import Forgiving, shows_bars, write_line
+from ag.optim.settings import whole
 from ag.training.callbacks import Callback, Run
 from ag.training.metrics import Mean
 
@@ -123,9 +123,7 @@ class Logger(Callback):
         if not callable(function):
             raise TypeError(f"Logger: function is {function!r:.60}; a function of numbers and step is required, such "
                             f"as wandb.log.")
-        if not (every is None or counts(every)):
-            raise ValueError(f"Logger: every is {every!r:.60}; a whole number of at least 1 is required, or None.")
-        self.function, self.every = function, every
+        self.function, self.every = function, None if every is None else whole("Logger", "every", every)
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
         """Give the loss of a step."""
@@ -160,11 +158,9 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
-        if not (every is None or counts(every)):
-            raise ValueError(f"TensorBoard: every is {every!r:.60}; a whole number of at least 1 is required, or None.")
         if not isinstance(folder, (str, os.PathLike)):
             raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
-        self.folder, self.every = os.fspath(folder), every
+        self.folder, self.every = os.fspath(folder), None if every is None else whole("TensorBoard", "every", every)
         self._writer: Any = None  # torch's or tensorboardX's
 
     def on_train_begin(self, run: Run) -> None:

@@ -226,7 +226,8 @@ class EpochMetric:
     Parameters
     ----------
     function : callable
-        ``function(output, target)`` returns one number for arrays with all samples on the last axis.
+        ``function(output, target)`` returns one number for arrays with all samples on the last axis, which are kept in
+        memory until the evaluation is over.
 
     Examples
     --------
@@ -341,6 +342,8 @@ class _Sklearn(EpochMetric):
         else:
             shares = probabilities(flat)
             scores = shares.T if several else shares[1]
+        if np.isnan(scores).any():  # of infinite logits
+            return nan
         if "labels" in self._arguments:
             options.setdefault("labels", np.arange(max(2, len(values))))
         if several and "multi_class" in self._arguments and options.get("multi_class", "raise") == "raise":

@@ -21,7 +21,7 @@ class Net(ag.Layer):
     """A model with layers and parameters in lists, tuples and dicts."""
 
     def __init__(self) -> None:
-        self.body = [(ag.ag_linear(4, 8, activation="tanh"),), {"norm": ag.ag_batch_norm(8)}]
+        self.body: list[Any] = [(ag.ag_linear(4, 8, activation="tanh"),), {"norm": ag.ag_batch_norm(8)}]
         self.scales = [ag.ag_param(np.ones((8, 1)))]
         self.head = ag.ag_linear(8, 3)
 
@@ -190,7 +190,7 @@ def test_copies_and_tied_layers() -> None:
     model.head.freeze()
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert {*twin.parameters()} == {*model.parameters()}
-        assert HEAD <= {*twin.unfreeze().parameters()} and not HEAD & {*model.parameters()}
+        assert {*twin.unfreeze().parameters()} >= HEAD and not HEAD & {*model.parameters()}
     shared = ag.ag_linear(4, 4)
     tied = ag.ag_sequential(shared, ag.ag_linear(4, 4), shared)
     tied[2].freeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Iterable
 from math import nan
@@ -294,6 +295,56 @@ def test_loggers_of_other_libraries() -> None:
     assert [numbers for step, numbers in found if step != 3] == [
         {"epoch": epoch, **row} for epoch, row in enumerate(history.rows, 1)]
     assert [*found[1][1]] == ["step_loss"]
+
+
+class Recorder(ModuleType):
+    """Of wandb and mlflow, what the recipe uses, with their signatures."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.settings: dict[str, Any] = {}
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.ended = False
+
+    def init(self, *, project: str | None = None, config: dict[str, Any] | None = None) -> Recorder:
+        self.settings = dict(config or {})
+        return self
+
+    def start_run(self) -> Recorder:
+        return self
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        self.settings = dict(params)
+
+    def log(self, data: dict[str, float], step: int | None = None, commit: bool | None = None) -> None:
+        assert step is not None and (not self.logged or step >= self.logged[-1][0]), "wandb drops a step that is lower"
+        self.logged.append((step, {name: float(value) for name, value in data.items()}))
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None, synchronous: bool | None = None) -> None:
+        self.log(metrics, step)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_recipe_for(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipes" / "logging.md").read_text("utf-8")
+    (code,) = [block for block in re.findall(r"^```py elsewhere\n(.*?)^```$", page, re.M | re.S)
+               if block.startswith(f"import {name}\n")]
+    library = Recorder(name)
+    monkeypatch.setitem(sys.modules, name, library)
+    data = np.ones((320, 4), np.float32), np.zeros(320, int)
+    exec(code, {"ag": ag, "training": ag.training, "model": ag.ag_linear(4, 3), "train": data, "valid": data})
+    assert library.ended and library.settings == {"epochs": 5, "batch_size": 32, "lr": 0.01}
+    of_epochs = [numbers for _, numbers in library.logged if "epoch" in numbers]
+    assert [numbers["epoch"] for numbers in of_epochs] == [1, 2, 3, 4, 5]
+    assert [*of_epochs[0]] == ["epoch", "loss", "val_loss", "val_accuracy", "lr"]
+    assert [step for step, numbers in library.logged if "step_loss" in numbers] == (
+        [10, 20, 30, 40, 50] if name == "wandb" else [])
 
 
 def test_hooks_that_are_none() -> None:

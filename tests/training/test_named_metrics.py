@@ -243,12 +243,11 @@ def test_confusion_matrix() -> None:
         found = confusion_matrix(Given(), (outputs, ids), batch_size=batch_size)
         assert np.array_equal(found, wanted) and found.dtype.kind == "i"
     assert np.array_equal(confusion_matrix(ag.ag_tensor(outputs.T), ids), wanted)
-    np.testing.assert_allclose(confusion_matrix(outputs.T, np.eye(3)[ids].T, normalize=True),
-                               wanted / wanted.sum(1, keepdims=True))
+    assert np.array_equal(confusion_matrix(outputs.T, np.eye(3)[ids].T), wanted)
     assert confusion_matrix([[-1.0, 3.0]], [0, 0]).tolist() == [[1, 1], [0, 0]]
     with expect_error("NaN", ValueError, "confusion_matrix: 1 of 2 samples have NaN"):
         confusion_matrix([[np.nan, 3.0], [0, 1]], [0, 0])
-    with expect_error("names", ValueError, "3 names are required"):
+    with expect_error("names", ValueError, "there are 3 classes"):
         confusion_matrix(outputs.T, ids, labels=["a", "b"])
 
 
@@ -274,5 +273,5 @@ def test_labels_of_predictions() -> None:
     pictures = RNG.normal(size=(4, 3, 5)).astype(np.float32)
     assert np.array_equal(predict(Given(), pictures, labels=True), pictures.argmax(1))
     for wrong in (["a", "b"], "abc"):
-        with expect_error("names", ValueError, "the model knows 3 classes"):
+        with expect_error("names", ValueError, "there are 3 classes"):
             predict(Given(), outputs, labels=wrong)
