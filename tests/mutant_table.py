@@ -563,7 +563,7 @@ mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "se
 mutant("trainer", "a leaf that is left over counts", "ag/training/data.py", "0.0 if isinstance(leaf, _Spare) else ", "",
        "training/test_fit.py::test_any_number_of_devices_computes_the_same_bits",
        "training/test_fit.py::test_a_leaf_that_is_left_over_counts_nothing")
-mutant("trainer", "batches count alike in a metric", "ag/training/evaluation.py", "value * count)", "value * 1)",
+mutant("trainer", "batches count alike in a metric", "ag/training/metrics.py", "value * count)", "value * 1)",
        "training/test_metrics.py::test_means_are_over_samples[7]")
 mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >= self.patience",
        "since > self.patience",

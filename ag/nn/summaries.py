@@ -6,27 +6,28 @@ from collections.abc import Callable, Sequence
 from html import escape
 from math import prod
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_default_device, ag_device
-from ag.engine.interpreter import Interpreter
+from ag.engine.interpreter import Above, Interpreter
 from ag.engine.shape import counts
 from ag.nn.layer import Layer, nested, own_tensors
 from ag.nn.mode import ag_eval, modes_kept
 
-Products = Callable[[Sequence[Any], Any], int]  # how often an op multiplies and adds, of its operands and its result
+# How often an op multiplies and adds, of its operands and its result.
+Products = Callable[[Sequence[Tensor], Tensor], int]
 
 
-def _of_matrices(x: Sequence[Any], _out: Any) -> int:
-    return int(x[0].shape[0] * x[1].size)
+def _of_matrices(x: Sequence[Tensor], _out: Tensor) -> int:
+    return x[0].shape[0] * x[1].size
 
 
-def _of_attention(x: Sequence[Any], out: Any) -> int:  # with all keys, also where it is causal
-    return int((x[0].size + out.size) * x[1].shape[1])
+def _of_attention(x: Sequence[Tensor], out: Tensor) -> int:  # with all keys, also where it is causal
+    return (x[0].size + out.size) * x[1].shape[1]
 
 
 _PRODUCTS: dict[str, Products] = {
@@ -73,8 +74,8 @@ class _Counts(Interpreter):
         self.found: dict[int, LayerRow] = {}
         self._thread = get_ident()
 
-    def after_op(self, function: object, name: str, inputs: Sequence[Any], params: Sequence[object],
-                 out: Any) -> None:
+    def after_op(self, function: object, name: str, inputs: Sequence[Above], params: Sequence[object],
+                 out: Above) -> None:
         """Add the result of an op to what the innermost layer computes."""
         super().after_op(function, name, inputs, params, out)
         row = self.found[self._running[-1]]
@@ -82,11 +83,11 @@ class _Counts(Interpreter):
         self.found[self._running[-1]] = row._replace(
             memory=row.memory + out.buffer.nbytes, multiply_adds=row.multiply_adds + products)
 
-    def watching(self, layer: Layer) -> Callable[..., Any]:
+    def watching(self, layer: Layer) -> Callable[..., object]:
         """Return the layer's forward method, which now also notes who computes and what comes out."""
         forward, key = layer.forward, id(layer)
 
-        def watched(*args: object, **kwargs: object) -> Any:
+        def watched(*args: object, **kwargs: object) -> object:
             if get_ident() != self._thread:
                 raise TypeError("summary: the model computes in several threads, so nobody knows which layer does "
                                 "what; give the model inside, such as model.module.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from ag.training.metrics import (
     on_host,
     takes_all,
 )
-from ag.training.plotting import draw_matrix, pyplot_for
+from ag.training.plotting import draw_matrix
 
 __all__ = ["confusion_matrix", "evaluate", "predict"]
 
@@ -166,7 +166,6 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
     >>> ag.training.confusion_matrix([[0.1, 0.9, 0.7], [0.8, 0.3, 0.2]], [1, 1, 0]).tolist()
     [[1, 0], [1, 1]]
     """
-    pyplot = pyplot_for("confusion_matrix") if plot else None
     output, target = model, data
     if not isinstance(model, (Tensor, np.ndarray, list, tuple)):
         check_model("confusion_matrix", model)
@@ -176,8 +175,8 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
                 (on_host(output), target) for output, target, *_ in _outputs(cast(Trained, model), samples)])
     matrix = confusion("confusion_matrix", cast(ArrayLike, output), target)
     names = _named("confusion_matrix", range(len(matrix)) if labels is None else labels, len(matrix))
-    if pyplot is not None:
-        draw_matrix(pyplot, matrix, names)
+    if plot:
+        draw_matrix("confusion_matrix", matrix, names)
     return matrix
 
 
@@ -204,7 +203,7 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
     """Return loss and metrics over all samples; waits for the device."""
     means = {name: Mean() for name in ("loss", *metrics)}
     later: dict[str, Metric] = {}
-    parts: list[tuple[Any, object]] = []
+    parts: list[tuple[object, object]] = []
     for output, target, count in _outputs(model, data):
         means["loss"].add(float(loss(output, target).item()), count)
         seen = on_host(output) if metrics else None
@@ -224,15 +223,14 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
     return {name: mean.value for name, mean in means.items()}
 
 
-def _joined(function: str, parts: Sequence[tuple[Any, object]]) -> tuple[Array, Array]:
+def _joined(function: str, parts: Sequence[tuple[object, object]]) -> tuple[Array, Array]:
     """Return the outputs and the targets of all batches, side by side."""
-    for output, target in parts[:1]:
-        shown = [x.shape if isinstance(x, np.ndarray) else type(x).__name__ for x in (output, target)]
-        if any(not isinstance(shape, tuple) or shape[-1:] != shown[1][-1:] for shape in shown) or shown[1] == ():
-            raise ShapeError(f"{function}: the outputs of a batch are {shown[0]} and the targets {shown[1]}; arrays "
-                             f"with the samples on the last axis are required.")
-    outputs, targets = (np.concatenate(each, -1) for each in zip(*parts, strict=True))
-    return np.asarray(outputs), targets
+    shown = [x.shape if isinstance(x, np.ndarray) else type(x).__name__ for x in parts[0]]
+    if any(not isinstance(shape, tuple) or shape[-1:] != shown[1][-1:] for shape in shown) or shown[1] == ():
+        raise ShapeError(f"{function}: the outputs of a batch are {shown[0]} and the targets {shown[1]}; arrays with "
+                         f"the samples on the last axis are required.")
+    outputs, targets = (np.concatenate([*map(np.asarray, column)], -1) for column in zip(*parts, strict=True))
+    return outputs, targets
 
 
 def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from math import fsum, nan
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ag.version import install_line
 
 __all__ = ["EpochMetric", "accuracy", "mean_absolute_error", "mean_squared_error", "top_k_accuracy"]
 
-Metric = Callable[[Any, Any], object]  # (output, target of the loss) -> one number
+Metric = Callable[..., object]  # (output, target of the loss) -> one number
 
 
 class Mean:
@@ -193,7 +193,7 @@ def probabilities(values: Array) -> Array:
         return np.asarray(powers / powers.sum(0))
 
 
-def confusion(function: str, output: ArrayLike, target: Any) -> Array:
+def confusion(function: str, output: ArrayLike, target: ArrayLike) -> Array:
     """Return how many samples of each class were taken for each class."""
     values, ids = _classes(function, output, target, least=1)
     if (ids < 0).any():
@@ -306,11 +306,11 @@ def _is_sklearns(given: object) -> bool:
 class _Sklearn(EpochMetric):
     """A function of ``sklearn.metrics``, or a scorer, which has one with options and a sign."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Callable[..., float]) -> None:
         inner = given.func if isinstance(given, partial) else given
-        self._score = getattr(inner, "_score_func", inner)
+        self._score: Callable[..., float] = getattr(inner, "_score_func", inner)
         self._options = {**getattr(inner, "_kwargs", {}), **(given.keywords if isinstance(given, partial) else {})}
-        self._sign = getattr(inner, "_sign", 1)
+        self._sign: int = getattr(inner, "_sign", 1)
         self._arguments = signature(self._score).parameters
         self.of_classes = not self._score.__module__.endswith("_regression")
         super().__init__(self._score)
@@ -360,7 +360,7 @@ class _Sklearn(EpochMetric):
 # ---------------------------------------------------------------------------------------------- what users give
 
 
-class _Output(np.ndarray[Any, np.dtype[Any]]):
+class _Output(Array):
     """An output that metrics get: an array, with the method that a tensor has for it."""
 
     def numpy(self) -> Array:
@@ -368,7 +368,7 @@ class _Output(np.ndarray[Any, np.dtype[Any]]):
         return self.view(np.ndarray)
 
 
-def on_host(output: object) -> Any:
+def on_host(output: object) -> object:
     """Return an output as metrics get it: an array, if it is a tensor."""
     return output.numpy().view(_Output) if isinstance(output, Tensor) else output
 

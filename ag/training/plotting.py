@@ -17,9 +17,10 @@ def pyplot_for(function: str) -> Any:
     return pyplot
 
 
-def draw_matrix(pyplot: Any, matrix: Array, names: Sequence[object]) -> None:
+def draw_matrix(function: str, matrix: Array, names: Sequence[object]) -> None:
     """Draw a confusion matrix, with its numbers, into a new figure."""
-    _, place = pyplot.subplots(figsize=(1.5 + 0.5 * len(matrix), 1 + 0.5 * len(matrix)), layout="constrained")
+    size = 1 + 0.5 * len(matrix)
+    _, place = pyplot_for(function).subplots(figsize=(size + 0.5, size), layout="constrained")
     place.imshow(matrix, cmap="Blues")
     for (row, column), value in ((at, matrix[at]) for at in zip(*matrix.nonzero(), strict=True)):
         colour = "white" if value > matrix.max() / 2 else "black"
