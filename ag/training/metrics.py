@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from math import fsum, nan
-from typing import SupportsFloat
+from typing import SupportsFloat, TypeGuard
 
 import numpy as np
 
@@ -296,7 +296,7 @@ def _called(function: str, name: str) -> Metric:
     return _Sklearn(score)
 
 
-def _is_sklearns(given: object) -> bool:
+def _is_sklearns(given: object) -> TypeGuard[Callable[..., float]]:
     """Return whether it is a function or a scorer of scikit-learn."""
     inner = given.func if isinstance(given, partial) else given
     place = getattr(inner, "__module__", None) or ""
@@ -391,6 +391,7 @@ def named_metrics(function: str, given: object) -> dict[str, Metric]:
                         f"or a dict of functions.")
     found: dict[str, Metric] = {}
     for name, one in pairs:
+        one = one.function if type(one) is EpochMetric and _is_sklearns(one.function) else one
         metric = _called(function, one) if isinstance(one, str) else _Sklearn(one) if _is_sklearns(one) else one
         if not callable(metric):
             raise TypeError(f"{function}: the metric {one!r:.60} is a {type(one).__name__}; a name or a function of "

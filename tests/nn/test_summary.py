@@ -108,6 +108,19 @@ def test_shared_frozen_and_unused_layers() -> None:
     assert "not called" in repr(ag.summary(Unused(), (4,)))
 
 
+def test_a_layer_that_looks_at_its_parameters() -> None:
+    class Decayed(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * float(len(self.parameters()))
+
+    assert ag.summary(nn.Sequential(Decayed(4, 3)), (4,)).total("multiply_adds") == 12
+    layer = nn.Linear(4, 3)
+    layer.forward = lambda x: ag.ag_tensor(np.zeros((2, 1)))  # type: ignore[method-assign]
+    assert ag.summary(layer, (4,))[0].output == (2, "batch") and layer(0).shape == (2, 1)
+    alone = ag.DataParallel(nn.Linear(4, 3), device_ids=["cpu"])
+    assert ag.summary(alone, (4,)).total("multiply_adds") == 12
+
+
 def test_on_vulkan(lavapipe: str) -> None:
     with ag.ag_device(lavapipe):
         model = nn.Linear(4, 3)

@@ -206,6 +206,9 @@ def test_a_metric_of_all_samples() -> None:
 
     outputs, _ = BINARY
     found = evaluate(Given(), (outputs, outputs * 2), metrics=[EpochMetric(median)], batch_size=8)
+    r2 = sklearn_metrics.r2_score(outputs * 2, outputs)  # the targets first
+    assert evaluate(Given(), (outputs, outputs * 2), metrics=[EpochMetric(sklearn_metrics.r2_score)])[
+        "r2_score"] == pytest.approx(r2, rel=1e-6)
     assert seen == [((2, 61), (2, 61))] and found["median"] == pytest.approx(np.median(-outputs))
 
 
@@ -275,3 +278,14 @@ def test_labels_of_predictions() -> None:
     for wrong in (["a", "b"], "abc"):
         with expect_error("names", ValueError, "there are 3 classes"):
             predict(Given(), outputs, labels=wrong)
+
+
+def test_estimators() -> None:
+    from sklearn.base import clone
+
+    outputs, ids = BINARY
+    estimator = clone(ag.training.AgClassifier(hidden=(), epochs=3, patience=2, metrics=["f1", "roc_auc"]))
+    history = estimator.fit(outputs, np.array(["no", "yes"])[ids]).history_
+    assert [*history] == ["loss", "val_loss", "val_f1", "val_roc_auc", "lr"] and history["val_roc_auc"][-1] > 0.5
+    regressor = ag.training.AgRegressor(hidden=(), epochs=2, metrics="r2").fit(outputs, outputs.sum(1))
+    assert [*regressor.history_] == ["loss", "r2", "lr"]
