@@ -15,7 +15,7 @@ from types import ModuleType as _ModuleType, SimpleNamespace as _SimpleNamespace
 # cycles are enough.  Takes effect if numpy is not loaded yet.
 _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
-from ag.names import MissingNameError as _MissingNameError
+from ag.names import MissingNameError as _MissingNameError, answer_arguments as _answer_arguments
 
 # errors
 from ag.errors import (
@@ -137,5 +137,7 @@ else:
             raise _MissingNameError("ag", name)
         if home == "ag":
             return _import_module(f"ag.{name}")
-        found = globals()[name] = getattr(_import_module(home), name)
+        found = globals()[name] = _answer_arguments({name: getattr(_import_module(home), name)}, "ag")[name]
         return found
+
+    _answer_arguments(globals(), "ag")

@@ -23,6 +23,7 @@ from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import PrimitiveTo
 from ag.errors import ShapeError
+from ag.names import arguments_refused
 
 __all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
            "along_axes", "launching", "op", "operands_on_one_device", "part_of"]
@@ -160,9 +161,8 @@ class _Function(Generic[S]):
                 return *args, *values
         try:
             bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            names = ", ".join(self.signature.parameters)
-            raise TypeError(f"{self.name}: {error}; its arguments are {names}.") from None
+        except TypeError:
+            raise TypeError(arguments_refused(self.name, self.signature, args, kwargs)) from None
         bound.apply_defaults()
         return bound.args
 

@@ -22,8 +22,8 @@ from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.names import Making, MissingNameError, answers
-from ag.names.elsewhere import BATCH, LOADER_ARGUMENTS
+from ag.names import Making, MissingNameError
+from ag.names.elsewhere import BATCH
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
@@ -120,7 +120,6 @@ class DataLoader:
     _function = "ag_dataloader"  # the name users know it by
     _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 
-    @answers("ag_dataloader", LOADER_ARGUMENTS)
     def __init__(self, x: object, y: object = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
         self._check_settings(batch_size, prefetch, seed, shuffle=shuffle, col_major=col_major, drop_last=drop_last)

@@ -1,6 +1,6 @@
 """The answers to wrong names, and the signatures of classes.
 
-* ``ag.Linera``: "did you mean ag.nn.Linear (also ag.ag_linear)?", the nearest of this place
+* ``ag.nn.Liner``: "did you mean ag.nn.Linear (also ag.ag_linear)?", the nearest of this place
 * ``ag.nn.relu``: "did you mean ag.ops.relu (also ag.ag_relu)?", the same name in another place
 * ``t.cuda``: "write ag.ag_to_device(t, "vulkan:0")", the name of another library
 """
@@ -13,9 +13,9 @@ from functools import wraps
 from importlib import import_module
 from inspect import Signature, signature
 from types import FunctionType, MethodType, ModuleType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from ag.names.elsewhere import ELSEWHERE, SYNONYMS, TENSOR
+from ag.names.elsewhere import ANY_ARGUMENTS, ARGUMENTS, ELSEWHERE, SYNONYMS, TENSOR
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class MissingNameError(AttributeError):
         owner, name = self.args
         if name.startswith("_"):
             return f"{owner} has no attribute {name!r}"
-        hint = self._elsewhere.get(name)
+        hint = self._elsewhere.get(name) or self._elsewhere.get(f"{name.partition('_')[0]}_*")
         ops = sys.modules.get("ag.ops")
         if hint is None and self._call and ops is not None and name in dir(ops):
             hint = f"write ag.ops.{name}({self._call})"
@@ -58,10 +58,16 @@ class MissingNameError(AttributeError):
 
 
 def _close(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of the names that is most like it, if any is."""
+    """Return the name that it is a slip of, if any: with one wrong letter of five, and the same first letter and digits."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
-    return next(iter(get_close_matches(name, names, n=1, cutoff=0.7)), None)
+    same = [known for known in names if _marks(known) == _marks(name)]
+    return next(iter(get_close_matches(name, same, n=1, cutoff=0.8)), None)
+
+
+def _marks(name: str) -> list[str]:
+    """Return what slips leave as it is: another first letter or digit is another thing, as of ``log`` and ``log2``."""
+    return [name[:1], *filter(str.isdigit, name)]
 
 
 def _nearest(name: str, here: Iterable[str], otherwise: str = "dir() of it lists what there is") -> str:
@@ -88,8 +94,9 @@ def _public(owner: str, name: str) -> str:
     for places in (own, anywhere):
         if plain in places:
             return _written(places[plain], anywhere[plain])
-    for places in (own, anywhere):
-        if near := _close(plain, places):
+    for places in (own, anywhere):  # classes have capitals
+        alike = [known for known, named in places.items() if any(_is_class(n) is name[0].isupper() for n in named)]
+        if near := _close(plain, alike):
             return _written(places[near], anywhere[near])
     return f"dir({owner}) lists what there is"
 
@@ -102,35 +109,63 @@ def _written(names: list[str], others: list[str]) -> str:
     return f"did you mean {first}{f' (also {also[0]})' if also else ''}?"
 
 
+def _is_class(name: str) -> bool:
+    return name.rpartition(".")[2][0].isupper()
+
+
 def _found(name: str) -> object:
     space, _, own = name.rpartition(".")
     return getattr(import_module(space), own)
 
 
-def answers(function: str | None, elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function answer the name of an argument that it lacks: as `elsewhere` says, or with the nearest.
+def answering(function: Callable[P, R], elsewhere: Mapping[str, str]) -> Callable[P, R]:
+    """Return the function with an answer to arguments that it lacks: as `elsewhere` says, or with the nearest."""
 
-    `function` is its name in the message; None for an ``__init__``, which has the name of its object's class.
-    """
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside of the function
+        called, given = function.__name__, signature(function)
+        if called == "__init__":
+            called = getattr(args[0], "_function", type(args[0]).__name__)
+        raise TypeError(arguments_refused(called, given, args, kwargs, elsewhere))
 
-    def answering(decorated: Callable[P, R]) -> Callable[P, R]:
-        code = decorated.__code__
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        given = [name for name in names if name != "self"]
+    return call
 
-        @wraps(decorated)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name in kwargs:
-                if name not in names:
-                    hint = next((f"write {known}" for known in SYNONYMS.get(name, ()) if known in given), None)
-                    hint = hint or elsewhere.get(name) or _nearest(name, given, "help() of it lists those there are")
-                    called = function or type(args[0]).__name__
-                    raise TypeError(f"{called}: there is no argument {name!r}; {hint}.".replace("?.", "?"))
-            return decorated(*args, **kwargs)
 
-        return call
+def arguments_refused(function: str, has: Signature, args: tuple[object, ...], kwargs: Mapping[str, object],
+                      elsewhere: Mapping[str, str] = ANY_ARGUMENTS) -> str:
+    """Return the message for arguments that do not fit a function."""
+    names = [name for name in has.parameters if name != "self"]
+    for name in kwargs:
+        if name not in names:
+            hint = next((f"write {known}" for known in SYNONYMS.get(name, ()) if known in names), None)
+            hint = hint or elsewhere.get(name) or ANY_ARGUMENTS.get(name) or _nearest(
+                name, names, f"its arguments are {', '.join(names)}" if names else "it has none")
+            return f"{function}: there is no argument {name!r}; {hint}.".replace("?.", "?")
+    try:
+        has.bind(*args, **kwargs)
+    except TypeError as error:
+        return f"{function}: {error}; its arguments are {', '.join(names) or 'none'}."
+    return f"{function}: the arguments do not fit; its arguments are {', '.join(names) or 'none'}."
 
-    return answering
+
+def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
+    """Let functions and classes of a namespace answer wrong arguments; ops and tensors, which are hot, do it alone."""
+    table = ARGUMENTS.get(owner, ANY_ARGUMENTS)
+    for thing in {id(names[name]): names[name] for name in offered(names)}.values():
+        if type(thing) is FunctionType and not vars(thing).keys() & {"__wrapped__", "vjp"}:
+            answered = answering(thing, table)
+            for space in (names, vars(sys.modules[thing.__module__])):  # where pickle looks for it, too
+                space.update({name: answered for name, x in space.items() if x is thing})
+        for cls in thing.__mro__ if type(thing) is type and not issubclass(thing, BaseException) else ():
+            init = vars(cls).get("__init__")
+            if cls.__module__.startswith("ag.") and isinstance(init, FunctionType) and not hasattr(init, "__wrapped__"):
+                type.__setattr__(cls, "__init__", answering(init, table))
+    return names
 
 
 class _File(ModuleType):
@@ -141,7 +176,7 @@ class _File(ModuleType):
         raise TypeError(f"{self.__name__} is a file, and no function; {_public(space, own)}.".replace("?.", "?"))
 
 
-def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],
+def door(names: dict[str, Any], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],
                                                                           Callable[[str], object]]:
     """Return ``__dir__`` and ``__getattr__`` of the namespace with these names; of files, those in `also` are shown."""
     owner = str(names["__name__"])
@@ -149,6 +184,8 @@ def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callabl
         if type(thing) is ModuleType and name not in also and thing.__name__.startswith(f"{owner}."):
             thing.__class__ = _File
             vars(thing)["__module__"] = thing.__name__  # or tools would look for it where `_File` is
+
+    answer_arguments(names, owner)
 
     def listed() -> list[str]:
         return sorted([*offered(names), *also])

@@ -28,8 +28,8 @@ from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
-from ag.names import Making, MissingNameError, answers
-from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
+from ag.names import Making, MissingNameError
+from ag.names.elsewhere import LAYER
 from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
@@ -112,9 +112,6 @@ class Layer(Watched):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
         if cls.settings and cls._adjustable is None:
             cls._adjustable = {}
-        if "__init__" in vars(cls):
-            answered = answers(None, LAYER_ARGUMENTS)  # arguments that other libraries have
-            type.__setattr__(cls, "__init__", answered(vars(cls)["__init__"]))
 
     if TYPE_CHECKING:
         forward: Callable[..., Tensor]  # a layer says itself what it takes

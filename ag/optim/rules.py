@@ -9,8 +9,6 @@ import numpy as np
 
 from ag.engine.kernels.optimizer import adam_update, sgd_update
 from ag.engine.primitive import Array
-from ag.names import answers
-from ag.names.elsewhere import OPTIMIZER_ARGUMENTS
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 
@@ -57,7 +55,6 @@ class Adam(Optimizer):
     beta2: float
     eps: float
 
-    @answers("optimizer_adam", OPTIMIZER_ARGUMENTS)
     def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8) -> None:
         super().__init__(params, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
@@ -105,7 +102,6 @@ class AdamW(Adam):
     settings = (*Adam.settings, "weight_decay")
     weight_decay: float
 
-    @answers("optimizer_adamw", OPTIMIZER_ARGUMENTS)
     def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.01) -> None:
         Optimizer.__init__(self, params, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
@@ -153,7 +149,6 @@ class SGD(Optimizer):
     weight_decay: float
     nesterov: bool
 
-    @answers("optimizer_sgd", OPTIMIZER_ARGUMENTS)
     def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, *,
                  weight_decay: float = 0.0, nesterov: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)

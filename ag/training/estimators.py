@@ -19,7 +19,7 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
-from ag.names import Making
+from ag.names import Making, answer_arguments
 from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
@@ -217,3 +217,6 @@ class AgRegressor(RegressorMixin, _Estimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+answer_arguments({"AgClassifier": AgClassifier, "AgRegressor": AgRegressor}, "ag.training.estimators")

@@ -20,8 +20,6 @@ from ag.data.dataloader import DataLoader
 from ag.engine.device import ag_default_device, canonical
 from ag.engine.shape import counts
 from ag.io.safetensors_file import absolute
-from ag.names import answers
-from ag.names.elsewhere import FIT_ARGUMENTS
 from ag.nn.layer import state_of
 from ag.nn.mode import modes_kept, objects_in
 from ag.ops.convert import ag_to_device
@@ -73,7 +71,6 @@ def _tensors(model: Trained) -> Iterator[Tensor]:
     return (x for x in objects_in(model) if isinstance(x, Tensor))
 
 
-@answers("fit", FIT_ARGUMENTS)
 def fit(
     model: Trained,
     train: object,

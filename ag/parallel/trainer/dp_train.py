@@ -22,8 +22,6 @@ from ag.engine.registry import accelerator_titles, list_devices, unusable_device
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable
 from ag.log import log
-from ag.names import answers
-from ag.names.elsewhere import TRAINING_ARGUMENTS
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
@@ -35,7 +33,6 @@ from ag.parallel.trainer.trainer import Job, Trainer
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]
 
 
-@answers("dp_train", TRAINING_ARGUMENTS)
 def dp_train(
     make_model: Callable[[], Any],
     data: Sequence[Any] | DataLoader,
