@@ -108,7 +108,7 @@ def test_a_wrong_name_is_answered_from_what_nobody_has_used() -> None:
                "    try: getattr(ag, name)\n"
                "    except AttributeError as error: print(error)").splitlines() == [
         "ag: there is no 'dp_trian'; did you mean ag.dp_train (also ag.parallel.dp_train)?",
-        "ag: there is no 'Datalader'; did you mean ag.ag_dataloader (also ag.data.DataLoader)?",
+        "ag: there is no 'Datalader'; did you mean ag.data.DataLoader (also ag.ag_dataloader)?",
         "ag: there is no 'EarlyStoping'; did you mean ag.training.EarlyStopping?"]
 
 

@@ -23,7 +23,7 @@ from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import PrimitiveTo
 from ag.errors import ShapeError
-from ag.names import arguments_refused
+from ag.names import wrong_arguments
 
 __all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
            "along_axes", "launching", "op", "operands_on_one_device", "part_of"]
@@ -162,7 +162,7 @@ class _Function(Generic[S]):
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError:
-            raise TypeError(arguments_refused(self.name, self.signature, args, kwargs)) from None
+            raise wrong_arguments(self.name, self.signature, args, kwargs) from None
         bound.apply_defaults()
         return bound.args
 

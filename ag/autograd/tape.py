@@ -275,7 +275,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
         raise TapeError(f"backward: the loss has shape {loss.shape}; it must have one element. Use ag_sum or ag_mean.")
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
-                        "from at least one ag_param.")
+                        "from at least one ag_param. Gradients of gradients are not supported.")
     with Scaling(_reached(loss.node)) if SCALES else _NOT_SCALED:
         gradients = _propagate(loss, loss.node, retain)
     return Gradients({x.id: (x, _accumulated(x, plain_tensor(g))) for x, g in gradients.items()})

@@ -22,8 +22,8 @@ from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.names import Making, MissingNameError
-from ag.names.elsewhere import BATCH
+from ag.names import Making, missing
+from ag.names.elsewhere import BATCH, LOADER
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
@@ -46,10 +46,7 @@ class Batch(NamedTuple):
 
 
 if not TYPE_CHECKING:
-    def _missing(batch, name):
-        raise MissingNameError("Batch", name, lambda: dir(type(batch)), BATCH)
-
-    Batch.__getattr__ = _missing
+    Batch.__getattr__ = missing(BATCH)
     Batch.__new__.__annotations__.update(x="Tensor", y="Any")  # help() would show a ForwardRef
 
 
@@ -147,6 +144,9 @@ class DataLoader:
         self._left: _Place | None = None  # of the loop that may go on at the place that waits
         self._at = self._fresh()  # of which `state_dict` and `order` speak
         self._waiting: _Place | None = self._at
+
+    if not TYPE_CHECKING:
+        __getattr__ = missing(LOADER)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={getattr(self, name)}" for name in ("batch_size", "shuffle", "drop_last",

@@ -83,7 +83,8 @@ def normalize_axis(axis: int, ndim: int, function: str) -> int:
     if type(axis) is not int:
         axis = whole_number(function, "dim", axis)
     if not -ndim <= axis < ndim:
-        raise ShapeError(f"{function}: dim {axis} of a tensor with {ndim} axes; dim must be in {-ndim}..{ndim - 1}.")
+        raise ShapeError(f"{function}: dim {axis} of a tensor with {ndim} axes; dim must be in {-ndim}..{ndim - 1}. "
+                         f"Dims count from 0.")
     return axis % ndim
 
 

@@ -45,7 +45,8 @@ class MissingNameError(AttributeError):
         owner, name = self.args
         if name.startswith("_"):
             return f"{owner} has no attribute {name!r}"
-        hint = self._elsewhere.get(name) or self._elsewhere.get(f"{name.partition('_')[0]}_*")
+        keys = name, name.removeprefix("ag_"), f"{name.partition('_')[0]}_*"
+        hint = next((self._elsewhere[key] for key in keys if key in self._elsewhere), None)
         ops = sys.modules.get("ag.ops")
         if hint is None and self._call and ops is not None and name in dir(ops):
             hint = f"write ag.ops.{name}({self._call})"
@@ -58,16 +59,11 @@ class MissingNameError(AttributeError):
 
 
 def _close(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that it is a slip of, if any: with one wrong letter of five, and the same first letter and digits."""
+    """Return the name that it is a slip of, if any: with the same first letter and digits, ``log2`` is not ``log``."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
-    same = [known for known in names if _marks(known) == _marks(name)]
+    same = [n for n in names if n[:1] == name[:1] and [*filter(str.isdigit, n)] == [*filter(str.isdigit, name)]]
     return next(iter(get_close_matches(name, same, n=1, cutoff=0.8)), None)
-
-
-def _marks(name: str) -> list[str]:
-    """Return what slips leave as it is: another first letter or digit is another thing, as of ``log`` and ``log2``."""
-    return [name[:1], *filter(str.isdigit, name)]
 
 
 def _nearest(name: str, here: Iterable[str], otherwise: str = "dir() of it lists what there is") -> str:
@@ -95,9 +91,9 @@ def _public(owner: str, name: str) -> str:
         if plain in places:
             return _written(places[plain], anywhere[plain])
     for places in (own, anywhere):  # classes have capitals
-        alike = [known for known, named in places.items() if any(_is_class(n) is name[0].isupper() for n in named)]
-        if near := _close(plain, alike):
-            return _written(places[near], anywhere[near])
+        kind = {known: [x for x in full if _is_class(x) is _is_class(name)] for known, full in places.items()}
+        if near := _close(plain, [known for known in kind if kind[known]]):
+            return _written(kind[near], anywhere[near])
     return f"dir({owner}) lists what there is"
 
 
@@ -128,29 +124,28 @@ def answering(function: Callable[P, R], elsewhere: Mapping[str, str]) -> Callabl
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from inside of the function
-        called, given = function.__name__, signature(function)
+        called = function.__name__
         if called == "__init__":
             called = getattr(args[0], "_function", type(args[0]).__name__)
-        raise TypeError(arguments_refused(called, given, args, kwargs, elsewhere))
+        raise wrong_arguments(called, signature(function), args, kwargs, elsewhere)
 
     return call
 
 
-def arguments_refused(function: str, has: Signature, args: tuple[object, ...], kwargs: Mapping[str, object],
-                      elsewhere: Mapping[str, str] = ANY_ARGUMENTS) -> str:
-    """Return the message for arguments that do not fit a function."""
+def wrong_arguments(function: str, has: Signature, args: tuple[object, ...], kwargs: Mapping[str, object],
+                    elsewhere: Mapping[str, str] = ANY_ARGUMENTS) -> TypeError:
+    """Return the error of arguments that do not fit a function."""
     names = [name for name in has.parameters if name != "self"]
-    for name in kwargs:
-        if name not in names:
-            hint = next((f"write {known}" for known in SYNONYMS.get(name, ()) if known in names), None)
-            hint = hint or elsewhere.get(name) or ANY_ARGUMENTS.get(name) or _nearest(
-                name, names, f"its arguments are {', '.join(names)}" if names else "it has none")
-            return f"{function}: there is no argument {name!r}; {hint}.".replace("?.", "?")
+    listed, wrong = f"its arguments are {', '.join(names) or 'none'}", [name for name in kwargs if name not in names]
+    if wrong:
+        known = next((f"write {own}" for own in SYNONYMS.get(wrong[0], ()) if own in names), None)
+        hint = elsewhere.get(wrong[0]) or known or ANY_ARGUMENTS.get(wrong[0]) or _nearest(wrong[0], names, listed)
+        return TypeError(f"{function}: there is no argument {wrong[0]!r}; {hint}.".replace("?.", "?"))
     try:
         has.bind(*args, **kwargs)
     except TypeError as error:
-        return f"{function}: {error}; its arguments are {', '.join(names) or 'none'}."
-    return f"{function}: the arguments do not fit; its arguments are {', '.join(names) or 'none'}."
+        return TypeError(f"{function}: {error}; {listed}.")
+    return TypeError(f"{function}: the arguments do not fit; {listed}.")
 
 
 def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -168,12 +163,24 @@ def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
     return names
 
 
+def missing(elsewhere: Mapping[str, str]) -> Callable[[object, str], object]:
+    """Return a ``__getattr__`` that answers as `elsewhere` says, or with the nearest name."""
+
+    def answer(self: object, name: str) -> object:
+        if hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # a property that raised: its own error, again
+        raise MissingNameError(type(self).__name__, name, lambda: object.__dir__(self), elsewhere)
+
+    return answer
+
+
 class _File(ModuleType):
     """A file of a namespace, taken for what is in it: ``ag.nn.linear(4, 3)``."""
 
     def __call__(self, *args: object, **kwargs: object) -> None:
         space, _, own = self.__name__.rpartition(".")
-        raise TypeError(f"{self.__name__} is a file, and no function; {_public(space, own)}.".replace("?.", "?"))
+        hint = ELSEWHERE.get(own) or _public(space, own)
+        raise TypeError(f"{self.__name__} is a file, and no function; {hint}.".replace("?.", "?"))
 
 
 def door(names: dict[str, Any], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],

@@ -14,7 +14,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import Pair, pair, true_or_false
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called, sizes
+from ag.nn.layer import ActivationLike, Layer, Settings, activation_called, sizes
 from ag.ops.conv import ag_avg_pool2d, ag_conv2d, ag_global_avg_pool, ag_max_pool2d, pool_window
 
 __all__ = ["AvgPool", "Conv2d", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_conv2d_layer",
@@ -39,8 +39,8 @@ class Conv2d(Layer):
         Pixels from one place of the window to the next.
     padding : int or (int, int), optional
         Zeros around the image, on each side; ``kernel // 2`` keeps the size of the image if `kernel` is odd.
-    activation : str or None, optional
-        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
+    activation : str, callable or None, optional
+        A function of `ag.ops.activation` or its name without the prefix, such as ``"relu"`` for `ag_relu`.
         Softmax is over the channels.
     bias : bool, optional
         Whether there is a `b`.
@@ -63,14 +63,13 @@ class Conv2d(Layer):
     _elsewhere = MappingProxyType({"weight": "W"})
 
     def __init__(self, in_ch: int, out_ch: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0,
-                 activation: str | None = None, bias: bool = True) -> None:
+                 activation: ActivationLike = None, bias: bool = True) -> None:
         self.in_ch, self.out_ch = sizes(_NAME, in_ch=in_ch, out_ch=out_ch)
         self.kernel = pair(kernel, 1, "kernel", _NAME)
         self.stride = pair(stride, 1, "stride", _NAME)
         self.padding = pair(padding, 0, "padding", _NAME)
-        self.activation = activation
         self.bias = true_or_false("ag_conv2d_layer", "bias", bias)
-        self._activate = activation_called(activation, _NAME)
+        self.activation, self._activate = activation_called(activation, _NAME)
         limit = sqrt(6 / (prod(self.kernel) * (self.in_ch + self.out_ch)))
         self.W = ag_param(host_uniform((self.out_ch, self.in_ch, *self.kernel), -limit, limit))
         if bias:

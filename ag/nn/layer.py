@@ -28,13 +28,14 @@ from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
-from ag.names import Making, MissingNameError
+from ag.names import Making, missing
 from ag.names.elsewhere import LAYER
 from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
 M = TypeVar("M", bound="Layer")
+ActivationLike = str | Callable[..., Tensor] | None  # such as "relu" or `ag_relu`
 State = Mapping[str, TensorLike]  # values by name
 Settings = Mapping[str, Any]  # arguments of a layer's constructor, or the description of a layer, as JSON has them
 
@@ -120,11 +121,7 @@ class Layer(Watched):
             """The layer's output for `x`."""
             raise NotImplementedError(f"{type(self).__name__} does not define forward(x)")
 
-        def __getattr__(self, name: str) -> object:
-            if hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # a property that raised: its own error, again
-            known = object.__getattribute__(self, "__dict__")
-            raise MissingNameError(type(self).__name__, name, lambda: [*known, *dir(type(self))], LAYER)
+        __getattr__ = missing(LAYER)
 
     def __call__(self, *args: object, **kwargs: object) -> Tensor:
         return self.forward(*args, **kwargs)
@@ -619,8 +616,12 @@ def sizes(function: str, **given: int) -> tuple[int, ...]:
     return tuple(map(int, given.values()))
 
 
-def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
-    """The activation of that name; None for None."""
-    if name is not None and not (isinstance(name, str) and name in ACTIVATIONS):
-        raise ValueError(f"{function}: unknown activation {name!r:.60}; use one of {', '.join(ACTIVATIONS)}, or None.")
-    return None if name is None else ACTIVATIONS[name]
+def activation_called(given: object, function: str) -> tuple[str | None, Callable[[TensorLike], Tensor] | None]:
+    """The name of an activation and its function, of which either is given; None and None for None."""
+    for name, op in ACTIVATIONS.items():
+        if given is op or (isinstance(given, str) and given == name):
+            return name, op
+    if given is not None:
+        raise ValueError(f"{function}: unknown activation {given!r:.60}; use one of {', '.join(ACTIVATIONS)}, or None. "
+                         f"Call another function in the forward of a layer of your own.")
+    return None, None

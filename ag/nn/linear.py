@@ -13,7 +13,7 @@ from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import true_or_false
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, activation_called, sizes
+from ag.nn.layer import ActivationLike, Layer, activation_called, sizes
 from ag.ops.indexing import ag_embedding_lookup
 from ag.ops.matmul import affine, ag_matmul
 
@@ -30,8 +30,8 @@ class Linear(Layer):
     ----------
     in_features, out_features : int
         Sizes of input and output, at least 1.
-    activation : str or None, optional
-        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
+    activation : str, callable or None, optional
+        A function of `ag.ops.activation` or its name without the prefix, such as ``"relu"`` for `ag_relu`.
     bias : bool, optional
         Whether there is a `b`.
 
@@ -52,11 +52,11 @@ class Linear(Layer):
     _largest = ("out_features", "in_features")
     _elsewhere = MappingProxyType({"weight": "W"})
 
-    def __init__(self, in_features: int, out_features: int, activation: str | None = None, bias: bool = True) -> None:
+    def __init__(self, in_features: int, out_features: int, activation: ActivationLike = None,
+                 bias: bool = True) -> None:
         self.in_features, self.out_features = sizes("ag_linear", in_features=in_features, out_features=out_features)
-        self.activation = activation
         self.bias = true_or_false("ag_linear", "bias", bias)
-        self._activate = activation_called(activation, "ag_linear")
+        self.activation, self._activate = activation_called(activation, "ag_linear")
         limit = sqrt(6 / (in_features + out_features))
         self.W = ag_param(host_uniform((self.out_features, self.in_features), -limit, limit))
         if bias:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called
+from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called
 from ag.ops.arithmetic import ag_add
 
 __all__ = ["Residual", "Sequential", "ag_residual", "ag_sequential"]
+
 
 class Sequential(Layer):
     """Layers one after the other.
@@ -20,8 +21,8 @@ class Sequential(Layer):
 
     Parameters
     ----------
-    *layers : Layer
-        Or one list of them.
+    *layers : Layer or callable
+        Or one list of them.  A function is an activation, such as `ag_relu`.
 
     Examples
     --------
@@ -30,10 +31,12 @@ class Sequential(Layer):
     ['layer1_W', 'layer1_b', 'layer2_W', 'layer2_b']
     """
 
-    def __init__(self, *layers: Layer | Sequence[Layer]) -> None:
+    def __init__(self, *layers: Layer | Callable[..., Tensor] | Sequence[Layer | Callable[..., Tensor]]) -> None:
         items: list[Any] = list(layers)
         if len(items) == 1 and isinstance(items[0], (list, tuple)):
             items = list(items[0])
+        functions = [*map(id, ACTIVATIONS.values())]
+        items = [Activation(item) if id(item) in functions else item for item in items]
         for i, layer in enumerate(items, 1):
             if not isinstance(layer, Layer):
                 raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer. "
@@ -72,10 +75,23 @@ class Sequential(Layer):
 def _instead(item: object) -> str:
     if isinstance(item, type) and issubclass(item, Layer):
         return f"Make one with {item.__name__}(...)."
-    return "A function goes into the forward of a layer of your own, and an activation into activation=\"relu\"."
+    return "An activation may be one, such as ag.ops.relu; call other functions in the forward of a layer of your own."
 
 
 ag_sequential = Sequential
+
+
+class Activation(Layer):
+    """An activation that was given to a sequence."""
+
+    settings = ("activation",)
+
+    def __init__(self, activation: str | Callable[..., Tensor]) -> None:
+        self.activation, _ = activation_called(activation, "ag_sequential")
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """The activation of `x`, in its shape."""
+        return ACTIVATIONS[str(self.activation)](x)
 
 
 class Residual(Layer):
@@ -91,8 +107,8 @@ class Residual(Layer):
     shortcut : Layer or None, optional
         Gives the input the shape of the body's output, such as a convolution with the same stride and a kernel of
         size 1; default: the input itself.
-    activation : str or None, optional
-        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`,
+    activation : str, callable or None, optional
+        A function of `ag.ops.activation` or its name without the prefix, such as ``"relu"`` for `ag_relu`,
         applied to the sum.
 
     Examples
@@ -105,14 +121,13 @@ class Residual(Layer):
 
     settings = ("activation",)
 
-    def __init__(self, body: Layer, shortcut: Layer | None = None, activation: str | None = None) -> None:
+    def __init__(self, body: Layer, shortcut: Layer | None = None, activation: ActivationLike = None) -> None:
         for name, layer in (("body", body), ("shortcut", shortcut)):
             if not isinstance(layer, Layer) and (layer is not None or name == "body"):
                 raise TypeError(f"ag_residual: {name} is a {type(layer).__name__}; it must be a layer.")
         self.body = body
         self.shortcut = shortcut
-        self.activation = activation
-        self._activate = activation_called(activation, "ag_residual")
+        self.activation, self._activate = activation_called(activation, "ag_residual")
 
     def forward(self, x: TensorLike) -> Tensor:
         """The body's output plus the shortcut's, activated."""

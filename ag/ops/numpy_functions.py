@@ -134,8 +134,8 @@ def _by_numpy(function: Callable[..., object], name: str, args: tuple[object, ..
     """Call numpy's function with the values."""
     if not asks and is_recording() and any(x.requires_grad for x in _tensors([args, options])):
         raise TypeError(f"{name}: a tensor that requires a gradient was given inside with_grad_tape, and no op "
-                        f"does this, so the gradient would be lost; compute it with the functions of ag.ops, or give "
-                        f"t.detach().")
+                        f"does this, so the gradient would be lost; compose it of ag.ops where that is possible, or "
+                        f"give t.detach().")
     return function(*cast("tuple[object, ...]", _on_host(args)), **cast("dict[str, object]", _on_host(options)))
 
 

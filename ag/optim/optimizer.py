@@ -24,7 +24,7 @@ from ag.engine.dtype import F16, F32, as_dtype
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CheckpointError, DtypeError, compare_names
-from ag.names import MissingNameError
+from ag.names import missing
 from ag.names.elsewhere import OPTIMIZER
 from ag.optim.flat import DeviceState, FlatGroup, Run, flat_groups, named_parameters
 from ag.optim.settings import NOT_NEGATIVE, Check, Settings, nearest
@@ -323,8 +323,7 @@ class Optimizer(Settings):
             self._scale.claim(self._params.values(), *map(int, arrays.get("claimed_later", ())))
 
     if not TYPE_CHECKING:
-        def __getattr__(self, name: str) -> object:
-            raise MissingNameError(type(self).__name__, name, lambda: [*self._names(), *dir(type(self))], OPTIMIZER)
+        __getattr__ = missing(OPTIMIZER)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)

@@ -20,7 +20,8 @@ from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
 from ag.io.safetensors_file import absolute, check_writable
 from ag.log import log
-from ag.names import Making
+from ag.names import Making, missing
+from ag.names.elsewhere import HISTORY
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, number_or_nan, whole
@@ -61,6 +62,9 @@ class History(dict[str, list[float]]):
         self.seconds: list[float] = []
         self.interrupted = False
         self.stopped: str | None = None
+
+    if not TYPE_CHECKING:
+        __getattr__ = missing(HISTORY)
 
     @property
     def epochs(self) -> int:

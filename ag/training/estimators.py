@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -19,7 +19,8 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
-from ag.names import Making, answer_arguments
+from ag.names import Making, answer_arguments, missing
+from ag.names.elsewhere import ESTIMATOR
 from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
@@ -52,6 +53,9 @@ class _Estimator(BaseEstimator):
     random_state: int | np.random.RandomState | None = None
     verbose: bool = False
     metrics: object = None
+
+    if not TYPE_CHECKING:
+        __getattr__ = missing(ESTIMATOR)
 
     def _train(self, X: Array, y: Array, outputs: int, stratify: Array | None) -> None:
         """Make a model and train it."""

@@ -272,8 +272,9 @@ def check_model(function: str, model: object) -> None:
     made = not isinstance(model, type)
     if not made or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        such = "types.SimpleNamespace(**model)" if isinstance(model, dict) else "ag.nn.Sequential(ag.nn.Linear(4, 3))"
         raise TypeError(f"{function}: model is {what}; an object with forward(x) and parameters() is required, such as "
-                        f"ag.nn.Sequential(ag.nn.Linear(4, 3)).")
+                        f"{such}.")
 
 
 def check_batch_size(function: str, given: object) -> None:

@@ -8,7 +8,7 @@ A column and a row parallel layer, one after the other, exchange one sum, as in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -22,7 +22,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, activation_called
+from ag.nn.layer import ActivationLike, Layer, activation_called
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
@@ -39,7 +39,7 @@ class _ParallelLinear(Layer):
     settings: tuple[str, ...] = ("in_features", "out_features", "devices", "activation", "bias", "weights")
     _axis: int  # of the weight that is cut
 
-    def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: str | None = None,
+    def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: ActivationLike = None,
                  bias: bool = True, weights: Sequence[float] | None = None) -> None:
         name = type(self).__name__
         if not counts(in_features, out_features):
@@ -56,8 +56,8 @@ class _ParallelLinear(Layer):
         if 0 in self.sizes:
             raise ValueError(f"{name}: {cut} features in the proportions {self.weights} are {self.sizes} per device; "
                              f"each device needs at least one.")
-        self.activation, self.bias = activation, bool(bias)
-        self._activate: Callable[[TensorLike], Tensor] | None = activation_called(activation, name)
+        self.activation, self._activate = activation_called(activation, name)
+        self.bias = bool(bias)
         limit = sqrt(6 / (in_features + out_features))
         self._set_weight(host_uniform((self.out_features, self.in_features), -limit, limit))
         if bias:
@@ -150,8 +150,9 @@ class ColumnParallelLinear(_ParallelLinear):
     settings = (*_ParallelLinear.settings, "gather_output")
     _axis = 0
 
-    def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: str | None = None,
+    def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: ActivationLike = None,
                  bias: bool = True, weights: Sequence[float] | None = None, gather_output: bool = True) -> None:
+        activation, _ = activation_called(activation, "ColumnParallelLinear")
         if activation in ("softmax", "log_softmax"):
             raise ValueError(f"ColumnParallelLinear: {activation} needs all features of a sample; "
                              f"apply ag_{activation} to the gathered result.")

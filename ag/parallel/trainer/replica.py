@@ -90,7 +90,8 @@ class Replica:
         for needed in ("forward", "parameters"):
             if not callable(getattr(self.model, needed, None)):
                 raise TypeError(f"dp_train: make_model returned a {type(self.model).__name__} without {needed}(); "
-                                f"a model needs forward(x) and parameters().")
+                                f"a model needs forward(x) and parameters(), such as ag.nn.Linear(4, 3), or as "
+                                f"types.SimpleNamespace(forward=..., parameters=...) has them.")
         self.params = named_parameters(self.model, "dp_train")
         groups = flat_groups(self.params)
         if len(groups) > 1 and all(group.continues for group in groups[1:]):
