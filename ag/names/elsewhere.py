@@ -57,7 +57,6 @@ ReLU GELU SiLU Sigmoid Tanh Softmax LogSoftmax LeakyReLU Activation: write the f
 Softplus softplus LogSigmoid logsigmoid Mish mish ELU SELU PReLU elu selu Hardswish hardswish SwiGLU swiglu: compose
     it of ag.ops, as softplus of ag.ops.relu(t) + ag.ops.log(1.0 + ag.ops.exp(-ag.ops.abs(t)))
 Identity Input InputLayer ggml_input: leave it out; layers are made with the sizes of their inputs
-Add: write ag.nn.Residual(body), or a + b in the forward of a layer of your own
 MLPClassifier MLPRegressor: write AgClassifier(hidden=(64,)) or AgRegressor(hidden=(64,)); scikit-learn must be there
 layers models losses optimizers callbacks metrics: layers are in ag.nn, losses in ag.ops, optimizers in ag.optim,
     callbacks and metrics in ag.training
@@ -106,15 +105,14 @@ average_model_weights average_weights: write ag.syncgrads([m.state_dict() for m 
 all_reduce allreduce: write ag.syncgrads(sets, world=world), or comm.all_reduce(array) of an ag.DistributedWorld
 prepare_training: write ag.start(loss, data, model_fn), which prepares and trains
 train ggml_fit: write ag.fit(model, (X, y)) or ag.start(loss, data, model_fn) to train, ag.nn.train(model) for its mode
-Dataset: any object with len() and [i] is a data set; give it to ag.data.DataLoader
-Subset ConcatDataset: slice or join the arrays, or write an object with len() and [i]
+Dataset Subset ConcatDataset: any object with len() and [i] is a data set; give it to ag.data.DataLoader
 ggml_compile: nothing is needed; the loss and the optimizer are arguments of ag.fit(model, (X, y))
 ggml_*: tensors and graphs of ggml are not ported; write ag.ag_tensor(values), and compute with ag.ops
 gguf_*: GGUF files are not read; write ag.load_weights(model, path) for safetensors files
 """)
 
 TENSOR = ELSEWHERE | _written("""
-float=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view|squeeze=t.reshape(...)
+float|type=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view|squeeze=t.reshape(...)
 permute=ag.ops.transpose(t,1,0) t|mT|T_=t.T numel|nelement=t.size dim=t.ndim flatten|ravel=t.reshape(-1)
 var=((t-t.mean())**2).mean() std=ag.ops.sqrt(((t-t.mean())**2).mean()) norm=ag.ops.sqrt((t*t).sum())
 dot|mm|bmm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u eq=t==u lt=t<u backward=ag.backward(loss)
@@ -122,7 +120,6 @@ dot|mm|bmm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u eq
 cuda cpu to: write ag.ag_to_device(t, "vulkan:0"), or "cpu"
 double: write ag.ag_tensor(t.numpy(), dtype="f64"), which has no gradient
 int long: write t.numpy().astype(int); class ids are arrays, or ag.ag_tensor(ids, dtype="i32")
-type: write t.astype("f32"), and t.dtype to ask
 zero_ fill_ copy_ add_ sub_ mul_ div_ clamp_ fill put: assign a whole array, t.data = ..., or make another tensor
 transpose swapaxes: write ag.ops.transpose(t, 1, 0), or t.T
 tolist argmax argmin any all round argsort cumsum prod nonzero: write t.numpy().{name}()
@@ -166,7 +163,7 @@ all_reduce_gradients sync_gradients: nothing is needed: backward gives the param
 """)
 
 BATCH = _written("data|input|inputs|features|images=batch.x target|targets|label|labels=batch.y")
-LOADER = _table("dataset sampler: the loader has its samples only; write loader.n_samples for len(loader.dataset)")
+LOADER = _table("dataset sampler: write loader.n_samples for their number, and keep the data beside the loader")
 HISTORY = _table('history: write history["loss"], or history.rows')
 ESTIMATOR = _written("""
 coefs_|intercepts_=clf.model_.state_dict() loss_|loss_curve_=clf.history_["loss"] n_iter_=clf.history_.epochs
@@ -186,7 +183,7 @@ weight_decay: write ag.optim.AdamW(params, weight_decay=0.01), which shrinks the
 betas: write beta1=0.9, beta2=0.999 to ag.optim.Adam
 amsgrad maximize foreach fused dampening last_epoch: leave it out: there is none
 momentum nesterov: write ag.optim.SGD(params, lr=0.01, momentum=0.9)
-clipnorm global_clipnorm clipvalue: write ag.clip_grad_norm(params, gradients, max_norm) before the step
+clipnorm clipvalue: write ag.clip_grad_norm(params, gradients, max_norm) before the step
 """)
 
 LAYER_ARGUMENTS = _table("""
