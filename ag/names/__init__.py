@@ -59,7 +59,7 @@ class MissingNameError(AttributeError):
 
 
 def _close(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that it is a slip of, if any: with the same first letter and digits, ``log2`` is not ``log``."""
+    """Return the one of the names that was meant, if any: first letter and digits agree, as ``log2`` is not ``log``."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
     same = [n for n in names if n[:1] == name[:1] and [*filter(str.isdigit, n)] == [*filter(str.isdigit, name)]]
@@ -125,7 +125,7 @@ def answering(function: Callable[P, R], elsewhere: Mapping[str, str]) -> Callabl
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from inside of the function
         called = function.__name__
-        if called == "__init__":
+        if called == "__init__" and args:
             called = getattr(args[0], "_function", type(args[0]).__name__)
         raise wrong_arguments(called, signature(function), args, kwargs, elsewhere)
 
