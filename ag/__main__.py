@@ -1,4 +1,4 @@
-"""The command line: `python -m ag devices` lists devices, `doctor` examines them, `launch` starts ranks of a script.
+"""The command line: commands that list, examine and test devices and report on them, and `launch` for ranks.
 
 For `devices` every device computes one small product, so a device in the table without a complaint below it works.
 """
@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from ag import __version__
 from ag.engine.device import backend_of
@@ -19,8 +20,9 @@ from ag.engine.registry import list_devices, missing_devices, preferred_devices
 from ag.errors import DeviceError
 from ag.log import log
 from ag.tools.device_table import LEGEND, UnwritableError, device_table, show
-from ag.tools.doctor import doctor
+from ag.tools.doctor import examine
 from ag.tools.probe import fault_of
+from ag.tools.selftest import Outcome, selftest
 
 
 @contextmanager
@@ -34,8 +36,8 @@ def without_log() -> Iterator[None]:
         log.setLevel(before)
 
 
-def devices() -> int:
-    """Print the table of devices; return the number of those that do not work."""
+def devices(options: argparse.Namespace) -> int:
+    """Print the table of devices; return 1 if one does not work."""
     infos, cards = list_devices(), list_devices(accelerators_only=True)
     show(f"{device_table(infos)}\n\n{LEGEND}")
     if not cards:
@@ -51,7 +53,46 @@ def devices() -> int:
         for lacking in backend_of(name).examine():
             show(f"\n{name}: {lacking.found}; {lacking.remedy}.")
     show("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
-    return len(complaints)
+    return 1 if complaints else 0
+
+
+def diagnose(options: argparse.Namespace) -> int:
+    """Print what the doctor finds; return 1 if something does not work."""
+    found = examine((lambda text: None) if options.json else show)
+    show(json.dumps(found.as_dict(), indent=1) if options.json else found.rest())
+    return 0 if found.healthy else 1
+
+
+def test(options: argparse.Namespace) -> int:
+    """Print the outcome of each check of the selftest; return 1 if one is wrong."""
+    names = options.device or [info.name for info in list_devices()]
+    if not options.json:
+        show(f"{device_table(list_devices())}\n\nDevices of kind cpu compute on the processor.\n")
+    checks = [outcome if options.json else told(outcome) for outcome in selftest(names)]
+    wrong = sum(bool(check.fault) for check in checks)
+    show(json.dumps({"passed": not wrong, "checks": [check._asdict() for check in checks]}, indent=1)
+         if options.json else f"\n{wrong} of {len(checks)} checks failed.")
+    return 1 if wrong else 0
+
+
+def told(outcome: Outcome) -> Outcome:
+    """Print the outcome of a check."""
+    fault = f"\n       {outcome.fault}" if outcome.fault else ""
+    show(f"{'WRONG' if fault else 'ok':7}{outcome.device:10}{outcome.check:20}{outcome.seconds:6.2f} s{fault}")
+    return outcome
+
+
+def describe(options: argparse.Namespace) -> int:
+    """Write a report on the devices into a file."""
+    from ag.tools.report import report  # as is `doctor`, of few who call this
+
+    text = json.dumps(report(told), indent=1) + "\n"
+    try:
+        Path(options.file).write_text(text, "utf-8")
+    except OSError as error:
+        raise UnwritableError(f"{options.file} cannot be written: {error.strerror}.") from error
+    show(f"\n{options.file} is written. It holds no names and no paths; please attach it to an issue of the project.")
+    return 0
 
 
 def complain(text: str) -> None:
@@ -75,6 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 
 
+COMMANDS = {"devices": devices, "doctor": diagnose, "selftest": test, "report": describe}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return 0 if done, 1 if a device does not work or the output cannot be written, or a job's status.
 
@@ -86,7 +130,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("devices", help="list the devices, check each, say what is missing")
     examined = commands.add_parser("doctor", help="examine devices, their precision and the transport between them")
-    examined.add_argument("--json", action="store_true", help="for programs")
+    tested = commands.add_parser("selftest", help="compare what each device computes with numpy, in half a minute")
+    tested.add_argument("--device", action="append", metavar="NAME", help="only this one; may be repeated")
+    for each in (examined, tested):
+        each.add_argument("--json", action="store_true", help="for programs")
+    described = commands.add_parser("report", help="write selftest, doctor and a benchmark into a file for the project")
+    described.add_argument("file", nargs="?", default="ag-report.json", metavar="FILE", help="default: ag-report.json")
     add_arguments(commands.add_parser("launch", help="start the ranks of a script, and again if they are lost"))
     options = parser.parse_args(arguments)
     if options.command == "launch":
@@ -102,11 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
             show(parser.format_help().rstrip())
             return 0
         with without_log():
-            if options.command == "doctor":
-                found = doctor()
-                show(json.dumps(found.as_dict(), indent=1) if options.json else str(found))
-                return 0 if found.healthy else 1
-            return 1 if devices() else 0
+            return COMMANDS[options.command](options)
     except UnwritableError as error:
         with suppress(OSError, ValueError, AttributeError):  # or Python would fail at its end, with what is buffered
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trainer": (*_COMPUTING, "capture", "nn", "optim", "data", "io", "comm", "replicas", "sharded", "compile"),
     "elastic": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer"),
     "training": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "trainer", "elastic"),
-    "tools": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "elastic"),
+    "tools": (*_COMPUTING, "capture", "nn", "optim", "data", "io", "comm", "elastic"),
     "ag": (*_COMPUTING, "capture", "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic",
            "training", "tools"),
 }

@@ -38,6 +38,8 @@ class Family(NamedTuple):
     # the number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
     # only numbers may stand there.
     find: Callable[[str], int] | None = None
+    # a second backend of the device of a number, whose blocks lie between guard words.  Default: there is none.
+    guarded: Callable[[int], Backend] | None = None
     # findings about the drivers that are there, also those that cannot be used; may take seconds.  Default: none.
     drivers: Callable[[], list[Finding]] | None = None
 

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,11 +90,12 @@ class Diagnosis:
                 "transport": [link._asdict() for link in self.transport], "healthy": self.healthy}
 
     def __str__(self) -> str:
-        parts = [", ".join(f"{name} {number}" for name, number in self.system.items()),
-                 device_table([d.info for d in self.devices]),
-                 "\n".join(_judged(not d.fault, f"{d.info.name}: {_said(d)}") for d in self.devices),
-                 *(f"{d.info.name}, {d.info.description}:\n{_found(d.findings)}" for d in self.devices if d.findings),
-                 *([f"Drivers:\n{_found(self.drivers)}"] if self.drivers else []),
+        head = _head(self.system, [d.info for d in self.devices])
+        return "\n\n".join([head, *map(_shown, self.devices), self.rest()])
+
+    def rest(self) -> str:
+        """Return the report without the part that `examine` says while it goes."""
+        parts = [*([f"Drivers:\n{_found(self.drivers)}"] if self.drivers else []),
                  "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
                  f"MPI: {self.mpi or 'none'}",
                  "\n".join(self.missing) or "Nothing is missing.",
@@ -129,13 +131,22 @@ def doctor() -> Diagnosis:
     >>> ag.doctor().devices[0].info.name
     'cpu'
     """
-    devices = [_checked(info) for info in list_devices()]
+    return examine(lambda text: None)
+
+
+def examine(say: Callable[[str], object]) -> Diagnosis:
+    """Examine this machine, and say what was found of each device when it is known."""
+    system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
+    system |= {f"BLAS threads ({library})": str(count) for library, count in blas_threads()}
+    infos, devices = list_devices(), []
+    say(_head(system, infos) + "\n")
+    for info in infos:
+        devices.append(_checked(info))
+        say(_shown(devices[-1]) + "\n")
     packages = {name: version_of(name) for name in _OPTIONAL}
     missing = missing_devices() + _without_a_card()
     missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
-    system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
-    system |= {f"BLAS threads ({library})": str(count) for library, count in blas_threads()}
     mpi, lacks = mpi_report()
     missing += lacks
     working = [d.info.name for d in devices if not d.fault]
@@ -174,6 +185,15 @@ def _said(device: Checked) -> str:
     return ", ".join([*exact, "fused multiply-add" if p.fma else "separate multiply and add",
                       "denormals kept" if p.denormals else "denormals become zero",
                       f"{device.reserved_bytes / 2**20:.0f} MiB in use here"])
+
+
+def _head(system: dict[str, str], infos: list[DeviceInfo]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in system.items()) + "\n\n" + device_table(infos)
+
+
+def _shown(device: Checked) -> str:
+    said = _judged(not device.fault, f"{device.info.name}: {_said(device)}")
+    return "\n".join([said, _found(device.findings)]).rstrip()
 
 
 def _judged(well: bool, text: str) -> str:

@@ -33,4 +33,4 @@ def _open(index: int) -> VulkanBackend:
 
 register_backend(Family("vulkan", "Vulkan", _list_devices, _open, priority=1,
                         preferred=lambda: preferred(DRIVERS.listed()), find=lambda text: find(text, DRIVERS.listed()),
-                        drivers=drivers))
+                        guarded=lambda index: VulkanBackend(index, guard=256), drivers=drivers))
