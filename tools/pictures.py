@@ -1,45 +1,40 @@
 """Draws the pictures of the documentation, and writes tables and sentences of docs/performance.md, from results.
 
     python tools/pictures.py           docs/images/step_*.svg, tables and sentences, from benchmarks/results
-    python tools/pictures.py demo      docs/images/demo.svg: trains as `make demo`, on the CPU and all Vulkan devices
 
-A picture follows the colours of the page that shows it, light or dark.  tests/docs/test_performance.py compares what
-lies in docs/ with what this makes.
+A picture fits a phone and follows the colours of the page that shows it, light or dark.
+tests/docs/test_performance.py compares what lies in docs/ with what this makes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from math import log2, log10
+from collections.abc import Iterable, Mapping
+from math import ceil, floor, log2
 from pathlib import Path
 from statistics import median
+from textwrap import wrap
 from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS = 200  # of the demo: enough to read flowers
 RESULTS, IMAGES, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "images", ROOT / "docs" / "performance.md"
 
 STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e }
-.head { font-size: 15px; font-weight: 600 } .mono { font: 12px ui-monospace, monospace; white-space: pre }
-.grid { stroke: #d1d9e0 } .axis { stroke: #59636e } .line { fill: none; stroke-width: 2 }
-.f0 { fill: #2f6fd6 } .f1 { fill: #9cc0f5 } .f2 { fill: #d4761f } .f3 { fill: #b7bec6 }
-.s0 { stroke: #2f6fd6 } .s1 { stroke: #d4761f } .s2 { stroke: #4b8b3b }
+.head { font-size: 14px; font-weight: 600 } .group { font-weight: 600 }
+.grid { stroke: #d1d9e0 } .axis { stroke: #59636e }
+.f0 { fill: #2f6fd6 } .f1 { fill: #9cc0f5 } .f2 { fill: #d4761f } .f3 { fill: #b7bec6 } .f4 { fill: #4b8b3b }
+.f5 { fill: #c3d9f7 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6e8eb } .small { fill: #a5adb6 } .grid { stroke: #3d444d } .axis { stroke: #a5adb6 }
-.f0 { fill: #6ea8fe } .f1 { fill: #2d5a9e } .f2 { fill: #f0a35e } .f3 { fill: #6b7480 }
-.s0 { stroke: #6ea8fe } .s1 { stroke: #f0a35e } .s2 { stroke: #86c977 }
+.f0 { fill: #6ea8fe } .f1 { fill: #2d5a9e } .f2 { fill: #f0a35e } .f3 { fill: #6b7480 } .f4 { fill: #86c977 }
+.f5 { fill: #1f3f6e }
 }
 </style>"""
+WIDTH, LEFT, LINE, BAR, PER_LINE = 340, 10, 16, 10, 50  # pixels, and characters: a phone shows 360 pixels
 
-STYLES = {  # of peers that not every file has
-    "jax jit": "<style>.f4 { fill: #4b8b3b } @media (prefers-color-scheme: dark) { .f4 { fill: #86c977 } }</style>",
-    "ag numpy": "<style>.f5 { fill: #c3d9f7 } @media (prefers-color-scheme: dark) { .f5 { fill: #1f3f6e } }</style>",
-}
 WORKLOADS = {
     "W1": "perceptron 4-32-3, 32 samples", "W1b": "perceptron 4-32-3, 1 sample",
     "W2": "perceptron 784-512-256-10, 128", "W3": "GPT of 4 layers, 16 x 64", "W4": "ResNet-8, 32 images",
@@ -82,33 +77,37 @@ def machine(name: str) -> str:
 
 
 def bars(name: str) -> str:
-    """How many steps are made in the time of one of PyTorch's eager ones, on a scale of powers of two."""
-    least, most, left, right, row = -2, 4, 24, 400, 20
+    """How many steps are made in the time of one of PyTorch's eager ones, each bar below its name and number."""
     found = steps(name)
+    ratios = [row["x_torch_eager"] for peers in found.values() for peer, row in peers.items() if peer in PEERS]
+    least, most = floor(log2(min(*ratios, 1.0))), ceil(log2(max(ratios)))
+    marks = range(least, most + 1)
 
     def place(ratio: float) -> float:
-        return left + (right - left) * (min(max(log2(ratio), least), most) - least) / (most - least)
+        return LEFT + (WIDTH - 2 * LEFT) * (log2(ratio) - least) / (most - least)
 
-    styles = [style for peer, style in STYLES.items() if any(peer in peers for peers in found.values())]
-    parts, y = [text(12, 22, "Steps in the time of one eager step of PyTorch", "head"),
-                text(12, 42, machine(name), "small")], 56.0
-    begin = y
+    parts = [text(LEFT, 20, "Training steps per eager PyTorch step", "head")]
+    y = 20.0
+    for words in wrap(f"{machine(name)}. Each mark is twice as fast as the one to its left.", PER_LINE):
+        y += LINE
+        parts.append(text(LEFT, y, words, "small"))
     for workload, peers in found.items():
-        shown = [peer for peer in PEERS if peer in peers]
-        parts.append(text(12, y + 12, WORKLOADS[workload]))
-        y += row
-        for peer in shown:
+        y += 2 * LINE
+        parts.append(text(LEFT, y, WORKLOADS[workload], "group"))
+        for peer in (peer for peer in PEERS if peer in peers):
             ratio = peers[peer]["x_torch_eager"]
-            a, b = sorted((place(1.0), place(ratio)))
-            parts += [f'<rect x="{a:.4g}" y="{y:.4g}" width="{max(b - a, 1):.4g}" height="{row - 5}" '
-                      f'class="{PEERS[peer]}"/>',
-                      text(b + 6 if ratio >= 1 else place(1.0) + 6, y + 12, f"{peer} {ratio:.2g}x", "small")]
-            y += row
-        y += 12
-    grid = [line(place(2.0**k), begin - 6, place(2.0**k), y - 8, "axis" if k == 0 else "grid")
-            for k in range(least, most + 1)]
-    marks = [text(place(2.0**k), y + 8, f"{2.0**k:g}x", "small", "middle") for k in range(least, most + 1)]
-    return svg(540, int(y + 20), f"Steps against PyTorch, {name}", [*styles, *grid, *parts, *marks])
+            y += LINE
+            parts.append(text(LEFT, y, f"{peer} {ratio:.2g}x", "small"))
+            y += 5
+            parts += [line(place(2.0**k), y, place(2.0**k), y + BAR, "axis" if k == 0 else "grid") for k in marks]
+            begin, end = sorted((place(1.0), place(ratio)))
+            parts.append(f'<rect x="{begin:.2f}" y="{y:.4g}" width="{max(end - begin, 1):.2f}" height="{BAR}" '
+                         f'class="{PEERS[peer]}"/>')
+            y += BAR
+    y += LINE
+    parts += [text(place(2.0**k), y, f"{2.0**k:g}", "small",
+                   "start" if k == least else "end" if k == most else "middle") for k in marks]
+    return svg(WIDTH, int(y + 10), f"Steps against PyTorch, {name}", parts)
 
 
 def step_table(name: str) -> list[str]:
@@ -250,70 +249,8 @@ def pictures() -> dict[str, str]:
             if all("torch eager" in peers for peers in steps(name).values())}
 
 
-# ---------------------------------------------------------------------------------------------- the demo
-
-
-def curves(losses: Mapping[str, Sequence[float]], notes: Sequence[str]) -> str:
-    """Curves on a logarithmic scale, and lines of text beside them."""
-    left, right, top, bottom = 56.0, 470.0, 44.0, 300.0
-    values = [value for series in losses.values() for value in series]
-    low, high = log10(min(values)), log10(max(values))
-    most = max(map(len, losses.values()))
-
-    def x(k: float) -> float:
-        return left + (right - left) * k / most
-
-    def y(value: float) -> float:
-        return bottom - (bottom - top) * (log10(value) - low) / (high - low)
-
-    parts = [text(12, 24, "Loss while iris flowers are learnt, mean of 25 steps", "head")]
-    for tick in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02):
-        if low <= log10(tick) <= high:
-            parts += [line(left, y(tick), right, y(tick), "grid"),
-                      text(left - 8, y(tick) + 4, f"{tick:g}", "small", "end")]
-    parts += [text(x(k), bottom + 18, f"{k}", "small", "middle") for k in range(0, most + 1, 50)]
-    parts.append(text((left + right) / 2, bottom + 36, "optimizer step", "small", "middle"))
-    for number, (name, series) in enumerate(losses.items()):
-        points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(series))
-        parts += [f'<polyline points="{points}" class="line s{number}"/>',
-                  line(right - 226, top + 12 + 20 * number, right - 202, top + 12 + 20 * number, f"line s{number}"),
-                  text(right - 196, top + 16 + 20 * number, name, "small")]
-    parts += [text(492, 66 + 20 * k, words, "mono") for k, words in enumerate(notes)]
-    return svg(880, 350, "Loss of one replica and of three on devices of different makers", parts)
-
-
-def demo() -> str:
-    """Train as `make demo` does, with one replica and with one on the CPU and on each Vulkan device."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    import dp_iris
-    import numpy as np
-
-    import ag
-
-    flowers, species = dp_iris.load_iris()
-    data = [{"x": flowers[:, i : i + 1], "y": species[:, i : i + 1]} for i in range(150)]
-    devices = ["cpu", *(info.name for info in ag.ag_vulkan_devices())]
-    drivers = {info.name: info.description.partition(" (")[0] for info in ag.ag_vulkan_devices()}
-    check = dp_iris.ReplicaCheck()
-    one = dp_iris.train(data, ["cpu"], STEPS)
-    several = dp_iris.train(data, devices, STEPS, callback=check)
-
-    def smooth(values: Any) -> list[float]:
-        return list(np.convolve(values, np.ones(25) / 25, mode="valid"))
-
-    notes = [f"{name:9} {drivers.get(name, 'the processor'):26.26}" for name in devices]
-    accuracy = dp_iris.accuracy(several.model, "cpu", flowers, species)
-    notes += ["", f"parameters equal on {len(devices)} replicas", f"after each of {check.steps} steps, SHA-256:",
-              f"  {check.sha256[:32]}", f"  {check.sha256[32:]}", "", f"accuracy {accuracy:.3f}"]
-    return curves({"one replica, on the processor": smooth(one.loss_history),
-                   f"{len(devices)} replicas, on {len(devices)} devices": smooth(several.loss_history)}, notes)
-
-
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    if sys.argv[1:] == ["demo"]:
-        (IMAGES / "demo.svg").write_text(demo(), "utf-8")
-        return
     for name, picture in pictures().items():
         (IMAGES / name).write_text(picture, "utf-8")
     PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
