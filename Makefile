@@ -7,19 +7,22 @@ export PYTHON PYTEST_ARGS
 run := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-full lint test-quick test-sync test-slow mutants bench docs wheel gpu-kit clean
+.PHONY: help setup setup-demo setup-test demo test test-full lint test-quick test-sync test-slow mutants bench docs wheel gpu-kit clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
 		printf '%-12s %s\n' "$$target" "$$text"; done
 
-setup:  ## install what is missing: system packages (root or sudo), .venv, ag with its extension, kernels
+setup:  ## install what is missing: system packages (root or sudo), .venv with development tools, extension, kernels
+	@tools/setup.sh dev
+
+setup-demo:  ## the same for one training: 5 packages of PyPI instead of 130, kernels for this processor
 	@tools/setup.sh demo
 
-setup-test:  ## the same, with the validation layer and the tests' two drivers
+setup-test:  ## what `setup` does, with the validation layer and the tests' two drivers
 	@tools/setup.sh test
 
-demo: setup  ## train iris data-parallel on every Vulkan device, or on the CPU
+demo: setup-demo  ## train iris data-parallel on every Vulkan device, or on the CPU
 	@$(run) examples/dp_iris.py
 
 test: setup-test  ## run lint, test-quick and test-sync: about 4 minutes on two cores at a slowness of 1

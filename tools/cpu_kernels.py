@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,10 @@ OUT = SOURCES.parent / "built"
 FORMAT = 1  # of the manifest
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra",
      "-Werror=implicit-function-declaration", "-pthread"]
+# AG_CPU_LEVELS=native leaves out those that this processor does not use.
 LEVELS = {"x86_64": {"": [], ".v3": ["-march=x86-64-v3"], ".v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}}
+NEEDS = {".v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, ".v3": {"avx2", "bmi2", "fma", "movbe"}}
+CPUINFO = Path("/proc/cpuinfo")  # where Linux lists what a processor can do
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
 MEMBER = re.compile(r"((?:const )?(?:float|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
 
@@ -141,7 +145,7 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
     KernelError
         If they do not compile for any such processor; other levels are left out, and the manifest says why.
     """
-    levels = LEVELS.get(platform.machine(), {"": []}) if levels is None else levels
+    levels = wanted() if levels is None else levels
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
     header = functions_header()
@@ -203,11 +207,23 @@ def hashes() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): digest(path) for path in sorted({*SOURCES.rglob("*.[ch]"), *shaders})}
 
 
+def wanted() -> dict[str, list[str]]:
+    """The levels to compile, with their flags: all, or this processor's best beside the one that asks what it is."""
+    levels = LEVELS.get(platform.machine(), {"": []})
+    if os.environ.get("AG_CPU_LEVELS") != "native" or not CPUINFO.is_file():
+        return levels
+    found = re.search(r"^flags\s*:(.*)$", CPUINFO.read_text("utf-8"), re.M)
+    flags = set(found[1].split()) if found else set()
+    best = next((level for level, needs in NEEDS.items() if level in levels and needs <= flags), "")
+    return {level: levels[level] for level in dict.fromkeys(["", best])}
+
+
 def is_built(out: Path) -> bool:
-    """Whether all kernels are there, whole, for this kind of machine, and come from what is in the sources now."""
+    """Whether all wanted kernels are there, whole, for this kind of machine, and come from the sources of now."""
     try:
         manifest = json.loads((out / "manifest.json").read_text("utf-8"))
         whole = all(digest(out / f"kernels{level}.so") == known for level, known in manifest["libraries"].items())
+        whole = whole and wanted().keys() <= {*manifest["libraries"]}
         made = [manifest[key] for key in ("format", "machine", "sources", "left_out")]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no manifest, a damaged or an older one
         return False
@@ -229,7 +245,12 @@ def update() -> str:
 
 
 def main() -> int:
-    why = update()
+    begin = perf_counter()
+    built, why = is_built(OUT), update()
+    if not built and not why:
+        made = sorted(OUT.glob("*.so"))
+        size = sum(path.stat().st_size for path in made) / 1e6
+        print(f"{', '.join(path.name for path in made)}: {size:.1f} MB in {perf_counter() - begin:.0f} s")
     if why:
         print(f"the CPU computes with numpy: {why}")
     return int(bool(why))

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Prepares the repository for `make demo` (argument: demo) or `make test` (argument: test): system packages where apt
-# can install them, .venv, the Vulkan extension, the kernels, the drivers of the tests. Quick when there is nothing to
-# do. What cannot be had is said in one line each, also kept in .make/missing; only Python itself is indispensable.
+# Prepares the repository: system packages where apt can install them, .venv, the Vulkan extension, the kernels. The
+# argument demo installs what a training needs and this processor's kernels; dev adds development tools and kernels for
+# all processors, test the drivers and tools of the tests. A larger .venv stays. Quick when there is nothing to do.
+# What cannot be had is said in one line each, also kept in .make/missing; only Python itself is indispensable.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/vulkan.sh
 . tools/newer_mesa.sh
 
-level=${1:?demo or test}
+level=${1:?demo, dev or test}
 python=${PYTHON:-python3}
 state=.make
 log=$state/setup.log
@@ -16,7 +17,13 @@ missing=$state/missing
 say()   { printf 'ag: %s\n' "$*"; }
 lacks() { say "$*" | tee -a "$missing"; }
 die()   { say "$*" >&2; exit 1; }
-pip()   { .venv/bin/python -m pip install -q --disable-pip-version-check "$@" >>"$log" 2>&1 </dev/null; }
+step()  { say "$* (after $SECONDS s)"; }
+
+pip() {  # names what it downloads and when it compiles
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 </dev/null | tee -a "$log" |
+        sed -un -e 's/^ *\(Downloading\|Using cached\) \([^-]*-[^-]*\)-.*\.whl (\(.*\))$/ag:   \1 \2, \3/p' \
+            -e "s/^ *Building editable for .* started\$/ag:   compiling the Vulkan extension/p"
+}
 
 newer() {  # newer STAMP FIND-ARGUMENTS...: nothing that find lists changed after the stamp
     [ -e "$1" ] && [ -z "$(find "${@:2}" -newer "$1" -print -quit)" ]
@@ -48,7 +55,7 @@ loader|libvulkan1|no Vulkan loader (libvulkan.so.1), so training runs on the CPU
 glslang|glslang-tools|no glslangValidator, so no Vulkan kernels are built and training runs on the CPU
 spirv|spirv-tools|no spirv-opt and spirv-val, so no Vulkan kernels are built and training runs on the CPU
 END
-    if [ "$level" = demo ]; then
+    if [ "$level" != test ]; then
         echo "driver|mesa-vulkan-drivers|no Vulkan driver, so training runs on the CPU"
         return
     fi
@@ -132,7 +139,7 @@ make_venv() {  # anew when the interpreter or the repository's place changed
     has_venv ||
         die "$python has no ensurepip, so .venv cannot be made. To get it: sudo apt-get install $python_package-venv"
     rm -rf .venv
-    say "making .venv"
+    step "making .venv"
     "$python" -m venv .venv
     printf '%s\n' "$venv_key" >.venv/made-by
 }
@@ -141,14 +148,20 @@ has_extension() {
     .venv/bin/python -c 'import ag.engine.backends.vulkan._kp, ag.native._code' 2>/dev/null
 }
 
-install_ag() {  # as a path to this folder; compiles the extension and the kernels into it, see native_build.py
-    local can=no
+install_ag() {  # as a path to this folder; compiles the extension into it, see native_build.py
+    local can=no what=. stamp=.venv/ag-installed
+    if [ "$level" != demo ]; then what='.[dev]' stamp=.venv/dev-installed; fi
     if has_compiler && has_headers && has_python_h; then can=yes; fi
-    if { [ $can = no ] || has_extension; } && newer .venv/ag-installed \
+    if { [ $can = no ] || has_extension; } && newer $stamp \
         pyproject.toml setup.py native_build.py ag/native/*.[ch] third_party/kp -type f -not -path '*/__pycache__/*'; then return; fi
-    say "installing ag and its development tools into .venv, building the Vulkan extension (about a minute)"
-    pip -e '.[dev]' || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
-    touch .venv/ag-installed
+    if [ "$level" = demo ]; then
+        step "installing ag and the packages that it needs into .venv (30 MB to download)"
+    else
+        step "installing ag and its development tools into .venv (130 packages, 400 MB to download)"
+    fi
+    AG_BUILD_KERNELS=no pip -e "$what" || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
+    touch .venv/ag-installed $stamp
+    step "installed"
     if [ $can = yes ] && ! has_extension; then
         lacks "the extensions could not be built, so training runs on the CPU, or small steps are slower:" \
             "$(cat ag/engine/backends/*/not_built.txt || true)"
@@ -157,11 +170,13 @@ install_ag() {  # as a path to this folder; compiles the extension and the kerne
 
 build_cpu_kernels() {
     has_compiler || return 0  # already reported
-    if newer ag/engine/backends/cpu/built/manifest.json ag/engine/backends/cpu/kernels shaders tools/cpu_kernels.py
-    then return; fi
-    say "building the CPU's kernels"
-    .venv/bin/python tools/cpu_kernels.py >>"$log" 2>&1 || lacks "$(tail -n1 "$log") (all of it: $log)." \
-        "To get them: sudo apt-get install g++"
+    if [ "$level" = demo ]; then local -x AG_CPU_LEVELS=native; fi
+    local said
+    if said=$("$python" tools/cpu_kernels.py 2>>"$log"); then
+        if [ -n "$said" ]; then step "built the CPU's kernels: $said"; fi
+    else
+        lacks "$said. To get them: sudo apt-get install g++"
+    fi
 }
 
 build_kernels() {
@@ -169,9 +184,10 @@ build_kernels() {
     if [ -e ag/engine/backends/shader/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then
         return
     fi
-    say "building the Vulkan kernels"
-    .venv/bin/python kernels_build.py >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die "kernels_build.py failed"; }
+    step "building the Vulkan kernels"
+    "$python" kernels_build.py >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die "kernels_build.py failed"; }
     touch $state/kernels-built
+    step "built the Vulkan kernels: $(du -sh ag/engine/backends/shader/spv | cut -f1)"
 }
 
 download_chromium() { (cd .drivers && apt-get -qq download chromium-common </dev/null); }
@@ -187,7 +203,7 @@ unpack_swiftshader() {  # the library and its description out of a Debian packag
 }
 
 get_swiftshader() {
-    if [ "$level" = demo ] || swiftshader >/dev/null; then return; fi
+    if [ "$level" != test ] || swiftshader >/dev/null; then return; fi
     if command -v apt-get >/dev/null; then
         say "unpacking SwiftShader, the tests' second Vulkan driver"
         unpack_swiftshader || true
@@ -202,9 +218,10 @@ mkdir -p $state
 find_python
 install_missing
 report_missing
+(build_kernels && build_cpu_kernels) &  # beside pip, which compiles on one core
+kernels=$!
 make_venv
 install_ag
-build_cpu_kernels
-build_kernels
+wait $kernels
 get_swiftshader
 get_newer_mesa

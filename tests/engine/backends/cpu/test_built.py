@@ -87,3 +87,19 @@ def test_what_is_damaged_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
         (cpu_kernels.OUT / "manifest.json").write_text(damage)
     assert not is_built()
     assert cpu_kernels.update() == "" and is_built() and manifest() == whole
+
+
+@pytest.mark.parametrize("flags, levels", [("avx2 bmi2 fma movbe sse2", ["", ".v3"]), ("sse2 fma", [""]), (
+    "avx2 bmi2 fma movbe avx512f avx512bw avx512cd avx512dq avx512vl", ["", ".v4"])])
+def test_for_this_processor_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str,
+                                  levels: list[str]) -> None:
+    compiler(tmp_path, monkeypatch)
+    listed = tmp_path / "cpuinfo"
+    listed.write_text(f"processor : 0\nflags\t\t: fpu {flags} ht\nbugs : none\n")
+    monkeypatch.setattr(cpu_kernels, "CPUINFO", listed)
+    monkeypatch.setenv("AG_CPU_LEVELS", "native")
+    assert cpu_kernels.update() == "" and is_built() and manifest()["levels"] == levels
+    monkeypatch.delenv("AG_CPU_LEVELS")
+    assert not is_built() and cpu_kernels.update() == "" and manifest()["levels"] == ["", ".v3", ".v4"]
+    monkeypatch.setenv("AG_CPU_LEVELS", "native")
+    assert is_built()  # what others need stays
