@@ -49,11 +49,19 @@ def test_every_python_from_3_10_on() -> None:
     assert all(f'"cp3{minor}-*"' in PROJECT for minor in range(10, 15))
 
 
-@pytest.mark.parametrize("name", [".github/workflows/test.yml", ".github/workflows/wheels.yml", "CITATION.cff"])
+@pytest.mark.parametrize("name", [
+    *(f".github/{file}" for file in ("dependabot.yml", "ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/config.yml",
+                                     "ISSUE_TEMPLATE/device.yml", "workflows/docs.yml", "workflows/test.yml",
+                                     "workflows/wheels.yml")), "CITATION.cff"])
 def test_the_files_that_others_read_are_yaml(name: str) -> None:
     if name.startswith(".") and not (ROOT / ".github").is_dir():
         pytest.skip("a source archive has no workflows")
     assert isinstance(yaml.safe_load((ROOT / name).read_text("utf-8")), dict)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert cited["version"] == version.__version__ and cited["url"] in PROJECT
 
 
 INFO = "ag_autograd-0.1.0.dist-info"
