@@ -66,7 +66,7 @@ def diagnose(options: argparse.Namespace) -> int:
 def test(options: argparse.Namespace) -> int:
     """Print the outcome of each check of the selftest; return 1 if one is wrong."""
     names = options.device or [info.name for info in list_devices()]
-    if not options.json:
+    if not (options.json or options.device):
         show(f"{device_table(list_devices())}\n\nDevices of kind cpu compute on the processor.\n")
     checks = [outcome if options.json else told(outcome) for outcome in selftest(names)]
     wrong = sum(bool(check.fault) for check in checks)
@@ -84,11 +84,14 @@ def told(outcome: Outcome) -> Outcome:
 
 def describe(options: argparse.Namespace) -> int:
     """Write a report on the devices into a file."""
-    from ag.tools.report import report  # as is `doctor`, of few who call this
+    from ag.tools.report import report
 
-    text = json.dumps(report(told), indent=1) + "\n"
     try:
-        Path(options.file).write_text(text, "utf-8")
+        Path(options.file).touch()  # before a minute of work
+        show("Each device is tested, examined and measured, in about a minute.")
+        Path(options.file).write_text(json.dumps(report(told), indent=1) + "\n", "utf-8")
+    except UnwritableError:
+        raise
     except OSError as error:
         raise UnwritableError(f"{options.file} cannot be written: {error.strerror}.") from error
     show(f"\n{options.file} is written. It holds no names and no paths; please attach it to an issue of the project.")
