@@ -773,6 +773,17 @@ mutant("installed", "a forbidden card is a free one", "ag/tools/doctor.py",
        "os.access(node, os.R_OK | os.W_OK)", "True", "tools/test_graphics_cards.py::test_a_card_of_another_group")
 mutant("installed", "one software device is no card", "ag/tools/doctor.py", "if not all(map(is_software, found)):",
        "if not any(map(is_software, found)):", "tools/test_graphics_cards.py::test_a_card[discrete]")
+mutant("installed", "the selftest takes NaN for right", "ag/tools/selftest.py", "np.abs(x - right), nan=np.inf)",
+       "np.abs(x - right))", "tools/test_selftest.py::test_a_number_that_is_none")
+mutant("installed", "the selftest looks at no guard words", "ag/tools/selftest.py",
+       "backend.check_guards if backend.arena.guard else", "",
+       "tools/test_selftest.py::test_a_kernel_that_writes_outside")
+mutant("installed", "the selftest believes a captured step", "ag/tools/selftest.py", "x.tobytes() != y.tobytes()", "False",
+       "tools/test_selftest.py::test_a_capture_with_other_bits")
+mutant("installed", "a report tells the serial number of a card", "ag/tools/report.py", '("uuid", sys.platform)', "()",
+       "tools/test_report.py::test_a_report")
+mutant("installed", "a report tells the user's name", "ag/tools/report.py", "names.add(getpass.getuser())", "pass",
+       "tools/test_report.py::test_names_and_paths_are_left_out")
 mutant("installed", "a card counts under each of its drivers", "ag/engine/backends/vulkan/devices.py",
        "for device in _once(devices) if", "for device in devices if",
        "limits/test_devices.py::test_the_order_of_a_machine")
