@@ -778,8 +778,8 @@ mutant("installed", "the selftest takes NaN for right", "ag/tools/selftest.py", 
 mutant("installed", "the selftest looks at no guard words", "ag/tools/selftest.py",
        "backend.check_guards if backend.arena.guard else", "",
        "tools/test_selftest.py::test_a_kernel_that_writes_outside")
-mutant("installed", "the selftest believes a captured step", "ag/tools/selftest.py", "x.tobytes() != y.tobytes()", "False",
-       "tools/test_selftest.py::test_a_capture_with_other_bits")
+mutant("installed", "the selftest believes a captured step", "ag/tools/selftest.py",
+       "x.tobytes() != y.tobytes()", "False", "tools/test_selftest.py::test_a_capture_with_other_bits")
 mutant("installed", "a report tells the serial number of a card", "ag/tools/report.py", '("uuid", sys.platform)', "()",
        "tools/test_report.py::test_a_report")
 mutant("installed", "a report tells the user's name", "ag/tools/report.py", "names.add(getpass.getuser())", "pass",

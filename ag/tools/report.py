@@ -24,6 +24,7 @@ from ag.capture.step import ag_capture
 from ag.engine.device import ag_device, ag_synchronize
 from ag.engine.primitive import Array
 from ag.engine.registry import list_devices
+from ag.errors import AgError
 from ag.tools.doctor import doctor
 from ag.tools.selftest import Outcome, selftest
 from ag.version import __version__
@@ -40,10 +41,13 @@ def report(say: Callable[[Outcome], Outcome]) -> Any:
     """Examine all devices, measure those that compute right, and return what `json.dumps` takes."""
     names = [info.name for info in list_devices()]
     checks = [say(outcome)._asdict() for outcome in selftest(names)]
-    wrong = {check["device"] for check in checks if check["fault"]}
-    return without_names({
-        "schema": SCHEMA, "ag": __version__, "system": f"{sys.platform} {platform.machine()}", "selftest": checks,
-        "doctor": doctor().as_dict(), "speed": {name: _speed(name) for name in names if name not in wrong}})
+    speed, wrong = {}, {check["device"] for check in checks if check["fault"]}
+    for name in names:
+        with suppress(AgError):  # such as of a device with little memory
+            if name not in wrong:
+                speed[name] = _speed(name)
+    return without_names({"schema": SCHEMA, "ag": __version__, "system": f"{sys.platform} {platform.machine()}",
+                          "selftest": checks, "doctor": doctor().as_dict(), "speed": speed})
 
 
 def without_names(found: Any) -> Any:
