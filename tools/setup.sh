@@ -159,7 +159,7 @@ install_ag() {  # as a path to this folder; compiles the extension into it, see 
     else
         step "installing ag and its development tools into .venv (130 packages, 400 MB to download)"
     fi
-    AG_BUILD_KERNELS=no pip -e "$what" || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
+    pip -e "$what" || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
     touch .venv/ag-installed $stamp
     step "installed"
     if [ $can = yes ] && ! has_extension; then
@@ -218,10 +218,13 @@ mkdir -p $state
 find_python
 install_missing
 report_missing
-(build_kernels && build_cpu_kernels) &  # beside pip, which compiles on one core
-kernels=$!
+build_all() { build_kernels && build_cpu_kernels; }
+if has_compiler && has_glslang && has_spirv; then  # else the package's build notes what is missing
+    export AG_BUILD_KERNELS=no
+    build_all &  # beside pip, which compiles on one core
+fi
 make_venv
 install_ag
-wait $kernels
+if [ -n "${AG_BUILD_KERNELS:-}" ]; then wait $!; else build_all; fi
 get_swiftshader
 get_newer_mesa
