@@ -111,6 +111,8 @@ def test_a_wheel_trains_without_clone_and_compiler(archive: Path, tmp_path: Path
     driver = {"VK_ICD_FILENAMES": icd} if icd else {}
     devices = run(user.parent / "ag", "devices", cwd=tmp_path, **bare, **driver)
     assert "llvmpipe" in devices and "Every device computed a test product correctly." in devices
+    tested = run(user.parent / "ag", "selftest", cwd=tmp_path, **bare, **driver)
+    assert "ok     vulkan:0  attention" in tested and "\n0 of 32 checks failed." in tested
     trained = run(user, "-W", "error", ROOT / "tools" / "try_wheel.py", "vulkan:0", cwd=tmp_path, **bare, **driver)
     assert "vulkan:0: " in trained
 
