@@ -21,18 +21,19 @@ from ag.errors import CaptureError, DeviceError, DtypeError
 def unpickled(values: Array, dtype: str, device: str, requires_grad: bool, name: str | None,
               grad: Tensor | None) -> Tensor:
     """Restore a pickled tensor on its device, or on the default device if that is missing."""
-    backend = _device_or_default(device)
+    wanted = as_dtype(dtype, "pickle")
+    backend = _device_or_default(device, wanted)
     backend.refuse_while_recording("unpickles a tensor")
-    x = Tensor(to_buffer(values, backend, as_dtype(dtype, "pickle")), requires_grad)
+    x = Tensor(to_buffer(values, backend, wanted), requires_grad)
     x.name, x.grad = name, grad
     return x
 
 
-def _device_or_default(name: str) -> Device:
+def _device_or_default(name: str, dtype: DType) -> Device:
     try:
         return backend_of(name)
     except DeviceError as error:
-        backend = default_backend()
+        backend = default_backend(dtype)
         _say_elsewhere(name, backend.name, str(error))
         return backend
 
@@ -74,7 +75,7 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     data : array_like or Tensor
         Numbers.  A vector of length n becomes a column of shape (n, 1), one sample; a number gets shape ().
     device : str, optional
-        Default: the current default device.
+        Default: the current default device, and for f64 the CPU where no device was named.
     dtype : str, optional
         ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` (CPU only), ``"i32"`` or ``"u32"``.  Default: the current default
         element type.
@@ -105,8 +106,8 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     >>> ag.ag_tensor([1.0, 2.0, 3.0]).shape
     (3, 1)
     """
-    backend: Device = default_backend() if device is None else backend_of(device)
     wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_tensor")
+    backend: Device = default_backend(wanted) if device is None else backend_of(device)
     if isinstance(data, Tensor):
         b = data.buffer
         backend, wanted = b.backend if device is None else backend, b.dtype if dtype is None else wanted
@@ -124,7 +125,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     data : array_like or Tensor
         Initial values, copied; a vector of length n becomes a column of shape (n, 1).
     device : str, optional
-        Default: the current default device.
+        Default: the current default device, and for f64 the CPU where no device was named.
     dtype : str, optional
         ``"f32"``, ``"f16"``, ``"bf16"``, or ``"f64"`` on CPU devices.  Default: the current default element type.
 
@@ -155,8 +156,8 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     >>> W.requires_grad
     True
     """
-    backend = default_backend() if device is None else backend_of(device)
     wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_param")
+    backend = default_backend(wanted) if device is None else backend_of(device)
     if backend.recording is not None:
         backend.recording.refuse(CaptureError(
             "ag_param: a parameter is created inside a captured step; create it before the step."))

@@ -193,10 +193,10 @@ def operands_on_one_device(
         backend = b.backend
         if not kind.ids and b.dtype is not dtype:
             dtype = b.dtype if dtype is None else _common_type(function, operands, kinds)
-    if backend is None:
-        backend = default_backend()
     if dtype is None:
         dtype = default_dtype()
+    if backend is None:
+        backend = default_backend(dtype)
     if not (dtype.is_float or all(kind.integers for kind in kinds)):
         refuse_integers(function, dtype)
     if not plain:

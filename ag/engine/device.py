@@ -2,11 +2,13 @@
 
 A backend lives as long as the process, because drivers want a device to be opened once.  The default device and element
 type belong to the running context, so threads do not disturb each other; the precision of products belongs to all.
+Until a default is named it is "auto": the best card, chosen for the whole process when it is first needed.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,13 +31,14 @@ from ag.engine.registry import (
 )
 from ag.errors import ArenaError, DeviceError, DtypeError, KernelError
 
-_device: ContextVar[str] = ContextVar("ag_device", default="cpu")
-_named: ContextVar[bool] = ContextVar("ag_device_named", default=False)  # whether the user named the default device
+_UNNAMED = ("auto", "gpu")  # defaults that leave the choice to `ag`
+_device: ContextVar[str] = ContextVar("ag_device", default=os.environ.get("AG_DEVICE") or "auto")
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
 CONTEXT: tuple[ContextVar[Any], ...] = (_device, _dtype)  # the defaults of the running context
 
 # Process-wide by nature: a device has one backend, whoever asks.
 _backends: dict[str, Backend] = {}
+_chosen: dict[str, Backend] = {}  # by the name of a default, also "auto"
 _lock = threading.RLock()
 
 
@@ -44,6 +47,7 @@ def _forked() -> None:
     """Go on in a forked child, which has none of the other threads; nobody holds their locks there."""
     global _lock
     _lock = threading.RLock()
+    _chosen.clear()  # a forked child cannot use its parent's card
     for backend in list(_backends.values()):
         backend.forked()
 
@@ -92,7 +96,9 @@ def canonical(name: str) -> str:
     if not isinstance(name, str):
         examples = " or ".join(repr(family.examples[0]) for family in families())
         raise DeviceError(f"ag_device: a device is named by a string, and {name!r} was given; use {examples}.")
-    if name in ("gpu", "auto"):
+    if name == "auto" and (chosen := _chosen.get(name)) is not None:
+        return chosen.name
+    if name in _UNNAMED:
         refused: list[str] = []
         best = next(iter(opened(preferred_devices(), 1, refused)), None)
         if best is None and name == "gpu" and refused:
@@ -115,7 +121,8 @@ def opened(devices: Sequence[DeviceInfo], count: int | None = None, refused: lis
         if count is not None and len(names) >= count:
             break
         try:
-            names.append(backend_of(info.name).name)
+            backend_of(info.name).check_open()
+            names.append(info.name)
         except (DeviceError, ArenaError, KernelError) as error:
             say_once(f"{error} It is passed over where no device is named.")
             if refused is not None:
@@ -148,18 +155,17 @@ def backend_of(name: str) -> Backend:
 
 def was_named() -> bool:
     """Return whether the user named the default device."""
-    return _named.get()
+    return _device.get() not in _UNNAMED
 
 
 @contextmanager
 def same_default() -> Iterator[None]:
     """Go on with the default device, which comes back afterwards."""
-    device, named = _device.get(), _named.get()
+    device = _device.get()
     try:
         yield
     finally:
         _device.set(device)
-        _named.set(named)
 
 
 def open_backends() -> list[Backend]:
@@ -167,9 +173,23 @@ def open_backends() -> list[Backend]:
     return list(_backends.values())
 
 
-def default_backend() -> Backend:
-    """The backend of the current default device."""
-    return backend_of(_device.get())
+def default_backend(dtype: DType = F32) -> Backend:
+    """The backend of the default device; unless that was named, the CPU for elements that it cannot hold."""
+    name = _device.get()  # hot path: a dict that knows "auto", and no call
+    backend = _chosen.get(name) or _choose(name)
+    return backend if dtype in backend.dtypes or was_named() else backend_of("cpu")
+
+
+def _choose(name: str) -> Backend:
+    with _lock:
+        if name not in _chosen:
+            _chosen[name] = backend_of(name)
+        return _chosen[name]
+
+
+def prefer(name: str) -> None:
+    """Let "auto" be this device, such as the process's share of a machine."""
+    _chosen["auto"] = backend_of(name)
 
 
 def default_dtype() -> DType:
@@ -183,7 +203,10 @@ def default_dtype() -> DType:
 def ag_device(name: str) -> PreviousSetting:
     """Set the default device.
 
-    The default belongs to the running context: a new thread starts with ``"cpu"``.  An error leaves it unchanged.
+    Without any call it is ``"auto"``: the best card, else the CPU, chosen when a tensor is first made and kept for the
+    process.  The environment variable AG_DEVICE names another.  The default belongs to the running context: a new
+    thread starts without it, with ``"auto"``.  An error leaves it unchanged.
+
     `dp_train`, `DataParallel` and others use the device that is named here if they are given none.  After ``"auto"`` or
     ``"gpu"``, and without any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those
     are and in what order, such as ``0,2`` or ``NVIDIA,Arc``.
@@ -201,7 +224,7 @@ def ag_device(name: str) -> PreviousSetting:
     Returns
     -------
     str
-        The previous default.  Used as ``with ag_device(name):`` the previous default comes back on exit.
+        The previous default; ``"auto"`` if there was none.  Used as ``with ag_device(name):`` that comes back on exit.
 
     Examples
     --------
@@ -209,34 +232,31 @@ def ag_device(name: str) -> PreviousSetting:
     ...     print(ag.ag_tensor([1.0]).device)
     cpu:1
     """
-    backend, named = backend_of(name), _named.get()
-
-    def restore(before: str) -> None:
-        _device.set(before)
-        _named.set(named)
-
-    previous = PreviousSetting(_device.get(), restore, backend.name)
-    _device.set(backend.name)
-    _named.set(name not in ("gpu", "auto"))
+    backend = backend_of(name)
+    previous = PreviousSetting(_device.get(), _device.set, backend.name)
+    setting = name if name in _UNNAMED else backend.name
+    _chosen[setting] = backend
+    _device.set(setting)
     return previous
 
 
 def ag_default_device() -> str:
-    """Name of the current default device.
+    """Name of the current default device, which is chosen and opened now if nothing has used it yet.
 
     Reference: ggmlR ``ag_default_device``.
 
     Returns
     -------
     str
-        Such as ``"cpu"`` or ``"vulkan:0"``.
+        Such as ``"vulkan:0"``, or ``"cpu"`` on a machine without a card.
 
     Examples
     --------
-    >>> ag.ag_default_device()
-    'cpu'
+    >>> with ag.ag_device("cpu"):
+    ...     print(ag.ag_default_device())
+    cpu
     """
-    return _device.get()
+    return default_backend().name
 
 
 def ag_dtype(name: str) -> PreviousSetting:
@@ -249,7 +269,8 @@ def ag_dtype(name: str) -> PreviousSetting:
     Parameters
     ----------
     name : str
-        ``"f32"``, ``"f16"``, ``"bf16"``, or ``"f64"`` on CPU devices.
+        ``"f32"``, ``"f16"``, ``"bf16"``, or ``"f64"``, which CPU devices hold: tensors of it are made there unless
+        another device was named.
 
     Returns
     -------
@@ -317,6 +338,7 @@ def ag_shutdown() -> None:
     >>> ag.ag_shutdown()
     """
     with _lock:
+        _chosen.clear()
         while _backends:
             name, backend = _backends.popitem()
             try:
@@ -332,11 +354,10 @@ atexit.register(ag_shutdown)
 
 def default_devices(count: int | None = None) -> list[str]:
     """Names of the devices to use where none are named."""
-    default = ag_default_device()
     names = [] if was_named() else opened(preferred_devices(), count)
     if not names:
-        names = [default]
-        family, _ = family_and_index(default)
+        names = [ag_default_device()]
+        family, _ = family_and_index(names[0])
         if count is not None and not family.is_accelerator:
             return [family.device_name(i) for i in range(count)]
     return names if count is None else [names[i % len(names)] for i in range(count)]

@@ -243,7 +243,7 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
 
 def device_of(model: Model) -> str:
     """Return the device of a model's first parameter; the default one if it has none."""
-    return next((p.device for p in model.parameters().values()), ag_default_device())
+    return next((p.device for p in model.parameters().values()), None) or ag_default_device()
 
 
 def loss_for(function: str, given: Loss | None, data: Data) -> Loss:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from ag.engine.device import ag_default_device, ag_synchronize, backend_of, cards, default_devices
+from ag.engine.device import ag_default_device, ag_synchronize, backend_of, cards, default_devices, prefer, was_named
 from ag.engine.registry import accelerator_titles, families
 from ag.errors import CommError, DeviceError
 from ag.names import Making
@@ -95,7 +95,8 @@ class DistributedWorld:
             The first so many of the cards: of this host, or of this rank's share of them.
         devices : sequence of str, optional
             The devices of this rank; default: the one that `ag_device` was given, else all cards, or its share of those
-            of its host, of which none is given to two ranks; without any, the default device.
+            of its host, of which none is given to two ranks; without any, the CPU.  The first of several ranks'
+            is the default device there, if none was named.
         timeout : float, optional
             Seconds after which a rank that waits for another one gives up; default: 900.
         min_ranks : int, optional
@@ -122,7 +123,10 @@ class DistributedWorld:
         if devices is not None and num_devices is not None:
             raise ValueError("DistributedWorld.init: devices and num_devices are both given; give one of them.")
         comm = _mpi(timeout) if backend == "mpi" and started_by_launcher() else SoloComm()
-        return cls(_share(comm, num_devices) if devices is None else devices, comm, min_ranks)
+        world = cls(_share(comm, num_devices) if devices is None else devices, comm, min_ranks)
+        if world.size > 1 and not was_named():
+            prefer(world.devices[0])  # what is made without a device is not to lie on another rank's card
+        return world
 
     def join(self, comm: Comm) -> None:
         """Become a rank of this group, such as that of the ranks that are left."""
@@ -165,7 +169,7 @@ def _share(comm: Comm, count: int | None) -> list[str]:
         raise DeviceError(f"DistributedWorld.init: num_devices is {count} and there are {len(mine)} "
                           f"{accelerator_titles()} devices {whose}; name devices, of which one may occur several "
                           f"times, or use 'cpu'.")
-    return mine[:count] or [ag_default_device()]
+    return mine[:count] or [ag_default_device() if was_named() else "cpu"]
 
 
 def _backend_name(name: str) -> str:

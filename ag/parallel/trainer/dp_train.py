@@ -487,9 +487,10 @@ def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[s
         return [canonical(d) for d in devices]
     names = default_devices(n_gpu)
     if not was_named() and not is_accelerator(names[0]):
-        why = " ".join(unusable_devices()).rstrip(".") or _why_no_card()
-        log.warning("dp_train: %s; %d replica(s) run on the CPU. `python -m ag devices` says what is missing.", why,
-                    len(names))
+        why = " ".join(unusable_devices()).rstrip(".")
+        say = log.warning if why else log.info
+        say("dp_train: %s; %d replica(s) run on the CPU. `python -m ag devices` says what is missing.",
+            why or _why_no_card(), len(names))
     return names
 
 
