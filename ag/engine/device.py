@@ -96,8 +96,6 @@ def canonical(name: str) -> str:
     if not isinstance(name, str):
         examples = " or ".join(repr(family.examples[0]) for family in families())
         raise DeviceError(f"ag_device: a device is named by a string, and {name!r} was given; use {examples}.")
-    if name == "auto" and (chosen := _chosen.get(name)) is not None:
-        return chosen.name
     if name in _UNNAMED:
         refused: list[str] = []
         best = next(iter(opened(preferred_devices(), 1, refused)), None)
@@ -204,8 +202,8 @@ def ag_device(name: str) -> PreviousSetting:
     """Set the default device.
 
     Without any call it is ``"auto"``: the best card, else the CPU, chosen when a tensor is first made and kept for the
-    process.  The environment variable AG_DEVICE names another.  The default belongs to the running context: a new
-    thread starts without it, with ``"auto"``.  An error leaves it unchanged.
+    process; a call chooses anew.  The environment variable AG_DEVICE names another.  The default belongs to the running
+    context: a new thread starts without it.  An error leaves it unchanged.
 
     `dp_train`, `DataParallel` and others use the device that is named here if they are given none.  After ``"auto"`` or
     ``"gpu"``, and without any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those

@@ -1,7 +1,7 @@
 """Interpreters hear, and may change, what a thread computes: the innermost first, then those around it.
 
 `Recording` notes launches, memory and uses of tensors, `Comparison` (`ag_checkpoint`) compares the ops of two calls,
-and `Trace` (`ag.io.onnx`) writes ops down.  Ops ask for the innermost, launches and memory for the recording, of which
+`Trace` (`ag.io.onnx`) writes ops down, and `Anomaly` (`detect_anomaly`) reads their results.  Ops ask for the innermost, launches and memory for the recording, of which
 a thread has at most one.  Both are pointers of the thread in C; without an interpreter, everything runs at once.
 docs/architecture.md has a table of what nests in what.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -36,6 +37,15 @@ class Interpreter:
     def exports(self) -> bool:
         """Tell whether ops are written down for another program."""
         return self.outer is not None and self.outer.exports
+
+    @property
+    def watches(self) -> bool:
+        """Tell whether the values of all ops are read, so that captured steps run op by op."""
+        return self.outer is not None and self.outer.watches
+
+    def beside(self) -> Interpreter | None:
+        """Return the interpreter for another thread that works for this one; None: it has none."""
+        return None if self.outer is None else self.outer.beside()
 
     @property
     def repeats(self) -> int:
@@ -122,3 +132,15 @@ enter: Change
 leave: Change
 current, recording_here, enter, leave = in_python() if _code is None else (
     _code.current, _code.recording_here, _code.enter, _code.leave)
+
+
+def along(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call for another thread, with the interpreter that this one has for it."""
+    here = current()
+    beside = None if here is None else here.beside()
+
+    def made(*args: object) -> Any:
+        with beside or nullcontext():
+            return call(*args)
+
+    return call if beside is None else made

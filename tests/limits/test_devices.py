@@ -17,6 +17,8 @@ from ag.engine.backends.vulkan.kp import Properties
 
 KINDS = {"integrated": 1, "discrete": 2, "virtual": 3, "cpu": 4}
 CHOSEN = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 from ag.engine.device import cards, default_devices
 drivers = {info.name: "lavapipe" if "llvmpipe" in info.description else "swiftshader"
            for info in ag.ag_vulkan_devices()}
@@ -45,7 +47,7 @@ def test_software_is_used_by_name_only(limited: Limited, swiftshader: str) -> No
     expect_reported("ag_device('gpu') without a card", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device",
                     "a card")
     assert said["named"] == "lavapipe"
-    (line,) = [line for line in said["err"].splitlines() if line.startswith("dp_train")][:1]
+    (line,) = [line for line in said["out"].splitlines() if line.startswith("dp_train")][:1]
     assert "no Vulkan device was found but software (" in line and "run on the CPU" in line
 
 

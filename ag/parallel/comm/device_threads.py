@@ -22,6 +22,7 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
 from ag.engine.arena import after_fork
 from ag.engine.cpu_threads import WorkerThread, share_cores, threads
+from ag.engine.interpreter import along
 from ag.errors import CommError, DeviceError
 
 
@@ -107,7 +108,7 @@ class _DeviceThread:
         self.failed: list[tuple[Task, BaseException]] = []
         self.callers = 1  # that share the cores with it
         self._tasks: list[Task] = []
-        self._context = copy_context()
+        self._run: Callable[..., None] = copy_context().run
         self._done, self._ending = Lock(), Lock()
         self._done.acquire()
         self._thread = WorkerThread("ag_replica")
@@ -118,7 +119,7 @@ class _DeviceThread:
                             "has none of its threads; begin a training of its own here.")
 
     def give(self, tasks: list[Task]) -> None:
-        self._tasks, self._context, self.now, self.failed = tasks, copy_context(), tasks[0], []
+        self._tasks, self._run, self.now, self.failed = tasks, along(copy_context().run), tasks[0], []
         self._thread.give(self._work)
 
     def wait(self, seconds: float) -> bool:
@@ -137,7 +138,7 @@ class _DeviceThread:
         for task in self._tasks:
             self.now = task
             try:
-                self._context.run(task.call)
+                self._run(task.call)
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 self.failed.append((task, error))
 
@@ -148,7 +149,7 @@ class _DeviceThread:
                 self._thread.retired, self._thread.name = True, "ag_replica (left behind)"
                 return
             self._done.acquire(blocking=False)  # the caller may not have waited for the last calls
-        self._tasks, self.failed, self._context = [], [], Context()
+        self._tasks, self.failed, self._run = [], [], Context().run
         _idle.append(self)
 
 

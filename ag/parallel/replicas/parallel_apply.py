@@ -23,7 +23,7 @@ from ag.autograd.tree import Tree
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import share_cores
 from ag.engine.device import ag_device, backend_of, default_backend
-from ag.engine.interpreter import current, recording_here
+from ag.engine.interpreter import along, current, recording_here
 from ag.errors import CaptureError, CommError
 from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.arithmetic import ag_add
@@ -122,7 +122,7 @@ def _made_together(calls: Sequence[Callable[[], Tree]],
         for call, where, turn in zip(calls, places, turns_of(queues), strict=True):
             group = ReplicaGroup(*turn)
             run = partial(group.run, call, f"replica {group.rank} on {where[0]}")
-            futures.append(pool.submit(copy_context().run, _outcome, run))
+            futures.append(pool.submit(along(copy_context().run), _outcome, run))
     return [future.result() for future in futures]
 
 

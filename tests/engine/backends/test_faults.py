@@ -172,8 +172,7 @@ def test_nothing_but_the_cpu(run: Run, before: str, environment: dict[str, str],
     assert said["count"] == 0 and said["list"] == [] and said["auto"] == "cpu" and said["devices"] == ["cpu"]
     assert said["loss"] > 0
     assert missing[1] in said["out"]  # the status
-    (line,) = said["err"].splitlines()  # dp_train
-    assert "no Vulkan device was found" in line and "CPU" in line
+    assert said["err"] == ""  # what dp_train logs is no warning
 
 
 NO_KERNELS = """
