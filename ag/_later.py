@@ -50,6 +50,7 @@ from ag.tools.device_table import (
     ggml_vulkan_status as ggml_vulkan_status,
 )
 from ag.tools.doctor import doctor as doctor
+from ag.tools.memory import free_memory as free_memory, memory as memory
 from ag.tools.profile import profile as profile
 from ag.tools.probe import transport_selftest as transport_selftest
 from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import HOLDERS, Buffer
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import host_array
 from ag.engine.kernels.elementwise import copied
@@ -116,6 +116,8 @@ class Tensor(metaclass=Named):
         self.node = node
         self._grad: Tensor | PendingGrad | None = None
         self.name: str | None = None
+        if requires_grad and node is None:
+            HOLDERS[id(self)] = self
 
     def __copy__(self) -> Tensor:
         """Copy like `__deepcopy__`: two tensors never share values or an `id`."""

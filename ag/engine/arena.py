@@ -10,7 +10,7 @@ import os
 import threading
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
@@ -23,6 +23,8 @@ now = count(1).__next__  # one clock for all devices: what came after what
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _TRIED_AGAIN = 4  # segments of the size that the device granted, after which twice as much is asked for again
+_ADVICE = ("Use smaller batches, with accumulate, or ag_checkpoint, or free tensors; ag.memory() tells what uses the "
+           "memory.")
 _NOWHERE: dict[int, list[int]] = {}  # stands for the bins while they are made anew; always empty
 _NAN = 0x7F810101  # of float32, a signalling one; any of its lowest 22 bits may be set, and no byte of it is 0
 
@@ -110,6 +112,7 @@ class Arena:
         bound: str = "the largest segment",
         limit_bytes: int | None = None,
         budget: Callable[[], int] | None = None,
+        name: str = "arena",
         align: int = 256,
         guard: int = 0,
     ) -> None:
@@ -125,6 +128,7 @@ class Arena:
         # how many bytes the device has to spare now; a segment is larger only if it has `first_bytes` or a single
         # block
         self._budget = budget
+        self._name, self._told = name, False  # of the device, and whether the log says that it has too little memory
         self._limit_bytes = limit_bytes  # never reserve more than this in all
         self.align = align  # alignment of blocks in bytes, a power of two
         # bytes kept unused on either side of every block, for tests to fill and check; a multiple of `align`
@@ -190,6 +194,41 @@ class Arena:
             if id(memory) not in known:
                 self.segments.append((0, memory))
             return [*known, id(memory)].index(id(memory)) << OFFSET_BITS
+
+    def lent(self) -> list[tuple[int, int]]:
+        """Return address and size, with guards, of every block, in order."""
+        with self._lock:
+            self._take_back()
+            return sorted(list(self._loans.values()))
+
+    def begin_peak(self) -> None:
+        """Measure the peak from now on."""
+        with self._lock:
+            self._peak = self.stats().live
+
+    def release(self) -> dict[int, int]:
+        """Give segments back in which no block lies; return their bytes by number, which no other segment gets."""
+        with self._lock:
+            while True:
+                self._take_back()
+                self._making = mine = object()
+                self._bins = _NOWHERE  # before the loans are read, as in `_make_anew`
+                used = {address >> OFFSET_BITS for address, _ in list(self._loans.values())}
+                gone = {number: nbytes for number, (nbytes, _) in enumerate(self.segments)
+                        if nbytes and number not in used}
+                kept = [(0, None) if number in gone else segment for number, segment in enumerate(self.segments)]
+                # Python runs no signal handler between these two lines.
+                if self._making is mine:
+                    self.segments[:] = kept
+                    break
+            self._next_bytes = self._first_bytes
+            self._make_anew()
+            return gone
+
+    def unreach(self, segments: Collection[int]) -> None:
+        """Let go of what was reached of other arenas, except segments with these ids."""
+        with self._lock:
+            self.segments[:] = [(n, there if n or id(there) in segments else None) for n, there in self.segments]
 
     def coalesce(self) -> None:
         """Join what is free with its neighbours, for requests of other sizes; a lack of room does so, too."""
@@ -304,10 +343,13 @@ class Arena:
         if size > room:
             raise ArenaError(
                 f"arena: a block of {size} bytes was asked for and the device may give {max(room, 0)} more bytes "
-                f"({reserved} are reserved, {self._live} in use); use smaller batches or free tensors.")
+                f"({reserved} are reserved, {self._live} in use). {_ADVICE}")
         wanted = min(max(self._next_bytes, size), room)
         if self._budget is not None:
-            spare = max(self._budget() & -self.align, self._first_bytes)  # no segment per block where nothing is left
+            spare = self._budget()
+            if size > spare and not self._told:
+                self._tell(size, spare)
+            spare = max(spare & -self.align, self._first_bytes)  # no segment per block where nothing is left
             wanted = max(size, min(wanted, spare))
         nbytes, memory = self._granted_segment(size, wanted)
         if nbytes < wanted:
@@ -321,6 +363,14 @@ class Arena:
         self.segments.append((nbytes, memory))
         self._make_anew()
 
+    def _tell(self, size: int, spare: int) -> None:
+        from ag.log import log  # which takes time to load
+
+        self._told = True
+        log.warning("%s: %.2f GB more are needed and %.2f GB are free (%.2f GB are in use); what does not fit is "
+                    "swapped, which is slow, or refused. %s", self._name, size / 1e9, max(spare, 0) / 1e9,
+                    self._live / 1e9, _ADVICE)
+
     def _granted_segment(self, size: int, nbytes: int) -> tuple[int, Any]:
         """A segment of `nbytes` bytes, or of a half, a quarter, ... of that, but of `size`: what the device gives."""
         while True:
@@ -330,5 +380,5 @@ class Arena:
                 if nbytes == size:
                     raise ArenaError(
                         f"arena: the device has no {size} bytes left ({self._reserved()} are reserved, {self._live} in "
-                        f"use); use smaller batches or free tensors.") from error
+                        f"use). {_ADVICE}") from error
             nbytes = max(size, nbytes // 2 & -self.align)

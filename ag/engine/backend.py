@@ -238,6 +238,12 @@ class Backend(Device):
         """Go on in a forked child, which has none of the other threads."""
         self.arena.forked()
 
+    def release(self) -> dict[int, int]:
+        """Give back the segments of the arena in which nothing lies; return their bytes by number.  Waits."""
+        self.refuse_while_recording("frees memory")
+        self.constants.clear()
+        return self.arena.release()
+
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""
         self.synchronize()

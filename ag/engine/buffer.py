@@ -7,7 +7,7 @@ from functools import cached_property
 from math import prod
 from threading import RLock, get_ident
 from typing import Any, NoReturn, Protocol
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary, ref
 
 from ag.engine.arena import Arena, Block, Changes, after_fork, now
 from ag.engine.dtype import I32, U32, DType
@@ -302,6 +302,8 @@ def note_written(*buffers: Buffer) -> None:
             recording.wrote(block, changes.last)
 
 
+# Parameters, optimizers' states and programs, by id: who uses memory, for `ag.memory`.
+HOLDERS: WeakValueDictionary[int, object] = WeakValueDictionary()
 LATEST = Changes()  # of any block, so that most questions need no look at a single one
 
 

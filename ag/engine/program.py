@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import OFFSET_BITS, Block, after_fork, now
-from ag.engine.buffer import Buffer, CopyOnWrite, Device, Run, note_written, settle
+from ag.engine.buffer import HOLDERS, Buffer, CopyOnWrite, Device, Run, note_written, settle
 from ag.engine.dtype import DType
 from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
 from ag.engine.primitive import Array, Params, Primitive
@@ -67,6 +67,7 @@ class Program(ABC):
 
     def __init__(self, launches: list[Launch]) -> None:
         self._launches = launches
+        HOLDERS[id(self)] = self
 
     @property
     def launches(self) -> int:
@@ -76,7 +77,12 @@ class Program(ABC):
     @property
     def nbytes(self) -> int:
         """Arena bytes of all blocks that launches work on."""
-        return sum({b.block.address: b.block.nbytes for launch in self._launches for b in launch.buffers}.values())
+        return sum({b.block.address: b.block.nbytes for b in self.buffers}.values())
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All buffers that launches work on, some of them several times."""
+        return [b for launch in list(self._launches) for b in launch.buffers]
 
     @abstractmethod
     def run(self, given: Given = ()) -> None:

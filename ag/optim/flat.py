@@ -15,7 +15,7 @@ import numpy as np
 
 from ag.autograd.operands import lift
 from ag.autograd.tensor import Tensor
-from ag.engine.buffer import Buffer, Device
+from ag.engine.buffer import HOLDERS, Buffer, Device
 from ag.engine.dtype import BF16, F32, F64, I32, DType
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import narrow, reconcile
@@ -246,6 +246,7 @@ class DeviceState:
             self.numbers.append(group.backend.alloc(places.shape, I32))
             group.backend.upload(places, self.numbers[-1])
         self.zero, self.one = (lift(value, group.backend, group.dtype, "optimizer").buffer for value in (0.0, 1.0))
+        HOLDERS[id(self)] = self
 
     def _exact(self, size: int) -> Buffer:
         """Memory for numbers with all their digits, where the device has such."""

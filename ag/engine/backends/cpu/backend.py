@@ -75,6 +75,14 @@ def _memory(nbytes: int) -> Array:
     return raw[skip : skip + nbytes]
 
 
+_SYSTEM = Path("/proc/meminfo")  # of Linux
+
+
+def _spare() -> int:
+    """Return how many bytes the system can still give."""
+    return next(int(line.split()[1]) << 10 for line in _SYSTEM.read_text().splitlines() if "MemAvailable" in line)
+
+
 def _overwrite(target: Array, source: Array) -> None:
     """Copy an array over another; a small one without asking for threads."""
     if source.size < WIDE:
@@ -143,7 +151,8 @@ class NumpyBackend(Backend):
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         self.name = "cpu" if index == 0 else f"cpu:{index}"
         self.info = device_info(self.name)
-        self.arena = Arena(_memory, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
+        self.arena = Arena(_memory, align=_ALIGN, guard=guard, limit_bytes=limit_bytes, name=self.name,
+                           budget=_spare if _SYSTEM.is_file() else None)
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self._segment(address), address & OFFSET_MASK)

@@ -31,7 +31,9 @@ class NativeProgram(NumpyProgram):
         super().__init__(backend, launches)
         self.quick_copy = partial(backend.launch, copy)
         self._runs: list[Call] = []
-        self._memory = backend.memory()  # rows have addresses, and another thread may close the device meanwhile
+        # rows have addresses, and another thread may close the device meanwhile
+        self._memory = [backend.arena.segments[number][1]
+                        for number in {b.address >> OFFSET_BITS for x in launches for b in x.buffers}]
         rows = [(call, backend.words(x.primitive, x.buffers, x.params))
                 for x, call in zip(launches, self._calls, strict=True)]
         for in_c, group in groupby(rows, lambda row: row[1] is not None):
@@ -120,7 +122,7 @@ class NativeBackend(NumpyBackend):
         return plan.pack(*pointers) + plan.tail
 
     def _find_starts(self) -> None:
-        self.starts = [memory.ctypes.data - (number << OFFSET_BITS)
+        self.starts = [0 if memory is None else memory.ctypes.data - (number << OFFSET_BITS)
                        for number, (_, memory) in enumerate(self.arena.segments)]
 
     def _prepare(self, primitive: Primitive, key: tuple[object, ...], operands: tuple[Buffer, ...],

@@ -143,6 +143,7 @@ class VulkanBackend(TunedBackend):
             bound=bound,
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             budget=self._budget if heap and self._manager.memory_budget() else None,
+            name=self.name,
             guard=guard,
         )
         self._kept = KeptPipelines(self._manager)
@@ -282,6 +283,15 @@ class VulkanBackend(TunedBackend):
     def synchronize(self) -> None:
         with self.lock:
             self.recorder.wait()
+
+    def release(self) -> dict[int, int]:
+        with self.lock:
+            self.refuse_while_recording("frees memory")
+            self.recorder.forget()  # what died may be used by commands that still run
+            gone = super().release()
+            self._kernels.forget(gone)
+            self.transfers.forget(gone)
+            return gone
 
     def retime(self) -> None:
         with self.lock:

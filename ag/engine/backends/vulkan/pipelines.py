@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 
 import numpy as np
@@ -243,6 +243,18 @@ class Kernels:
             self._algorithms.setdefault(plan.compiled, {})[segments] = found
         return found
 
+    def forget(self, gone: Collection[int]) -> None:
+        """Let go of segments that were given back; a pipeline stays where another Algorithm has it."""
+        for number in gone:
+            self._addresses.pop(number, None)
+        for bound in self._algorithms.values():
+            for segments in [key for key in bound if not set(key).isdisjoint(gone)]:
+                del bound[segments]
+        kept = {self._key_of(plan, segments): algorithm for plan, bound in self._algorithms.items()
+                for segments, algorithm in bound.items()}
+        self._pipelines.clear()
+        self._pipelines.update(kept)
+
     def make(self, wanted: list[tuple[Plan, tuple[int, ...]]]) -> None:
         """Compile the missing pipelines for plans and addresses at once; of one refused, `algorithm` says why."""
         within = [(plan, tuple([address >> OFFSET_BITS for address in addresses])) for plan, addresses in wanted]
@@ -259,7 +271,10 @@ class Kernels:
                 self._algorithms.setdefault(plan.compiled, {})[segments] = algorithm
 
     def _key(self, plan: Plan, segments: tuple[int, ...]) -> Pipeline:
-        return plan.compiled, tuple([i for i, n in enumerate(segments) if self._segments[n][0] > self.covered])
+        return self._key_of(plan.compiled, segments)
+
+    def _key_of(self, compiled: Compiled, segments: tuple[int, ...]) -> Pipeline:
+        return compiled, tuple([i for i, n in enumerate(segments) if self._segments[n][0] > self.covered])
 
     def _tensors(self, segments: tuple[int, ...]) -> list[Tensor]:
         """Return the bound tensors: segments, or eight bytes with the address of one too large for a descriptor."""

@@ -429,6 +429,12 @@ class Recorder:
                 self._wait_for(batch)
                 return
 
+    def forget(self) -> None:
+        """Wait, and let go of what the commands have used."""
+        self.wait()
+        self._idle.clear()
+        self.beside.forget()
+
     @property
     def idle(self) -> bool:
         return len(self._batches) == 1 and not self._batches[0].commands

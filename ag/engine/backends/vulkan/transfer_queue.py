@@ -93,5 +93,10 @@ class TransferQueue:
         for chunk in self._writing(start, end):
             chunk.sequence.eval_await()
 
+    def forget(self) -> None:
+        """Let go of the segments of past uploads, which were waited for."""
+        for chunk in self._chunks:
+            chunk.sequence.clear()
+
     def _writing(self, start: int, end: int) -> list[_Chunk]:
         return [chunk for chunk in self._chunks if chunk.writes[0] < end and start < chunk.writes[1]]

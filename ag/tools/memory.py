@@ -1,0 +1,123 @@
+"""`ag.memory`: what lies on each device, by kind; `ag.free_memory` gives back what nothing uses."""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_right
+from typing import Any
+
+from ag.autograd.tensor import Tensor, grads_of
+from ag.engine.backend import Backend
+from ag.engine.buffer import HOLDERS, Buffer
+from ag.engine.device import backend_of, open_backends
+from ag.engine.program import Program
+from ag.optim.flat import DeviceState
+
+
+class MemoryTable(dict[str, dict[str, int]]):
+    """Bytes by device and column; ``str()`` is a table of them."""
+
+    def __str__(self) -> str:
+        rows = [["device", *next(iter(self.values()), ())],
+                *[[device, *map(_shown, row.values())] for device, row in self.items()]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(["  ".join(map(str.rjust, row, widths)) for row in rows])
+
+    __repr__ = __str__
+
+
+def memory(device: str | None = None, reset_peak: bool = False) -> MemoryTable:
+    """Return the bytes that are used on the devices, and by what.
+
+    Staging memory, kernels and what drivers need for themselves are not counted.
+    Reference: PyTorch ``torch.cuda.memory_allocated``, ``torch.cuda.memory_summary``.
+
+    Parameters
+    ----------
+    device : str, optional
+        Default: every device in use.
+    reset_peak : bool, optional
+        Whether the peak is measured anew from now on.
+
+    Returns
+    -------
+    dict of dict
+        By device, then: ``used`` now, ``reserved`` of the driver or system, ``peak`` of what was used, ``total`` that
+        the device has.  The rest adds up to ``used``: ``parameters``, their ``gradients``, state of ``optimizers``,
+        programs of ``captured`` steps, and ``other``, such as tensors, what is saved for `backward`, and replicas' rows.
+        What is of several kinds counts for the first.  `print` shows a table.
+
+    Examples
+    --------
+    >>> W = ag.ag_param([[1.0] * 1024], device="cpu:2")
+    >>> ag.memory("cpu:2")["cpu:2"]["parameters"]
+    4096
+    """
+    held, found = _held(), MemoryTable()
+    for backend in open_backends() if device is None else [backend_of(device)]:
+        found[backend.name] = _row(backend, held)
+        if reset_peak:
+            backend.arena.begin_peak()
+    return found
+
+
+def free_memory(device: str | None = None) -> int:
+    """Give memory that nothing uses back to the drivers and the system; return how many bytes.
+
+    A tensor that dies leaves its memory to the next ones.  It is given back in segments of some megabytes, in which
+    nothing may lie.  Waits for the devices.  On a CPU device, numpy arrays that look into a segment keep it.
+    Reference: PyTorch ``torch.cuda.empty_cache``.
+
+    Parameters
+    ----------
+    device : str, optional
+        Default: every device in use.
+
+    Raises
+    ------
+    CaptureError
+        Inside a captured step.
+
+    Examples
+    --------
+    >>> ag.free_memory() >= 0
+    True
+    """
+    gc.collect()
+    backends = open_backends() if device is None else [backend_of(device)]
+    freed = sum([sum(backend.release().values()) for backend in backends])
+    alive = {id(there) for backend in open_backends() for nbytes, there in backend.arena.segments if nbytes}
+    for backend in open_backends():
+        backend.arena.unreach(alive)
+    return freed
+
+
+def _shown(nbytes: int) -> str:
+    unit, size = next(((unit, size) for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+                       if nbytes >= size), ("B", 1))
+    return f"{nbytes / size:.{0 if size == 1 else 1}f} {unit}"
+
+
+def _held() -> dict[str, list[Buffer]]:
+    """Return the buffers that objects of the process hold, by kind."""
+    alive: list[Any] = [x for reference in HOLDERS.valuerefs() if (x := reference()) is not None]
+    parameters = [x for x in alive if isinstance(x, Tensor)]
+    states = [x for x in alive if isinstance(x, DeviceState)]
+    return {"parameters": [x.buffer for x in parameters],
+            "gradients": [x.buffer for x in grads_of(parameters) if x is not None] + [x.grads for x in states],
+            "optimizers": [b for x in states for b in (*x.flats, *x.numbers)],
+            "captured": [b for x in alive if isinstance(x, Program) for b in x.buffers]}
+
+
+def _row(backend: Backend, held: dict[str, list[Buffer]]) -> dict[str, int]:
+    """Count every block of a device once."""
+    blocks = backend.arena.lent()
+    starts, counted, kinds = [address for address, _ in blocks], set[int](), dict[str, int]()
+    for kind, buffers in held.items():
+        places = {at for b in buffers if b.backend is backend and (at := bisect_right(starts, b.address) - 1) >= 0
+                  and b.address < sum(blocks[at])} - counted
+        kinds[kind] = sum([blocks[at][1] for at in places])
+        counted |= places
+    stats, used = backend.arena.stats(), sum([nbytes for _, nbytes in blocks])
+    return {"used": used, "reserved": stats.reserved, "peak": max(stats.peak, used),
+            "total": backend.info.memory_bytes, **kinds, "other": used - sum(kinds.values())}
