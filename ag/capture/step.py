@@ -131,7 +131,7 @@ class CapturedStep(Generic[P, R]):
         if (here := current()) is not None and here.exports:
             raise ExportError("export_onnx: the model calls a captured step, which is run otherwise than op by op; "
                               "export the function without ag_capture.")
-        if here is not None and here.watches:
+        if here is not None and here.beside() is not None:
             return self._step(*args)
         if here is not None and (recording := recording_here()) is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "

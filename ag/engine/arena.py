@@ -179,12 +179,13 @@ class Arena:
         most = self._max_block_bytes if self._limit_bytes is None else min(self._max_block_bytes, self._limit_bytes)
         return (most - 2 * self.guard) & -self.align
 
-    def stats(self) -> ArenaStats:
-        """The current fill; freed blocks are coalesced first."""
+    def stats(self, restart: bool = False) -> ArenaStats:
+        """The current fill; freed blocks are coalesced first, and the peak may restart."""
         with self._lock:
             self.coalesce()
             self._live = sum([size for _, size in list(self._loans.values())])
-            return ArenaStats(sum([n > 0 for n, _ in self.segments]), self._reserved(), self._live, self._peak,
+            peak, self._peak = self._peak, self._live if restart else self._peak
+            return ArenaStats(sum([n > 0 for n, _ in self.segments]), self._reserved(), self._live, peak,
                               self._free[-1][0] if self._free else 0)
 
     def reach(self, memory: object) -> int:
@@ -201,11 +202,6 @@ class Arena:
             self._take_back()
             return sorted(list(self._loans.values()))
 
-    def begin_peak(self) -> None:
-        """Measure the peak from now on."""
-        with self._lock:
-            self._peak = self.stats().live
-
     def release(self) -> dict[int, int]:
         """Give segments back in which no block lies; return their bytes by number, which no other segment gets."""
         with self._lock:
@@ -214,16 +210,13 @@ class Arena:
                 self._making = mine = object()
                 self._bins = _NOWHERE  # before the loans are read, as in `_make_anew`
                 used = {address >> OFFSET_BITS for address, _ in list(self._loans.values())}
-                gone = {number: nbytes for number, (nbytes, _) in enumerate(self.segments)
-                        if nbytes and number not in used}
+                gone = {number: n for number, (n, _) in enumerate(self.segments) if n and number not in used}
                 kept = [(0, None) if number in gone else segment for number, segment in enumerate(self.segments)]
                 # Python runs no signal handler between these two lines.
                 if self._making is mine:
-                    self.segments[:] = kept
-                    break
-            self._next_bytes = self._first_bytes
-            self._make_anew()
-            return gone
+                    self.segments[:], self._next_bytes = kept, self._first_bytes
+                    self._make_anew()
+                    return gone
 
     def unreach(self, segments: Collection[int]) -> None:
         """Let go of what was reached of other arenas, except segments with these ids."""
@@ -348,7 +341,11 @@ class Arena:
         if self._budget is not None:
             spare = self._budget()
             if size > spare and not self._told:
-                self._tell(size, spare)
+                from ag.log import log  # which takes time to load
+
+                self._told = True
+                log.warning("%s: %.2f GB more are needed and %.2f GB are free; what does not fit is swapped, which is "
+                            "slow, or refused. %s", self._name, size / 1e9, spare / 1e9, _ADVICE)
             spare = max(spare & -self.align, self._first_bytes)  # no segment per block where nothing is left
             wanted = max(size, min(wanted, spare))
         nbytes, memory = self._granted_segment(size, wanted)
@@ -362,14 +359,6 @@ class Arena:
             self._next_bytes = min(2 * self._next_bytes, self._most_bytes)
         self.segments.append((nbytes, memory))
         self._make_anew()
-
-    def _tell(self, size: int, spare: int) -> None:
-        from ag.log import log  # which takes time to load
-
-        self._told = True
-        log.warning("%s: %.2f GB more are needed and %.2f GB are free (%.2f GB are in use); what does not fit is "
-                    "swapped, which is slow, or refused. %s", self._name, size / 1e9, max(spare, 0) / 1e9,
-                    self._live / 1e9, _ADVICE)
 
     def _granted_segment(self, size: int, nbytes: int) -> tuple[int, Any]:
         """A segment of `nbytes` bytes, or of a half, a quarter, ... of that, but of `size`: what the device gives."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -38,13 +37,8 @@ class Interpreter:
         """Tell whether ops are written down for another program."""
         return self.outer is not None and self.outer.exports
 
-    @property
-    def watches(self) -> bool:
-        """Tell whether the values of all ops are read, so that captured steps run op by op."""
-        return self.outer is not None and self.outer.watches
-
     def beside(self) -> Interpreter | None:
-        """Return the interpreter for another thread that works for this one; None: it has none."""
+        """Return the twin for a thread that works for this one; None where not every op is to be heard of."""
         return None if self.outer is None else self.outer.beside()
 
     @property
@@ -135,12 +129,15 @@ current, recording_here, enter, leave = in_python() if _code is None else (
 
 
 def along(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call for another thread, with the interpreter that this one has for it."""
+    """Return a call for another thread, with the twin of this one's interpreter."""
     here = current()
     beside = None if here is None else here.beside()
 
+    if beside is None:
+        return call
+
     def made(*args: object) -> Any:
-        with beside or nullcontext():
+        with beside:
             return call(*args)
 
-    return call if beside is None else made
+    return made

@@ -15,11 +15,11 @@ from ag.optim.flat import DeviceState
 
 
 class MemoryTable(dict[str, dict[str, int]]):
-    """Bytes by device and column; ``str()`` is a table of them."""
+    """Bytes by device and column; ``str()`` is a table in MiB."""
 
     def __str__(self) -> str:
-        rows = [["device", *next(iter(self.values()), ())],
-                *[[device, *map(_shown, row.values())] for device, row in self.items()]]
+        rows = [["MiB", *next(iter(self.values()), ())],
+                *[[device, *[f"{n / 2**20:,.1f}" for n in row.values()]] for device, row in self.items()]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(["  ".join(map(str.rjust, row, widths)) for row in rows])
 
@@ -53,12 +53,9 @@ def memory(device: str | None = None, reset_peak: bool = False) -> MemoryTable:
     >>> ag.memory("cpu:2")["cpu:2"]["parameters"]
     4096
     """
-    held, found = _held(), MemoryTable()
-    for backend in open_backends() if device is None else [backend_of(device)]:
-        found[backend.name] = _row(backend, held)
-        if reset_peak:
-            backend.arena.begin_peak()
-    return found
+    backends = open_backends() if device is None else [backend_of(device)]
+    held = _held()
+    return MemoryTable({backend.name: _row(backend, held, reset_peak) for backend in backends})
 
 
 def free_memory(device: str | None = None) -> int:
@@ -92,12 +89,6 @@ def free_memory(device: str | None = None) -> int:
     return freed
 
 
-def _shown(nbytes: int) -> str:
-    unit, size = next(((unit, size) for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-                       if nbytes >= size), ("B", 1))
-    return f"{nbytes / size:.{0 if size == 1 else 1}f} {unit}"
-
-
 def _held() -> dict[str, list[Buffer]]:
     """Return the buffers that objects of the process hold, by kind."""
     alive: list[Any] = [x for reference in HOLDERS.valuerefs() if (x := reference()) is not None]
@@ -109,7 +100,7 @@ def _held() -> dict[str, list[Buffer]]:
             "captured": [b for x in alive if isinstance(x, Program) for b in x.buffers]}
 
 
-def _row(backend: Backend, held: dict[str, list[Buffer]]) -> dict[str, int]:
+def _row(backend: Backend, held: dict[str, list[Buffer]], reset_peak: bool) -> dict[str, int]:
     """Count every block of a device once."""
     blocks = backend.arena.lent()
     starts, counted, kinds = [address for address, _ in blocks], set[int](), dict[str, int]()
@@ -118,6 +109,6 @@ def _row(backend: Backend, held: dict[str, list[Buffer]]) -> dict[str, int]:
                   and b.address < sum(blocks[at])} - counted
         kinds[kind] = sum([blocks[at][1] for at in places])
         counted |= places
-    stats, used = backend.arena.stats(), sum([nbytes for _, nbytes in blocks])
+    stats, used = backend.arena.stats(reset_peak), sum([nbytes for _, nbytes in blocks])
     return {"used": used, "reserved": stats.reserved, "peak": max(stats.peak, used),
             "total": backend.info.memory_bytes, **kinds, "other": used - sum(kinds.values())}

@@ -44,7 +44,7 @@ def test_infinities(device: str) -> None:
     x = ag.ag_tensor([[-np.inf, 1.0]])
     with ag.detect_anomaly():  # one that was given may stay, as in a mask
         assert (x + 1.0).numpy()[0, 0] == -np.inf
-    assert "ag_sub: its result" in (found := refused(lambda: x - x)) and "infinities are in a tensor" in found
+    assert "ag_sub: its result" in (found := refused(lambda: x - x)) and "made of a tensor of shape (1, 2)" in found
 
 
 @pytest.mark.parametrize("where", ["data", "parameter"])
@@ -57,7 +57,7 @@ def test_a_nan_that_no_op_has_made(device: str, where: str) -> None:
 
     message, what = refused(call), "a tensor" if where == "data" else "parameter 'W'"
     assert message.startswith(f"ag_mul: {what} of shape (1, 1) is NaN")
-    assert "no op has made it" in message
+    assert "which no op has made" in message
 
 
 def test_the_backward_pass(device: str) -> None:
@@ -88,7 +88,7 @@ def test_a_sum_of_gradients_that_overflows() -> None:
 
 def test_gradients_are_the_same(device: str) -> None:
     x = ag.ag_tensor(np.arange(6.0).reshape(2, 3) + 1)
-    with ag.detect_anomaly(), ag.detect_anomaly():  # the second does nothing
+    with ag.detect_anomaly(), ag.detect_anomaly():
         (watched,) = trained(x, ag.ag_log).values()
     (plain,) = trained(x, ag.ag_log).values()
     np.testing.assert_array_equal(watched.numpy(), plain.numpy())

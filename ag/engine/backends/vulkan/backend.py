@@ -290,7 +290,7 @@ class VulkanBackend(TunedBackend):
             self.recorder.forget()  # what died may be used by commands that still run
             gone = super().release()
             self._kernels.forget(gone)
-            self.transfers.forget(gone)
+            self.transfers.forget()
             return gone
 
     def retime(self) -> None:

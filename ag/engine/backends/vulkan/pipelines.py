@@ -225,7 +225,7 @@ class Kernels:
         bound = self._algorithms.get(plan.compiled)
         found = bound.get(segments) if bound is not None else None
         if found is None:
-            key, manager = self._key(plan, segments), self._manager
+            key, manager = self._key(plan.compiled, segments), self._manager
             made = self._pipelines.get(key)
             try:
                 if made is None:
@@ -247,18 +247,18 @@ class Kernels:
         """Let go of segments that were given back; a pipeline stays where another Algorithm has it."""
         for number in gone:
             self._addresses.pop(number, None)
-        for bound in self._algorithms.values():
-            for segments in [key for key in bound if not set(key).isdisjoint(gone)]:
-                del bound[segments]
-        kept = {self._key_of(plan, segments): algorithm for plan, bound in self._algorithms.items()
-                for segments, algorithm in bound.items()}
         self._pipelines.clear()
-        self._pipelines.update(kept)
+        for compiled, bound in self._algorithms.items():
+            for segments, algorithm in list(bound.items()):
+                if set(segments).isdisjoint(gone):
+                    self._pipelines[self._key(compiled, segments)] = algorithm
+                else:
+                    del bound[segments]
 
     def make(self, wanted: list[tuple[Plan, tuple[int, ...]]]) -> None:
         """Compile the missing pipelines for plans and addresses at once; of one refused, `algorithm` says why."""
         within = [(plan, tuple([address >> OFFSET_BITS for address in addresses])) for plan, addresses in wanted]
-        keys = [(self._key(plan, segments), plan, segments) for plan, segments in within if plan.grid[0]]
+        keys = [(self._key(plan.compiled, segments), plan, segments) for plan, segments in within if plan.grid[0]]
         missing = {key: (plan, segments) for key, plan, segments in keys if key not in self._pipelines}
         asked, faults = [self._asked(plan, segments) for plan, segments in missing.values()], self._manager.faults
         try:
@@ -270,10 +270,7 @@ class Kernels:
                 self._pipelines[key] = algorithm
                 self._algorithms.setdefault(plan.compiled, {})[segments] = algorithm
 
-    def _key(self, plan: Plan, segments: tuple[int, ...]) -> Pipeline:
-        return self._key_of(plan.compiled, segments)
-
-    def _key_of(self, compiled: Compiled, segments: tuple[int, ...]) -> Pipeline:
+    def _key(self, compiled: Compiled, segments: tuple[int, ...]) -> Pipeline:
         return compiled, tuple([i for i, n in enumerate(segments) if self._segments[n][0] > self.covered])
 
     def _tensors(self, segments: tuple[int, ...]) -> list[Tensor]:
@@ -297,7 +294,7 @@ class Kernels:
 
     def _asked(self, plan: Plan, segments: tuple[int, ...]) -> Asked:
         self._refuse_what_does_not_fit(plan)
-        _, far = self._key(plan, segments)
+        _, far = self._key(plan.compiled, segments)
         spirv = self._spirv.get((plan.file, far))
         if spirv is None:
             spirv, entry = spirv_of(plan.file), manifest()["kernels"][plan.file.partition(".")[0]]

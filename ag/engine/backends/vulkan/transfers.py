@@ -8,7 +8,7 @@ one assignment takes a chunk's room, and a landing place notes its piece, which 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -179,10 +179,9 @@ class Transfers:
                                    [(begin, begin + nbytes)], [piece.landing.place], host=True))
         self._recorder.submit()
 
-    def forget(self, gone: Collection[int]) -> None:
-        """Let go of segments that were given back."""
-        for number in gone:
-            self._seen.pop(number, None)
+    def forget(self) -> None:
+        """Let go of all segments; those that are there are seen anew."""
+        self._seen.clear()
 
     def place(self, like: Array) -> Place | None:
         """Allocate staging memory for an array; None if there is no room."""
