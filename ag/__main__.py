@@ -16,10 +16,9 @@ from pathlib import Path
 
 from ag import __version__
 from ag.engine.device import backend_of
-from ag.engine.registry import list_devices, missing_devices, preferred_devices
-from ag.errors import DeviceError
+from ag.engine.registry import list_devices, missing_devices
 from ag.log import log
-from ag.tools.device_table import LEGEND, UnwritableError, device_table, show
+from ag.tools.device_table import LEGEND, UnwritableError, chosen, device_table, show
 from ag.tools.doctor import examine
 from ag.tools.probe import fault_of
 from ag.tools.selftest import Outcome, selftest
@@ -39,13 +38,17 @@ def without_log() -> Iterator[None]:
 def devices(options: argparse.Namespace) -> int:
     """Print the table of devices; return 1 if one does not work."""
     infos, cards = list_devices(), list_devices(accelerators_only=True)
+    if options.json:
+        listed = [{**info._asdict(), "fault": fault_of(info.name)} for info in infos]
+        show(json.dumps({"devices": listed, "missing": missing_devices(), "chosen": chosen()}, indent=1))
+        return 1 if any(each["fault"] for each in listed) else 0
     show(f"{device_table(infos)}\n\n{LEGEND}")
     if not cards:
         show("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
-    try:
-        show(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
-    except DeviceError as error:  # of the environment variable that chooses
-        show(f"\n{error}")
+    used = chosen()
+    show("\n" + str(used.get("error") or f"Used where no device is named: {used['default']}."))
+    if used.get("dp_train", []) not in ([], [used.get("default")]):
+        show(f"dp_train uses {', '.join(used['dp_train'])}.")
     faults = {info.name: fault_of(info.name) for info in infos}
     complaints = [f"{name} does not work: {fault}" for name, fault in faults.items() if fault]
     working = [info.name for info in infos if info not in cards and not faults[info.name]]
@@ -131,7 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
                                      "training on all devices of a machine together.")
     parser.add_argument("--version", action="version", version=f"ag {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    commands.add_parser("devices", help="list the devices, check each, say what is missing")
+    listed = commands.add_parser("devices", help="list the devices, check each, say what is missing")
+    listed.add_argument("--json", action="store_true", help="for programs")
     examined = commands.add_parser("doctor", help="examine devices, their precision and the transport between them")
     tested = commands.add_parser("selftest", help="compare what each device computes with numpy, in half a minute")
     tested.add_argument("--device", action="append", metavar="NAME", help="only this one; may be repeated")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -32,12 +34,28 @@ def test_devices_lists_and_tries_all(capsys: pytest.CaptureFixture[str]) -> None
     assert lines[-1] == "Every device computed a test product correctly."
 
 
-def test_a_choice_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AG_VULKAN_DEVICES", "Voodoo")
-    assert main(["devices"]) == 0
-    assert "AG_VULKAN_DEVICES: vulkan:Voodoo: no device" in capsys.readouterr().out or not ag.ag_vulkan_devices()
+@pytest.mark.vulkan
+def test_a_choice_that_is_not_there_is_named(lavapipe: str) -> None:
+    text = devices_in_a_process("", AG_VULKAN_DEVICES="Voodoo")
+    assert "\nAG_VULKAN_DEVICES: vulkan:Voodoo: no device" in text
+
+
+@pytest.mark.vulkan
+def test_what_is_used_is_what_is_said(lavapipe: str, swiftshader: str) -> None:
+    """Software drivers stand for two cards."""
+    text = devices_in_a_process("", AG_SOFTWARE="1")
+    assert "\nUsed where no device is named: vulkan:0.\ndp_train uses vulkan:0, vulkan:1.\n" in text
+    done = subprocess.run([sys.executable, "-m", "ag", "devices"], capture_output=True, text=True, check=True,
+                          env={**os.environ, "AG_SOFTWARE": "1", "AG_DEVICE": "cpu:1"})
+    assert "\nUsed where no device is named: cpu:1.\n" in done.stdout and "dp_train" not in done.stdout
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["devices"]] == ["cpu", *(info.name for info in ag.ag_vulkan_devices())]
+    assert found["chosen"] == {"default": "cpu", "dp_train": ["cpu"]}
+    assert all(each["fault"] == "" for each in found["devices"])
 
 
 def test_a_device_that_computes_nonsense_is_named(

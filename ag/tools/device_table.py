@@ -1,15 +1,19 @@
 """The devices of this machine as a table, and ggmlR's functions about Vulkan devices.
 
-Reads what the registry knows of devices, and opens none.  Names the Vulkan backend, because ggmlR's functions do.
+Reads what the registry knows of devices; only `chosen` opens some.  Names the Vulkan backend, because ggmlR's functions
+do.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.device import ag_default_device, default_devices
 from ag.engine.registry import devices_of, say_once, unusable_devices
+from ag.errors import DeviceError
 
 
 def ag_vulkan_devices() -> list[DeviceInfo]:
@@ -93,6 +97,14 @@ def device_table(devices: Sequence[DeviceInfo]) -> str:
                      " ".join(features) or "-"))
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+
+
+def chosen() -> dict[str, Any]:
+    """Return what is used where no device is named, by whom, or the error of an environment variable."""
+    try:
+        return {"default": ag_default_device(), "dp_train": default_devices()}
+    except DeviceError as error:
+        return {"error": str(error)}
 
 
 class UnwritableError(OSError):
