@@ -101,6 +101,39 @@ def test_an_export_in_a_captured_step_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("around", [None, *AROUND])
+def test_an_anomaly_around_and_in_a_checkpoint(device: str, around: str | None) -> None:
+    """The same losses, and captured steps run op by op."""
+    net = Net()
+    expected = losses(net, net.step)
+    with ag.detect_anomaly():
+        net = Net(None if around is None else AROUND[around])
+        step = ag.ag_capture(net.step)
+        assert losses(net, step) == expected and step.program is None
+
+    def watched(model: Any, x: ag.Tensor) -> ag.Tensor:
+        with ag.detect_anomaly():
+            return ag.ag_checkpoint(model, x) if around is None else AROUND[around](model, x)
+
+    net = Net(watched)
+    assert losses(net, net.step) == expected
+    assert current() is None
+
+
+def test_an_anomaly_in_and_around_an_export(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    net = Net()
+
+    def watched(x: ag.Tensor) -> ag.Tensor:
+        with ag.detect_anomaly():
+            return net.model(x)
+
+    exported(watched, tmp_path)
+    with ag.detect_anomaly():
+        exported(net.model, tmp_path)
+    assert current() is None
+
+
+@pytest.mark.parametrize("around", [None, *AROUND])
 def test_a_profile_around_a_recording_and_around_a_replay(device: str, around: str | None) -> None:
     with ag.ag_device(device):
         net = Net(None if around is None else AROUND[around])
