@@ -48,8 +48,10 @@ def test_a_count_of_modules_is_loaded() -> None:
     assert len(theirs) <= 24, sorted(theirs)
 
 
-def test_a_training_loads_no_driver_and_no_package_but_numpy() -> None:
+def test_a_training_on_the_cpu_loads_no_driver_and_no_package_but_numpy() -> None:
+    """Where no device is named, the first tensor loads the drivers, to look for cards."""
     loaded = run("import ag, sys\n"
+                 "ag.ag_device('cpu')\n"
                  "model = ag.nn.Linear(2, 1)\n"
                  "optimizer = ag.optim.Adam(model.parameters())\n"
                  "with ag.with_grad_tape():\n"

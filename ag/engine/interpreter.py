@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -130,14 +131,10 @@ current, recording_here, enter, leave = in_python() if _code is None else (
 
 def along(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a call for another thread, with the twin of this one's interpreter."""
-    here = current()
-    beside = None if here is None else here.beside()
+    twin = None if (here := current()) is None else here.beside()
+    return call if twin is None else partial(_inside, twin, call)
 
-    if beside is None:
-        return call
 
-    def made(*args: object) -> Any:
-        with beside:
-            return call(*args)
-
-    return made
+def _inside(interpreter: Interpreter, call: Callable[..., Any], *args: object) -> Any:
+    with interpreter:
+        return call(*args)

@@ -59,7 +59,7 @@ def memory(device: str | None = None, reset_peak: bool = False) -> MemoryTable:
 
 
 def free_memory(device: str | None = None) -> int:
-    """Give memory that nothing uses back to the drivers and the system; return how many bytes.
+    """Give memory that nothing uses back to the drivers and the system.
 
     A tensor that dies leaves its memory to the next ones.  It is given back in segments of some megabytes, in which
     nothing may lie.  Waits for the devices.  On a CPU device, numpy arrays that look into a segment keep it.
@@ -69,6 +69,11 @@ def free_memory(device: str | None = None) -> int:
     ----------
     device : str, optional
         Default: every device in use.
+
+    Returns
+    -------
+    int
+        How many bytes.
 
     Raises
     ------

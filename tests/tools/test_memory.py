@@ -190,6 +190,20 @@ def test_too_little_memory_is_told_before_the_step(caplog: pytest.LogCaptureFixt
     assert len(small) + len(big) == 6
 
 
+def test_a_captured_step_is_told_of_before_it_runs(caplog: pytest.LogCaptureFixture,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, ran = backend_of("cpu:9").arena, list[int]()
+    with ag.ag_device("cpu:9"):
+        W = ag.ag_param(np.ones((1 << 10, 4)))
+        x = ag.ag_tensor(np.ones((4, 1 << 12)))
+    monkeypatch.setattr(arena, "_budget", lambda: 1 << 20)
+    run = type(backend_of("cpu:9")).run
+    monkeypatch.setattr(type(backend_of("cpu:9")), "run", lambda self, *a: (ran.append(len(caplog.records)), run(self, *a))[1])
+    ag.ag_capture(lambda x: ag.ag_sum(ag.ag_softmax(ag.ag_matmul(W, x))))(x)  # of 16 MiB
+    (record,) = caplog.records
+    assert "cpu:9: 0.02 GB more are needed" in record.getMessage() and ran and 0 not in ran
+
+
 def test_an_allocation_that_fails_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_of("cpu:8").arena, "_limit_bytes", 1 << 10)
     with pytest.raises(ag.ArenaError, match=r"ag_checkpoint.*ag\.memory\(\) tells"):

@@ -248,7 +248,7 @@ class Kernels:
         for number in gone:
             self._addresses.pop(number, None)
         self._pipelines.clear()
-        for compiled, bound in self._algorithms.items():
+        for compiled, bound in list(self._algorithms.items()):  # another thread may add to them
             for segments, algorithm in list(bound.items()):
                 if set(segments).isdisjoint(gone):
                     self._pipelines[self._key(compiled, segments)] = algorithm
