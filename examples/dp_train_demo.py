@@ -88,6 +88,7 @@ def main() -> int:
     cards = [info for info in found if info.kind != "cpu"] or found  # without one, software drivers stand for cards
     available = names.split(",") if names else [info.name for info in cards] or ["cpu"]
 
+    before = ag.ag_default_device()
     rng = np.random.default_rng(7)
     data = make_data(rng)
     print(f"devices: {', '.join(available)}; {SAMPLES} samples, x of shape ({D_IN}, 1), y of shape ({D_OUT}, 1)\n")
@@ -121,7 +122,7 @@ def main() -> int:
     check(all(hasattr(last, name) for name in ("params", "loss_history", "model")),
           "the result has params, loss_history and model")
     check(ends[2] <= 1.5 * ends[1], "2 replicas train at least about as well as 1")
-    check(ag.ag_default_device() == "cpu", "the default device is what it was before")
+    check(ag.ag_default_device() == before, "the default device is what it was before")
     check(bool(np.isfinite(prediction).all()), "the predictions are finite")
 
     for count, most in distinct.items():

@@ -7,6 +7,7 @@ import numpy as np
 
 import ag
 
+ag.ag_device("cpu")  # models are made here, and are moved to the devices that are named
 rng = np.random.default_rng(0)
 X = rng.standard_normal((8, 200)).astype(np.float32)  # 200 samples, one per column
 Y = np.tanh(rng.standard_normal((4, 8)).astype(np.float32) @ X)

@@ -41,7 +41,7 @@ class Xor:
 
 def right(model: Xor) -> int:
     """How many of the four samples the model classifies correctly."""
-    return int(np.sum(model.forward(ag.ag_tensor(X)).numpy().argmax(0) == Y))
+    return int(np.sum(model.forward(X).numpy().argmax(0) == Y))
 
 
 print("1. Are the gradients right? Finite differences in float64 tell.")

@@ -70,8 +70,8 @@ class Anomaly(Interpreter):
         given = {called(x): wrong for x in inputs if (wrong := _not_finite(x.buffer))} if what else {}
         for operand, wrong in given.items():
             if "NaN" in wrong:
-                raise FloatingPointError(f"{name}: {operand} is {wrong}, which no op has made.{place} Look at the data, "
-                                         f"the parameters and the step before.")
+                raise FloatingPointError(f"{name}: {operand} is {wrong}, which no op has made.{place} Look at the "
+                                         f"data, the parameters and the step before.")
         if what and ("NaN" in what or not given):
             raise FloatingPointError(f"{name}: its result of shape {out.shape} is {what}, made of "
                                      f"{' and '.join(given) or 'finite operands'}.{place}")

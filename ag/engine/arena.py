@@ -200,7 +200,7 @@ class Arena:
         """Return address and size, with guards, of every block, in order."""
         with self._lock:
             self._take_back()
-            return sorted(list(self._loans.values()))
+            return sorted(self._loans.values())
 
     def release(self) -> dict[int, int]:
         """Give segments back in which no block lies; return their bytes by number, which no other segment gets."""

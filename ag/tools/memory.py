@@ -44,8 +44,8 @@ def memory(device: str | None = None, reset_peak: bool = False) -> MemoryTable:
     dict of dict
         By device, then: ``used`` now, ``reserved`` of the driver or system, ``peak`` of what was used, ``total`` that
         the device has.  The rest adds up to ``used``: ``parameters``, their ``gradients``, state of ``optimizers``,
-        programs of ``captured`` steps, and ``other``, such as tensors, what is saved for `backward`, and replicas' rows.
-        What is of several kinds counts for the first.  `print` shows a table.
+        programs of ``captured`` steps, and ``other``, such as tensors and what is saved for `backward`.  What is of
+        several kinds counts for the first.  `print` shows a table.
 
     Examples
     --------
