@@ -495,7 +495,7 @@ mutant("kernel", "by address: which operands", "ag/engine/backends/vulkan/pipeli
        "self._segments[n][0] > self.covered]", "self._segments[n][0] > 4 * self.covered]",
        "engine/backends/test_spirv.py::test_each_set_of_operands_by_address_has_a_pipeline")
 mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine/backends/vulkan/pipelines.py",
-       "return plan.compiled, tuple(", "return plan.compiled, ()  # (",
+       "return compiled, tuple(", "return compiled, ()  # (",
        "engine/backends/test_spirv.py::test_each_set_of_operands_by_address_has_a_pipeline")
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",
@@ -647,7 +647,7 @@ mutant("trainer", "Ctrl-C leaves calls behind", "ag/parallel/comm/device_threads
        "if thread.now is not None], end)", "if False], end)",
        f"{DEVICE_THREADS}::test_an_interrupt_waits_for_the_calls")
 mutant("trainer", "a step has the errors of the one before", "ag/parallel/comm/device_threads.py",
-       "copy_context(), tasks[0], []", "copy_context(), tasks[0], self.failed",
+       "copy_context().run), tasks[0], []", "copy_context().run), tasks[0], self.failed",
        f"{DEVICE_THREADS}::test_an_error_of_one_step_is_not_that_of_the_next")
 mutant("trainer", "a replay that compiled code refuses is made", "ag/capture/step.py",
        "(result := quick(given)) is not NotImplemented:", "(result := quick(given)) is not self:",

@@ -49,7 +49,7 @@ def test_a_count_of_modules_is_loaded() -> None:
 
 
 def test_a_training_on_the_cpu_loads_no_driver_and_no_package_but_numpy() -> None:
-    """Where no device is named, the first tensor loads the drivers, to look for cards."""
+    """Elsewhere the first tensor loads the drivers and looks for cards."""
     loaded = run("import ag, sys\n"
                  "ag.ag_device('cpu')\n"
                  "model = ag.nn.Linear(2, 1)\n"
