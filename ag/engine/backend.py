@@ -228,8 +228,8 @@ class Backend(Device):
 
         for name in ("check_open", "alloc", "launch", "upload", "download", "look", "assign", "program"):
             setattr(self, name, refuse)
-        for name in ("submit", "synchronize", "retime", "meter"):  # nothing is left to wait for
-            setattr(self, name, lambda *args: None)
+        for name in ("submit", "synchronize", "retime", "meter", "release"):  # nothing is left to wait for
+            setattr(self, name, lambda *args: {})
         self.constants.clear()
         self.generators.clear()
         self.arena.close(refuse)
