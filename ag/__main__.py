@@ -47,8 +47,8 @@ def devices(options: argparse.Namespace) -> int:
         show("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
     used = chosen()
     show("\n" + str(used.get("error") or f"Used where no device is named: {used['default']}."))
-    if used.get("dp_train", []) not in ([], [used.get("default")]):
-        show(f"dp_train uses {', '.join(used['dp_train'])}.")
+    if (names := used.get("dp_train", [])) not in ([], [used.get("default")]):
+        show(f"dp_train uses {', '.join(names)}.")
     faults = {info.name: fault_of(info.name) for info in infos}
     complaints = [f"{name} does not work: {fault}" for name, fault in faults.items() if fault]
     working = [info.name for info in infos if info not in cards and not faults[info.name]]

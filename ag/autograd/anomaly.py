@@ -5,11 +5,10 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -79,10 +78,10 @@ class Anomaly(Interpreter):
             out.node.vjp = partial(_pulled, out.node.vjp, name, inputs, place)
 
 
-def _pulled(rule: Any, name: str, inputs: Sequence[Tensor], place: str, run: Run, g: Buffer, *rest: Any
-            ) -> tuple[Cotangent | None, ...]:
+def _pulled(rule: Callable[..., tuple[Cotangent | None, ...]], name: str, inputs: Sequence[Tensor], place: str,
+            run: Run, g: Buffer, *rest: object) -> tuple[Cotangent | None, ...]:
     """Call a gradient rule, and read what it is given and returns."""
-    cotangents: tuple[Cotangent | None, ...] = rule(run, g, *rest)
+    cotangents = rule(run, g, *rest)
     if what := _not_finite(g):
         if SCALES:
             return cotangents

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ag.native import code as _code
 
+R = TypeVar("R")
 Above: TypeAlias = Any  # a type of a module that imports this one: tensors, buffers, devices, launches
 
 
@@ -129,12 +130,12 @@ current, recording_here, enter, leave = in_python() if _code is None else (
     _code.current, _code.recording_here, _code.enter, _code.leave)
 
 
-def along(call: Callable[..., Any]) -> Callable[..., Any]:
+def along(call: Callable[..., R]) -> Callable[..., R]:
     """Return a call for another thread, with the twin of this one's interpreter."""
     twin = None if (here := current()) is None else here.beside()
     return call if twin is None else partial(_inside, twin, call)
 
 
-def _inside(interpreter: Interpreter, call: Callable[..., Any], *args: object) -> Any:
+def _inside(interpreter: Interpreter, call: Callable[..., R], *args: object) -> R:
     with interpreter:
         return call(*args)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import ag_default_device, default_devices
@@ -99,7 +98,7 @@ def device_table(devices: Sequence[DeviceInfo]) -> str:
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
 
-def chosen() -> dict[str, Any]:
+def chosen() -> dict[str, str | list[str]]:
     """Return what is used where no device is named, by whom, or the error of an environment variable."""
     try:
         return {"default": ag_default_device(), "dp_train": default_devices()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
-from typing import Any
 
 from ag.autograd.tensor import Tensor, grads_of
 from ag.engine.backend import Backend
@@ -96,7 +95,7 @@ def free_memory(device: str | None = None) -> int:
 
 def _held() -> dict[str, list[Buffer]]:
     """Return the buffers that objects of the process hold, by kind."""
-    alive: list[Any] = [x for reference in HOLDERS.valuerefs() if (x := reference()) is not None]
+    alive = [x for reference in HOLDERS.valuerefs() if (x := reference()) is not None]
     parameters = [x for x in alive if isinstance(x, Tensor)]
     states = [x for x in alive if isinstance(x, DeviceState)]
     return {"parameters": [x.buffer for x in parameters],

@@ -28,8 +28,8 @@ model = ag.ag_sequential(ag.ag_linear(3, 4), ag.ag_linear(4, 2))
 X, y = np.ones((8, 3), np.float32), np.arange(8) % 2
 ag.fit(model, (X, y), epochs=1, verbose=False)
 places["fit"], places["layer"] = model.parameters()["layer1_W"].device, model(X.T).device
-places["dp_train"], _ = ag.dp_train(lambda: ag.ag_linear(3, 2), [X.T[:, :1]] * 2, ag.ag_mse_loss, target_fn=lambda s: s[:2],
-                                    n_iter=1, verbose=False).devices
+places["dp_train"], _ = ag.dp_train(lambda: ag.ag_linear(3, 2), [X.T[:, :1]] * 2, ag.ag_mse_loss,
+                                    target_fn=lambda s: s[:2], n_iter=1, verbose=False).devices
 places["loader"] = next(iter(ag.ag_dataloader(X.T, y, batch_size=4))).x.device
 W = ag.ag_param([[2.0]])
 said["gradcheck"] = ag.ag_gradcheck(lambda t: ag.ag_sum(t["W"] * t["W"]), {"W": W}, quiet=True)
