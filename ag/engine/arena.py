@@ -202,26 +202,28 @@ class Arena:
             self._take_back()
             return sorted(self._loans.values())
 
-    def release(self) -> dict[int, int]:
-        """Give segments back in which no block lies; return their bytes by number, which no other segment gets."""
+    def release(self) -> dict[int, tuple[int, object]]:
+        """Let go of segments in which no block lies; return these by number, which no other segment gets."""
         with self._lock:
             while True:
                 self._take_back()
                 self._making = mine = object()
                 self._bins = _NOWHERE  # before the loans are read, as in `_make_anew`
                 used = {address >> OFFSET_BITS for address, _ in list(self._loans.values())}
-                gone = {number: n for number, (n, _) in enumerate(self.segments) if n and number not in used}
-                kept = [(0, None) if number in gone else segment for number, segment in enumerate(self.segments)]
+                gone = {number: it for number, it in enumerate(self.segments) if it[0] and number not in used}
+                kept = [(0, None) if number in gone else it for number, it in enumerate(self.segments)]
                 # Python runs no signal handler between these two lines.
-                if self._making is mine:
+                if self._making is mine and len(kept) == len(self.segments):
                     self.segments[:], self._next_bytes = kept, self._first_bytes
                     self._make_anew()
                     return gone
 
-    def unreach(self, segments: Collection[int]) -> None:
-        """Let go of what was reached of other arenas, except segments with these ids."""
+    def unreach(self, gone: Collection[int]) -> None:
+        """Let go of segments of other arenas, which have these ids."""
         with self._lock:
-            self.segments[:] = [(n, there if n or id(there) in segments else None) for n, there in self.segments]
+            for number, (nbytes, there) in enumerate(self.segments):
+                if not nbytes and id(there) in gone:
+                    self.segments[number] = 0, None
 
     def coalesce(self) -> None:
         """Join what is free with its neighbours, for requests of other sizes; a lack of room does so, too."""

@@ -238,8 +238,8 @@ class Backend(Device):
         """Go on in a forked child, which has none of the other threads."""
         self.arena.forked()
 
-    def release(self) -> dict[int, int]:
-        """Give back the segments of the arena in which nothing lies; return their bytes by number.  Waits."""
+    def release(self) -> dict[int, tuple[int, object]]:
+        """Let go of the segments of the arena in which nothing lies; return these by number.  Waits."""
         self.refuse_while_recording("frees memory")
         self.constants.clear()
         return self.arena.release()

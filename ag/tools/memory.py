@@ -86,11 +86,10 @@ def free_memory(device: str | None = None) -> int:
     """
     gc.collect()
     backends = open_backends() if device is None else [backend_of(device)]
-    freed = sum([sum(backend.release().values()) for backend in backends])
-    alive = {id(there) for backend in open_backends() for nbytes, there in backend.arena.segments if nbytes}
+    gone = [segment for backend in backends for segment in backend.release().values()]
     for backend in open_backends():
-        backend.arena.unreach(alive)
-    return freed
+        backend.arena.unreach({id(there) for _, there in gone})
+    return sum([nbytes for nbytes, _ in gone])
 
 
 def _held() -> dict[str, list[Buffer]]:

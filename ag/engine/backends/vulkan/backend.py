@@ -284,7 +284,7 @@ class VulkanBackend(TunedBackend):
         with self.lock:
             self.recorder.wait()
 
-    def release(self) -> dict[int, int]:
+    def release(self) -> dict[int, tuple[int, object]]:
         with self.lock:
             self.refuse_while_recording("frees memory")
             self.recorder.forget()  # what died may be used by commands that still run
