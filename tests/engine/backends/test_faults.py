@@ -107,7 +107,7 @@ with ag.ag_device("cpu"):
     said["cpu"] = ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item()
 """, **layer, AG_SOFTWARE="1", KPFAULT_LOST_AFTER="30", KPFAULT_DEVICE="1")
     assert said["error"] is None and said["devices"] == ["vulkan:0"]
-    assert said["default"] == "cpu" and said["cpu"] == 3.0
+    assert said["default"] == "vulkan:0" and said["cpu"] == 3.0
     assert "dp_train: vulkan:1 failed in step" in said["err"] and "1 of 2 replicas go on" in said["err"]
 
 
