@@ -55,8 +55,8 @@ VISITORS = ("ag.capture.call", "ag.parallel.trainer.host_optimizer")  # who does
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "numpy": (),  # everywhere
     "safetensors": ("ag.io.safetensors_file",),
-    "onnx": ("ag.io.onnx", "ag.io.weights"),
-    "google": ("ag.io.weights",),  # of protobuf, which onnx needs
+    "onnx": ("ag.io.onnx",),
+    "google": ("ag.io.onnx",),  # of protobuf, which onnx needs
     "PIL": ("ag.data.image_folder",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.device_threads",),

@@ -6,6 +6,7 @@ code in them runs.
 
 import typing as _typing
 
+from ag.io import layouts as layouts
 from ag.io.checkpoint import *
 from ag.io.model_file import ag_load_model as ag_load_model
 from ag.io.model_file import ag_save_model as ag_save_model
@@ -19,4 +20,4 @@ load_checkpoint = ag_load_checkpoint
 save_checkpoint = ag_save_checkpoint
 
 if not _typing.TYPE_CHECKING:
-    __dir__, __getattr__ = _door(globals())
+    __dir__, __getattr__ = _door(globals(), also=["layouts"])

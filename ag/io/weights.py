@@ -1,16 +1,15 @@
-"""Load weights from another program's file into a model, by a map of names.
+"""Load weights from another program's file into a model, by names; transpose them where the file says how they lie.
 
-    PyTorch, safetensors        names={...}           here
-    0.weight [8, 4]             "0.weight": "layer1_W"   layer1_W [8, 4]
-    0.bias [8]                  "0.bias": "layer1_b"     layer1_b [8, 1], as vectors are columns here
+    PyTorch, safetensors        here
+    0.weight [8, 4]             layer1_W [8, 4]
+    0.bias [8]                  layer1_b [8, 1], as vectors are columns here
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,21 +17,23 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.model_file import check_arguments, tensors_of_file
-from ag.io.safetensors_file import read_regular, read_tensors
+from ag.io.onnx.file import initializers
+from ag.io.weight_files import read_weights
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
 from ag.nn.linear import Embedding
-from ag.version import install_line
-
-if TYPE_CHECKING:
-    from onnx import TensorProto
+from ag.nn.sequential import Sequential
 
 Target = str | Sequence[str] | None  # whose tensor an array is: of one name, of several one after the other, of none
 Names = Mapping[str, Target] | Callable[[str], Target]
 
 _COUNTED = "num_batches_tracked"  # PyTorch's batch norms count batches, which changes nothing
+_TURN = ".T"
+_SHOWN = 4  # rows of each kind that a message has
+_LEAVES = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}  # what PyTorch calls a layer's tensors
 
 
-def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None = None) -> None:
+def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None = None, strict: bool = True
+                 ) -> str | None:
     """Load weights that another program has written into a model; nothing changes if they do not fit.
 
     Reference: PyTorch ``load_state_dict``.
@@ -41,26 +42,41 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     ----------
     model : Layer, or any object with ``parameters()``
     path : path
-        A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``, or an ONNX file, which ends in
-        ``.onnx``; also a model file or checkpoint of this library.
+        A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``.  Also the index of its shards,
+        ``model.safetensors.index.json``, or the folder of either; an ONNX file, which ends in ``.onnx``; a model file
+        or checkpoint of this library.
     names : dict or callable, optional
-        Each tensor's name in the model, as ``{"0.weight": "layer1_W"}`` or a function of the name in the file.  None
-        leaves a tensor out; a list of names cuts it into as many equal parts along its first axis, as
-        ``in_proj_weight`` into ``["W_q", "W_k", "W_v"]``.  A name that a dict lacks stays as it is.
+        Each tensor's name in the model, as ``{"fc.weight": "layer1_W"}``, or a function of the name in the file, as
+        ``ag.io.layouts.gpt2``.  ``"layer1_W.T"`` transposes the matrix.  None leaves a tensor out; a list of names cuts
+        it into as many equal parts along its first axis, as ``in_proj_weight`` into ``["W_q", "W_k", "W_v"]``.  With
+        ``.T`` behind each of them it is transposed before.  A name that a dict lacks stays as it is.
+    strict : bool, optional
+        Whether every name must occur on both sides.  Without it what is there is loaded, as of an adapter.
+
+    Returns
+    -------
+    str or None
+        Without `strict`, the table of what is missing and unexpected; None if all names occur on both sides.
 
     Raises
     ------
     CheckpointError
-        If the file cannot be read, or names are missing, unexpected or of another shape; the message lists them with
-        the nearest right ones.  Also if the model is one square embedding and `names` is not given.
+        If the file cannot be read, or names are missing, unexpected or of another shape; a table lists them with
+        the nearest right ones.  Also if one square embedding is the model and `names` is not given, or if a square
+        matrix fits both ways and others of its file fit transposed only.
 
     Notes
     -----
+    Names of PyTorch are known here: ``h.0.ln_1.weight`` is ``h1_ln_1_gamma``, the first of the list ``h``.  PyTorch
+    counts from 0, names here from 1.  A sequence has such names with `strict` only.
+
     Layouts are those of docs/interop.md: a vector becomes a column, the weight of PyTorch's embedding, [v, d], is
     transposed, and so is what `MatMul` or `Gemm` of an ONNX graph multiplies from the right.  Its single numbers and
     whole numbers, and ``num_batches_tracked``, are left out.  Of a tied tensor one name is enough.
 
-    Without `names`, a file with the model's own names, ``layer1_W``, has this library's layout.
+    A square matrix beside transposed ones needs ``"W.T"``, or ``"W.T.T"`` where it lies as here.
+
+    Without `names`, a tensor with the model's own name, ``layer1_W``, has this library's layout.
 
     Examples
     --------
@@ -69,7 +85,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     >>> theirs = {"fc.weight": numpy.ones((1, 2), "f"), "fc.bias": numpy.ones(1, "f")}
     >>> safetensors.numpy.save_file(theirs, path)
     >>> model = ag.ag_linear(2, 1)
-    >>> ag.load_weights(model, path, {"fc.weight": "W", "fc.bias": "b"})
+    >>> ag.load_weights(model, path, lambda name: name.removeprefix("fc."))
     >>> model.b.numpy().tolist()
     [[1.0]]
     """
@@ -79,40 +95,89 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     check_arguments("load_weights(model, path)", path, model)
     where = f"load_weights: {os.fsdecode(path)}"
     mine = named_tensors(model)
-    if os.fsdecode(path).endswith(".onnx"):
-        theirs, columns, turned = initializers(path, "load_weights")
-    else:
-        header, arrays = read_tensors(path, "load_weights")
-        theirs, is_ours = tensors_of_file(header, arrays)
-        is_ours = is_ours or (names is None and _names_are_ours(theirs, mine, where))
-        columns, turned = set(theirs) if is_ours else set(), set()
-    words = _words(model)
-    state: dict[str, Array] = {}
+    file = _read(path, names, mine, where)
+    dotted = _dotted(model, mine, strict)
+    parts = [part for name, array in sorted(file.arrays.items())
+             for part in _parts(where, name, array, _target(names, name, mine), mine, dotted)]
     origin: dict[str, str] = {}
-    wrong: list[str] = []
-    for name, array in theirs.items():
-        for target, part in _parts(where, name, array, _target(names, name, mine)):
-            if target in origin:
-                raise CheckpointError(f"{where} does not fit this model: {origin[target]} and {name} are both called "
-                                      f"{target}; give each tensor of the model once.")
-            origin[target] = name
-            if target in mine:
-                is_turned = name not in columns if target in words else name in turned
-                state[target] = _as_here(part, mine[target].shape, is_turned)
-                if state[target].shape != mine[target].shape:
-                    wrong.append(f"{_both(name, target)} is {state[target].shape} instead of {mine[target].shape}" + (
-                        _of_words(is_turned) if target in words else ""))
+    for part in parts:
+        if part.target in origin:
+            raise CheckpointError(f"{where} does not fit this model: {origin[part.target]} and {part.name} are both "
+                                  f"called {part.target}; give each tensor of the model once.")
+        origin[part.target] = part.name
+    found = [part for part in parts if part.target in mine]
+    state, unlike = _laid(found, file, mine, _words(model))
     tied = ties(mine)
     given = {tied.get(name, name) for name in state}
     missing = [name for name in mine if tied.get(name, name) not in given]
     strange = {target: name for target, name in origin.items() if target not in mine}
-    shapes = {name: array.shape for name, array in theirs.items() if name in strange.values()}
-    wrong[:0] = [f"missing {name}{_nearest(name, mine[name].shape, shapes)}" for name in missing]
-    wrong += [f"unexpected {_both(name, target)}" for target, name in strange.items()]
-    if wrong:
-        raise CheckpointError(f"{where} does not fit this model: {', '.join(wrong)}. Give "
-                              f"names={{name in the file: name in the model}}.")
-    load_into(mine, state, source=where)
+    shapes = {name: file.arrays[name].shape for name in strange.values()}
+    near = {name: _nearest([name, *(x for x, own in dotted.items() if own == name)], shapes)
+            for name in missing[:_SHOWN]}
+    table = _table({"missing": [f"{name}{near.get(name, '')}" for name in missing],
+                    "unexpected": [_both(name, target) for target, name in strange.items()], "": unlike})
+    if unlike or (table and (strict or not state)):
+        raise CheckpointError(f"{where} does not fit this model, and nothing was changed:\n{table}\nGive "
+                              f"names={{name in the file: name in the model}}, with '.T' behind it to transpose.")
+    load_into(mine, state, strict, source=where)
+    return table or None
+
+
+class _File(NamedTuple):
+    """Arrays of a file by name, and the names of those that lie as here, that lie turned, and of which it is known."""
+
+    arrays: dict[str, Array]
+    columns: set[str]
+    turned: set[str]
+    known: set[str]
+
+
+class _Part(NamedTuple):
+    """An array of the file, or a part of one: its name there, its name here, how often `.T` turns it."""
+
+    name: str
+    target: str
+    array: Array
+    turns: int
+
+
+def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, Tensor], where: str) -> _File:
+    """Return what is in a file."""
+    if os.fsdecode(path).endswith(".onnx"):
+        arrays, columns, turned = initializers(path, "load_weights")
+        return _File(arrays, columns, turned, set(arrays))
+    header, arrays = read_weights(path, "load_weights")
+    arrays, is_ours = tensors_of_file(header, arrays)
+    ours = set(arrays) if is_ours else set() if names is not None else _names_of_ours(arrays, mine, where)
+    return _File(arrays, ours, set(), ours)
+
+
+def _laid(parts: Sequence[_Part], file: _File, mine: Mapping[str, Tensor], words: set[str]
+          ) -> tuple[dict[str, Array], list[str]]:
+    """Return the arrays as they lie here, and what is wrong with those that do not fit, or may fit another way."""
+    state: dict[str, Array] = {}
+    wrong: list[str] = []
+    for part in parts:
+        is_words, shape = part.target in words, mine[part.target].shape
+        is_turned = not part.turns and (part.name not in file.columns if is_words else part.name in file.turned)
+        state[part.target] = array = _as_here(part.array, shape, is_turned)
+        if array.shape != shape:
+            hint = _of_words(is_turned) if is_words else (
+                f"; '{part.target}.T' fits" if _is_turned(array, shape) else "")
+            wrong.append(f"{_both(part.name, part.target)} is {array.shape} instead of {shape}{hint}")
+    unknown = [part for part in parts if part.target not in words and part.name not in file.known]
+    turned = [part.target for part in unknown if _lies_turned(part, mine[part.target].shape)]
+    wrong += [f"{_both(part.name, part.target)} is {part.array.shape}, which fits both ways, and {turned[0]} fits "
+              f"transposed only; '{part.target}.T' transposes it, '{part.target}.T.T' does not"
+              for part in unknown if turned and not part.turns and _is_square(part.array)]
+    return state, wrong
+
+
+def _table(rows: Mapping[str, Sequence[str]]) -> str:
+    """Return the first rows of each kind as lines, and how many more there are."""
+    lines = [f"  {kind} {row}" if kind else f"  {row}" for kind, found in rows.items() for row in found[:_SHOWN]]
+    more = [f"{len(found) - _SHOWN} more {kind}".rstrip() for kind, found in rows.items() if len(found) > _SHOWN]
+    return "\n".join([*lines, *([f"  and {', '.join(more)}"] if more else [])])
 
 
 def _target(names: Names | None, name: str, mine: Mapping[str, Tensor]) -> Target:
@@ -127,23 +192,59 @@ def _target(names: Names | None, name: str, mine: Mapping[str, Tensor]) -> Targe
     return None if found == name and name.endswith(_COUNTED) and name not in mine else found
 
 
-def _parts(where: str, name: str, array: Array, target: Target) -> list[tuple[str, Array]]:
+def _parts(where: str, name: str, array: Array, target: Target, mine: Mapping[str, Tensor],
+           dotted: Mapping[str, str]) -> list[_Part]:
     """Return an array, or its parts, with their names in the model."""
     if target is None:
         return []
-    if isinstance(target, str):
-        return [(target, array)]
-    if not isinstance(target, (list, tuple)) or not all(isinstance(x, str) for x in target):
+    targets = [target] if isinstance(target, str) else target
+    if not isinstance(targets, (list, tuple)) or not all(isinstance(x, str) for x in targets):
         raise TypeError(f"load_weights: names gives {target!r:.60} for {name}; a name in the model is required, a list "
                         f"of names, or None.")
-    if not array.ndim or not target or array.shape[0] % len(target):
-        raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {len(target)} tensors; its first "
+    plain = [(x, 0) if x in mine else _without_turns(x) for x in targets]
+    turns = {n for _, n in plain}
+    if len(turns) > 1 or (turns != {0} and array.ndim > 2):
+        raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {', '.join(targets)}; '.T' is for "
+                              f"matrices, and behind each name of a list or none. Write it so.")
+    whole = array.T if sum(turns) % 2 else array
+    if not targets or (len(targets) > 1 and (not whole.ndim or whole.shape[0] % len(targets))):
+        raise CheckpointError(f"{where}: {name} is {whole.shape} and is to become {len(targets)} tensors; its first "
                               f"size must divide into as many.")
-    return list(zip(target, np.split(array, len(target)), strict=True))
+    pieces = [whole] if len(targets) == 1 else np.split(whole, len(targets))
+    return [_Part(name, own if own in mine else dotted.get(own, own), piece, n)
+            for (own, n), piece in zip(plain, pieces, strict=True)]
 
 
-def _names_are_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], where: str) -> bool:
-    """Return whether the file has the model's names, and so its layout.
+def _without_turns(target: str) -> tuple[str, int]:
+    """Return a name without the `.T` behind it, and how many there were."""
+    plain = target
+    while plain.endswith(_TURN):
+        plain = plain.removesuffix(_TURN)
+    return plain, (len(target) - len(plain)) // len(_TURN)
+
+
+def _dotted(model: object, mine: Mapping[str, Tensor], of_sequences: bool) -> dict[str, str]:
+    """Return the model's names by those that PyTorch has: with dots, and lists counted from 0."""
+    found: dict[str, set[str]] = {}
+    todo: list[tuple[str, str, str, object]] = [("", "", "", model)]
+    while todo:
+        dot, name, leaf, x = todo.pop()
+        if isinstance(x, Tensor):
+            for last in {leaf, _LEAVES.get(leaf, leaf)}:
+                found.setdefault(f"{dot.removesuffix(leaf)}{last}", set()).add(name)
+        elif isinstance(x, Sequential):
+            todo += [(f"{dot}.{i}", f"{name}_layer{i + 1}", "", y) for i, y in enumerate(x) if of_sequences]
+        elif isinstance(x, (list, tuple)):
+            todo += [(f"{dot}.{i}", f"{name}{i + 1}", "", y) for i, y in enumerate(x)]
+        elif isinstance(x, dict):
+            todo += [(f"{dot}.{key}", f"{name}_{key}", "", y) for key, y in x.items()]
+        elif isinstance(x, Layer):
+            todo += [(f"{dot}.{own}", f"{name}_{own}", own, y) for own, y in vars(x).items() if own[:1] != "_"]
+    return {dot[1:]: own[1:] for dot, names in found.items() for own in names if len(names) == 1 and own[1:] in mine}
+
+
+def _names_of_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], where: str) -> set[str]:
+    """Return the names of the file that are the model's own, and so have its layout.
 
     PyTorch's names have dots; only a single embedding is called alike here and there.
     """
@@ -153,8 +254,23 @@ def _names_are_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], whe
             raise CheckpointError(f"{where}: weight is {shape}, and nobody knows whether its rows are words, as in "
                                   f"PyTorch, or its columns, as here; give names={{'weight': 'weight'}} if it is "
                                   f"PyTorch's, or call model.load_state_dict.")
-        return shape == here
-    return set(theirs) <= set(mine)
+        return {"weight"} if shape == here else set()
+    others = any("." in name for name in theirs.keys() - mine.keys())
+    return set() if others else theirs.keys() & mine.keys()
+
+
+def _lies_turned(part: _Part, shape: tuple[int, ...]) -> bool:
+    """Return whether a matrix lies transposed in the file, as its shape or its `.T` says."""
+    return not _is_square(part.array) and (
+        part.turns % 2 == 1 and part.array.shape == shape if part.turns else _is_turned(part.array, shape))
+
+
+def _is_turned(array: Array, shape: tuple[int, ...]) -> bool:
+    return array.ndim == 2 and array.shape != shape == array.shape[::-1] and 1 not in shape
+
+
+def _is_square(array: Array) -> bool:
+    return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
 
 
 def _of_words(is_turned: bool) -> str:
@@ -179,92 +295,12 @@ def _both(name: str, target: str) -> str:
     return name if name == target else f"{target} ({name} in the file)"
 
 
-def _nearest(name: str, shape: tuple[int, ...], free: Mapping[str, tuple[int, ...]]) -> str:
-    """Name the tensor of the file that is probably meant: of the shape, and most like it by its name."""
+def _nearest(called: Sequence[str], free: Mapping[str, tuple[int, ...]]) -> str:
+    """Name the tensor of the file whose name is most like those of a missing one."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
+    near = [other for other in free for name in called[1:] if other.endswith(f".{name}")]
     plain = {other.replace(".", "_").lower(): other for other in free}
-    like = [plain[x] for x in get_close_matches(name.lower(), plain, n=3, cutoff=0.7)]
-    sizes = sorted(n for n in shape if n > 1)
-    fits = [other for other, theirs in free.items() if sorted(n for n in theirs if n > 1) == sizes]
-    near = [other for other in like if other in fits] + fits + like
+    for name in called if not near else ():
+        near += [plain[x] for x in get_close_matches(name.replace(".", "_").lower(), plain, n=1, cutoff=0.75)]
     return f" (the file has {near[0]} of shape {free[near[0]]})" if near else ""
-
-
-def onnx_package(function: str) -> None:
-    """Load the package, or say how to get it."""
-    try:
-        import onnx  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"{function}: the package onnx cannot be loaded ({error}); {install_line('onnx')} installs "
-                          f"it.") from error
-
-
-def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str, Array], set[str], set[str]]:
-    """Return the arrays by name, the names of those with words as columns, and of those to be transposed.
-
-        MatMul(x, W), Gemm(x, W)              W is multiplied from the right: its columns are the features
-        MatMul(W, x), Gemm(x, W, transB=1)    its rows are the features, as here
-        Gather(W, ids, axis=1)                a word is a column, as here; by axis=0 a row
-
-    Single numbers and whole numbers, such as factors and axes, are no weights and left out.  A file that cannot be read
-    is a CheckpointError.
-    """
-    onnx_package(function)
-    from google.protobuf.message import DecodeError
-    from onnx import ModelProto
-
-    where = f"{function}: {os.fsdecode(path)}"
-    try:
-        graph = ModelProto.FromString(read_regular(path)).graph
-        arrays: dict[str, Array] = {}
-        for x in graph.initializer:
-            if not isinstance(x.name, str) or x.name in arrays:  # bytes where they are no UTF-8
-                raise ValueError(f"it has {x.name!r:.60} as the name of an initializer, or has it twice")
-            arrays[x.name] = _array(x, os.path.dirname(os.fsdecode(path)))
-    except (OSError, DecodeError, TypeError, ValueError, KeyError, OverflowError, AttributeError, MemoryError) as error:
-        raise CheckpointError(f"{where} cannot be read ({str(error).rstrip('.')}); a complete ONNX file is "
-                              f"required, with the files of its external data in the same folder.") from error
-    arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}
-    columns: set[str] = set()
-    right: set[str] = set()
-    left: set[str] = set()
-    for node in graph.node:
-        numbers = {a.name: a.i for a in node.attribute}
-        used = [*node.input, "", ""]
-        if node.op_type == "Gather" and numbers.get("axis", 0) == 1:
-            columns.add(used[0])
-        elif node.op_type in ("MatMul", "Gemm"):
-            (left if numbers.get("transA", 0) == 0 else right).add(used[0])
-            (right if numbers.get("transB", 0) == 0 else left).add(used[1])
-    both = sorted(right & left & set(arrays))
-    if both:
-        raise CheckpointError(f"{where} multiplies {both[0]} from both sides, so it is not known which of its axes are "
-                              f"features; give the arrays to load_state_dict.")
-    return arrays, columns, right
-
-
-def _array(x: TensorProto, folder: str) -> Array:
-    """Return the values of an initializer, those of bfloat16 as float32."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    if x.data_location == TensorProto.EXTERNAL:
-        most = prod(x.dims) * helper.tensor_dtype_to_np_dtype(x.data_type).itemsize
-        x.raw_data = _external(x.name, {entry.key: entry.value for entry in x.external_data}, folder, most)
-        x.data_location = TensorProto.DEFAULT
-    array = numpy_helper.to_array(x)
-    return array.astype(np.float32) if x.data_type == TensorProto.BFLOAT16 else array
-
-
-def _external(name: str, entry: dict[str, str], folder: str, most: int) -> bytes:
-    """Return the bytes of an initializer, at most so many, that lie in a file in or below the same folder."""
-    location = entry.get("location", "")
-    path = os.path.join(folder, location)
-    if not location or os.path.isabs(location) or os.path.realpath(folder) != os.path.commonpath(
-            [os.path.realpath(folder), os.path.realpath(path)]):
-        raise ValueError(f"{name!r:.60} lies in {location!r:.60}, which is not in the folder of the file")
-    start, size = (int(entry[key]) if key in entry else None for key in ("offset", "length"))
-    if min(start or 0, size or 0, most) < 0 or (size or 0) > most:
-        raise ValueError(f"{name!r:.60} has a part of {location!r:.60} that begins at {start} with {size} bytes")
-    return read_regular(path, start or 0, min(max(0, os.path.getsize(path) - (start or 0)), most) if size is None
-                        else size)

@@ -1,7 +1,7 @@
-"""ResNet-18, -34 and -50, with torchvision's attribute names (docs/interop.md).
+"""ResNet-18, -34, -50, -101 and -152, with torchvision's attribute names (docs/interop.md).
 
 Every stage but the first halves the image.  For width 64 the stages have 64, 128, 256 and 512 channels, four times as
-many in ResNet-50.
+many from ResNet-50 on.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ag.ops.arithmetic import ag_add
 
 __all__ = ["ResNet", "ag_resnet"]
 
-_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _WIDER = 4  # times as many channels leave a bottleneck as its 3x3 convolution has
 
 
 class ResNet(Layer):
-    """A residual network for images, of 18, 34 or 50 layers.
+    """A residual network for images, of 18, 34, 50, 101 or 152 layers.
 
     Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
-    through (He, fan-out).  ResNet-50 halves the image in the 3x3 convolution of a block, as torchvision does, whose
-    parameters these are: 11,689,512, 21,797,672 and 25,557,032 for 1000 classes.  They are called ``layer1_0_conv1_W``
-    where they are ``layer1.0.conv1.weight`` there.
+    through (He, fan-out).  From 50 layers on, the 3x3 convolution of a block halves the image, as in torchvision, whose
+    parameters these are: 11,689,512, 21,797,672, 25,557,032, 44,549,160 and 60,192,808 for 1000 classes.  They are
+    called ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` there.
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
     Rectifiers", ICCV 2015, for the initial weights.
 
     Parameters
     ----------
-    depth : {18, 34, 50}
+    depth : {18, 34, 50, 101, 152}
     num_classes : int
         Outputs, at least 1.
     width : int, optional
@@ -71,7 +71,7 @@ class ResNet(Layer):
 
     def __init__(self, depth: int, num_classes: int, width: int = 64, small_input: bool = False) -> None:
         if not counts(depth) or depth not in _BLOCKS:
-            raise ValueError(f"ag_resnet: depth is {depth!r}; 18, 34 or 50 is required.")
+            raise ValueError(f"ag_resnet: depth is {depth!r}; 18, 34, 50, 101 or 152 is required.")
         self.num_classes, self.width = sizes("ag_resnet", num_classes=num_classes, width=width)
         if not isinstance(small_input, (bool, np.bool_)):
             raise ValueError(f"ag_resnet: small_input is {small_input!r}; True or False is required.")
@@ -79,7 +79,7 @@ class ResNet(Layer):
         self.conv1 = _conv(3, self.width, 3) if small_input else _conv(3, self.width, 7, 2)
         self.bn1 = BatchNorm(self.width)
         self.maxpool = None if small_input else MaxPool(3, 2, padding=1)
-        kind = _Bottleneck if depth == 50 else _Basic
+        kind = _Bottleneck if depth >= 50 else _Basic
         channels = self.width
         for stage, blocks in enumerate(_BLOCKS[self.depth]):
             made: dict[str, Layer] = {}
@@ -103,7 +103,7 @@ class ResNet(Layer):
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of a 3x3 convolution of the last stage, or of `fc`'s weight."""
         inner = args["width"] * 8
-        convolution, head = (inner, inner, 3, 3), (args["num_classes"], inner * (_WIDER if args["depth"] == 50 else 1))
+        convolution, head = (inner, inner, 3, 3), (args["num_classes"], inner * (_WIDER if args["depth"] >= 50 else 1))
         return max(convolution, head, key=prod)
 
     def forward(self, x: TensorLike) -> Tensor:
@@ -152,7 +152,7 @@ class _Basic(_Block):
 
 
 class _Bottleneck(_Block):
-    """A 3x3 convolution between two of 1x1, of ResNet-50."""
+    """A 3x3 convolution between two of 1x1, from ResNet-50 on."""
 
     wider = _WIDER
 

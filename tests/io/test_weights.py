@@ -121,9 +121,10 @@ def test_what_does_not_fit_is_listed_with_the_nearest(tmp_path: Path) -> None:
         ag.load_weights(model, path)
     said = str(error.value)
     for part in ("load_weights: ", "missing layer1_W (the file has layer1.w of shape (3, 4))",
-                 "missing layer1_b (the file has 0.bias of shape (3,))", "layer2_W is (2, 4) instead of (2, 3)",
-                 "unexpected layer1.w", "unexpected 0.bias", "unexpected more", "names={name in the file: name in the"):
+                 "layer2_W is (2, 4) instead of (2, 3)", "unexpected layer1.w\n", "unexpected more\n",
+                 "nothing was changed", "names={name in the file: name in the"):
         assert part in said, said
+    assert "0.bias" not in said  # PyTorch's name of layer1_b, whose shape gave a wrong hint once
     with pytest.raises(ag.CheckpointError, match=r"unexpected layer1_v \(layer1\.w in the file\)"):
         ag.load_weights(model, path, {"layer1.w": "layer1_v"})
     with pytest.raises(ag.CheckpointError, match="are both called layer2_b; give each tensor"):

@@ -19,11 +19,11 @@ from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.model_file import check_arguments
+from ag.io.onnx.file import onnx_package
 from ag.io.onnx.graph import ELEMENT, Dims, Graph, Node, Size, Value
 from ag.io.onnx.operators import WRITERS, Called
 from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
 from ag.io.safetensors_file import replace_file
-from ag.io.weights import onnx_package
 from ag.nn.layer import Model, named_tensors
 from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.arithmetic import ag_add

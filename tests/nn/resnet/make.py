@@ -18,7 +18,7 @@ from weights import CLASSES, images, kept, labels, state
 
 found: dict[str, np.ndarray] = {}
 torch.set_num_threads(1)
-for depth in (18, 34, 50):
+for depth in (18, 34, 50, 101, 152):
     model = getattr(torchvision.models, f"resnet{depth}")(num_classes=CLASSES)
     counted = {name: x for name, x in model.state_dict().items() if name.endswith("num_batches_tracked")}
     shapes = {name: list(x.shape) for name, x in model.state_dict().items() if name not in counted}
