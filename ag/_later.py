@@ -17,6 +17,7 @@ from ag.io import (
     ag_save_checkpoint as ag_save_checkpoint,
     ag_save_model as ag_save_model,
     export_onnx as export_onnx,
+    load_onnx as load_onnx,
     load_weights as load_weights,
 )
 from ag.parallel import (

@@ -11,6 +11,7 @@ from ag.io.checkpoint import *
 from ag.io.model_file import ag_load_model as ag_load_model
 from ag.io.model_file import ag_save_model as ag_save_model
 from ag.io.onnx import export_onnx as export_onnx
+from ag.io.onnx import load_onnx as load_onnx
 from ag.io.weights import load_weights as load_weights
 from ag.names import door as _door
 

@@ -1,6 +1,8 @@
-"""ONNX: `export_onnx`.  The package onnx, and what writes graphs, are loaded when the first graph is written.
+"""ONNX: `export_onnx` and `load_onnx`.  The package onnx, and what writes and reads, are loaded on first use.
 
     a model -> trace (its ops, for several batches, and what these have in common) -> export (a graph, by `operators`)
+
+    a file -> file (its graph and arrays) -> read (a layer that runs its operators)
 """
 
 from __future__ import annotations
@@ -8,9 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from ag.engine.device import ag_device, same_default
+from ag.nn.layer import Layer
 
-def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], example: object,
-                dynamic: bool = True) -> None:
+
+def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], example: object = None,
+                dynamic: bool = True, batch_first: bool = True) -> None:
     """Write what a model computes as an ONNX graph, for onnxruntime and other programs.
 
     Reference: PyTorch ``torch.onnx.export``.
@@ -18,15 +23,20 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     Parameters
     ----------
     model : Layer, or any callable that computes with ops
-        Exported in eval mode; its own mode stays as it was.
+        Exported in eval mode; its own mode stays as it was.  Of a fitted `AgClassifier` or `AgRegressor` its network is
+        exported, which gives logits or values.
     path : path
         File to write; replaced only once the new one is complete.
-    example : array_like or Tensor, or a tuple or dict of them
-        What the model is called with: one input, several, or several by name.  Only shapes and types matter.  Whole
-        numbers stay whole numbers, as ids for an embedding; others have the type of the model's parameters.
+    example : array_like, Tensor or DataLoader, or a tuple or dict of arrays, optional
+        What the model is called with, as always with the batch on the last axis: one input, several, or several by
+        name.  Of a loader its first batch.  Only shapes and types matter.  Whole numbers stay whole numbers, as ids for
+        an embedding; others have the type of the model's parameters.  An estimator needs none.
     dynamic : bool, optional
         Whether the graph takes any number of samples: the last axis of the first input is the batch, as that of every
         other input that is as long.  Otherwise it takes the example's shapes.
+    batch_first : bool, optional
+        Whether inputs and outputs of the graph have the batch on the first axis, as other programs expect: images are
+        [batch, channels, height, width].  Otherwise they are as in the model.
 
     Raises
     ------
@@ -41,10 +51,10 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     The model is called with the example, and if `dynamic` with batches of three other sizes: these calls must differ in
     sizes alone.
 
-    The graph takes and gives what the model does, with the batch on the last axis.  Its inputs are called as the
-    arguments of the model's `forward`, its outputs ``output``, ``output1`` and so on, or as in the dict that the model
-    returns, and its initializers as in `state_dict`.  Operators are those of opset 20.  A 16-bit model computes in
-    float32 and rounds after every op, as here.
+    The batch is the last axis of an input or output that is as long as that of the first input, for all these sizes.
+    Other axes stay where they are.  Inputs are called as the arguments of the model's `forward`, outputs ``output``,
+    ``output1`` and so on, or as in the dict that the model returns, and initializers as in `state_dict`.  Operators are
+    those of opset 20.  A 16-bit model computes in float32 and rounds after every op, as here.
 
     Examples
     --------
@@ -55,4 +65,49 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     """
     from ag.io.onnx.export import export
 
-    export(model, path, example, dynamic)
+    export(model, path, example, dynamic, batch_first)
+
+
+def load_onnx(path: str | os.PathLike[str], device: str | None = None) -> Layer:
+    """Read a model back from an ONNX file, to use it and to train it further.
+
+    Parameters
+    ----------
+    path : path
+        A file of `export_onnx`, or of another program that has the same operators.
+    device : str, optional
+        Where its parameters shall be; default: the current default device.
+
+    Returns
+    -------
+    Layer
+        In eval mode.  It takes and gives the batch on the last axis, also of a file that has it first.  Its parameters
+        are called as the initializers of the file.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, or has operators that are not known; the message counts them.
+
+    Notes
+    -----
+    Dropout is not in such files, so the model trains without it.  Of another program's file all floating-point
+    initializers are trained but averages of batch norm, and an input has the batch first, unless its last axis alone is
+    of any size.  `ag_save_model` saves the model; `ag_load_model` then needs ``model_fn=lambda: ag.load_onnx(path)``.
+
+    Examples
+    --------
+    >>> import ag, numpy, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.onnx")
+    >>> ag.export_onnx(ag.ag_linear(4, 3), path, numpy.ones((4, 5)))  # doctest: +SKIP
+    >>> ag.load_onnx(path)(numpy.ones((4, 2))).shape  # doctest: +SKIP
+    (3, 2)
+    """
+    from ag.io.model_file import check_arguments
+    from ag.io.onnx.read import read
+
+    check_arguments("load_onnx(path)", path)
+    with same_default():
+        if device is not None:
+            ag_device(device)
+        return read(path)

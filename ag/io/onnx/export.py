@@ -7,20 +7,23 @@ out; others move behind operators on elements, so that more of them meet.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from copy import copy
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
+from ag.data.dataloader import DataLoader
 from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.model_file import check_arguments
-from ag.io.onnx.file import onnx_package
-from ag.io.onnx.graph import ELEMENT, Dims, Graph, Node, Size, Value
+from ag.io.onnx.file import PROPERTY, onnx_package
+from ag.io.onnx.graph import ELEMENT, Dim, Dims, Graph, Node, Size, Value
 from ag.io.onnx.operators import WRITERS, Called
 from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
 from ag.io.safetensors_file import replace_file
@@ -34,13 +37,17 @@ from ag.version import __version__
 if TYPE_CHECKING:
     from onnx import NodeProto, ValueInfoProto
 
+End = tuple[str, Dims, int]  # an input or output: its name, its shape in the graph, its element type
+
 _OPSET, _IR = 20, 9  # of onnx 1.15 and onnxruntime 1.17: the first that have Gelu
 _MOST_BYTES = (1 << 31) - 1  # of a file of protobuf
 
 
-def export(model: Callable[..., object], path: str | os.PathLike[str], example: object, dynamic: bool) -> None:
+def export(model: Callable[..., object], path: str | os.PathLike[str], example: object, dynamic: bool,
+           batch_first: bool) -> None:
     """Write the graph of a model, see `export_onnx`; its mode, its tensors and the tape stay as they were."""
     onnx_package("export_onnx")
+    model, example = _asked(model, example)
     if not callable(model):
         raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
                         f"tensors.")
@@ -63,8 +70,32 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
     if sum(x.nbytes for x in (*state.values(), *(c.array for c in program.constants))) > _MOST_BYTES:
         raise ExportError(f"export_onnx: the model has more than {_MOST_BYTES} bytes, the most that a file of this "
                           f"format holds; export its parts, one by one.")
-    graph, outputs = written(program, call, state)
-    replace_file(path, lambda: _content(type(model).__name__, graph, program, call, outputs))
+    graph, ends, moved = written(program, call, state, batch_first, Size(0, 1) if dynamic else batches[0])
+    said = json.dumps({"trained": [x for x, t in tensors.items() if t.requires_grad], "batch_first": sorted(moved)})
+    replace_file(path, lambda: _content(type(model).__name__, graph, ends, said))
+
+
+def _asked(model: Any, example: object) -> tuple[Callable[..., object], object]:
+    """Return the function to export and its example: an estimator's network, and a loader's first batch."""
+    if hasattr(model, "get_params") and hasattr(model, "fit"):
+        name = type(model).__name__
+        if not hasattr(model, "model_"):
+            raise TypeError(f"export_onnx: a {name} was given; a fitted AgClassifier or AgRegressor is required. Call "
+                            f"fit first; of a pipeline give the last step, pipeline[-1]: a graph has no other.")
+        x = np.random.default_rng(0).normal(size=(model.n_features_in_, 3)).astype(np.float32)
+        if not hasattr(model, "classes_") and not np.allclose(
+                model.predict(x.T).reshape(3, -1), model.model_(x).numpy().T, rtol=1e-3, atol=1e-4):
+            raise ExportError(f"export_onnx: {name}.predict does more than its network, such as to scale targets back; "
+                              f"export a function that does it, of estimator.model_ and ops.")
+        model, example = model.model_, x if example is None else example
+    if isinstance(example, DataLoader):
+        loader = copy(example)
+        loader.reset()
+        example = loader.next_batch().x
+    if example is None:
+        raise TypeError("export_onnx: no example was given; an input of the model with the batch on its last axis is "
+                        "required, or a loader, as in export_onnx(model, path, x).")
+    return model, example
 
 
 def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
@@ -100,8 +131,8 @@ def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list
     return changed
 
 
-def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping[str, Ref]) -> bytes:
-    """Return the file's bytes, checked by onnx."""
+def _content(name: str, g: Graph, ends: Sequence[Sequence[End]], said: str) -> bytes:
+    """Return the file's bytes, checked by onnx; `said` is what `load_onnx` needs to know."""
     from onnx import checker, helper, numpy_helper
 
     def info(name: str, dims: Dims, element: int) -> ValueInfoProto:
@@ -115,28 +146,41 @@ def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping
     used = {x for node in g.nodes for x in node.inputs}
     model = helper.make_model(
         helper.make_graph(
-            [node(n) for n in g.nodes], name,
-            [info(x.name, program.dims[Ref("input", x.name)], x.element) for x in call.arguments],
-            [info(x, program.dims[ref], ELEMENT[program.types[ref]]) for x, ref in outputs.items()],
+            [node(n) for n in g.nodes], name, [info(*x) for x in ends[0]], [info(*x) for x in ends[1]],
             [numpy_helper.from_array(array, x) for x, array in g.initializers.items() if x in used]),
         opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="ag",
         producer_version=__version__)
+    helper.set_model_props(model, {PROPERTY: said})
     checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString()
     return content
 
 
-def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[Graph, dict[str, Ref]]:
-    """Return the graph of a program, and each output's reference by its name; `state` are parameters by name."""
+def written(program: Program, call: Call, state: Mapping[str, Array], batch_first: bool, batch: Dim
+            ) -> tuple[Graph, Sequence[Sequence[End]], set[str]]:
+    """Return the graph of a program, its inputs and outputs, and which of these have the batch first.
+
+    `state` are parameters by name.  With `batch_first` an axis of the size `batch` that is last comes first.
+    """
     if BF16 in program.types.values():
         raise DtypeError("export_onnx: the model computes with tensors of type bf16, for which runtimes have no "
                          "operators; let it cast to f16, or not at all.")
-    inputs = [x.name for x in call.arguments]
+    inputs = {x.name: Ref("input", x.name) for x in call.arguments}
     names = {f"{name}_output" if name in state or name in inputs else name: ref
              for name, ref in program.outputs.items()}
-    g = Graph([*inputs, *state, *names], call.batch_of)
-    values = {Ref("input", x.name): Value(g.cast(x.name, I32) if x.is_long else x.name,
-                                          program.dims[Ref("input", x.name)], x.dtype) for x in call.arguments}
+    dims_of = {name: program.dims[ref] for name, ref in (inputs | names).items()}
+    moved = {name for name, dims in dims_of.items() if batch_first and len(dims) > 1 and dims[-1] == batch}
+    dims_of |= {name: (dims_of[name][-1], *dims_of[name][:-1]) for name in moved}
+    ends = ([(x.name, dims_of[x.name], x.element) for x in call.arguments],
+            [(name, dims_of[name], ELEMENT[program.types[ref]]) for name, ref in names.items()])
+    batch_of = call.batch_of
+    g = Graph([*inputs, *state, *names], (batch_of[0], 0) if batch_of and batch_of[0] in moved else batch_of,
+              bool(moved))
+    values = {}
+    for x in call.arguments:
+        name = g.cast(x.name, I32) if x.is_long else x.name
+        name = g.from_first(name, x.array.ndim) if x.name in moved else name
+        values[inputs[x.name]] = Value(name, program.dims[inputs[x.name]], x.dtype)
 
     def value(ref: Ref) -> Value:
         if ref not in values:
@@ -161,9 +205,12 @@ def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[G
         dims, dtype = program.dims[ref], program.types[ref]
         params = [wide(p) if isinstance(p, Ref) else p for p in step.params]
         name = WRITERS[step.function](g, Called([wide(x) for x in step.operands], params, dims))
+        g.axes[name] = len(dims)
         values[ref] = Value(g.cast(name, dtype) if dtype.is_half else name, dims, dtype)
-    _call_outputs(g, without_transposes(g, [value(ref).name for ref in names.values()]), list(names))
-    return g, names
+    found = [g.to_first(value(ref).name, len(program.dims[ref])) if name in moved else value(ref).name
+             for name, ref in names.items()]
+    _call_outputs(g, without_transposes(g, found), list(names))
+    return g, ends, moved
 
 
 def _with_bias(program: Program) -> dict[int, Step]:
@@ -206,17 +253,22 @@ _TWO = {"Add", "Sub", "Mul", "Div", "Pow"}
 def without_transposes(g: Graph, outputs: list[str]) -> list[str]:
     """Take out transposes; return the outputs' names, which may be others then."""
     renamed: dict[str, str] = {}
-    numbers = {name for name, array in g.initializers.items() if array.ndim == 0}
+    axes = {name: array.ndim for name, array in g.initializers.items()}  # of what follows from initializers alone
     made: dict[str, Node] = {}
+    turned: dict[tuple[str, ...], str] = {}  # transposes by what they take
     nodes: list[Node] = []
 
     def put(node: Node) -> None:
         nodes.append(node)
         made[node.output] = node
+        if node.operator == "Transpose":
+            turned.setdefault((node.inputs[0], str(_perm(node))), node.output)
+        if node.output in g.axes and all(x in axes for x in node.inputs):
+            axes[node.output] = g.axes[node.output]
 
     for old in g.nodes:
         node = Node(old.operator, [renamed.get(x, x) for x in old.inputs], old.output, old.attributes)
-        order = _order(node, made, numbers)
+        order = _order(node, made, axes)
         if order is None:
             put(node)
             continue
@@ -228,7 +280,19 @@ def without_transposes(g: Graph, outputs: list[str]) -> list[str]:
             else:
                 put(Node("Transpose", [source], node.output, {"perm": order}))
             continue
-        inside = [made[x].inputs[0] if x in made and made[x].operator == "Transpose" else x for x in node.inputs]
+        inside = []
+        for x in node.inputs:
+            if not x or axes.get(x) == 0:
+                inside.append(x)
+                continue
+            source, own = (x, [*range(len(order))]) if x in axes else (made[x].inputs[0], _perm(made[x]))
+            perm = [own[order.index(i)] for i in range(len(order))]
+            if perm == sorted(perm):
+                inside.append(source)
+                continue
+            if (source, str(perm)) not in turned:
+                put(Node("Transpose", [source], g.fresh("transpose"), {"perm": perm}))
+            inside.append(turned[source, str(perm)])
         put(Node(node.operator, inside, inner := g.fresh(node.operator.lower()), node.attributes))
         put(Node("Transpose", [inner], node.output, {"perm": order}))
     outputs = [renamed.get(name, name) for name in outputs]
@@ -242,8 +306,11 @@ def _perm(node: Node) -> list[int]:
     return perm
 
 
-def _order(node: Node, made: Mapping[str, Node], numbers: set[str]) -> list[int] | None:
-    """The order of axes that the node's operands share, if it may be brought behind the node; None if not."""
+def _order(node: Node, made: Mapping[str, Node], axes: Mapping[str, int]) -> list[int] | None:
+    """The order of axes that an operand of the node has, if it may be brought behind the node; None if not.
+
+    All operands must be transposed.  What follows from initializers, whose numbers of axes are given, has any order.
+    """
     sources = [made.get(x) for x in node.inputs]
     orders = [_perm(x) if x is not None and x.operator == "Transpose" else None for x in sources]
     if not orders or (orders[0] is None and node.operator not in _TWO):
@@ -252,8 +319,11 @@ def _order(node: Node, made: Mapping[str, Node], numbers: set[str]) -> list[int]
         return orders[0]
     if node.operator not in _TWO:
         return None
-    known = [order for order, x in zip(orders, node.inputs, strict=True) if x not in numbers]
-    return known[0] if known and all(order is not None and order == known[0] for order in known) else None
+    known = [order for order, x in zip(orders, node.inputs, strict=True) if x not in axes]
+    wanted = [order for order in known if order is not None]
+    if not known or len(wanted) < len(known) or any(axes.get(x, 0) not in (0, len(wanted[0])) for x in node.inputs):
+        return None
+    return max(wanted, key=lambda order: order == sorted(order, reverse=True))
 
 
 def _needed(nodes: list[Node], outputs: list[str]) -> list[Node]:

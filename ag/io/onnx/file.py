@@ -16,6 +16,7 @@ from ag.version import install_line
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
+PROPERTY = "ag"  # of a file: which initializers are trained, which inputs and outputs have the batch first
 
 def onnx_package(function: str) -> None:
     """Load the package, or say how to get it."""

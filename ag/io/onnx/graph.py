@@ -88,9 +88,11 @@ class Value(NamedTuple):
 class Graph:
     """Nodes in order, and the arrays that they begin with."""
 
-    def __init__(self, taken: Sequence[str], batch_of: tuple[str, int] | None) -> None:
+    def __init__(self, taken: Sequence[str], batch_of: tuple[str, int] | None, batch_first: bool = False) -> None:
         self.nodes: list[Node] = []
         self.initializers: dict[str, Array] = {}
+        self.axes: dict[str, int] = {}  # how many axes a value has, where it is known
+        self.batch_first = batch_first  # whether writers compute with the axes reversed, where that saves transposes
         self._taken = set(taken)  # names, also those of inputs and parameters
         self._batch_of = batch_of  # the input whose axis of that number is the batch
         self._made: dict[tuple[object, ...], str] = {}
@@ -159,6 +161,11 @@ class Graph:
 
     def reshape(self, x: str, dims: Sequence[Dim]) -> str:
         """The same elements in another shape."""
+        name = self._reshaped(x, dims)
+        self.axes[name] = len(dims)
+        return name
+
+    def _reshaped(self, x: str, dims: Sequence[Dim]) -> str:
         known = [dim for dim in dims if not isinstance(dim, Size)]
         if 0 in known:
             return self.node("Reshape", x, self.sizes(dims), allowzero=1)
@@ -178,6 +185,18 @@ class Graph:
     def transpose(self, x: str, axes: Sequence[int]) -> str:
         """The axes in another order."""
         return x if list(axes) == sorted(axes) else self.node("Transpose", x, perm=list(axes))
+
+    def reversed(self, x: str, ndim: int) -> str:
+        """The axes the other way round."""
+        return self.transpose(x, range(ndim)[::-1])
+
+    def from_first(self, x: str, ndim: int) -> str:
+        """The first axis, the batch of a file, brought to the last place."""
+        return self.transpose(x, [*range(1, ndim), 0])
+
+    def to_first(self, x: str, ndim: int) -> str:
+        """The last axis, the batch, brought to the first place."""
+        return self.transpose(x, [*range(ndim)[-1:], *range(ndim - 1)])
 
     def repeated(self, x: str, dims: Dims) -> str:
         """A value repeated along axes of size 1."""

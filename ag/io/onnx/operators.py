@@ -38,9 +38,6 @@ class Called(NamedTuple):
 
 Writer = Callable[[Graph, Called], str]  # returns the name of the result
 
-_TO, _BACK = (3, 0, 1, 2), (1, 2, 3, 0)  # [channels, height, width, batch] to [batch, channels, height, width]
-
-
 def _places(window: Window) -> dict[str, Attribute]:
     """A window as attributes."""
     return {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [*window.padding, *window.padding]}
@@ -50,9 +47,9 @@ def _conv(g: Graph, op: Called) -> str:
     """`ag_conv2d`; a third operand is the bias, one number per feature."""
     window, groups = op.params
     x, w, *bias = op.xs
-    inputs = [g.transpose(x.name, _TO), w.name, *(g.reshape(b.name, (w.dims[0],)) for b in bias)]
+    inputs = [g.to_first(x.name, 4), w.name, *(g.reshape(b.name, (w.dims[0],)) for b in bias)]
     out = g.node("Conv", *inputs, **_places(window), dilations=[*window.dilation], group=int(groups))
-    return g.transpose(out, _BACK)
+    return g.from_first(out, 4)
 
 
 def _pool(operator: str, **attributes: Attribute) -> Writer:
@@ -62,17 +59,16 @@ def _pool(operator: str, **attributes: Attribute) -> Writer:
                               "least one; leave the pooling out.")
         size, stride, padding = op.params
         window = pool_window(size, stride, padding, operator)
-        return g.transpose(g.node(operator, g.transpose(op.x.name, _TO), **_places(window), **attributes), _BACK)
+        return g.from_first(g.node(operator, g.to_first(op.x.name, 4), **_places(window), **attributes), 4)
     return write
 
 
 def _batch_norm_given(g: Graph, op: Called) -> str:
     """`ag_batch_norm_op` by given statistics."""
     x, *others = op.xs
-    last = x.ndim - 1
     vectors = [g.reshape(v.name, (x.dims[0],)) for v in others]
-    out = g.node("BatchNormalization", g.transpose(x.name, [last, *range(last)]), *vectors, epsilon=op.params[0])
-    return g.transpose(out, [*range(1, x.ndim), 0])
+    out = g.node("BatchNormalization", g.to_first(x.name, x.ndim), *vectors, epsilon=op.params[0])
+    return g.from_first(out, x.ndim)
 
 
 def _batch_norm(g: Graph, op: Called) -> str:
@@ -95,17 +91,20 @@ def _layer_norm(g: Graph, op: Called) -> str:
         for operator, vector in zip(("Mul", "Add"), vectors, strict=False):
             out = g.node(operator, out, vector)
         return out
-    out = g.node("LayerNormalization", g.transpose(x.name, [*range(1, x.ndim), 0]), *vectors, axis=-1,
-                 epsilon=op.params[0])
-    return g.transpose(out, [x.ndim - 1, *range(x.ndim - 1)])
+    turn, back = (g.reversed, g.reversed) if g.batch_first else (g.from_first, g.to_first)
+    out = g.node("LayerNormalization", turn(x.name, x.ndim), *vectors, axis=-1, epsilon=op.params[0])
+    return back(out, x.ndim)
 
 
 def _rms_norm(g: Graph, op: Called) -> str:
     """`ag_rms_norm_op`, written out: the operator is of opset 23, which is newer than what files here need."""
     x, gamma = op.xs
-    square = g.node("ReduceMean", g.node("Mul", x.name, x.name), g.whole([0]), keepdims=1)
+    turned, axis = (g.reversed(x.name, x.ndim), x.ndim - 1) if g.batch_first else (x.name, 0)
+    square = g.node("ReduceMean", g.node("Mul", turned, turned), g.whole([axis]), keepdims=1)
     root = g.node("Sqrt", g.node("Add", square, g.number(op.params[0], x.dtype)))
-    return g.node("Mul", g.node("Div", x.name, root), g.reshape(gamma.name, (x.dims[0], *[1] * (x.ndim - 1))))
+    factor = g.reshape(gamma.name, (x.dims[0], *[1] * (x.ndim - 1 - axis)))
+    out = g.node("Mul", g.node("Div", turned, root), factor)
+    return g.reversed(out, x.ndim) if g.batch_first else out
 
 
 # ---------------------------------------------------------------------------------------------- attention
@@ -126,6 +125,8 @@ def _attention(causal: int, rate: int, heads: int) -> Writer:
         if op.params[causal]:
             scores = g.node("Where", _seen(g, queries, op.xs[1].dims[1]), scores, g.number(-inf, op.x.dtype))
         out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
+        if g.batch_first and batch:
+            return g.reversed(g.reshape(g.transpose(out, (0, 2, 1, 3)), op.dims[::-1]), 3)
         return g.reshape(g.transpose(out, (1, 3, 2, 0) if batch else (0, 2, 1)), op.dims)
     return write
 
@@ -134,6 +135,8 @@ def _by_head(g: Graph, x: Value, heads: int) -> str:
     """[heads * d, time, batch] as [batch, heads, time, d]; without a batch, [heads, time, d]."""
     features, *others = x.dims
     assert isinstance(features, int)
+    if g.batch_first and x.ndim == 3:
+        return g.transpose(g.reshape(g.reversed(x.name, 3), (*others[::-1], heads, features // heads)), (0, 2, 1, 3))
     return g.transpose(g.reshape(x.name, (heads, features // heads, *others)),
                        (0, 2, 1) if x.ndim == 2 else (3, 0, 2, 1))
 
@@ -185,7 +188,13 @@ def _plain(operator: str, **attributes: Attribute) -> Writer:
 
 def _along(operator: str) -> Writer:
     """An operator along one axis."""
-    return lambda g, op: g.node(operator, op.x.name, axis=normalize_axis(op.params[0], op.x.ndim, operator))
+    def write(g: Graph, op: Called) -> str:
+        axis = normalize_axis(op.params[0], op.x.ndim, operator)
+        if not g.batch_first:
+            return g.node(operator, op.x.name, axis=axis)
+        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), axis=(axis + 1) % op.x.ndim)
+        return g.from_first(out, op.x.ndim)
+    return write
 
 
 def _by_number(operator: str) -> Writer:
@@ -209,8 +218,29 @@ def _reduce(operator: str) -> Writer:
         axes = normalize_axes(dim, op.x.ndim, operator)
         if not axes:
             return op.x.name
-        return g.node(operator, op.x.name, g.whole(axes), keepdims=int(bool(keepdim)))
+        if not g.batch_first or op.x.ndim - 1 in axes:
+            return g.node(operator, op.x.name, g.whole(axes), keepdims=int(bool(keepdim)))
+        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), g.whole([a + 1 for a in axes]),
+                     keepdims=int(bool(keepdim)))
+        return g.from_first(out, len(op.dims))
     return write
+
+
+def _reshape(g: Graph, op: Called) -> str:
+    """`ag_reshape`; where the batch stays last, it may as well stay first."""
+    if g.batch_first and op.x.ndim and op.dims and isinstance(op.dims[-1], Size) and op.x.dims[-1] == op.dims[-1]:
+        first = g.reshape(g.to_first(op.x.name, op.x.ndim), (op.dims[-1], *op.dims[:-1]))
+        return g.from_first(first, len(op.dims))
+    return g.reshape(op.x.name, op.dims)
+
+
+def _lookup(g: Graph, op: Called) -> str:
+    """`ag_embedding_lookup`: a word is a column."""
+    w, ids = op.xs
+    if not g.batch_first:
+        return g.node("Gather", w.name, ids.name, axis=1)
+    out = g.node("Gather", w.name, g.reversed(ids.name, ids.ndim), axis=1)
+    return g.transpose(out, [0, *range(1, ids.ndim + 1)[::-1]])
 
 
 def _transpose(g: Graph, op: Called) -> str:
@@ -264,14 +294,21 @@ def _ends(k: slice) -> tuple[Dim, Dim, Dim]:
 
 def _matmul(g: Graph, op: Called) -> str:
     a, b = op.xs
-    if b.ndim == 1:
-        return g.node("MatMul", a.name, b.name)
+    if b.ndim == 1:  # as a column, as onnxruntime 1.32 gets the product of a transposed matrix and a vector wrong
+        return g.reshape(g.node("MatMul", a.name, g.reshape(b.name, (*b.dims, 1))), op.dims)
+    if g.batch_first:
+        return g.reversed(g.node("MatMul", g.reversed(b.name, b.ndim), g.reversed(a.name, 2)), b.ndim)
     out = g.node("MatMul", a.name, g.matrix(b))
     return out if b.ndim == 2 else g.reshape(out, op.dims)
 
 
 def _affine(g: Graph, op: Called) -> str:
     w, x, b = op.xs
+    if g.batch_first:
+        turned, row = g.reversed(x.name, x.ndim), g.reshape(b.name, (w.dims[0],))
+        out = (g.node("Gemm", turned, w.name, row, transB=1) if x.ndim == 2 else
+               g.node("Add", g.node("MatMul", turned, g.reversed(w.name, 2)), row))
+        return g.reversed(out, x.ndim)
     out = g.node("Gemm", w.name, g.matrix(x), b.name)
     return out if x.ndim == 2 else g.reshape(out, op.dims)
 
@@ -293,7 +330,7 @@ WRITERS: Mapping[object, Writer] = {
     reduce.ag_sum: _reduce("ReduceSum"),
     reduce.ag_mean: _reduce("ReduceMean"),
     reduce.ag_max: _reduce("ReduceMax"),
-    **dict.fromkeys((ag_reshape, ag_flatten), lambda g, op: g.reshape(op.x.name, op.dims)),
+    **dict.fromkeys((ag_reshape, ag_flatten), _reshape),
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,
     indexing.ag_slice: _slice,
@@ -307,7 +344,7 @@ WRITERS: Mapping[object, Writer] = {
     norm.ag_rms_norm_op: _rms_norm,
     norm._by_batch: _batch_norm,
     norm._by_statistics: _batch_norm_given,
-    indexing._lookup: _plain("Gather", axis=1),
+    indexing._lookup: _lookup,
     ag_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
     loss.ag_mse_loss: _mse,

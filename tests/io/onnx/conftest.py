@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.onnx_layout import as_in_file
 
 import ag
 
@@ -41,22 +42,26 @@ def run_onnx() -> Runner:
 def same_in_onnx(run_onnx: Runner, tmp_path: Path) -> Callable[..., Path]:
     """Export a model and compare what it computes with what onnxruntime does, for batches of other sizes, too.
 
-    ``same_in_onnx(model, {"x": example})``; the model is in eval mode afterwards.
+    ``same_in_onnx(model, {"x": example})``; the model is in eval mode afterwards.  Both layouts are compared, and the
+    file that stays has the batch first.
     """
 
     def check(model: Any, example: Mapping[str, Array], batches: tuple[int, ...] = (1, 2, 7), dynamic: bool = True
               ) -> Path:
         path = tmp_path / "model.onnx"
-        ag.export_onnx(model, path, tuple(example.values()), dynamic)
         last = next(x.shape[-1] for x in example.values())
-        for size in (last, *batches):
-            inputs = {name: np.ascontiguousarray(x[..., np.arange(size) % last]) if x.shape[-1] == last else x
-                      for name, x in example.items()}
-            inputs = {name: x * 0.75 if x.dtype.kind == "f" else x for name, x in inputs.items()}
-            ours = ag.ag_eval(model)(*(ag.ag_tensor(x) if x.dtype.kind == "f" else x for x in inputs.values()))
-            theirs = run_onnx(path, **inputs)
-            for y, z in zip(ours if isinstance(ours, tuple) else (ours,), theirs, strict=True):
-                close(y.numpy(), z)
+        for batch_first in (False, True):
+            ag.export_onnx(model, path, tuple(example.values()), dynamic, batch_first)
+            names = [x.name for x in pytest.importorskip("onnx").load(str(path)).graph.output]
+            for size in (last, *batches):
+                inputs = {name: np.ascontiguousarray(x[..., np.arange(size) % last]) if x.shape[-1] == last else x
+                          for name, x in example.items()}
+                inputs = {name: x * 0.75 if x.dtype.kind == "f" else x for name, x in inputs.items()}
+                ours = ag.ag_eval(model)(*(ag.ag_tensor(x) if x.dtype.kind == "f" else x for x in inputs.values()))
+                ours = [y.numpy() for y in (ours if isinstance(ours, tuple) else (ours,))]
+                theirs = run_onnx(path, **as_in_file(path, inputs))
+                for y, z in zip(as_in_file(path, dict(zip(names, ours, strict=True))).values(), theirs, strict=True):
+                    close(y, z)
         return path
 
     return check

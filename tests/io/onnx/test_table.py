@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.onnx_layout import as_in_file
 from table.cases import CASES
 from table.rows import Case, tensor
 
@@ -49,25 +50,27 @@ def why_not(case: Case) -> str | None:
     return None
 
 
-def exported(case: Case, path: Path) -> list[Any]:
+def exported(case: Case, path: Path, batch_first: bool) -> list[Any]:
     """Write a case's op as a file; its operands."""
     operands = case.operands()
     given = [x if x.dtype.kind == "i" else tensor(x, backend_of("cpu")) for x in operands]
-    ag.export_onnx(lambda *xs: case.call(*xs), path, tuple(given), dynamic=False)
+    ag.export_onnx(lambda *xs: case.call(*xs), path, tuple(given), dynamic=False, batch_first=batch_first)
     return given
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_is_the_same_in_onnxruntime(name: str, run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_row_is_the_same_in_onnxruntime(name: str, batch_first: bool, run_onnx: Callable[..., Any], tmp_path: Path
+                                          ) -> None:
     for case in ROWS[name]:
         path = tmp_path / "op.onnx"
         if (reason := why_not(case)) is not None:
             with pytest.raises(ag.ExportError, match=reason):
-                exported(case, path)
+                exported(case, path, batch_first)
             continue
-        given = exported(case, path)
-        want = case.call(*given).numpy()
-        (found,) = run_onnx(path, **{f"input{i}": np.asarray(x) for i, x in enumerate(given, 1)})
+        given = exported(case, path, batch_first)
+        want = as_in_file(path, {"output": case.call(*given).numpy()})["output"]
+        (found,) = run_onnx(path, **as_in_file(path, {f"input{i}": np.asarray(x) for i, x in enumerate(given, 1)}))
         assert found.shape == want.shape and found.dtype == want.dtype, str(case)
         if want.size:
             off = np.abs(found - want).max()
@@ -87,6 +90,6 @@ def test_every_op_has_a_writer_or_a_reason() -> None:
 def test_targets_of_zero_have_no_loss(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
     target, logits = np.float32([[1, 0.5], [0, 0.5]]), np.float32([[2, 1], [-np.inf, 1]])
     for op, given in ((ag.ag_cross_entropy_loss, target), (ag.ag_softmax_cross_entropy_loss, logits)):
-        ag.export_onnx(lambda x, t, op=op: op(x, t), tmp_path / "op.onnx", (given, target), dynamic=False)
+        ag.export_onnx(lambda x, t, op=op: op(x, t), tmp_path / "op.onnx", (given, target), False, False)
         (found,) = run_onnx(tmp_path / "op.onnx", x=given, t=target)
         assert found == pytest.approx(np.log(2) / 2, rel=1e-6)

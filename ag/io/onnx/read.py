@@ -1,0 +1,360 @@
+"""Run the graph of an ONNX file by ops, as a layer with its parameters.
+
+`RUN` has a function for each operator, whose arguments are what is understood of the operator: its inputs, and its
+attributes by name.  Tensors are computed with; shapes, ids and other whole numbers stay numpy arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import signature
+from math import inf, prod, sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.primitive import Array
+from ag.errors import CheckpointError
+from ag.io.onnx.file import PROPERTY, read_graph
+from ag.io.onnx.graph import ELEMENT
+from ag.nn.layer import Layer
+from ag.nn.mode import ag_eval
+from ag.ops import activation, conv, elementwise, norm, reduce
+from ag.ops.attention import ag_attention
+from ag.ops.convert import ag_cast
+from ag.ops.indexing import ag_embedding_lookup, ag_reshape, ag_transpose
+from ag.ops.matmul import ag_matmul
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+
+_FLOATS = {number: dtype.name for dtype, number in ELEMENT.items() if dtype.is_float}
+_OLDEST = 13  # the first opset whose operators are those of today, as far as they are known here
+_USUAL = {"auto_pad": "NOTSET", "ceil_mode": 0, "storage_order": 0, "training_mode": 0}  # of attributes not in `RUN`
+Value = Any  # a tensor, an array of whole numbers, a number, or None for an input that is left out
+
+
+class Node(NamedTuple):
+    """One operator of the graph."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: dict[str, Any]
+
+
+def _last(x: Value) -> Value:
+    """Bring the first axis, the batch of other programs, to the last place."""
+    return ag_transpose(x, *range(1, x.ndim), 0) if isinstance(x, Tensor) else np.moveaxis(x, 0, -1)
+
+
+def _first(x: Value) -> Value:
+    """Bring the last axis to the first place."""
+    return ag_transpose(x, x.ndim - 1, *range(x.ndim - 1)) if isinstance(x, Tensor) else np.moveaxis(x, -1, 0)
+
+
+def _pool(f: Callable[..., Tensor]) -> Callable[..., Value]:
+    def run(x: Tensor, kernel_shape: Any, strides: Any = (1, 1), padding: Any = (0, 0)) -> Value:
+        return _first(f(_last(x), tuple(kernel_shape), tuple(strides), tuple(padding)))
+    return run
+
+
+def _conv(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Any = (1, 1), padding: Any = (0, 0),
+          dilations: Any = (1, 1), group: int = 1, kernel_shape: object = None) -> Value:
+    return _first(conv.ag_conv2d(_last(x), w, b, tuple(strides), tuple(padding), tuple(dilations), group))
+
+
+def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, epsilon: float = 1e-5,
+                momentum: float = 0.9, training: bool = False) -> Value:
+    """Normalise by the batch in train mode, and move the averages, as `BatchNorm` does."""
+    if training:
+        return _first(norm.batch_norm_train(_last(x), gamma, beta, mean, variance, epsilon, 1 - momentum))
+    return _first(norm.ag_batch_norm_op(_last(x), gamma, beta, epsilon, mean, variance))
+
+
+def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, axis: int = -1, epsilon: float = 1e-5) -> Value:
+    column = (x.shape[axis], 1)
+    return _last(norm.ag_layer_norm_op(_first(x), ag_reshape(gamma, *column), ag_reshape(beta, *column), epsilon))
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    rows = a if a.ndim == 2 else ag_reshape(a, -1, a.shape[-1])
+    out = ag_matmul(rows, b)
+    return out if a.ndim == 2 else ag_reshape(out, *a.shape[:-1], *b.shape[1:])
+
+
+def _gemm(a: Tensor, b: Tensor, c: Value = 0.0, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+          transB: int = 0) -> Value:
+    out = ag_matmul(a.T if transA else a, b.T if transB else b)
+    return (out if alpha == 1 else out * alpha) + (c if beta == 1 else c * beta)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    """Attention of queries and values (..., time, features), and keys (..., features, time)."""
+    n, rest = q.ndim, range(q.ndim - 2)
+    out, keys, values = (ag_transpose(x, *axes, *rest) for x, axes in (
+        (q, (n - 1, n - 2)), (k, (n - 2, n - 1)), (v, (n - 1, n - 2))))
+    shape, factor = out.shape, scale * sqrt(out.shape[0])  # of which the op takes 1 / sqrt(features) itself
+    out = out if abs(factor - 1) < 1e-6 else out * factor
+    out, keys, values = (ag_reshape(x, *x.shape[:2], -1) for x in (out, keys, values))
+    out = ag_attention(out, keys, values, causal)
+    return ag_transpose(ag_reshape(out, *out.shape[:2], *shape[2:]), *range(2, n), 1, 0)
+
+
+def _reduce(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(x: Tensor, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        given = tuple(map(int, () if axes is None else axes))
+        return x if noop_with_empty_axes and not given else f(x, given or None, bool(keepdims))
+    return run
+
+
+def _reshape(x: Value, shape: Array, allowzero: int = 0) -> Value:
+    sizes = [np.shape(x)[i] if n == 0 and not allowzero else int(n) for i, n in enumerate(shape)]
+    return np.reshape(x, tuple(sizes))
+
+
+def _gather(x: Value, places: Value, axis: int = 0) -> Value:
+    """Take words' vectors of a matrix, or one place."""
+    if not isinstance(x, Tensor):
+        return np.take(x, places, axis)
+    if np.ndim(places) == 0:
+        return x[(*[slice(None)] * (axis % x.ndim), int(places))]
+    out = ag_embedding_lookup(x if axis % x.ndim else x.T, places)
+    return out if axis % x.ndim else _last(out)
+
+
+def _slice(x: Value, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Value:
+    key = [slice(None)] * np.ndim(x)
+    for i, a in enumerate(range(len(starts)) if axes is None else axes):
+        step, end = 1 if steps is None else int(steps[i]), int(ends[i])
+        key[a] = slice(int(starts[i]), None if step < 0 and end < -np.shape(x)[a] else end, step)
+    return x[tuple(key)]
+
+
+def _unsqueeze(x: Value, axes: Array) -> Value:
+    ndim = np.ndim(x) + len(axes)
+    for a in sorted(int(a) % ndim for a in axes):
+        x = np.expand_dims(x, a)
+    return x
+
+
+def _expand(x: Value, shape: Array) -> Value:
+    zeros = np.zeros(tuple(map(int, shape)), np.float32)
+    return x + ag_tensor(zeros, x.device, x.dtype) if isinstance(x, Tensor) else np.broadcast_to(x, zeros.shape)
+
+
+def _cast(x: Value, to: int) -> Value:
+    return ag_cast(x, _FLOATS[to]) if isinstance(x, Tensor) and to in _FLOATS and x.dtype != _FLOATS[to] else x
+
+
+def _clip(x: Tensor, lo: Value = None, hi: Value = None) -> Tensor:
+    return elementwise.ag_clamp(x, -inf if lo is None else float(lo), inf if hi is None else float(hi))
+
+
+RUN: Mapping[str, Callable[..., Value]] = {
+    "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Pow": lambda a, b: a**b,
+    "Div": lambda a, b: a / b if isinstance(a, Tensor) or isinstance(b, Tensor) else a // b, "Neg": lambda x: -x,
+    "Exp": elementwise.ag_exp, "Log": elementwise.ag_log, "Sqrt": elementwise.ag_sqrt, "Abs": elementwise.ag_abs,
+    "Clip": _clip, "Relu": activation.ag_relu, "Sigmoid": activation.ag_sigmoid, "Tanh": activation.ag_tanh,
+    "LeakyRelu": lambda x, alpha=0.01: activation.ag_leaky_relu(x, alpha),
+    "Gelu": lambda x, approximate="none": activation.ag_gelu(x, approximate),
+    "Softmax": lambda x, axis=-1: activation.ag_softmax(x, axis),
+    "LogSoftmax": lambda x, axis=-1: activation.ag_log_softmax(x, axis),
+    "ReduceSum": _reduce(reduce.ag_sum), "ReduceMean": _reduce(reduce.ag_mean), "ReduceMax": _reduce(reduce.ag_max),
+    "MatMul": _matmul, "Gemm": _gemm, "Attention of ag": _attention, "Conv": _conv,
+    "MaxPool": _pool(conv.ag_max_pool2d), "AveragePool": _pool(conv.ag_avg_pool2d),
+    "GlobalAveragePool": lambda x: reduce.ag_mean(x, (2, 3), True),
+    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "Identity": lambda x: x, "Cast": _cast,
+    "Reshape": _reshape, "Flatten": lambda x: ag_reshape(x, x.shape[0], prod(x.shape[1:])),
+    "Transpose": lambda x, perm=None: np.transpose(x, perm), "Concat": lambda *xs, axis: np.concatenate(xs, axis),
+    "Slice": _slice, "Gather": _gather, "Unsqueeze": _unsqueeze, "Expand": _expand,
+    "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(map(int, axes))),
+    "Shape": lambda x, start=None, end=None: np.array(np.shape(x))[slice(start, end)],
+}
+
+
+class End(NamedTuple):
+    """An input or output: its name, its element type, and whether its first axis is the batch, which is last here."""
+
+    name: str
+    element: int
+    is_moved: bool
+
+
+class OnnxModel(Layer):
+    """A model read by `load_onnx`: it runs the operators of a graph.  Its parameters have the names of the file."""
+
+    def __init__(self, nodes: list[Node], inputs: list[End], outputs: list[End], arrays: dict[str, Array],
+                 trained: set[str]) -> None:
+        self._nodes, self._inputs, self._outputs = nodes, inputs, outputs
+        self._constants: dict[str, Value] = {"": None}
+        self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}  # attribute and shape, by names of the file
+        for name, x in arrays.items():
+            if x.dtype.kind != "f" or not (x.ndim or name in trained):
+                self._constants[name] = float(x) if x.dtype.kind == "f" else x
+                continue
+            own = re.sub(r"\W", "_", name, flags=re.ASCII).lstrip("_")
+            own = own if own.isidentifier() and not hasattr(Layer, own) else f"tensor_{own}"
+            while hasattr(self, own):
+                own += "_"
+            self._tensors[name] = own, x.shape
+            setattr(self, own, (ag_param if name in trained else ag_tensor)(x, dtype=f"f{8 * x.itemsize}"))
+
+    def forward(self, *xs: TensorLike) -> Any:
+        """Outputs of the graph for its inputs, with the batch on the last axis."""
+        if len(xs) != len(self._inputs):
+            raise TypeError(f"load_onnx: the model was called with {len(xs)} inputs; it takes "
+                            f"{', '.join(x.name for x in self._inputs)}.")
+        tensors: dict[str, Tensor] = {name: getattr(self, own) for name, (own, _) in self._tensors.items()}
+        device = next((x.device for x in (*tensors.values(), *xs) if isinstance(x, Tensor)), None)
+        values: dict[str, Value] = {**self._constants, **tensors}
+        for name, (_, shape) in self._tensors.items():
+            if shape != tensors[name].shape:  # a vector, which is a column in a model
+                values[name] = ag_reshape(tensors[name], *shape)
+        for end, given in zip(self._inputs, xs, strict=True):
+            x: Any = given if hasattr(given, "shape") else np.array(given)
+            if end.element in _FLOATS and not isinstance(x, Tensor):
+                x = ag_tensor(x, device, _FLOATS[end.element])
+            values[end.name] = _first(x) if end.is_moved else x  # ids stay an array, which a captured step takes
+        for node in self._nodes:
+            run, operands = RUN[node.operator], [values[x] for x in node.inputs]
+            if node.operator == "BatchNormalization":  # takes the columns, as the averages move in place
+                operands[1:], run = [tensors[x] for x in node.inputs[1:]], partial(run, training=self.training)
+            values[node.output] = run(*operands, **node.attributes)
+        found = {x.name: _last(values[x.name]) if x.is_moved else values[x.name] for x in self._outputs}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return tuple(found.values()) if [*found] == [f"output{i}" for i in range(1, len(found) + 1)] else found
+
+
+def read(path: str | os.PathLike[str]) -> OnnxModel:
+    """Return the model of a file, see `load_onnx`."""
+    model, arrays = read_graph(path, "load_onnx")
+    try:
+        return ag_eval(_model(model, arrays))
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"load_onnx: {os.fsdecode(path)} cannot be read ({str(error).rstrip('.')}); a network "
+                              f"of the operators that export_onnx writes is required. Build the model otherwise, and "
+                              f"call load_weights.") from error
+
+
+def _model(model: ModelProto, arrays: dict[str, Array]) -> OnnxModel:
+    from onnx import helper, numpy_helper
+
+    graph, weights, nodes = model.graph, set(arrays), []
+    opset = max((x.version for x in model.opset_import if x.domain in ("", "ai.onnx")), default=0)
+    if opset < _OLDEST:
+        raise ValueError(f"it has operators of opset {opset}, and {_OLDEST} is the oldest that is known; "
+                         f"onnx.version_converter makes a newer one")
+    for x in graph.node:
+        given = {a.name: helper.get_attribute_value(a) for a in x.attribute}
+        if x.op_type == "Constant" and "value" in given:
+            arrays[x.output[0]] = numpy_helper.to_array(given["value"])
+            continue
+        name = f"{x.domain}:{x.op_type}" if x.domain not in ("", "ai.onnx") else x.op_type
+        nodes.append(Node(f"{name} with several outputs" if any(x.output[1:]) else name, tuple(x.input), x.output[0],
+                          _attributes(x.op_type, given)))
+    nodes = _needed(_with_attention(nodes, arrays), [x.name for x in graph.output])
+    refused = Counter(filter(None, map(_unlike, nodes)))
+    if refused:
+        raise ValueError(f"it has operators that are not known: "
+                         f"{', '.join(f'{name} ({n})' for name, n in refused.most_common())}")
+    made, fixed = {node.output: node for node in nodes}, set[str]()
+    for i, node in enumerate(nodes):
+        if node.operator == "BatchNormalization":
+            nodes[i] = node._replace(inputs=(node.inputs[0], *(_source(x, made) for x in node.inputs[1:])))
+            fixed |= {*nodes[i].inputs[3:]}
+    inputs = [x for x in graph.input if x.name not in arrays]
+    known = {"", *arrays, *(x.name for x in inputs)}
+    for node in nodes:
+        if lost := {*node.inputs} - known:
+            raise ValueError(f"{node.operator} takes {min(lost)!r:.60}, which nothing before it makes")
+        known.add(node.output)
+    used = {x for node in nodes for x in node.inputs} | {x.name for x in graph.output}
+    said = json.loads(next((x.value for x in model.metadata_props if x.key == PROPERTY), "{}"))
+    ends = [[End(x.name, x.type.tensor_type.elem_type, _is_moved(x, said.get("batch_first"))) for x in some]
+            for some in (inputs, graph.output)]
+    trained = said.get("trained", [name for name in weights - fixed if arrays[name].ndim])
+    return OnnxModel(nodes, ends[0], ends[1], {name: x for name, x in arrays.items() if name in used}, set(trained))
+
+
+def _is_moved(end: ValueInfoProto, moved: Sequence[str] | None) -> bool:
+    """Return whether the batch is first: as the file says, or unless the last axis alone is of any size."""
+    if moved is not None:
+        return end.name in moved
+    known = [bool(dim.dim_value) for dim in end.type.tensor_type.shape.dim]
+    return len(known) != 1 and (not known or known[-1] or not known[0])
+
+
+def _attributes(operator: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that say something; pads that are the same on both sides are called `padding`."""
+    found = {name: x.decode() if isinstance(x, bytes) else x for name, x in given.items()}
+    found = {name: x for name, x in found.items() if x != _USUAL.get(name)}
+    if operator.endswith("Pool") and set(found.get("dilations", ())) == {1}:
+        del found["dilations"]
+    pads, counts = found.get("pads", []), found.pop("count_include_pad", 0)
+    half = len(pads) // 2
+    if pads and pads[:half] == pads[half:] and (counts or not any(pads) or operator != "AveragePool"):
+        found["padding"] = found.pop("pads")[:half]
+    return found
+
+
+def _unlike(node: Node) -> str | None:
+    """Name an operator, or its attributes, that `RUN` does not know."""
+    if node.operator not in RUN:
+        return node.operator
+    try:
+        signature(RUN[node.operator]).bind(*node.inputs, **node.attributes)
+    except (TypeError, ValueError):
+        return f"{node.operator} with {', '.join(f'{name}={x}' for name, x in node.attributes.items())}"
+    return None
+
+
+def _source(name: str, made: Mapping[str, Node]) -> str:
+    """Return the initializer that a vector was reshaped from."""
+    while name in made and made[name].operator in ("Reshape", "Identity"):
+        name = made[name].inputs[0]
+    return name
+
+
+def _needed(nodes: list[Node], outputs: list[str]) -> list[Node]:
+    """Return the nodes that an output needs."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if node.output in needed:
+            needed.update(node.inputs)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _with_attention(nodes: list[Node], arrays: Mapping[str, Array]) -> list[Node]:
+    """Write ``Softmax(q @ k * scale) @ v``, perhaps with the mask of `export_onnx`, as one operator."""
+    made = {node.output: node for node in nodes}
+    nothing = Node("", ("",) * 3, "", {})
+
+    def by(name: str, operator: str) -> Node:
+        return found if (found := made.get(name, nothing)).operator == operator else nothing
+
+    found = []
+    for node in nodes:
+        softmax = by(node.inputs[0], "Softmax") if node.operator == "MatMul" else nothing
+        scores = softmax.inputs[0]
+        masked = by(scores, "Where")
+        seen = by(masked.inputs[0], "LessOrEqual")
+        keys, queries = by(seen.inputs[0], "Range"), by(by(seen.inputs[1], "Unsqueeze").inputs[0], "Range")
+        is_causal = all(x.operator and np.all(arrays.get(x.inputs[0], 1) == 0) for x in (keys, queries)) and bool(
+            np.all(arrays.get(masked.inputs[2], 0) == -inf))
+        scaled = by(masked.inputs[1] if is_causal else scores, "Mul")
+        product, scale = by(scaled.inputs[0], "MatMul"), arrays.get(scaled.inputs[1])
+        if product.operator and scale is not None and scale.ndim == 0 and softmax.attributes.get("axis", -1) == -1:
+            node = Node("Attention of ag", (*product.inputs, node.inputs[1], scaled.inputs[1]), node.output,
+                        {"causal": is_causal})
+        found.append(node)
+    return found
