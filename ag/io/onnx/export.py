@@ -23,7 +23,7 @@ from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.model_file import check_arguments
 from ag.io.onnx.file import PROPERTY, onnx_package
-from ag.io.onnx.graph import ELEMENT, Dim, Dims, Graph, Node, Size, Value
+from ag.io.onnx.graph import ELEMENT, Dim, Dims, Graph, Node, Size, Value, needed
 from ag.io.onnx.operators import WRITERS, Called
 from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
 from ag.io.safetensors_file import replace_file
@@ -296,7 +296,7 @@ def without_transposes(g: Graph, outputs: list[str]) -> list[str]:
         put(Node(node.operator, inside, inner := g.fresh(node.operator.lower()), node.attributes))
         put(Node("Transpose", [inner], node.output, {"perm": order}))
     outputs = [renamed.get(name, name) for name in outputs]
-    g.nodes = _needed(nodes, outputs)
+    g.nodes = needed(nodes, outputs)
     return outputs
 
 
@@ -324,13 +324,3 @@ def _order(node: Node, made: Mapping[str, Node], axes: Mapping[str, int]) -> lis
     if not known or len(wanted) < len(known) or any(axes.get(x, 0) not in (0, len(wanted[0])) for x in node.inputs):
         return None
     return max(wanted, key=lambda order: order == sorted(order, reverse=True))
-
-
-def _needed(nodes: list[Node], outputs: list[str]) -> list[Node]:
-    """The nodes that an output needs."""
-    needed, kept = set(outputs), []
-    for node in reversed(nodes):
-        if node.output in needed:
-            needed.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]

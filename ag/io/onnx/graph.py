@@ -72,6 +72,16 @@ class Node:
     attributes: dict[str, Attribute]
 
 
+def needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    """Return the nodes that an output needs."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if node.output in wanted:
+            wanted.update(node.inputs)
+            kept.append(node)
+    return kept[::-1]
+
+
 class Value(NamedTuple):
     """A value of the graph: its name, its shape and what `ag` holds it as; 16-bit ones are float32 to operators."""
 

@@ -21,9 +21,9 @@ import numpy as np
 from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.primitive import Array
-from ag.errors import CheckpointError
+from ag.errors import CheckpointError, ShapeError
 from ag.io.onnx.file import PROPERTY, read_graph
-from ag.io.onnx.graph import ELEMENT
+from ag.io.onnx.graph import ELEMENT, Node, needed
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
 from ag.ops import activation, conv, elementwise, norm, reduce
@@ -37,26 +37,22 @@ if TYPE_CHECKING:
 
 _FLOATS = {number: dtype.name for dtype, number in ELEMENT.items() if dtype.is_float}
 _OLDEST = 13  # the first opset whose operators are those of today, as far as they are known here
-_USUAL = {"auto_pad": "NOTSET", "ceil_mode": 0, "storage_order": 0, "training_mode": 0}  # of attributes not in `RUN`
+# Attributes that `RUN` does not have, where they say nothing.
+_USUAL = {"auto_pad": "NOTSET", "ceil_mode": 0, "storage_order": 0, "training_mode": 0, "stash_type": 1}
 Value = Any  # a tensor, an array of whole numbers, a number, or None for an input that is left out
-
-
-class Node(NamedTuple):
-    """One operator of the graph."""
-
-    operator: str
-    inputs: tuple[str, ...]
-    output: str
-    attributes: dict[str, Any]
 
 
 def _last(x: Value) -> Value:
     """Bring the first axis, the batch of other programs, to the last place."""
+    if x.ndim < 2:
+        return x
     return ag_transpose(x, *range(1, x.ndim), 0) if isinstance(x, Tensor) else np.moveaxis(x, 0, -1)
 
 
 def _first(x: Value) -> Value:
     """Bring the last axis to the first place."""
+    if x.ndim < 2:
+        return x
     return ag_transpose(x, x.ndim - 1, *range(x.ndim - 1)) if isinstance(x, Tensor) else np.moveaxis(x, -1, 0)
 
 
@@ -80,12 +76,18 @@ def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: 
 
 
 def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, axis: int = -1, epsilon: float = 1e-5) -> Value:
-    column = (x.shape[axis], 1)
+    if axis % x.ndim != x.ndim - 1:
+        raise ShapeError(f"load_onnx: LayerNormalization of {x.shape} from axis {axis} on; the last axis alone is "
+                         f"required.")
+    column = (x.shape[-1], 1)
     return _last(norm.ag_layer_norm_op(_first(x), ag_reshape(gamma, *column), ag_reshape(beta, *column), epsilon))
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    rows = a if a.ndim == 2 else ag_reshape(a, -1, a.shape[-1])
+    if b.ndim > 2:
+        raise ShapeError(f"load_onnx: MatMul of {a.shape} and {b.shape}; the second must be a matrix, unless these are "
+                         f"parts of attention as export_onnx writes it.")
+    rows = a if a.ndim == 2 else ag_reshape(a, prod(a.shape[:-1]), a.shape[-1])
     out = ag_matmul(rows, b)
     return out if a.ndim == 2 else ag_reshape(out, *a.shape[:-1], *b.shape[1:])
 
@@ -103,7 +105,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> T
         (q, (n - 1, n - 2)), (k, (n - 2, n - 1)), (v, (n - 1, n - 2))))
     shape, factor = out.shape, scale * sqrt(out.shape[0])  # of which the op takes 1 / sqrt(features) itself
     out = out if abs(factor - 1) < 1e-6 else out * factor
-    out, keys, values = (ag_reshape(x, *x.shape[:2], -1) for x in (out, keys, values))
+    out, keys, values = (ag_reshape(x, *x.shape[:2], prod(x.shape[2:])) for x in (out, keys, values))
     out = ag_attention(out, keys, values, causal)
     return ag_transpose(ag_reshape(out, *out.shape[:2], *shape[2:]), *range(2, n), 1, 0)
 
@@ -151,6 +153,8 @@ def _expand(x: Value, shape: Array) -> Value:
 
 
 def _cast(x: Value, to: int) -> Value:
+    if isinstance(x, np.ndarray) and to in _FLOATS:
+        return x.astype(np.float32)
     return ag_cast(x, _FLOATS[to]) if isinstance(x, Tensor) and to in _FLOATS and x.dtype != _FLOATS[to] else x
 
 
@@ -172,7 +176,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "MaxPool": _pool(conv.ag_max_pool2d), "AveragePool": _pool(conv.ag_avg_pool2d),
     "GlobalAveragePool": lambda x: reduce.ag_mean(x, (2, 3), True),
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "Identity": lambda x: x, "Cast": _cast,
-    "Reshape": _reshape, "Flatten": lambda x: ag_reshape(x, x.shape[0], prod(x.shape[1:])),
+    "Reshape": _reshape, "Flatten": lambda x, axis=1: ag_reshape(x, prod(x.shape[:axis]), prod(x.shape[axis:])),
     "Transpose": lambda x, perm=None: np.transpose(x, perm), "Concat": lambda *xs, axis: np.concatenate(xs, axis),
     "Slice": _slice, "Gather": _gather, "Unsqueeze": _unsqueeze, "Expand": _expand,
     "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(map(int, axes))),
@@ -186,6 +190,7 @@ class End(NamedTuple):
     name: str
     element: int
     is_moved: bool
+    is_vector: bool  # which is no column then
 
 
 class OnnxModel(Layer):
@@ -222,6 +227,7 @@ class OnnxModel(Layer):
             x: Any = given if hasattr(given, "shape") else np.array(given)
             if end.element in _FLOATS and not isinstance(x, Tensor):
                 x = ag_tensor(x, device, _FLOATS[end.element])
+                x = ag_reshape(x, x.size) if end.is_vector else x
             values[end.name] = _first(x) if end.is_moved else x  # ids stay an array, which a captured step takes
         for node in self._nodes:
             run, operands = RUN[node.operator], [values[x] for x in node.inputs]
@@ -239,7 +245,8 @@ def read(path: str | os.PathLike[str]) -> OnnxModel:
     model, arrays = read_graph(path, "load_onnx")
     try:
         return ag_eval(_model(model, arrays))
-    except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError,
+            AttributeError, RecursionError) as error:
         raise CheckpointError(f"load_onnx: {os.fsdecode(path)} cannot be read ({str(error).rstrip('.')}); a network "
                               f"of the operators that export_onnx writes is required. Build the model otherwise, and "
                               f"call load_weights.") from error
@@ -259,18 +266,20 @@ def _model(model: ModelProto, arrays: dict[str, Array]) -> OnnxModel:
             arrays[x.output[0]] = numpy_helper.to_array(given["value"])
             continue
         name = f"{x.domain}:{x.op_type}" if x.domain not in ("", "ai.onnx") else x.op_type
-        nodes.append(Node(f"{name} with several outputs" if any(x.output[1:]) else name, tuple(x.input), x.output[0],
+        nodes.append(Node(f"{name} with several outputs" if any(x.output[1:]) else name, list(x.input), x.output[0],
                           _attributes(x.op_type, given)))
-    nodes = _needed(_with_attention(nodes, arrays), [x.name for x in graph.output])
+    nodes = needed(_with_attention(nodes, arrays), [x.name for x in graph.output])
     refused = Counter(filter(None, map(_unlike, nodes)))
     if refused:
         raise ValueError(f"it has operators that are not known: "
                          f"{', '.join(f'{name} ({n})' for name, n in refused.most_common())}")
     made, fixed = {node.output: node for node in nodes}, set[str]()
-    for i, node in enumerate(nodes):
+    for node in nodes:
         if node.operator == "BatchNormalization":
-            nodes[i] = node._replace(inputs=(node.inputs[0], *(_source(x, made) for x in node.inputs[1:])))
-            fixed |= {*nodes[i].inputs[3:]}
+            node.inputs[1:] = [_source(x, made) for x in node.inputs[1:]]
+            if not {*node.inputs[1:]} <= arrays.keys():
+                raise ValueError("it computes the factors or averages of a BatchNormalization")
+            fixed |= {*node.inputs[3:]}
     inputs = [x for x in graph.input if x.name not in arrays]
     known = {"", *arrays, *(x.name for x in inputs)}
     for node in nodes:
@@ -279,8 +288,8 @@ def _model(model: ModelProto, arrays: dict[str, Array]) -> OnnxModel:
         known.add(node.output)
     used = {x for node in nodes for x in node.inputs} | {x.name for x in graph.output}
     said = json.loads(next((x.value for x in model.metadata_props if x.key == PROPERTY), "{}"))
-    ends = [[End(x.name, x.type.tensor_type.elem_type, _is_moved(x, said.get("batch_first"))) for x in some]
-            for some in (inputs, graph.output)]
+    ends = [[End(x.name, x.type.tensor_type.elem_type, _is_moved(x, said.get("batch_first")),
+                 len(x.type.tensor_type.shape.dim) == 1) for x in some] for some in (inputs, graph.output)]
     trained = said.get("trained", [name for name in weights - fixed if arrays[name].ndim])
     return OnnxModel(nodes, ends[0], ends[1], {name: x for name, x in arrays.items() if name in used}, set(trained))
 
@@ -324,20 +333,10 @@ def _source(name: str, made: Mapping[str, Node]) -> str:
     return name
 
 
-def _needed(nodes: list[Node], outputs: list[str]) -> list[Node]:
-    """Return the nodes that an output needs."""
-    needed, kept = set(outputs), []
-    for node in reversed(nodes):
-        if node.output in needed:
-            needed.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]
-
-
 def _with_attention(nodes: list[Node], arrays: Mapping[str, Array]) -> list[Node]:
     """Write ``Softmax(q @ k * scale) @ v``, perhaps with the mask of `export_onnx`, as one operator."""
     made = {node.output: node for node in nodes}
-    nothing = Node("", ("",) * 3, "", {})
+    nothing = Node("", [""] * 3, "", {})
 
     def by(name: str, operator: str) -> Node:
         return found if (found := made.get(name, nothing)).operator == operator else nothing
@@ -348,13 +347,15 @@ def _with_attention(nodes: list[Node], arrays: Mapping[str, Array]) -> list[Node
         scores = softmax.inputs[0]
         masked = by(scores, "Where")
         seen = by(masked.inputs[0], "LessOrEqual")
-        keys, queries = by(seen.inputs[0], "Range"), by(by(seen.inputs[1], "Unsqueeze").inputs[0], "Range")
-        is_causal = all(x.operator and np.all(arrays.get(x.inputs[0], 1) == 0) for x in (keys, queries)) and bool(
-            np.all(arrays.get(masked.inputs[2], 0) == -inf))
+        rows = by(seen.inputs[1], "Unsqueeze")
+        keys, queries = by(seen.inputs[0], "Range"), by(rows.inputs[0], "Range")
+        is_causal = all(np.all(arrays.get(name) == number) for name, number in (
+            (keys.inputs[0], 0), (keys.inputs[2], 1), (queries.inputs[0], 0), (queries.inputs[2], 1),
+            (rows.inputs[1], 1), (masked.inputs[2], -inf)))
         scaled = by(masked.inputs[1] if is_causal else scores, "Mul")
         product, scale = by(scaled.inputs[0], "MatMul"), arrays.get(scaled.inputs[1])
         if product.operator and scale is not None and scale.ndim == 0 and softmax.attributes.get("axis", -1) == -1:
-            node = Node("Attention of ag", (*product.inputs, node.inputs[1], scaled.inputs[1]), node.output,
+            node = Node("Attention of ag", [*product.inputs, node.inputs[1], scaled.inputs[1]], node.output,
                         {"causal": is_causal})
         found.append(node)
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.onnx_layout import as_in_file
 
 import ag
 
@@ -134,7 +135,8 @@ def test_a_sum_of_two_numbers(same_in_onnx: Check) -> None:
     same_in_onnx(Penalized(), {"x": numbers(3, 4)})
 
 
-def test_several_inputs_and_outputs(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_several_inputs_and_outputs(batch_first: bool, run_onnx: Callable[..., Any], tmp_path: Path) -> None:
     class Two(ag.Layer):
         def __init__(self) -> None:
             self.W, self.unused = ag.ag_param(numbers(3, 4)), ag.ag_param(numbers(2, 2))
@@ -145,23 +147,25 @@ def test_several_inputs_and_outputs(run_onnx: Callable[..., Any], tmp_path: Path
 
     model, path = Two(), tmp_path / "two.onnx"
     inputs = {"left": numbers(4, 5), "right": numbers(3, 5), "W": numbers(3, 1)}
-    ag.export_onnx(model, path, inputs, batch_first=False)
-    ours = model(*inputs.values())
-    theirs = run_onnx(path, **{name if name != "W" else "W_input": x for name, x in inputs.items()})
-    for y, z in zip(ours.values(), theirs, strict=True):
-        assert np.abs(np.asarray(y) - z).max() <= 1e-5
+    ag.export_onnx(model, path, inputs, batch_first=batch_first)
     graph = graph_of(path)
+    ours = dict(zip([x.name for x in graph.output], map(np.asarray, model(*inputs.values()).values()), strict=True))
+    theirs = run_onnx(path, **as_in_file(path, {name if name != "W" else "W_input": x for name, x in inputs.items()}))
+    for y, z in zip(as_in_file(path, ours).values(), theirs, strict=True):
+        assert y.shape == z.shape and np.abs(y - z).max() <= 1e-5
     assert [x.name for x in graph.output] == ["sum", "left_output", "W_output", "y", "same", "scaled"]
     assert [x.name for x in graph.initializer] == ["W"]  # what is not used is not there, what is used twice is once
 
 
-def test_half_precision(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_half_precision(batch_first: bool, run_onnx: Callable[..., Any], tmp_path: Path) -> None:
     with ag.ag_dtype("f16"):
         model = ag.ag_sequential(ag.ag_linear(4, 8, activation="gelu"), ag.ag_layer_norm(8), ag.ag_rms_norm(8),
                                  ag.ag_linear(8, 3))
     x, path = numbers(4, 5).astype(np.float16), tmp_path / "half.onnx"
-    ag.export_onnx(model, path, x, batch_first=False)
-    (found,) = run_onnx(path, x=x)
+    ag.export_onnx(model, path, x, batch_first=batch_first)
+    (found,) = run_onnx(path, x=x.T if batch_first else x)
+    found = found.T if batch_first else found
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, model(ag.ag_tensor(x, dtype="f16")).numpy(), rtol=2e-3, atol=2e-3)
     assert {x.data_type for x in graph_of(path).initializer if x.name.startswith("layer")} == {10}

@@ -87,10 +87,24 @@ class Odd(ag.Layer):
         return p, z[-1], ag.ag_sum(z[None, -2:], (0, 2)), z[1:3, :] - ag.ag_mean(z)
 
 
+class Recurrent(ag.Layer):
+    """A state that begins with zeros as long as the batch."""
+
+    def __init__(self) -> None:
+        self.cell = ag.ag_linear(5, 2, "tanh")
+
+    def forward(self, x: Any) -> Any:
+        state: Any = np.zeros((2, x.shape[-1]))
+        for _ in range(3):
+            state = self.cell(ag.ag_concat([x, state]))
+        return state
+
+
 MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "perceptron": (perceptron, (numbers(4, 5),)), "images": (images, (numbers(3, 9, 9, 4),)),
     "resnet": (resnet, (numbers(3, 8, 8, 3),)), "words": (Words, (RNG.integers(0, 11, (5, 3)),)),
-    "transformer": (transformer, (RNG.integers(0, 30, (7, 3)),)), "odd": (Odd, (numbers(6, 5), numbers(9, 5)))}
+    "transformer": (transformer, (RNG.integers(0, 30, (7, 3)),)), "recurrent": (Recurrent, (numbers(3, 4),)),
+    "odd": (Odd, (numbers(6, 5), numbers(9, 5)))}
 
 
 def outputs(y: Any) -> list[Any]:
@@ -115,7 +129,7 @@ def test_a_model_goes_out_and_comes_back(name: str, batch_first: bool, run_onnx:
     assert not back.training and {n: x.shape for n, x in back.parameters().items()} == {
         n: x.shape for n, x in model.parameters().items()}
     inputs = [x.name for x in back._inputs]  # type: ignore[attr-defined]
-    for some in (xs, tuple(x[..., :2].copy() for x in xs)):
+    for some in (xs, tuple(x[..., :2].copy() for x in xs), tuple(x[..., :1].copy() for x in xs)):
         expected = outputs(ag.ag_eval(model)(*some))
         equal(outputs(back(*some)), expected)
         names = [x.name for x in back._outputs]  # type: ignore[attr-defined]
@@ -209,7 +223,7 @@ def test_a_network_as_pytorch_writes_it(run_onnx: Callable[..., Any], tmp_path: 
     path = written(
         tmp_path / "m.onnx", ("Conv", ["x", "conv.weight", "conv.bias"], ["a"], {"pads": [1, 1, 1, 1]}),
         ("BatchNormalization", ["a", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"], ["b"], {}),
-        ("Relu", ["b"], ["c"], {}), ("GlobalAveragePool", ["c"], ["d"], {}), ("Flatten", ["d"], ["e"], {}),
+        ("Relu", ["b"], ["c"], {}), ("GlobalAveragePool", ["c"], ["d"], {}), ("Flatten", ["d"], ["e"], {"axis": 1}),
         ("Gemm", ["e", "fc.weight", "fc.bias"], ["f"], {"transB": 1, "alpha": 0.5}),
         ("Constant", [], ["two"], {"value": onnx.numpy_helper.from_array(np.float32(2))}),
         ("Mul", ["f", "two"], ["g"], {}), ("MatMul", ["g", "onnx::MatMul_7"], ["h"], {}),
@@ -264,6 +278,23 @@ def test_damaged_files(tmp_path: Path, count: int) -> None:
         except ag.CheckpointError as error:
             assert "m.onnx" in str(error)
     assert count / 50 < loaded < count
+
+
+def test_what_could_be_read_another_way_is_refused(tmp_path: Path) -> None:
+    """Sizes alone would let these pass."""
+    path, x, constants = tmp_path / "m.onnx", numbers(2, 2, 2), {"W": numbers(2, 2, 2), "v": numbers(2)}
+    for node, said in ((("MatMul", ["x", "W"], ["y"], {}), "the second must be a matrix"),
+                       (("LayerNormalization", ["x", "v", "v"], ["y"], {"axis": 1}), "the last axis alone")):
+        with pytest.raises(ag.ShapeError, match=f"load_onnx: {node[0]} of .*{said}"):
+            ag.load_onnx(written(path, node, shape=("n", 2, 2), **constants))(x)
+    zero, one, axis, end = np.array(0), np.array(1), np.array([0]), np.array(-np.inf, np.float32)
+    written(path, ("MatMul", ["x", "x"], ["a"], {}), ("Mul", ["a", "one_half"], ["b"], {}),
+            ("Range", ["zero", "two", "one"], ["i"], {}), ("Unsqueeze", ["i", "axis"], ["j"], {}),
+            ("LessOrEqual", ["i", "j"], ["seen"], {}), ("Where", ["seen", "b", "end"], ["c"], {}),
+            ("Softmax", ["c"], ["d"], {"axis": -1}), ("MatMul", ["d", "x"], ["y"], {}), shape=(2, 2, 2), zero=zero,
+            one=one, two=np.array(2), axis=axis, end=end, one_half=np.array(0.5, np.float32))
+    with expect_error("a mask of others", ag.CheckpointError, "Where (1)"):
+        ag.load_onnx(path)
 
 
 def test_loaders_and_estimators_are_examples(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
