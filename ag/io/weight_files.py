@@ -23,8 +23,11 @@ def read_weights(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
     name = os.fsdecode(path)
     if os.path.isdir(name):
         name = _in_folder(name, function)
-    if name.endswith(_INDEX):
-        return {}, _shards(name, function)
+    return ({}, _shards(name, function)) if name.endswith(_INDEX) else _read(name, function)
+
+
+def _read(name: str, function: str) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return header and arrays of one file."""
     try:
         return read_tensors(name, function)
     except CheckpointError as error:
@@ -82,7 +85,7 @@ def _shards(index: str, function: str) -> dict[str, Array]:
                               f"Put them beside the index.")
     arrays: dict[str, Array] = {}
     for shard in shards:
-        found = read_tensors(os.path.join(folder, shard), function)[1]
+        found = _read(os.path.join(folder, shard), function)[1]
         lost = [name for name, x in files.items() if x == shard and name not in found]
         twice = sorted(arrays.keys() & found.keys())
         if lost or twice:

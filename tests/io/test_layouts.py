@@ -198,6 +198,9 @@ def test_shards_by_their_index(file: tuple[dict[str, Array], Path], tmp_path: Pa
 
     index.write_text(json.dumps({"weight_map": where | {"more": "model-00001-of-00002.safetensors"}}))
     refused("the shard model-00001-of-00002.safetensors does not have more, which the index promises")
+    (folder / "pytorch_model-00001.bin").write_bytes(b"PK\3\4" + bytes(100))
+    index.write_text(json.dumps({"weight_map": {"wte.weight": "pytorch_model-00001.bin"}}))
+    refused("pytorch_model-00001.bin cannot be read (it is a pickle")
     for text in ("{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": "../x.safetensors"}}', '{"weight_map": 3}'):
         index.write_text(text)
         refused("cannot be read (", "an index with a weight_map from names to files is required")

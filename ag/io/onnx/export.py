@@ -47,19 +47,23 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
            batch_first: bool) -> None:
     """Write the graph of a model, see `export_onnx`; its mode, its tensors and the tape stay as they were."""
     onnx_package("export_onnx")
-    model, example = _asked(model, example)
+    model, example, after = _asked(model, example)
     if not callable(model):
         raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
                         f"tensors.")
     check_arguments("export_onnx(model, path, example)", path)
     tensors = named_tensors(cast(Model, model)) if hasattr(model, "parameters") else {}
     call = called_with("export_onnx", model, example, tensors)
+
+    def run(inputs: Mapping[str, Tensor]) -> object:
+        return after(call.run(model, inputs))
+
     state = {name: x.numpy() for name, x in tensors.items()}
     batches = call.batches(dynamic)
     with modes_kept(model):
         ag_eval(model)
         try:
-            tried = [_trace(model, call, tensors, batches, i) for i in range(len(batches))]
+            tried = [_trace(run, call, tensors, batches, i) for i in range(len(batches))]
         finally:
             changed = _restored(tensors, state)
     if changed:
@@ -75,19 +79,17 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
     replace_file(path, lambda: _content(type(model).__name__, graph, ends, said))
 
 
-def _asked(model: Any, example: object) -> tuple[Callable[..., object], object]:
-    """Return the function to export and its example: an estimator's network, and a loader's first batch."""
+def _asked(model: Any, example: object) -> tuple[Callable[..., object], object, Callable[[Any], object]]:
+    """Return the function to export, its example and what follows: an estimator's network, a loader's first batch."""
+    scale: Any = None
     if hasattr(model, "get_params") and hasattr(model, "fit"):
-        name = type(model).__name__
         if not hasattr(model, "model_"):
-            raise TypeError(f"export_onnx: a {name} was given; a fitted AgClassifier or AgRegressor is required. Call "
-                            f"fit first; of a pipeline give the last step, pipeline[-1]: a graph has no other.")
-        x = np.random.default_rng(0).normal(size=(model.n_features_in_, 3)).astype(np.float32)
-        if not hasattr(model, "classes_") and not np.allclose(
-                model.predict(x.T).reshape(3, -1), model.model_(x).numpy().T, rtol=1e-3, atol=1e-4):
-            raise ExportError(f"export_onnx: {name}.predict does more than its network, such as to scale targets back; "
-                              f"export a function that does it, of estimator.model_ and ops.")
-        model, example = model.model_, x if example is None else example
+            raise TypeError(f"export_onnx: a {type(model).__name__} was given; a fitted AgClassifier or AgRegressor is "
+                            f"required. Call fit first; of a pipeline give the last step, pipeline[-1]: a graph has no "
+                            f"other.")
+        if hasattr(model, "target_scale_"):  # of a regressor, whose network has scaled targets
+            scale, mean = (np.reshape(x, (-1, 1)).astype("f") for x in (model.target_scale_, model.target_mean_))
+        model, example = model.model_, np.zeros((model.n_features_in_, 3), "f") if example is None else example
     if isinstance(example, DataLoader):
         loader = copy(example)
         loader.reset()
@@ -95,16 +97,16 @@ def _asked(model: Any, example: object) -> tuple[Callable[..., object], object]:
     if example is None:
         raise TypeError("export_onnx: no example was given; an input of the model with the batch on its last axis is "
                         "required, or a loader, as in export_onnx(model, path, x).")
-    return model, example
+    return model, example, lambda y: y if scale is None else y * scale + mean
 
 
-def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
+def _trace(run: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
            number: int) -> Trace | None:
     """Trace the model for a batch made of the example's; None if it takes no single sample."""
     inputs = call.inputs(batches, number)
     trace = Trace(tensors, inputs)
     try:
-        traced(lambda: call.run(model, inputs), trace)
+        traced(lambda: run(inputs), trace)
     except (AgError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, DtypeError) and any(x.is_whole for x in call.arguments):
             raise DtypeError(f"export_onnx: the model does not take the example's whole numbers ({_said(error)}); give "

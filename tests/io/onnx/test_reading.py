@@ -324,3 +324,7 @@ def test_loaders_and_estimators_are_examples(run_onnx: Callable[..., Any], tmp_p
     regressor = ag.AgRegressor(epochs=1, random_state=0).fit(x, [0, 1, 2])
     ag.export_onnx(regressor, path)
     np.testing.assert_allclose(run_onnx(path, x=x)[0][:, 0], regressor.predict(x), rtol=1e-5)
+    regressor.target_scale_, regressor.target_mean_ = np.float64(3), np.float64(-1)
+    ag.export_onnx(regressor, path)
+    np.testing.assert_allclose(run_onnx(path, x=x)[0], regressor.model_(x.T).numpy().T * 3 - 1, rtol=1e-5)
+    assert [*ag.load_onnx(path).parameters()] == [*regressor.model_.parameters()]
