@@ -197,7 +197,7 @@ def test_shards_by_their_index(file: tuple[dict[str, Array], Path], tmp_path: Pa
             ag.load_weights(model, index, ag.io.layouts.gpt2)
 
     index.write_text(json.dumps({"weight_map": where | {"more": "model-00001-of-00002.safetensors"}}))
-    refused("the shard model-00001-of-00002.safetensors does not have more, which the index promises")
+    refused("model-00001-of-00002.safetensors lacks more")
     (folder / "pytorch_model-00001.bin").write_bytes(b"PK\3\4" + bytes(100))
     index.write_text(json.dumps({"weight_map": {"wte.weight": "pytorch_model-00001.bin"}}))
     refused("pytorch_model-00001.bin cannot be read (it is a pickle")
@@ -209,9 +209,9 @@ def test_shards_by_their_index(file: tuple[dict[str, Array], Path], tmp_path: Pa
                                                               .read_bytes())
     index.write_text(json.dumps({"weight_map": {names[-1]: "model-00002-of-00002.safetensors",
                                                 names[-2]: "model-00001-of-00002.safetensors"}}))
-    refused("has", "as another has")
+    refused("is in model-00002-of-00002.safetensors and another shard")
     (folder / "model-00002-of-00002.safetensors").unlink()
-    refused("names 2 shards, and model-00002-of-00002.safetensors", "not there; all are required")
+    refused("1 of its 2 shards are missing, such as model-00002-of-00002.safetensors", "all are required")
 
 
 def test_what_is_no_safetensors_file_is_named(tmp_path: Path) -> None:
