@@ -51,7 +51,6 @@ def test_the_blocks_with_albumentations(tmp_path: Path) -> None:
 def test_the_blocks_with_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the package onnx is not installed, so its recipe was not run")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed, so the recipe of ONNX was not run")
-    shutil.copy(ROOT / "examples" / "data" / "digits.csv.gz", tmp_path)
     run("\n".join(re.findall(r"^```py onnx\n(.*?)^```$", PAGES["docs/recipes/onnx.md"], re.M | re.S)), folder=tmp_path)
 
 
