@@ -92,14 +92,15 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return out if a.ndim == 2 else ag_reshape(out, *a.shape[:-1], *b.shape[1:])
 
 
-def _gemm(a: Tensor, b: Tensor, c: Value = 0.0, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+def _gemm(a: Tensor, b: Tensor, c: Value = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
           transB: int = 0) -> Value:
     out = ag_matmul(a.T if transA else a, b.T if transB else b)
-    return (out if alpha == 1 else out * alpha) + (c if beta == 1 else c * beta)
+    out = out if alpha == 1 else out * alpha
+    return out if c is None else out + (c if beta == 1 else c * beta)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-    """Attention of queries and values (..., time, features), and keys (..., features, time)."""
+    """Attend with queries and values (..., time, features), and keys (..., features, time)."""
     n, rest = q.ndim, range(q.ndim - 2)
     out, keys, values = (ag_transpose(x, *axes, *rest) for x, axes in (
         (q, (n - 1, n - 2)), (k, (n - 2, n - 1)), (v, (n - 1, n - 2))))
