@@ -69,6 +69,11 @@ def other_names(name: str) -> list[str]:
             and f"{space}.{other}" != shown(name) and other != name]
 
 
+def names(name: str) -> list[str]:
+    """List all names of a public object, the ordinary one first: nn.Linear, then ag_linear."""
+    return [*other_names(name), shown(name)]
+
+
 def first_sentence(thing: object) -> str:
     """What a description begins with; of a constant, which has none, the value."""
     if not callable(thing):
@@ -76,12 +81,33 @@ def first_sentence(thing: object) -> str:
     return " ".join((thing.__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
 
 
+def row(name: str, page: str = "") -> str:
+    """Make a row of a table: the names, linked to their description on a page, and what the object is."""
+    first, *more = names(name)
+    also = "".join(f"<br>`{other}`" for other in more)
+    return f"| [`{first}`]({page}#ag.{name}){also} | {first_sentence(found(name))} |"
+
+
+def rows(lines: list[str]) -> str:
+    """Make a table of rows."""
+    return "\n".join(["| names | what it is |", "|---|---|", *lines])
+
+
+def summary(page: str) -> str:
+    """Put a table of all names of a page before the first description."""
+    listed = NAME.findall(page)
+    first = NAME.search(page)
+    if first is None or len(listed) == 1:
+        return page
+    heading = re.search(r"\n## [^\n]+\n[^#]*\Z", page[:first.start()])  # the table belongs above the first part
+    start = heading.start() + 1 if heading else first.start()
+    return f"{page[:start]}{rows([row(name) for name in listed])}\n\n{page[start:]}"
+
+
 def table() -> str:
-    """All public names, with the first sentence of each description."""
-    rows = {}
+    """Make the table of all public names."""
+    lines = {}
     for path in sorted(FOLDER.glob("*.md")):
         for name in NAME.findall(filled(path.read_text("utf-8"))):
-            also = "".join(f"<br>`{other}`" for other in other_names(name))
-            rows[shown(name).lower(), name] = (f"| [`{shown(name)}`]({path.name}#ag.{name}){also} | "
-                                               f"{first_sentence(found(name))} |")
-    return "\n".join(["| names | what it is |", "|---|---|", *(rows[key] for key in sorted(rows))])
+            lines[names(name)[0].lower(), name] = row(name, path.name)
+    return rows([lines[key] for key in sorted(lines)])

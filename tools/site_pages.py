@@ -24,6 +24,15 @@ log = logging.getLogger("mkdocs.hooks.site_pages")
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/ag-autograd/ag/blob/main/"
 REFERENCE = run_path(str(ROOT / "tools" / "reference.py"))
+UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"  # the head of a page that would fill the results of a search
+HIDDEN = "---\nhide: [navigation, toc]\n---\n\n"
+HEADS = {"README.md": HIDDEN, "CHANGELOG.md": UNSEARCHED}
+BUTTONS = """
+[Install](install.md){ .md-button .md-button--primary }
+[Quick start](quick_start.md){ .md-button }
+[Recipes](recipes/index.md){ .md-button }
+[Reference](reference/index.md){ .md-button }
+"""
 # Files outside docs/ that are pages here, and files that pages let readers download.
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 DOWNLOADS = {f"examples/data/{name}": f"downloads/{name}" for name in ("digits.csv.gz", "iris.csv", "sonnets.txt")}
@@ -41,8 +50,9 @@ INNER = {"config", "configs_inside", "is_as_made", "largest_tensor", "replace_de
 
 def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
-    files.append(File.generated(config, "messages.md", content=messages()))
+        text = HEADS.get(source, "") + (ROOT / source).read_text("utf-8")
+        files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "messages.md", content=UNSEARCHED + messages()))
     for source, page in DOWNLOADS.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
@@ -77,10 +87,29 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     source = next((name for name, made in PAGES.items() if made == page.file.src_uri), f"docs/{page.file.src_uri}")
     markdown = re.sub(r"(?<=\]\()([^)#:\s]+)(?=[)#])", lambda found: target(found[1], source, page.file), markdown)
     markdown = re.sub(r"^```(py \w+)$", lambda found: f"```{FENCES[found[1]]}", markdown, flags=re.M)
-    markdown = REFERENCE["filled"](markdown)
+    if source == "README.md":  # below the tagline, the first paragraph
+        markdown = re.sub(r"(?<=\n\n)(?P<tagline>\w[^\n]*(?:\n[^\n]+)*\n)", rf"\g<tagline>{BUTTONS}", markdown, count=1)
+    if source.startswith("docs/reference/"):
+        markdown = REFERENCE["summary"](REFERENCE["filled"](markdown))
     if page.file.src_uri == "reference/index.md":
         markdown = markdown.replace("<!-- all names -->", REFERENCE["table"]())
     return REFERENCE["NAME"].sub(lambda found: entry(found[1]), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    html = re.sub(r"<table>.*?</table>", lambda found: labelled(found[0]), html, flags=re.S)
+    return re.sub(r"\s+–\s*<div class=\"doc-md-description\">\s*</div>", "", html)
+
+
+def labelled(table: str) -> str:
+    """Give each cell of a table the heading of its column, which narrow screens show before it."""
+    heads = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.S)]
+
+    def cells(row: re.Match[str]) -> str:
+        labels = iter(heads)
+        return re.sub(r"<td\b", lambda _: f'<td data-label="{next(labels, "")}"', row[0])
+
+    return re.sub(r"<tr>.*?</tr>", cells, table, flags=re.S)
 
 
 def target(link: str, source: str, file: File) -> str:
@@ -102,18 +131,27 @@ def target(link: str, source: str, file: File) -> str:
 
 
 def entry(name: str) -> str:
-    """What mkdocstrings is asked for: the description of a name, under all its names."""
-    thing, shown = REFERENCE["found"](name), REFERENCE["shown"](name)
-    title = " · ".join([shown, *REFERENCE["other_names"](name)])
-    lines = [f"::: ag.{name}", "    options:", f'      heading: "{title}"', f'      toc_label: "{shown}"']
+    """Ask mkdocstrings for the description of a name, under all its names."""
+    thing, names = REFERENCE["found"](name), REFERENCE["names"](name)
+    title = " · ".join(names)
+    lines = [f"::: ag.{name}", "    options:", f'      heading: "{title}"', f'      toc_label: "{names[0]}"']
     if inspect.isclass(thing):
         lines.append(f"      members: {methods(thing)}")
-        if getattr(thing, "_is_protocol", False):  # which is never made: its __init__ is typing's own
-            lines.append("      merge_init_into_class: false")
+        if not made_by_users(thing):
+            lines.append("      merge_init_into_class: false")  # then no signature is shown
     return "\n".join(lines)
 
 
+def made_by_users(kind: type) -> bool:
+    """Tell whether users call a class: a description has its parameters, or it needs none."""
+    if getattr(kind, "_is_protocol", False):  # typing's own __init__
+        return False
+    described = any("Parameters\n" in (vars(base).get("__doc__") or "") for base in kind.__mro__)
+    needed = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    return described or not needed
+
+
 def methods(kind: type) -> list[str]:
-    """The methods and properties that a class adds; attributes are in its description."""
+    """List the methods and properties that a class adds; attributes are in its description."""
     return [name for name, x in vars(kind).items() if not name.startswith("_") and name not in INNER
             and (inspect.isfunction(x) or isinstance(x, (property, classmethod, staticmethod)))]
