@@ -92,12 +92,16 @@ class Tensor(metaclass=Named):
         Unique in the process.
     requires_grad : bool
         Whether `backward` computes a gradient for it or through it.
-    buffer : Buffer
-        Where the values are; `rebind` puts them elsewhere.
     grad : Tensor or None
         For parameters: the gradients summed over all calls of `backward` since the last `zero_grad`.
     name : str or None
         For parameters of a model: the name it has there.
+
+    Examples
+    --------
+    >>> t = ag.ag_tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> (2 * t + 1).mean().item(), t.T[0].numpy().tolist(), t.sum(dim=0).shape
+    (6.0, [1.0, 3.0], (2,))
     """
 
     __signature__ = Making()

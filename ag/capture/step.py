@@ -78,6 +78,12 @@ class CapturedStep(Generic[P, R]):
         The recorded launches that ran last; None before the first call.
     replayed : bool
         Whether calls like the last one had been replayed before it.
+
+    Examples
+    --------
+    >>> step = ag.ag_capture(lambda x: 2 * x)
+    >>> [step(ag.ag_tensor([[1.0]])).item() for _ in range(4)], step.replayed
+    ([2.0, 2.0, 2.0, 2.0], True)
     """
 
     __signature__ = Making()

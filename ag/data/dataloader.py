@@ -39,6 +39,13 @@ class Batch(NamedTuple):
     x : Tensor of shape (features, batch) or (..., batch)
     y : Tensor, ndarray of int, or None
         Targets: a tensor if they are floating-point numbers, the array itself if they are class ids.
+
+    Examples
+    --------
+    >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [0, 1, 1], batch_size=2, shuffle=False)
+    >>> batch = loader.next_batch()
+    >>> batch.x.shape, batch.y.tolist()
+    ((1, 2), [0, 1])
     """
 
     x: Tensor

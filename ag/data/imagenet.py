@@ -212,6 +212,12 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
     """Count the samples that have their class among the `k` with the largest outputs; as `topk_accuracy`.
 
     Of equal outputs that of the lower class id comes first.  A sample with a NaN is no hit.
+
+    Examples
+    --------
+    >>> out = [[0.1, 0.9], [0.7, 0.1], [0.2, 0.0]]  # two samples, each a column
+    >>> ag.data.imagenet.topk_hits(out, [1, 1]), ag.data.imagenet.topk_hits(out, [1, 1], k=2)
+    (1, 2)
     """
     return _hits("topk_hits", out, ids, k)[0]
 

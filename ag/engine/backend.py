@@ -49,6 +49,11 @@ class DeviceInfo(NamedTuple):
         What tells this device from all others, as 32 hexadecimal digits; empty if that is not known.
     units : int
         Multiprocessors, compute units or cores of a card, as its driver says; 0 if it does not.
+
+    Examples
+    --------
+    >>> all(info.name.startswith("vulkan:") for info in ag.ag_vulkan_devices())
+    True
     """
 
     name: str

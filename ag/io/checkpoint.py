@@ -37,7 +37,13 @@ LARGEST_RATE = float(np.finfo(np.float32).max)  # devices hold rates in float32
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Something with a state that JSON can hold: a schedule or a data loader."""
+    """Something with a state that JSON can hold: a schedule or a data loader.
+
+    Examples
+    --------
+    >>> isinstance(ag.optim.StepSchedule(ag.optim.SGD(ag.nn.Linear(1, 1), lr=0.1), 10).state_dict(), dict)
+    True
+    """
 
     def state_dict(self) -> Mapping[str, object]: ...
 
@@ -54,6 +60,17 @@ class Checkpoint:
         The number given to `ag_save_checkpoint`.
     extra : object
         Whatever else was saved: numbers, strings, lists and dicts with strings for keys.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/run.safetensors"
+    >>> model = ag.nn.Linear(2, 1)
+    >>> optimizer = ag.optim.SGD(model, lr=0.1)
+    >>> ag.ag_save_checkpoint(path, model, optimizer, step=7, extra={"best": 0.5})
+    >>> saved = ag.ag_load_checkpoint(path, model, optimizer)
+    >>> saved.step, saved.extra
+    (7, {'best': 0.5})
     """
 
     __signature__ = Making()

@@ -78,6 +78,17 @@ class Layer(Watched):
         True in train mode, the initial one; see `ag_train` and `ag_eval`.
     settings : tuple of str
         Names of the constructor's arguments, which are attributes too; a saved model is rebuilt from them.
+
+    Examples
+    --------
+    >>> class Twice(ag.Layer):
+    ...     def __init__(self):
+    ...         self.inner = ag.nn.Linear(3, 2)
+    ...     def forward(self, x):
+    ...         return 2 * self.inner(x)
+    >>> model = Twice()
+    >>> list(model.parameters()), model([[1.0], [2.0], [3.0]]).shape
+    (['inner_W', 'inner_b'], (2, 1))
     """
 
     __signature__ = Making()

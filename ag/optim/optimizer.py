@@ -44,6 +44,13 @@ class Optimizer(Settings):
         Learning rate; assigning it, or another setting, takes effect at the next step, captured or not.
     t : int
         Steps taken.
+
+    Examples
+    --------
+    >>> optimizer = ag.optim.SGD(ag.nn.Linear(2, 1), lr=0.1)
+    >>> optimizer.lr = 0.01
+    >>> isinstance(optimizer, ag.optim.Optimizer), sorted(optimizer.params)
+    (True, ['W', 'b'])
     """
 
     settings: tuple[str, ...] = ("lr",)  # attributes that repr shows

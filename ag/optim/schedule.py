@@ -30,6 +30,15 @@ class Schedule(Settings):
         The rate that the schedule starts from: the optimizer's when the schedule was made.
     steps : int
         Steps taken.
+
+    Examples
+    --------
+    >>> class Inverse(ag.optim.Schedule):  # lr, lr / 2, lr / 3, ...
+    ...     def at(self, steps):
+    ...         return self.lr / (1 + steps)
+    >>> schedule = Inverse(ag.optim.SGD(ag.nn.Linear(2, 1), lr=0.6))
+    >>> [round(schedule.step(), 2) for _ in range(2)]
+    [0.3, 0.2]
     """
 
     _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "steps": steps_taken}

@@ -53,6 +53,13 @@ class History(dict[str, list[float]]):
         Whether Ctrl-C ended the training.
     stopped : str or None
         The reason of a callback that ended it.
+
+    Examples
+    --------
+    >>> X = [[0.0], [1.0], [2.0], [3.0]]
+    >>> history = ag.fit(ag.nn.Linear(1, 1), (X, X), epochs=3, verbose=False)
+    >>> len(history["loss"]), history["loss"][-1] == history.rows[-1]["loss"]
+    (3, True)
     """
 
     __signature__ = Making()
@@ -145,6 +152,15 @@ class Run:
         Samples of this epoch so far.
     columns : tuple of str
         The columns of `history`, also before the first epoch.
+
+    Examples
+    --------
+    >>> class Halve(ag.training.Callback):
+    ...     def on_epoch_end(self, run):
+    ...         run.optimizers[0].lr /= 2
+    >>> X = [[0.0], [1.0], [2.0], [3.0]]
+    >>> len(ag.fit(ag.nn.Linear(1, 1), (X, X), epochs=2, callbacks=[Halve()], verbose=False)["loss"])
+    2
     """
 
     __signature__ = Making()

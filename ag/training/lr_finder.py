@@ -48,6 +48,13 @@ class LRCurve:
         Running means of the losses of the steps.
     suggestion : float
         A rate to begin with: a tenth of the one where the loss was least.
+
+    Examples
+    --------
+    >>> X = [[0.0], [1.0], [2.0], [3.0]]
+    >>> curve = ag.training.find_lr(ag.nn.Linear(1, 1), (X, X), steps=10, seed=0)
+    >>> len(curve.rates) == len(curve.losses), 0 < curve.suggestion < 1
+    (True, True)
     """
 
     __signature__ = Making()

@@ -76,6 +76,14 @@ class Config:
         Seconds to wait for another rank; None: 900.
     min_ranks : int
         With how many ranks at least the job goes on.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "job.yaml")
+    >>> _ = path.write_text("distributed:\\n  strategy: data_parallel\\n  devices: [cpu, 'cpu:1']\\n")
+    >>> ag.load_config(path).devices
+    ('cpu', 'cpu:1')
     """
 
     __signature__ = Making()

@@ -159,6 +159,13 @@ class DPStep:
     ranks : Ranks, or None
         This rank's place among those that train together, always there in a callback: ``ranks.rank``, ``ranks.size``,
         and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; all ranks must call it, or none.
+
+    Examples
+    --------
+    >>> def stop(step):  # the callback of `dp_train`: False ends the job
+    ...     return step.loss > 0.1
+    >>> stop(ag.DPStep(0, 0.5, [])), stop(ag.DPStep(1, 0.05, []))
+    (True, False)
     """
 
     __signature__ = Making()
@@ -200,6 +207,14 @@ class DPResult:
         State of the optimizer, to go on with; a list if `optimizer` made a list.
     interrupted : bool
         Whether Ctrl-C ended the job before its last step.
+
+    Examples
+    --------
+    >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]], batch_size=1)
+    >>> result = ag.dp_train(lambda: ag.nn.Linear(1, 1), loader, ag.ops.mse_loss, devices=["cpu"], n_iter=5,
+    ...                      verbose=False)
+    >>> result.devices, len(result.loss_history), sorted(result.params)
+    (['cpu'], 5, ['W', 'b'])
     """
 
     __signature__ = Making()
