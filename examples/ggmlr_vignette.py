@@ -47,7 +47,7 @@ print("\n5. ag_dataloader: batches, and a loop of one's own")
 model = make_model()
 optimizer = ag.optimizer_adam(model.parameters(), lr=1e-2)
 loader = ag.ag_dataloader(x, targets, batch_size=32, shuffle=True, seed=0)
-for epoch in range(60):
+for _ in range(60):
     for batch in loader.epoch():
         with ag.with_grad_tape():
             loss = ag.ag_softmax_cross_entropy_loss(model.forward(batch.x), batch.y)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 import ag
-from ag import nn
+from ag import nn, ops
 
 TEXT = ag.data.load_sonnets()
 ALPHABET = sorted(set(TEXT + TEXT.upper()))
@@ -24,11 +24,11 @@ class LoRA(nn.Layer):  # a linear layer that stays as it is, plus a product of t
 class Block(nn.Layer):
     def __init__(self) -> None:
         self.norms, self.attention = [nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)], nn.MultiheadAttention(WIDTH, 4)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, activation="gelu"), nn.Linear(4 * WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
         x = x + self.attention(self.norms[0](x), causal_mask=True)
-        return x + self.down(self.up(self.norms[1](x)))
+        return x + self.down(ops.gelu(self.up(self.norms[1](x))))
 
 
 class GPT(nn.Layer):  # ids (time, batch) -> logits (characters, time, batch)
