@@ -102,8 +102,10 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def labelled(table: str) -> str:
-    """Give each cell of a table the heading of its column, which narrow screens show before it."""
+    """Give each cell of a table the heading of its column, which narrow screens show before it; two columns need none."""
     heads = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.S)]
+    if len(heads) < 3:
+        return table
 
     def cells(row: re.Match[str]) -> str:
         labels = iter(heads)
@@ -144,7 +146,7 @@ def entry(name: str) -> str:
 
 def made_by_users(kind: type) -> bool:
     """Tell whether users call a class: a description has its parameters, or it needs none."""
-    if getattr(kind, "_is_protocol", False):  # typing's own __init__
+    if getattr(kind, "_is_protocol", False) or issubclass(kind, (tuple, Exception)):
         return False
     described = any("Parameters\n" in (vars(base).get("__doc__") or "") for base in kind.__mro__)
     needed = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]

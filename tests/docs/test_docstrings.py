@@ -66,8 +66,14 @@ raise SystemExit(1 if runner.failures or not runner.tries else 0)
 """
 
 
-def test_examples_run() -> None:
+OTHERS = EXAMPLES.replace("list(vars(ag).items())", "public_names()").replace(
+    'if not name.startswith("_") and', 'if "." in name and callable(x) and').replace(
+    "import doctest, ag\n", "import doctest, sys, ag\nsys.path.insert(0, 'tools')\nfrom reference import public_names\n")
+
+
+@pytest.mark.parametrize("code", [EXAMPLES, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["ag", "namespaces"])
+def test_examples_run(code: str) -> None:
     # in a process of their own: one of them shuts all devices down
-    done = subprocess.run([sys.executable, "-W", "error", "-c", EXAMPLES], cwd=Path(__file__).parents[2],
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=Path(__file__).parents[2],
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 import os
 import re
 import shutil
@@ -10,15 +11,17 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import yaml
 from helpers.pages import PAGES, ROOT
-from reference import NAME, filled, found, public_names, shown, table
+from reference import NAME, filled, found, names, public_names, shown, summary, table
 
 import ag
 
 REFERENCE = {name: filled(page) for name, page in PAGES.items() if name.startswith("docs/reference/")}
+SITE = run_path(str(ROOT / "tools" / "site_pages.py"))
 NAMED = [name for page in REFERENCE.values() for name in NAME.findall(page)]
 
 
@@ -72,7 +75,7 @@ def test_every_page_of_the_reference_is_in_the_menu() -> None:
 def test_every_name_is_there_with_its_description(site: Path) -> None:
     index = html.unescape((site / "reference" / "index.html").read_text("utf-8"))
     for name in NAMED:
-        assert f'#ag.{name}"><code>{shown(name)}</code>' in index
+        assert f'#ag.{name}"><code>{names(name)[0]}</code>' in index
         text = section(site, name)
         if name == "data.imagenet.MEAN_AND_DEVIATION":  # a number
             assert "0.485" in text
@@ -81,6 +84,55 @@ def test_every_name_is_there_with_its_description(site: Path) -> None:
         assert first, f"ag.{name} has no docstring"
         for word in re.findall(r"[A-Za-z_]{4,}", first):
             assert word in text, f"{name}: {word!r} of {first!r} is not in {text[:200]!r}"
+
+
+def examples(page: str, name: str) -> str:
+    """Return the description of a name, and what its page says below it."""
+    below = re.split(r"^(?:::: |## )", page.partition(f"::: ag.{name}\n")[2], maxsplit=1, flags=re.M)[0]
+    return (inspect.getdoc(found(name)) or "") + below
+
+
+@pytest.mark.parametrize("page", [  # the page of the estimators loads scikit-learn
+    pytest.param(page, marks=pytest.mark.slow if "estimators" in text else ()) for page, text in REFERENCE.items()
+    if NAME.search(text)])
+def test_every_name_has_an_example(page: str) -> None:
+    imagenet = REFERENCE["docs/reference/data.md"].partition("## ImageNet")[2]  # one program for all of these
+    for name in NAME.findall(REFERENCE[page]):
+        if name.startswith("data.imagenet."):
+            assert name.rpartition(".")[2] in imagenet
+        else:
+            text = examples(REFERENCE[page], name)
+            assert ">>> " in text or "```python" in text, f"ag.{name} has no example"
+
+
+def test_a_page_begins_with_a_table_of_its_names() -> None:
+    page = summary(REFERENCE["docs/reference/training.md"])
+    rows = re.findall(r"^\| \[`([\w.]+)`\]\(#ag\.([\w.]+)\)", page, re.M)
+    assert rows[0] == ("fit", "fit") and ("training.EarlyStopping", "training.EarlyStopping") in rows
+    assert len(rows) == len(NAME.findall(page)) and page.index("| names |") < page.index("::: ag.fit")
+    layers = summary(REFERENCE["docs/reference/layers.md"])
+    assert "| [`nn.Linear`](#ag.ag_linear)<br>`ag_linear` | Fully connected" in layers
+    data = summary(REFERENCE["docs/reference/data.md"])
+    assert data.count("| names |") == 1 and data.index("| names |") < data.index("::: ag.ag_dataloader")
+
+
+def test_cells_know_their_columns_and_empty_descriptions_have_no_dash() -> None:
+    table = "<table><tr><th>a <b>b</b></th><th>c</th><th>d</th></tr><tr><td>1</td><td>2</td><td>3</td></tr></table>"
+    shown = SITE["on_page_content"](table)
+    assert '<td data-label="a b">1</td><td data-label="c">2</td>' in shown
+    assert SITE["on_page_content"]("<table><tr><th>a</th></tr><tr><td>1</td></tr></table>").count("data-label") == 0
+    item = '<li><b>x</b> (Tensor)\n –\n <div class="doc-md-description">\n{}</div></li>'
+    assert "–" not in SITE["on_page_content"](item.format(""))
+    assert "–" in SITE["on_page_content"](item.format("<p>Input.</p>"))
+
+
+def test_what_users_do_not_make_shows_no_signature() -> None:
+    classes = {name: found(name) for name in NAMED if "estimators" not in name and inspect.isclass(found(name))}
+    made = {name for name, kind in classes.items() if SITE["made_by_users"](kind)}
+    assert {"ag_linear", "DataParallel", "training.EarlyStopping", "KeyValueCache"} <= made
+    assert made.isdisjoint({"Tensor", "Batch", "DPResult", "Gradients", "ShapeError", "io.Stateful"})
+    assert "merge_init_into_class: false" in SITE["entry"]("Tensor")
+    assert 'heading: "nn.Linear · ag_linear"' in SITE["entry"]("ag_linear")
 
 
 @pytest.mark.slow
