@@ -95,13 +95,11 @@ def rows(lines: list[str]) -> str:
 
 def summary(page: str) -> str:
     """Put a table of all names of a page before the first description."""
-    listed = NAME.findall(page)
     first = NAME.search(page)
-    if first is None or len(listed) == 1:
+    if first is None:
         return page
-    heading = re.search(r"\n## [^\n]+\n[^#]*\Z", page[:first.start()])  # the table belongs above the first part
-    start = heading.start() + 1 if heading else first.start()
-    return f"{page[:start]}{rows([row(name) for name in listed])}\n\n{page[start:]}"
+    lines = [row(name) for name in NAME.findall(page)]
+    return f"{page[:first.start()]}{rows(lines)}\n\n{page[first.start():]}"
 
 
 def table() -> str:

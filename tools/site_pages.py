@@ -102,7 +102,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def labelled(table: str) -> str:
-    """Give each cell of a table the heading of its column, which narrow screens show before it; two columns need none."""
+    """Give each cell of a table the heading of its column, for narrow screens; two columns need none."""
     heads = [re.sub(r"<[^>]+>", "", head) for head in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.S)]
     if len(heads) < 3:
         return table
@@ -149,8 +149,8 @@ def made_by_users(kind: type) -> bool:
     if getattr(kind, "_is_protocol", False) or issubclass(kind, (tuple, Exception)):
         return False
     described = any("Parameters\n" in (vars(base).get("__doc__") or "") for base in kind.__mro__)
-    needed = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    return described or not needed
+    arguments = inspect.signature(kind).parameters.values()
+    return described or not any(x.default is x.empty and x.kind < x.VAR_POSITIONAL for x in arguments)
 
 
 def methods(kind: type) -> list[str]:

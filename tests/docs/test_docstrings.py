@@ -68,7 +68,7 @@ raise SystemExit(1 if runner.failures or not runner.tries else 0)
 
 OTHERS = EXAMPLES.replace("list(vars(ag).items())", "public_names()").replace(
     'if not name.startswith("_") and', 'if "." in name and callable(x) and').replace(
-    "import doctest, ag\n", "import doctest, sys, ag\nsys.path.insert(0, 'tools')\nfrom reference import public_names\n")
+    "import doctest", "import sys; sys.path.insert(0, 'tools')\nfrom reference import public_names\nimport doctest")
 
 
 @pytest.mark.parametrize("code", [EXAMPLES, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["ag", "namespaces"])
