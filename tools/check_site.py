@@ -1,7 +1,7 @@
 """Check the site that `make docs` built on a phone of 360 pixels: `python tools/check_site.py [FOLDER]`.
 
-It needs Chromium and `pip install playwright`. No page may scroll sideways. Tables and pictures must be whole, and large
-enough to be read. The copy button must copy programs.
+It needs Chromium and `pip install playwright`. No page may scroll sideways. Tables and pictures must be whole, and
+large enough to be read. The copy button must copy programs.
 """
 
 from __future__ import annotations
