@@ -268,8 +268,40 @@ def test_gradients_and_their_memory(script: str, shown: str) -> None:
     assert re.search(shown, output(script), re.M)
 
 
-SHORT = {"digits_cnn.py": 60, "text_transformer.py": 60, "dp_digits.py": 60, **dict.fromkeys((
-    "autograd_tour.py", "mixed_precision.py", "raw_parameters.py", "compressed_gradients.py", "zero_memory.py",
+def check_by_hand(text: str, devices: list[str]) -> None:
+    assert re.findall(r"^(\d)\. ", text, re.M) == list("1234")
+    assert re.findall(r"^(\S+): \d+\.\d\d ms, \d+\.\d GFLOP/s$", text, re.M) == devices
+    shares = re.search(r"^(.* \d+ rows): \d+\.\d\d ms$", text, re.M)
+    assert shares is not None and sum(int(rows) for rows in re.findall(r" (\d+) rows", shares[1])) == 64
+    assert re.search(r" GB/s; largest error: \d\.\de-0\d$", text, re.M)
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu:1"]])
+def test_devices_by_hand(devices: list[str]) -> None:
+    check_by_hand(output("multi_gpu_example.py", "--size", "64", "--devices", ",".join(devices)), devices)
+
+
+@pytest.mark.vulkan
+def test_all_devices_by_hand(lavapipe: str, swiftshader: str) -> None:
+    devices = sorted({lavapipe, swiftshader})
+    check_by_hand(output("multi_gpu_example.py", "--size", "64"), [*devices, "cpu"])
+
+
+# What newcomers came to do, each on one screen, and what a program prints when it worked.
+PROGRAMS = {
+    "image_folder.py": r"^digits\.onnx: \d+ kB", "ggmlr_vignette.py": r"^batches: accuracy 0\.9\d+$",
+    "tabular_imbalanced.py": r"^class_weight='balanced': balanced accuracy 0\.[89]\d+$",
+    "text_lora.py": r"^\d+ numbers adapted: ", "custom_layer.py": r"^accuracy on 360 digits held out: 0\.9\d+$",
+}
+
+
+@pytest.mark.parametrize("script", PROGRAMS)
+def test_programs_of_newcomers(script: str) -> None:
+    assert re.search(PROGRAMS[script], output(script), re.M)
+
+
+SHORT = {**dict.fromkeys(("digits_cnn.py", "text_transformer.py", "dp_digits.py", *PROGRAMS), 60), **dict.fromkeys((
+    "autograd_tour.py", "multi_gpu_example.py", "mixed_precision.py", "raw_parameters.py", "compressed_gradients.py", "zero_memory.py",
     "sync_gradients.py", "parallel_loops.py", *NOT_CHECKED, *PARALLEL), 80)}
 
 
