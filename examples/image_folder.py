@@ -31,7 +31,7 @@ if __name__ == "__main__":
     folder, rng = Path(tempfile.mkdtemp()), np.random.default_rng(0)
     write_images(folder / "images")
     images = data.ImageFolder(folder / "images", 16, batch_size=32, seed=0, transform=shifted)
-    train, valid = images.split(0.8, seed=0, stratify=True)
+    train, valid = images.split(0.8, seed=0, stratify=True, transforms=(shifted, None))
     print(f"{len(images.classes)} classes; batches {train.next_batch().x.shape}, the samples on the last axis")
 
     ag.ag_seed(0)

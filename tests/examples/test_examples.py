@@ -301,8 +301,8 @@ def test_programs_of_newcomers(script: str) -> None:
 
 
 SHORT = {**dict.fromkeys(("digits_cnn.py", "text_transformer.py", "dp_digits.py", *PROGRAMS), 60), **dict.fromkeys((
-    "autograd_tour.py", "multi_gpu_example.py", "mixed_precision.py", "raw_parameters.py", "compressed_gradients.py", "zero_memory.py",
-    "sync_gradients.py", "parallel_loops.py", *NOT_CHECKED, *PARALLEL), 80)}
+    "autograd_tour.py", "multi_gpu_example.py", "mixed_precision.py", "raw_parameters.py", "compressed_gradients.py",
+    "zero_memory.py", "sync_gradients.py", "parallel_loops.py", *NOT_CHECKED, *PARALLEL), 80)}
 
 
 @pytest.mark.parametrize("script", SHORT)
