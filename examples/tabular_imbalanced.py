@@ -12,7 +12,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from ag.training import AgClassifier
 
 NUMBERS = 12  # of the columns; the last one is a category
-X, y = make_classification(6000, NUMBERS + 1, n_informative=6, weights=[0.98], class_sep=1.5, random_state=0)
+X, y = make_classification(6000, NUMBERS + 1, n_informative=8, n_clusters_per_class=1, weights=[0.98], class_sep=0.6,
+                           flip_y=0, random_state=0)
 X[:, -1] = (X[:, -1] > 0) + (X[:, -1] > 1)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
 print(f"{y_train.sum()} of {len(y_train)} rows are of the rare class")
