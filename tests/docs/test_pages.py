@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,30 @@ def test_the_blocks_run_on_vulkan(name: str, tmp_path: Path, lavapipe: str, swif
 def test_the_lists_name_pages() -> None:
     assert set(WITH_BLOCKS) >= QUICK | ON_VULKAN and set(ELSEWHERE) <= set(PAGES)
     assert all((ROOT / "tests" / "docs" / test).is_file() for test in ELSEWHERE.values())
+
+
+DEVELOPERS = {f"docs/{name}.md" for name in ("architecture", "internals", "capture", "glossary", "kernels",
+                                             "adding_an_op")}
+LONGEST = 30  # words, as in docstrings
+
+
+def sentences(page: str) -> Iterator[str]:
+    """Yield the sentences of a page's prose: no code, tables, headings or pictures."""
+    page = re.sub(r"^```.*?^```$|<!--.*?-->", "", page, flags=re.M | re.S)
+    prose = "\n".join(line for line in page.splitlines() if not line.startswith(("|", "#", ":::", "!", "    ")))
+    prose = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "x", prose))
+    for part in re.split(r"\n\s*\n|\n\* ", prose):
+        yield from re.split(r"(?<=[.!?:;])\s+", " ".join(part.split()))
+
+
+@pytest.mark.parametrize("name", sorted({*PAGES} - DEVELOPERS))
+def test_sentences_of_pages_for_users_are_short(name: str) -> None:
+    assert [sentence for sentence in sentences(PAGES[name]) if len(sentence.split()) > LONGEST] == []
+
+
+def test_a_long_sentence_is_seen() -> None:
+    page = "# Title\n\nShort. " + "word " * 31 + "end.\n\n```python\n" + "x " * 40 + "\n```\n"
+    assert [len(sentence.split()) for sentence in sentences(page)] == [1, 32, 0]
 
 
 @pytest.mark.parametrize("name", PAGES)
