@@ -181,17 +181,7 @@ class Node:
 
 
 class Gradients(Mapping[Tensor, Tensor]):
-    """Gradients of one call of `backward`, by parameter or by the parameter's name in its model.
-
-    Examples
-    --------
-    >>> w = ag.ag_param([[3.0]])
-    >>> with ag.with_grad_tape():
-    ...     loss = (w * w).sum()
-    >>> grads = ag.backward(loss)
-    >>> grads[w].item(), w in grads
-    (6.0, True)
-    """
+    """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
 
     __signature__ = Making()
 
