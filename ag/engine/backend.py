@@ -20,7 +20,7 @@ from ag.engine.arena import Block, guard_words
 from ag.engine.buffer import Buffer, Device, fix, note_written
 from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
-from ag.engine.primitive import Params, Primitive, PrimitiveTo, Returned
+from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program
 from ag.engine.shape import Shape, nbytes_of
 from ag.errors import ArenaError, DeviceError, DtypeError
@@ -152,15 +152,16 @@ class Backend(Device):
         self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
 
-    def constant(self, value: float, dtype: DType) -> Buffer:
-        """Return a buffer of one number that all ops share; nothing may write there."""
-        key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
+    def constant(self, value: float | Array, dtype: DType) -> Buffer:
+        """Return a buffer of a number, or of a few, that all ops share; nothing may write there."""
+        key: tuple[float | str, DType]  # 0.0 and -0.0 are equal, and not the same
+        key = repr((value.dtype, value.tolist())) if isinstance(value, np.ndarray) else value or str(value), dtype
         found = self.constants.get(key)
         if found is None:
-            number = float(value)
+            number = None if isinstance(value, np.ndarray) else float(value)
             if len(self.constants) >= _CONSTANTS_KEPT:
                 self.constants.clear()
-            found = self.alloc((), dtype)
+            found = self.alloc(np.shape(value), dtype)
             self.upload(np.asarray(value), found)
             found.constant = number
             fix(found)

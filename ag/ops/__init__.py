@@ -34,6 +34,7 @@ add = ag_add
 attention = ag_attention
 avg_pool2d = ag_avg_pool2d
 batch_norm = ag_batch_norm_op
+bce_with_logits_loss = ag_bce_with_logits_loss
 cast = ag_cast
 clamp = ag_clamp
 concat = ag_concat

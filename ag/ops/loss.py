@@ -1,30 +1,38 @@
-"""Losses: mean squared error, cross-entropy of probabilities and of logits.
+"""Losses: mean squared error, cross-entropy of probabilities and of logits, also of single outputs.
 
 Softmax and cross-entropy are one primitive that also computes the gradient of the logits.  No logarithm of a rounded
-probability is taken.  A captured step writes the gradient over logits that are not needed any more.
+probability is taken.  A captured step writes the gradient over logits that are not needed any more.  Losses
+with weights are composed of other ops, in float32 at least.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import cast
 
 import numpy as np
 
 from ag.autograd.op import Cotangents, Ids, Need, Result, Run, op, part_of
-from ag.autograd.operands import CLASS_RULE, checked_ids
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.operands import CLASS_RULE, as_array, checked_ids, lift, number_given, operands_on_one_device
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.convert import Placeholder
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
+from ag.ops.activation import ag_log_softmax
 from ag.ops.convert import ag_cast
+from ag.ops.elementwise import ag_clamp
+from ag.ops.indexing import _lookup, ag_concat, ag_reshape
+from ag.ops.reduce import ag_mean, ag_sum
 
-__all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
+__all__ = ["ag_bce_with_logits_loss", "ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 
-_SOFTMAX_CE = "ag_softmax_cross_entropy_loss"
+_SOFTMAX_CE, _BCE, _MSE = "ag_softmax_cross_entropy_loss", "ag_bce_with_logits_loss", "ag_mse_loss"
+_TINY = 1e-30  # a batch in which no sample counts has the loss 0
 
 
 def _same_shape(function: str, pred: Buffer, target: Buffer) -> None:
@@ -36,8 +44,7 @@ def _batch(shape: Shape) -> int:
     return prod(shape[1:])
 
 
-@op
-def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
+def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None) -> Tensor:
     """Mean squared error over all elements.
 
     Reference: ggmlR ``ag_mse_loss`` (which gives the target no gradient).
@@ -47,6 +54,8 @@ def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     pred : Tensor of any shape
     target : Tensor or array_like of the same shape
         A gradient flows to it too, if it is a parameter.
+    sample_weight : Tensor or array_like of shape (batch,), optional
+        What each sample counts in the mean.
 
     Returns
     -------
@@ -56,8 +65,19 @@ def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     --------
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]]).item()
     2.0
+    >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]], sample_weight=[3.0, 1.0]).item()
+    1.0
     """
-    _same_shape("ag_mse_loss", pred, target)
+    if sample_weight is None:
+        return _mean_squares(pred, target)
+    p, t = _wide(_MSE, pred, target)
+    _same_shape(_MSE, p.buffer, t.buffer)
+    return _weighted_mean(_MSE, (p - t) * (p - t), None, sample_weight, _shape_of(_MSE, pred)[-1:])
+
+
+@part_of(_MSE)
+def _mean_squares(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
+    _same_shape(_MSE, pred, target)
     if pred.size == 0:
         raise ShapeError(f"ag_mse_loss: pred is {pred.shape}; a mean needs at least one element.")
     d = run(sub, pred, target)
@@ -65,7 +85,7 @@ def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     return sum_over(run, run(mul, d, d), axes, 1.0 / pred.size).view(()), d
 
 
-@ag_mse_loss.vjp
+@_mean_squares.vjp
 def _mse_vjp(run: Run, g: Buffer, d: Buffer, need: Need) -> Cotangents:
     slope = run(mul, d, run(scale, g, factor=2.0 / d.size))
     return slope, run(scale, slope, factor=-1.0) if need[1] else None
@@ -113,20 +133,29 @@ def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer]
     )
 
 
-def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Tensor:
+def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, weight: TensorLike | None = None,
+                                  label_smoothing: float = 0.0, sample_weight: TensorLike | None = None) -> Tensor:
     """Cross-entropy of ``softmax(logits)``, in log-sum-exp form; mean over samples.
 
     Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
     if they are parameters.
     Class ids are checked on the host: an array costs nothing, a tensor of ids is read back first, which a captured
     step refuses.
-    Reference: ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft targets).
+    Reference: PyTorch ``F.cross_entropy``; ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft
+    targets).
 
     Parameters
     ----------
     logits : Tensor of shape (classes, ...)
     target : Tensor or array_like of shape (classes, ...) or of shape (...)
         One-hot or soft distributions of any number type, or 0-based class ids.
+    weight : Tensor or array_like of shape (classes,), optional
+        What each class counts.  With ids the mean is over what the samples count; with distributions it is over their
+        number, as in PyTorch.
+    label_smoothing : float, optional
+        The share of every target, from 0 to 1, that is spread evenly over all classes.
+    sample_weight : Tensor or array_like of shape (batch,), optional
+        What each sample counts in the mean.
 
     Returns
     -------
@@ -136,31 +165,142 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     --------
     >>> round(ag.ag_softmax_cross_entropy_loss([[0.0], [0.0]], [1]).item(), 4)
     0.6931
+    >>> logits = [[2.0, 0.0], [0.0, 0.0]]
+    >>> round(ag.ag_softmax_cross_entropy_loss(logits, [0, 1], weight=[1.0, 9.0]).item(), 4)
+    0.6365
     """
     name = _SOFTMAX_CE
-    shape, of_target = _shape_of(logits), _shape_of(target)
+    shape, of_target = _shape_of(name, logits), _shape_of(name, target)
     if len(shape) == 1 and not isinstance(logits, Tensor):
         shape = (*shape, 1)  # a vector is a column
     if not shape or prod(shape) == 0:
         raise ShapeError(f"{name}: logits are {shape}; (classes, batch) with at least one of each is required.")
-    one_sample = prod(shape[1:]) == 1
+    smoothing = number_given(name, "label_smoothing", label_smoothing)
+    plain = weight is None and sample_weight is None and smoothing == 0
+    one_sample, ids = prod(shape[1:]) == 1, None
     is_vector = one_sample and len(shape) == 2 and of_target == shape[:1] and not isinstance(target, Tensor)
     if of_target == shape or (is_vector and of_target != (1,)):
-        if isinstance(target, Tensor) and not target.buffer.dtype.is_float:
-            target = ag_cast(target, "f32" if not isinstance(logits, Tensor) else logits.dtype)
-        return _soft_target(logits, target)
-    if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
-        return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", CLASS_RULE))
-    raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
-                     f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
+        target = _as_float(target, logits)
+        if plain:
+            return _soft_target(logits, target)
+    elif of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
+        rule = CLASS_RULE if shape[0] > 1 else f"{CLASS_RULE}, and one output is of class 0 only: use {_BCE} for it"
+        ids = checked_ids(name, logits, target, shape[0], "label", rule)
+        if plain:
+            return _class_ids(logits, ids)
+    else:
+        raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
+                         f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"{name}: label_smoothing is {smoothing!r}; a number from 0 to 1 is required.")
+    x, classes, batch = _wide(name, logits)[0], shape[0], shape[1:][-1:]
+    x = ag_reshape(x, classes, -1)
+    w = None if weight is None else ag_reshape(_counting(name, "weight", weight, x, (classes,), fixed=True), classes, 1)
+    logs = ag_log_softmax(x) if ids is None or smoothing else x
+    logs = logs if w is None else logs * w
+    if ids is None:
+        soft = ag_reshape(_wide(name, logits, target)[1], classes, -1)
+        losses = ag_sum(logs * (soft * (smoothing - 1) - smoothing / classes), 0)
+        return _weighted_mean(name, losses, None, sample_weight, batch)
+    ids = ag_reshape(ids, -1)
+    losses, counts = _each_of_ids(x, ids), None
+    if w is not None:
+        counts = ag_reshape(_lookup(ag_reshape(w, 1, classes), ids), -1)
+        losses = losses * counts
+    if smoothing:
+        losses = losses * (1 - smoothing) - ag_sum(logs, 0) * (smoothing / classes)
+    return _weighted_mean(name, losses, counts, sample_weight, batch)
 
 
-def _shape_of(x: TensorLike) -> Shape:
+def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: TensorLike | None = None,
+                            pos_weight: TensorLike | None = None, sample_weight: TensorLike | None = None) -> Tensor:
+    """Binary cross-entropy of ``sigmoid(logits)``, in log-sum-exp form; mean over all elements.
+
+    Each output answers a question of its own with yes or no, and so does the single output of a model for two classes.
+    Reference: PyTorch ``F.binary_cross_entropy_with_logits``.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (outputs, ...)
+    target : Tensor or array_like of the same shape
+        From 0 to 1; with one output also of shape (...).
+    weight : Tensor or array_like of the same shape or of shape (batch,), optional
+        Factors of the losses.  The mean is over their number, as in PyTorch.
+    pos_weight : Tensor or array_like of shape (outputs,), or float, optional
+        What the targets 1 of each output count, where those of 0 count 1.
+    sample_weight : Tensor or array_like of shape (batch,), optional
+        What each sample counts in the mean.
+
+    Returns
+    -------
+    Tensor of shape ()
+
+    Examples
+    --------
+    >>> round(ag.ag_bce_with_logits_loss([[0.0, 2.0]], [[1.0, 1.0]]).item(), 4)
+    0.41
+    """
+    shape, of_target = _shape_of(_BCE, logits), _shape_of(_BCE, target)
+    if of_target != shape and not (shape[:1] == (1,) and of_target == shape[1:]):
+        raise ShapeError(f"{_BCE}: logits are {shape} and target is {of_target}; the shapes must be equal.")
+    if prod(shape) == 0:
+        raise ShapeError(f"{_BCE}: logits are {shape}; a mean needs at least one element.")
+    wide = _wide(_BCE, logits, _as_float(target, logits))
+    x, t = (ag_reshape(each, *(shape if len(shape) > 1 else (1, -1))) for each in wide)
+    halves = [ag_reshape(x * half, 1, *x.shape) for half in (-0.5, 0.5)]  # apart by x: exact also at 0
+    logs = ag_log_softmax(ag_concat(halves, 0))
+    losses = (t - 1) * logs[0]
+    if pos_weight is not None:
+        positive = _counting(_BCE, "pos_weight", pos_weight, x, (len(x),), (), fixed=True)
+        t = t * ag_reshape(positive, -1, *[1] * (x.ndim - 1))
+    losses = losses - t * logs[1]
+    if weight is not None:
+        losses = losses * _counting(_BCE, "weight", weight, x, *({shape[-1:], shape} - {()}))
+    return _weighted_mean(_BCE, losses, None, sample_weight, shape[-1:])
+
+
+def _shape_of(function: str, x: TensorLike) -> Shape:
     try:
         return x.shape if isinstance(x, Tensor) else np.shape(x)
     except ValueError as error:  # rows of different lengths
-        raise ShapeError(f"{_SOFTMAX_CE}: a {type(x).__name__} is no array ({error}); every row must have the same "
+        raise ShapeError(f"{function}: a {type(x).__name__} is no array ({error}); every row must have the same "
                          f"length.") from None
+
+
+def _as_float(target: TensorLike, logits: TensorLike) -> TensorLike:
+    """Return a tensor of whole numbers in the type of the logits."""
+    if isinstance(target, Tensor) and not target.buffer.dtype.is_float:
+        return ag_cast(target, "f32" if not isinstance(logits, Tensor) else logits.dtype)
+    return target
+
+
+def _wide(function: str, *given: TensorLike) -> list[Tensor]:
+    """Return operands as tensors on one device, in float32 instead of 16 bits."""
+    _, tensors, dtype = operands_on_one_device(function, given)
+    return [ag_cast(x, "f32") if dtype.is_half else x for x in tensors]
+
+
+def _counting(function: str, name: str, given: TensorLike, x: Tensor, *shapes: Shape, fixed: bool = False) -> Tensor:
+    """Return weights of one of the shapes as a tensor like `x`; `fixed` ones are constants, also of a captured step."""
+    if (shape := _shape_of(function, given)) not in shapes:
+        raise ShapeError(f"{function}: {name} is {shape}; {' or '.join(map(str, shapes))} is required.")
+    if isinstance(given, Tensor):
+        return _wide(function, given)[0]
+    backend, dtype = x.buffer.backend, x.buffer.dtype
+    if not fixed or isinstance(given, Placeholder):
+        return lift(given, backend, dtype, function)
+    return Tensor(backend.constant(as_array(cast(ArrayLike, given), function), dtype))
+
+
+def _weighted_mean(function: str, losses: Tensor, counts: Tensor | None, sample_weight: TensorLike | None,
+                   batch: Shape) -> Tensor:
+    """Return the mean of losses with the batch last, over what they count, times what their samples count."""
+    if sample_weight is None:
+        return ag_mean(losses) if counts is None else ag_sum(losses) / ag_sum(counts)
+    of_sample = _counting(function, "sample_weight", sample_weight, losses, batch or (1,))
+    losses, each = ag_reshape(losses, -1, of_sample.size) * of_sample, losses.size / of_sample.size
+    total = ag_sum(of_sample) * each if counts is None else ag_sum(ag_reshape(counts, -1, of_sample.size) * of_sample)
+    return ag_sum(losses) / ag_clamp(total, _TINY)
 
 
 def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buffer, target: Buffer, soft: bool
@@ -196,3 +336,14 @@ def _class_ids(run: Run, logits: Buffer, ids: Ids) -> Result[tuple[Buffer, Buffe
 def _class_ids_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
     x, dx = saved
     return run(mul, dx, g).view(x.shape), None
+
+
+@part_of(_SOFTMAX_CE)
+def _each_of_ids(run: Run, logits: Buffer, ids: Ids) -> Result[Buffer]:
+    losses, dx = run(softmax_cross_entropy_ids, logits, ids, factor=1.0)
+    return losses.view(ids.shape), dx
+
+
+@_each_of_ids.vjp
+def _each_of_ids_vjp(run: Run, g: Buffer, dx: Buffer, need: Need) -> Cotangents:
+    return run(mul, dx, g), None

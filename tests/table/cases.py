@@ -161,6 +161,14 @@ IDS = [[(1, 1), (1,)], [(3, 5), (5,)], [(3, 5), (5, 1)], [(33, 65), (65,)], [(3,
        [(300, 3), (3,)]]
 
 
+WEIGHTED = [[(3, 4, 5), (3, 4, 5), (5,)]]  # the last: the weights of samples
+
+
+def weighted_cross_entropy(x: Any, t: Any, of_samples: Any, smoothing: float) -> Tensor:
+    return ag.ag_softmax_cross_entropy_loss(x, t, weight=oracles.rising(x.shape[0]), label_smoothing=smoothing,
+                                            sample_weight=of_samples)
+
+
 def all_terms(x: Array, _target: Array) -> int:
     return x.size
 
@@ -208,6 +216,25 @@ LOSSES = [
     *(Row("ag_softmax_cross_entropy_loss", cases=every(shapes), draw=[normal, draw], label=f"({label})", **SOFTMAX_CE)
       for label, draw, shapes in [("unnormalised", positive, MATRICES), ("one_hot", one_hot, MATRICES),
                                   ("ids", class_ids, IDS)]),
+    *(Row("ag_softmax_cross_entropy_loss", oracles.weighted_cross_entropy, every(shapes, {"smoothing": 0.2}),
+          [normal, draw, positive], 32, lambda x, *_, **__: x.size,
+          lambda x, t, *_, **__: 4 * softmax_cross_entropy_size(x, t), weighted_cross_entropy,
+          label=f"({label}, weighted and smoothed)")
+      for label, draw, shapes in [("soft", positive, WEIGHTED), ("ids", class_ids, [[(3, 4, 5), (4, 5), (5,)]])]),
+    Row("ag_mse_loss", lambda p, t, w: ((p - t) ** 2 * w).mean() / w.mean(), every(WEIGHTED),
+        [normal, normal, positive], terms=lambda p, *_: p.size, label="(weighted)",
+        call=lambda p, t, w: ag.ag_mse_loss(p, t, sample_weight=w)),
+    Row("ag_bce_with_logits_loss", oracles.binary_cross_entropy, every([[(7,)] * 2, [(3, 5)] * 2]),
+        [normal, distribution], 32, all_terms,
+        lambda x, t: np.asarray(1 + abs(x).max()), bad=[
+            Bad("binary cross-entropy with targets of another shape", [(3, 5), (5, 3)], ag.ag_bce_with_logits_loss,
+                ag.ShapeError, ["ag_bce_with_logits_loss: logits are (3, 5) and target is (5, 3)", "must be equal"]),
+            Bad("binary cross-entropy of no element", [(3, 0), (3, 0)], ag.ag_bce_with_logits_loss, ag.ShapeError,
+                ["ag_bce_with_logits_loss: logits are (3, 0)", "at least one element"]),
+        ]),
+    Row("ag_bce_with_logits_loss", oracles.binary_cross_entropy, every(WEIGHTED), [normal, distribution, positive],
+        32, lambda x, *_: x.size, lambda x, *_: np.asarray(3 * (1 + abs(x).max())), lambda x, t, w:
+        ag.ag_bce_with_logits_loss(x, t, pos_weight=oracles.rising(x.shape[0]), sample_weight=w), label="(weighted)"),
 ]
 
 new_linear = copies(ag.ag_linear)

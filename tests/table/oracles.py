@@ -58,6 +58,35 @@ def softmax_cross_entropy(x: Array, t: Array) -> float:
     return float(np.mean([-logs[c, i] for i, c in enumerate(t.flat)]))
 
 
+def rising(n: int) -> Array:
+    """Weights from 1 on."""
+    return 1 + np.arange(n) / 4
+
+
+def weighted_cross_entropy(x: Array, t: Array, of_samples: Array, smoothing: float) -> float:
+    """The definition of PyTorch, sample by sample, where the classes have weights that rise."""
+    classes, total, count = len(x), 0.0, 0.0
+    logs, of_class = log_softmax(x).reshape(classes, -1), rising(classes)
+    soft = t.shape == x.shape
+    for i in range(logs.shape[1]):
+        of_sample = of_samples[i % len(of_samples)]
+        wanted = t.reshape(classes, -1)[:, i] if soft else np.eye(classes)[t.flat[i]]
+        smooth = wanted * (1 - smoothing) + smoothing / classes
+        total -= of_sample * (smooth * of_class * logs[:, i]).sum()
+        count += of_sample * (1 if soft else of_class[t.flat[i]])
+    return float(total / count)
+
+
+def binary_cross_entropy(x: Array, t: Array, of_samples: Array | None = None) -> float:
+    """The mean of -t log p - (1 - t) log (1 - p), with p = 1 / (1 + exp(-x)), and rising weights of targets 1."""
+    rows, wanted = (each.reshape(len(x) if x.ndim > 1 else 1, -1) for each in (x, t))
+    positive = 1.0 if of_samples is None else rising(len(rows))[:, None]
+    losses = wanted * positive * np.logaddexp(0, -rows) + (1 - wanted) * np.logaddexp(0, rows)
+    if of_samples is None:
+        return float(losses.mean())
+    return float((losses.reshape(-1, x.shape[-1]) * of_samples).mean() / of_samples.mean())
+
+
 def linear(x: Array, W: Array, b: Array, activation: str | None = None) -> Array:
     y = np.einsum("ok,k...->o...", W, x)
     return ACTIVATIONS[activation](y + b.reshape(-1, *[1] * (y.ndim - 1)))

@@ -170,12 +170,10 @@ def _mse(g: Graph, op: Called) -> str:
     return g.node("ReduceMean", squares, g.whole(range(op.x.ndim)), keepdims=0) if op.x.ndim else squares
 
 
-def _class_ids(g: Graph, op: Called) -> str:
-    """`ag_softmax_cross_entropy_loss` with class numbers."""
+def _of_ids(g: Graph, op: Called) -> str:
+    """Logarithms of the probabilities of class numbers."""
     x, ids = op.xs
-    chosen = g.node("GatherElements", g.node("LogSoftmax", x.name, axis=0), g.reshape(ids.name, (1, *x.dims[1:])),
-                    axis=0)
-    return _negative_sum(g, x, chosen)
+    return g.node("GatherElements", g.node("LogSoftmax", x.name, axis=0), g.reshape(ids.name, (1, *x.dims[1:])), axis=0)
 
 
 _FIRST, _LAST = -(1 << 31), (1 << 31) - 1  # places beyond every end of an axis, as the standard recommends
@@ -347,10 +345,11 @@ WRITERS: Mapping[object, Writer] = {
     indexing._lookup: _lookup,
     ag_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
-    loss.ag_mse_loss: _mse,
+    loss._mean_squares: _mse,
     loss.ag_cross_entropy_loss: _cross_entropy("Log"),
     loss._soft_target: _cross_entropy("LogSoftmax", axis=0),
-    loss._class_ids: _class_ids,
+    loss._class_ids: lambda g, op: _negative_sum(g, op.x, _of_ids(g, op)),
+    loss._each_of_ids: lambda g, op: g.reshape(g.node("Neg", _of_ids(g, op)), op.dims),
 }
 
 REFUSED: Mapping[object, str] = {
