@@ -6,8 +6,10 @@ Leaves of a batch are equally large, as far as possible, as batch norm needs two
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+
+import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
@@ -15,7 +17,16 @@ from ag.data.samples import Pass
 from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import ShapeError
-from ag.parallel.trainer.samples import LoaderSample, Samples, all_alike, loader_sample, stacked, target_of
+from ag.parallel.trainer.samples import (
+    Batches,
+    LoaderSample,
+    Samples,
+    all_alike,
+    loader_sample,
+    stacked,
+    target_of,
+)
+from ag.parallel.trainer.weights import Weighted, sample_weights
 
 _ENDLESS = 1 << 62  # leaves, of any number of epochs
 _USUAL = 32  # samples per batch
@@ -24,10 +35,25 @@ _USUAL = 32  # samples per batch
 class Data:
     """The samples of a training, or of its validation, in batches; `name` begins messages, as "fit: train"."""
 
-    def __init__(self, given: object, name: str, batch_size: int | None = None, whole: bool = False) -> None:
+    def __init__(self, given: object, name: str, batch_size: int | None = None, whole: bool = False, *,
+                 shuffle: bool | None = None, sample_weight: object = None, class_weight: object = None) -> None:
         self._name = name
         self._likely = False  # whether targets should be distributions, as the first is
+        self._begun, self._shuffles = shuffle is None, bool(shuffle)
+        if whole and isinstance(given, tuple) and len(given) == 3:
+            *pair, sample_weight = given
+            given = tuple(pair)
         self._loader = given if isinstance(given, DataLoader) else _loader(given, name)
+        self.columns = list(getattr(given[0] if isinstance(given, tuple) else given, "columns", ()))
+        weights = sample_weights(name, self._loader.n_samples, sample_weight, class_weight, lambda: (
+            None if self._loader.threads else self._loader.targets()))
+        self._numbers = np.arange(self._loader.n_samples)  # of the samples as they were given
+        if weights is not None and not weights.all() and not (self._loader.threads or self._loader is given):
+            self._numbers = weights.nonzero()[0]  # the others count nothing
+            arrays = self._loader.samples(self._numbers, Pass(0, 0))
+            self._loader = DataLoader(arrays[0], arrays[1] if len(arrays) > 1 else None, seed=0)
+            weights = weights[self._numbers]
+        self.weights = weights
         self._samples = Samples(self._loader)
         self._all = self._loader.n_samples
         usual = self._loader.batch_size if isinstance(given, DataLoader) else _USUAL
@@ -40,10 +66,6 @@ class Data:
         # samples and batches per epoch
         self.count = self._all - self._all % self.batch_size if drops else self._all
         self.steps = -(-self.count // self.batch_size)
-
-    def begin(self, seed: int, shuffle: bool) -> None:
-        """Give epochs orders of their own, unless the loader has none."""
-        self._samples.begin(seed, shuffle and self._loader.shuffle)
 
     def close(self) -> None:
         """End the threads that make samples ahead."""
@@ -64,11 +86,31 @@ class Data:
         """Return the number of a step's samples."""
         return len(self.step(k))
 
-    def take(self, places: range, coming: Iterable[int] = ()) -> LoaderSample:
+    def chosen(self, places: range) -> Array:
+        """Return the numbers of samples of one epoch; the job's seed is settled when it asks for the first."""
+        if not self._begun:  # epochs have orders of their own, unless the loader has none
+            self._begun = True
+            self._samples.begin(current_seed(), self._shuffles and self._loader.shuffle)
+        turn, first = divmod(places.start, self._all)
+        return self._samples.order(turn)[first : first + len(places)]
+
+    def counted(self, k: int) -> float:
+        """Return what a step's samples count together."""
+        return self.size(k) if self.weights is None else float(self.weights[self.chosen(self.step(k))].sum())
+
+    def numbers(self, places: range) -> Sequence[int]:
+        """Return the numbers of samples as they were given."""
+        numbers: list[int] = self._numbers[self.chosen(places)].tolist()
+        return numbers
+
+    def take(self, places: range, coming: Iterable[int] = ()) -> LoaderSample | Weighted:
         """Return samples of one epoch, on the last axis; threads make those that come next meanwhile."""
+        chosen = self.chosen(places)
+        leaf = self._unweighted(chosen, places, coming)
+        return leaf if self.weights is None else Weighted(leaf, self.weights[chosen])
+
+    def _unweighted(self, chosen: Array, places: range, coming: Iterable[int]) -> LoaderSample:
         if not self._loader.threads:
-            turn, first = divmod(places.start, self._all)
-            chosen = self._samples.order(turn)[first : first + len(places)]
             return loader_sample(*self._loader.samples(chosen, Pass(0, 0)))  # arrays: nothing is drawn
         made = self._samples.at(places, coming)
         if not all_alike(made):
@@ -80,7 +122,7 @@ class Data:
                              f"with the sum 1, and has others that are none; give loss, or targets of one kind.")
         return leaf
 
-    def batches(self) -> Iterator[LoaderSample]:
+    def batches(self) -> Iterator[LoaderSample | Weighted]:
         """Yield the batches of an epoch in their first order."""
         for k in range(self.steps):
             yield self.take(self.step(k), chain.from_iterable(
@@ -109,38 +151,50 @@ class _Spare(LoaderSample):
     """A leaf that counts nothing."""
 
 
-class Leaves:
+class _WeightedSpare(Weighted):
+    """A leaf with weights that counts nothing all the same."""
+
+
+class Leaves(Batches):
     """All leaves of all epochs in order, with a length and items: the data of `dp_train`."""
 
-    def __init__(self, data: Data, size: int, shuffle: bool, steps: int) -> None:
-        self._data, self._size, self._shuffle, self._until = data, min(size, data.batch_size), shuffle, steps
+    def __init__(self, data: Data, size: int, steps: int) -> None:
+        self._data, self._size, self._until = data, min(size, data.batch_size), steps
         self.each = -(-data.batch_size // self._size)  # leaves in a step
-        self._begun = False
-        self._last: LoaderSample | None = None
+        self.columns = data.columns
+        self._last: LoaderSample | Weighted | None = None
 
     def __len__(self) -> int:
         return _ENDLESS
 
-    def __getitem__(self, i: int) -> LoaderSample:
-        if not self._begun:  # the job's seed is settled when it asks for its first sample
-            self._begun = True
-            self._data.begin(current_seed(), self._shuffle)
+    def _places(self, i: int) -> tuple[range, range]:
+        """Return the places of a leaf's samples, and those of its step."""
         k, j = divmod(i, self.each)
         places = self._data.step(k)
         each, more = divmod(len(places), -(-len(places) // self._size))
         start = j * each + min(j, more)
-        mine = places[start : start + each + (j < more)]
+        return places[start : start + each + (j < more)], places
+
+    def numbers(self, i: int) -> Sequence[int]:
+        """Return the numbers of a leaf's samples; a spare one has none of its own."""
+        return self._data.numbers(self._places(i)[0])
+
+    def __getitem__(self, i: int) -> LoaderSample | Weighted:
+        mine, places = self._places(i)
         if not mine and self._last is not None:
-            return _Spare(*self._last)
+            return _WeightedSpare(*self._last) if isinstance(self._last, Weighted) else _Spare(*self._last)
+        k = i // self.each
         later = range(k + 1, min(k + 1 + self._data.ahead, self._until)) if self._data.ahead else ()
         coming = chain(range(mine.stop, places.stop), *map(self._data.step, later))
         self._last = self._data.take(mine, coming)
         return self._last
 
     @staticmethod
-    def weight(leaf: LoaderSample) -> float:
-        """Return how many samples a leaf counts."""
-        return 0.0 if isinstance(leaf, _Spare) else float(leaf.x.shape[-1])
+    def weight(leaf: LoaderSample | Weighted) -> float:
+        """Return how many samples a leaf counts, or what its weights are together."""
+        if isinstance(leaf, (_Spare, _WeightedSpare)):
+            return 0.0
+        return leaf.total() if isinstance(leaf, Weighted) else float(leaf.x.shape[-1])
 
 
 def _loader(given: object, name: str) -> DataLoader:

@@ -138,7 +138,7 @@ class Epochs:
         mean = Mean()
         for k, loss in enumerate(self._losses, self._next - len(self._losses)):
             if isfinite(loss):
-                mean.add(loss, self._data.size(k))
+                mean.add(loss, self._data.counted(k))
         return mean.value
 
     def state_dict(self) -> dict[str, Array | Json]:

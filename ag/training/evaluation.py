@@ -21,7 +21,9 @@ from ag.errors import ShapeError
 from ag.nn.layer import Model
 from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.parallel.trainer.named import LOSSES, named
 from ag.parallel.trainer.samples import input_of, target_of
+from ag.parallel.trainer.weights import Weighted, refuse_unweighted
 from ag.training.data import Data
 from ag.training.metrics import (
     Mean,
@@ -38,7 +40,7 @@ from ag.training.plotting import draw_matrix
 
 __all__ = ["confusion_matrix", "evaluate", "predict"]
 
-Loss = Callable[[Tensor, Array], Tensor]  # (output, target) -> the mean over the samples
+Loss = Callable[..., Tensor]  # (output, target) -> the mean over the samples
 
 
 class Trained(Model, Protocol):
@@ -204,8 +206,11 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
     means = {name: Mean() for name in ("loss", *metrics)}
     later: dict[str, Metric] = {}
     parts: list[tuple[object, object]] = []
-    for output, target, count in _outputs(model, data):
-        means["loss"].add(float(loss(output, target).item()), count)
+    if data.weights is not None:
+        refuse_unweighted(function, loss)
+    for output, target, count, weights in _outputs(model, data):
+        counted = {} if weights is None else {"sample_weight": weights}
+        means["loss"].add(float(loss(output, target, **counted).item()), count if weights is None else weights.sum())
         seen = on_host(output) if metrics else None
         later = later or {name: metric for name, metric in metrics.items() if takes_all(metric, seen)}
         if later:
@@ -233,12 +238,13 @@ def _joined(function: str, parts: Sequence[tuple[object, object]]) -> tuple[Arra
     return outputs, targets
 
 
-def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
-    """Yield output, target and number of samples of every batch."""
+def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int, Array | None]]:
+    """Yield output, target, number of samples and their weights of every batch."""
     with modes_kept(model), no_grad(), ag_device(device_of(model)):
         ag_eval(model)
         for leaf in data.batches():
-            yield model.forward(input_of(leaf)), target_of(leaf), leaf.x.shape[-1]
+            weights = leaf.weights if isinstance(leaf, Weighted) else None
+            yield model.forward(input_of(leaf)), target_of(leaf), input_of(leaf).shape[-1], weights
 
 
 def device_of(model: Model) -> str:
@@ -246,8 +252,9 @@ def device_of(model: Model) -> str:
     return next((p.device for p in model.parameters().values()), None) or ag_default_device()
 
 
-def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
-    """Return the user's loss, or the usual one for the kind of targets."""
+def loss_for(function: str, given: Loss | str | None, data: Data) -> Loss:
+    """Return the user's loss, by itself or by its name, or the usual one for the kind of targets."""
+    given = named(function, "loss", LOSSES, given)
     if given is not None:
         if not callable(given):
             raise TypeError(f"{function}: loss is {given!r:.60}; a function of output and target is required, such as "
@@ -257,12 +264,12 @@ def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
     if kind == "numbers":
         return ag_mse_loss
 
-    def cross_entropy(output: TensorLike, target: TensorLike) -> Tensor:
+    def cross_entropy(output: TensorLike, target: TensorLike, sample_weight: TensorLike | None = None) -> Tensor:
         if kind == "ids" and np.shape(target) == np.shape(output):
             raise ValueError(f"{function}: targets are whole numbers in the shape of the outputs, {np.shape(output)}, "
                              f"but no distributions, which are at least 0 and add up to 1; give loss, such as "
                              f"ag.ops.mse_loss for numbers, or make them class ids.")
-        return ag_softmax_cross_entropy_loss(output, target)
+        return ag_softmax_cross_entropy_loss(output, target, sample_weight=sample_weight)
 
     return cross_entropy
 

@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from math import inf
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
+from ag.autograd.operands import to_buffer
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.engine.device import ag_default_device, canonical
+from ag.engine.device import ag_default_device, ag_default_dtype, ag_dtype, canonical
+from ag.engine.dtype import F32
+from ag.engine.primitive import Array
 from ag.engine.shape import counts
+from ag.errors import DtypeError
 from ag.io.safetensors_file import absolute
 from ag.nn.layer import state_of
 from ag.nn.mode import modes_kept, objects_in
-from ag.ops.convert import ag_to_device
+from ag.ops.convert import ag_cast, ag_to_device
 from ag.optim.optimizer import Optimizer
-from ag.optim.rules import Adam
 from ag.parallel.trainer.dp_train import dp_train
+from ag.parallel.trainer.named import optimizer_for, schedule_for
 from ag.parallel.trainer.samples import LoaderSample
+from ag.parallel.trainer.weights import refuse_unweighted
+from ag.training.advice import in_the_name_of, tell_of_devices, tell_of_scales
 from ag.training.callbacks import Callback, History
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
@@ -34,11 +40,14 @@ from ag.training.evaluation import Loss, Trained, check_batch_size, check_model,
 from ag.training.logs import Progress
 from ag.training.metrics import named_metrics
 
+_PRECISIONS = ("f32", "f16", "bf16")
+
 
 class ReplicaModels:
     """Models for `dp_train` to begin with: the model itself, unless `own` is False, and copies of it."""
 
-    def __init__(self, function: str, model: Trained, devices: Sequence[str] | None, own: bool = True) -> None:
+    def __init__(self, function: str, model: Trained, devices: Sequence[str] | None, own: bool = True,
+                 precision: str | None = None) -> None:
         listed = isinstance(devices, Sequence) and not isinstance(devices, str)
         if devices is not None and not (listed and all(isinstance(name, str) for name in devices)):
             raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as "
@@ -47,6 +56,16 @@ class ReplicaModels:
             raise ValueError(f"{function}: devices is empty; name at least one.")
         self._model, self._gives_own = model, own
         self.devices = [device_of(model)] if devices is None else [canonical(name) for name in devices]
+        if precision not in (None, *_PRECISIONS):
+            raise ValueError(f"{function}: precision is {precision!r:.60}; use {', '.join(map(repr, _PRECISIONS))}, or "
+                             f"None for the model's own.")
+        odd = [f"{name} is {p.dtype}" for name, p in model.parameters().items() if precision and p.dtype != "f32"]
+        if odd:
+            raise DtypeError(f"{function}: precision is {precision!r}, and the parameter {odd[0]}; it is for models in "
+                             f"float32. Leave it out: a model of another type trains in that.")
+        self._precision = "" if precision is None or precision == "f32" else precision
+        self._masters: dict[str, Array] = {}  # the weights in float32
+        self._optimizers: list[Optimizer] = []
 
     def make(self) -> Trained:
         """Return the model of the next replica, on the default device: first the model itself, then copies."""
@@ -56,7 +75,31 @@ class ReplicaModels:
             for x in _tensors(model):
                 if x.device != ag_default_device():
                     x.rebind(ag_to_device(x, ag_default_device()).buffer)
+            for name, p in model.parameters().items() if self._precision else ():
+                self._masters.setdefault(name, p.numpy())
+                p.rebind(ag_cast(p, self._precision).buffer)
         return model
+
+    def owns(self, made: Optimizer | Sequence[Optimizer]) -> Optimizer | Sequence[Optimizer]:
+        """Note the optimizers that were made, and let them begin with the weights in float32."""
+        self._optimizers = [*made] if isinstance(made, Sequence) else [made]
+        for optimizer in self._optimizers if self._precision else ():
+            optimizer.load_state_dict({**optimizer.state_dict(), **{
+                f"master.{own}": self._masters[str(p.name)] for own, p in optimizer.params.items()}})
+        return made
+
+    @contextmanager
+    def in_precision(self) -> Iterator[None]:
+        """Compute in 16 bits, if that is asked for; the model has its weights in float32 afterwards."""
+        try:
+            with ag_dtype(self._precision or ag_default_dtype()):
+                yield
+        finally:
+            for optimizer in self._optimizers if self._precision else ():
+                state = optimizer.state_dict()
+                self._masters |= {str(p.name): state[f"master.{own}"] for own, p in optimizer.params.items()}
+            for name, p in self._model.parameters().items() if self._masters else ():
+                p.rebind(to_buffer(self._masters[name].reshape(p.shape), p.buffer.backend, F32))
 
     def finish(self, trained: Trained) -> None:
         """Give the model the state of another replica, if its own device was lost."""
@@ -76,14 +119,14 @@ def fit(
     train: object,
     valid: object = None,
     epochs: int = 10,
-    loss: Loss | None = None,
+    loss: Loss | str | None = None,
     metrics: object = None,
     callbacks: Sequence[Callback] | Callback = (),
     *,
     batch_size: int | None = None,
     lr: float = 1e-3,
-    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | None = None,
-    scheduler: Callable[[Optimizer], object] | None = None,
+    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | str | None = None,
+    scheduler: Callable[[Optimizer], object] | str | None = None,
     shuffle: bool = True,
     seed: int | None = None,
     devices: Sequence[str] | None = None,
@@ -95,6 +138,10 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     verbose: bool = True,
+    sample_weight: object = None,
+    class_weight: str | Mapping[Any, float] | None = None,
+    accumulate: int = 1,
+    precision: str | None = None,
 ) -> History:
     """Train a model on samples, epoch by epoch, and measure how good it becomes.
 
@@ -108,11 +155,12 @@ def fit(
         ``(X, y)`` with the samples on the first axis of both; or an object with ``len()`` and ``[i]``, whose samples
         are pairs.  Without targets, outputs are compared with the inputs.
     valid : like `train`, optional
-        What the model is measured with after every epoch.
+        What the model is measured with after every epoch; ``(X, y, sample_weight)`` for a weighted loss.
     epochs : int, optional
         Passes over the samples.
-    loss : callable, optional
-        ``loss(output, target)``: a tensor of one element, the mean over the samples of a batch.  Default:
+    loss : callable or str, optional
+        "cross_entropy", "mse", "bce_with_logits" (for one output per question), or ``loss(output, target)``: a tensor
+        of one element, the mean over the samples of a batch.  Default:
         `ag_softmax_cross_entropy_loss` where targets are whole numbers, class ids or distributions such as one-hot
         vectors, otherwise `ag_mse_loss`.  Other whole numbers in the shape of the outputs are refused.
     metrics : list of str and callable, or dict of str to callable, optional
@@ -125,11 +173,14 @@ def fit(
     batch_size : int, optional
         Samples per step, on all devices together; default: the loader's, or 32.  The last batch may be smaller.
     lr : float, optional
-        Learning rate of Adam; an `optimizer` has its own.
-    optimizer : callable, optional
-        ``optimizer(params)``: another optimizer, such as ``lambda p: ag.optim.SGD(p, lr=0.1)``, or a list of several.
-    scheduler : callable, optional
-        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.
+        Learning rate of Adam, or of an optimizer that is named; one that is made has its own.
+    optimizer : callable or str, optional
+        "adam", "adamw", "sgd", or ``optimizer(params)``: another optimizer, such as
+        ``lambda p: ag.optim.SGD(p, lr=0.1)``, or a list of several.
+    scheduler : callable or str, optional
+        "cosine" (falls to 0), "step" (a tenth after each third), "warmup" (rises for a tenth of the steps, then falls
+        to 0), the class of one of these, or ``scheduler(optimizer)``: an object whose ``step()`` is called after every
+        step.
     shuffle : bool, optional
         Take the samples of every epoch in a new order, which follows from the seed.
     seed : int, optional
@@ -152,6 +203,17 @@ def fit(
         Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.
     verbose : bool, optional
         Show a bar for every epoch, or a line where there is no screen.
+    sample_weight : array_like of shape (samples,), optional
+        What each sample of `train` counts: 2 is as much as the sample twice, 0 as none.  A loss of your own gets those
+        of its samples as ``loss(output, target, sample_weight)``, and is their weighted mean.
+    class_weight : "balanced" or dict of class to float, optional
+        What the samples of each class count, times `sample_weight`; "balanced": all classes the same together.  For
+        class ids in memory.
+    accumulate : int, optional
+        Passes for each step of a device: a `leaf` so many times smaller, for less memory.
+    precision : {"f32", "f16", "bf16"}, optional
+        Train a float32 model with parameters in 16 bits, from and to weights in float32.  It has the latter
+        afterwards, and those in 16 bits in callbacks.  Default: the model's own.
 
     Returns
     -------
@@ -192,50 +254,62 @@ def fit(
     >>> list(history)
     ['loss', 'val_loss', 'val_accuracy', 'lr']
     """
-    check_model("fit", model)
-    check_batch_size("fit", batch_size)
-    for name, value in (("shuffle", shuffle), ("resume", resume), ("verbose", verbose)):
-        if not isinstance(value, (bool, np.bool_)):
-            raise ValueError(f"fit: {name} is {value!r:.60}; True or False is required.")
-    if not counts(epochs, least=0):
-        raise ValueError(f"fit: epochs is {epochs!r:.60}; a whole number of at least 0 is required.")
-    if not (leaf is None or counts(leaf)):
-        raise ValueError(f"fit: leaf is {leaf!r:.60}; a whole number of at least 1 is required, or None.")
-    if resume and checkpoint is None:
-        raise ValueError("fit: resume was given without checkpoint; name the file.")
-    if optimizer is not None and (isinstance(optimizer, Optimizer) or not callable(optimizer)):
-        raise TypeError(f"fit: optimizer is a {type(optimizer).__name__}; a function that makes one is required, such "
-                        f"as lambda params: ag.optim.SGD(params, lr=0.1).")
-    if optimizer is not None and lr != 1e-3:  # the default is no choice of the caller's
-        raise ValueError(f"fit: lr is {lr!r:.60} and optimizer is given, which has a rate of its own; write it there, "
-                         f"as in optimizer=lambda params: ag.optim.SGD(params, lr=0.1).")
-    checkpoint = absolute(checkpoint)  # callbacks may change the folder
-    measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
-    replicas = ReplicaModels("fit", model, devices)
-    data = Data(train, "fit: train", batch_size)
-    source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
-    held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
-    if data.count == held.count and _is_bare(train) and _is_bare(valid):  # Keras' fit(X, y): it would fit X to itself
-        raise TypeError(f"fit: train and valid are arrays of {data.count} samples each, without targets; targets "
-                        f"belong to train. Write fit(model, (X, y)), or (X, X) where the inputs are the targets.")
-    loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
-                  [*called, *([Progress()] if verbose else [])])
-    size = leaf or -(-data.batch_size // len(replicas.devices))
-    with closing(data), closing(held), modes_kept(model):
-        steps = loop.steps_of(checkpoint if resume else None, size)
-        leaves = Leaves(data, size, bool(shuffle), steps)
-        with loop:
-            result = dp_train(
-                replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
-                max_norm=max_norm, verbose=False, devices=replicas.devices,
-                optimizer=lambda params: loop.owns(Adam(params, lr=lr) if optimizer is None else optimizer(params)),
-                scheduler=scheduler, batch=leaves.each, stack=1, shuffle=False,
-                weight_fn=Leaves.weight if leaves.each > 1 else None, seed=seed, balance=balance,
-                on_nonfinite=on_nonfinite, capture=capture, checkpoint=checkpoint,
-                checkpoint_every=None if checkpoint is None else data.steps, resume=bool(resume), callback=loop)
-            replicas.finish(result.model)
-            loop.finish(model, result.interrupted)
-    return loop.run.history
+    x = train[0] if isinstance(train, tuple) and train else train
+    with in_the_name_of("fit", x):
+        check_model("fit", model)
+        check_batch_size("fit", batch_size)
+        for name, value in (("shuffle", shuffle), ("resume", resume), ("verbose", verbose)):
+            if not isinstance(value, (bool, np.bool_)):
+                raise ValueError(f"fit: {name} is {value!r:.60}; True or False is required.")
+        if not counts(epochs, least=0):
+            raise ValueError(f"fit: epochs is {epochs!r:.60}; a whole number of at least 0 is required.")
+        if not (leaf is None or counts(leaf)) or not counts(accumulate):
+            raise ValueError(f"fit: leaf is {leaf!r:.60} and accumulate {accumulate!r:.60}; a whole number of at least "
+                             f"1 is required, or None for leaf.")
+        if leaf is not None and accumulate > 1:
+            raise ValueError(f"fit: leaf is {leaf} and accumulate {accumulate}; give one of them.")
+        if resume and checkpoint is None:
+            raise ValueError("fit: resume was given without checkpoint; name the file.")
+        make_optimizer = optimizer_for("fit", optimizer, lr=lr)
+        if isinstance(make_optimizer, Optimizer) or not callable(make_optimizer):
+            raise TypeError(f"fit: optimizer is a {type(optimizer).__name__}; a name, or a function that makes one, is "
+                            f"required, such as lambda params: ag.optim.SGD(params, lr=0.1).")
+        if not (optimizer is None or isinstance(optimizer, str)) and lr != 1e-3:  # the default is nobody's choice
+            raise ValueError(f"fit: lr is {lr!r:.60} and optimizer is given, which has a rate of its own; write it "
+                             f"there, as in optimizer=lambda params: ag.optim.SGD(params, lr=0.1).")
+        checkpoint = absolute(checkpoint)  # callbacks may change the folder
+        measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
+        replicas = ReplicaModels("fit", model, devices, precision=precision)
+        data = Data(train, "fit: train", batch_size, shuffle=bool(shuffle), sample_weight=sample_weight,
+                    class_weight=class_weight)
+        source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
+        held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
+        if data.count == held.count and _is_bare(train) and _is_bare(valid):  # Keras' fit(X, y) would fit X to itself
+            raise TypeError(f"fit: train and valid are arrays of {data.count} samples each, without targets; targets "
+                            f"belong to train. Write fit(model, (X, y)), or (X, X) where the inputs are the targets.")
+        loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
+                      [*called, *([Progress()] if verbose else [])])
+        if data.weights is not None or held.weights is not None:
+            refuse_unweighted("fit", loop.loss)
+        if devices is None:
+            tell_of_devices("fit", replicas.devices[0])
+        tell_of_scales("fit", x)
+        size = leaf or -(-data.batch_size // (len(replicas.devices) * accumulate))
+        with closing(data), closing(held), modes_kept(model):
+            steps = loop.steps_of(checkpoint if resume else None, size)
+            leaves = Leaves(data, size, steps)
+            with loop, replicas.in_precision():
+                result = dp_train(
+                    replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
+                    max_norm=max_norm, verbose=False, devices=replicas.devices,
+                    optimizer=lambda params: loop.owns(replicas.owns(make_optimizer(params))),
+                    scheduler=schedule_for("fit", scheduler, epochs * data.steps), batch=leaves.each, stack=1,
+                    shuffle=False, weight_fn=Leaves.weight if leaves.each > 1 or data.weights is not None else None,
+                    seed=seed, balance=balance, on_nonfinite=on_nonfinite, capture=capture, checkpoint=checkpoint,
+                    checkpoint_every=None if checkpoint is None else data.steps, resume=bool(resume), callback=loop)
+                replicas.finish(result.model)
+                loop.finish(model, result.interrupted)
+        return loop.run.history
 
 
 def _is_bare(given: object) -> bool:

@@ -116,7 +116,7 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     if not (is_number(lowest) and is_number(highest) and 0 < lowest < highest < np.inf):
         raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
                          f"required, the second one larger.")
-    data = Data(train, "find_lr: train", batch_size)
+    data = Data(train, "find_lr: train", batch_size, shuffle=True)
     with np.errstate(all="ignore"):
         rates = np.geomspace(float(lowest), float(highest), int(steps))
     smooth: list[float] = []
@@ -130,7 +130,7 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
 
     copies = ReplicaModels("find_lr", model, None, own=False)
     try:
-        dp_train(copies.make, cast(Sequence[LoaderSample], Leaves(data, data.batch_size, True, int(steps))),
+        dp_train(copies.make, cast(Sequence[LoaderSample], Leaves(data, data.batch_size, int(steps))),
                  loss_for("find_lr", loss, data), n_iter=int(steps), verbose=False, devices=copies.devices,
                  optimizer=optimizer or Adam, scheduler=lambda made: _Growing(made, rates), batch=1, stack=1,
                  shuffle=False, seed=seed, callback=note)

@@ -33,9 +33,9 @@ class Mean:
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        self.count = 0
+        self.count = 0.0
 
-    def add(self, value: float, count: int) -> None:
+    def add(self, value: float, count: float) -> None:
         """Add the mean of `count` samples."""
         self._parts.append(value * count)
         self.count += count

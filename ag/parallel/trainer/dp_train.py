@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from math import inf, isfinite
 from numbers import Real
@@ -17,6 +17,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.device import canonical, default_devices, is_accelerator, is_software, same_default, was_named
+from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, go_on_after
 from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
 from ag.errors import CheckpointError
@@ -26,9 +27,11 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
 from ag.parallel.trainer.checkpoint import Dealt
+from ag.parallel.trainer.named import LOSSES, named, optimizer_for, schedule_for
 from ag.parallel.trainer.replicas import Ranks, balance_of
 from ag.parallel.trainer.samples import Samples
 from ag.parallel.trainer.trainer import Job, Trainer
+from ag.parallel.trainer.weights import Weighted, refuse_unweighted, sample_weights
 
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]
 
@@ -36,7 +39,7 @@ __all__ = ["DPResult", "DPStep", "dp_train", "start"]
 def dp_train(
     make_model: Callable[[], Any],
     data: Sequence[Any] | DataLoader,
-    loss_fn: Callable[[Tensor, Any], Tensor] | None = None,
+    loss_fn: Callable[..., Tensor] | str | None = None,
     forward_fn: Callable[[Any, Any], Tensor] | None = None,
     target_fn: Callable[[Any], Any] | None = None,
     n_gpu: int | None = None,
@@ -46,8 +49,8 @@ def dp_train(
     verbose: bool | int | None = 10,
     *,
     devices: Sequence[str] | None = None,
-    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | None = None,
-    scheduler: Callable[[Optimizer], Any] | None = None,
+    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | str | None = None,
+    scheduler: Callable[[Optimizer], Any] | str | None = None,
     micro_batch: int = 1,
     accumulate: int = 1,
     batch: int | None = None,
@@ -65,6 +68,8 @@ def dp_train(
     timeout: float = 600.0,
     world: Comm | HasComm | None = None,
     callback: Callable[[DPStep], object] | None = None,
+    sample_weight: Sequence[float] | Array | None = None,
+    class_weight: str | Mapping[Any, float] | None = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
 
@@ -76,9 +81,9 @@ def dp_train(
         Training samples, any objects that `forward_fn` understands, with ``len(data)`` and ``data[i]``.  A loader is
         asked for its samples one by one: each has ``x`` and ``y``, with one sample on the last axis.  Its threads make
         those of the next ``prefetch`` steps while devices work.
-    loss_fn : callable, optional
-        ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given.  Without it, the
-        output is the loss.
+    loss_fn : callable or str, optional
+        ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given; or "cross_entropy",
+        "mse" or "bce_with_logits".  Without it, the output is the loss.
     forward_fn : callable, optional
         ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``, or ``model.forward(sample.x)``
         where data is a loader.  What it makes of a sample with numpy, such as a slice, cannot be replayed; make it in
@@ -91,18 +96,21 @@ def dp_train(
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
-        Learning rate of Adam.  An `optimizer` has its own; a warning in the log says so where the two differ.
+        Learning rate of Adam, and of an optimizer that is named.  An `optimizer` that is made has its own; a warning in
+        the log says so where the two differ.
     max_norm : float, optional
         Clip the global gradient norm, over all parameters that an optimizer has, to this.
     verbose : int, bool or None, optional
         Print the loss every `verbose` steps; True: every step; False, 0 or None: never.
     devices : sequence of str, optional
         Device of every replica, instead of `n_gpu`.  Default: those of `world`, if it has some.
-    optimizer : callable, optional
+    optimizer : callable or str, optional
         ``optimizer(params)``: another optimizer, such as ``lambda p: optimizer_sgd(p, lr=0.1)``, or a list of several
-        that share the parameters.  A parameter that none has is frozen, and named once in the log.
-    scheduler : callable, optional
-        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.  Called for each optimizer.
+        that share the parameters; or "adam", "adamw" or "sgd".  A parameter that none has is frozen, and named once in
+        the log.
+    scheduler : callable or str, optional
+        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.  Called for each optimizer.  Or
+        a name or class as of `fit`, for `n_iter` steps.
     micro_batch : int, optional
         Samples per replica and pass; where it is 1 and data is a loader, the loader's ``batch_size``.
     accumulate : int, optional
@@ -147,6 +155,12 @@ def dp_train(
     callback : callable, optional
         Called with a `DPStep` after every step, on every rank.  If it returns False, on any rank, the job ends with
         what was trained so far.  If it has `state_dict` and `load_state_dict`, a checkpoint holds its state, too.
+    sample_weight : array_like of float, optional
+        What each sample of `data` counts, instead of `weight_fn`.  The loss gets those of a stack as ``sample_weight``,
+        and is their weighted mean; samples with other weights are passed at once, too.
+    class_weight : "balanced" or dict of class to float, optional
+        What the samples of each class count, times `sample_weight`; as of `fit`.  For loaders of arrays, and lists of
+        pairs.
 
     Returns
     -------
@@ -247,8 +261,17 @@ def dp_train(
     (5,)
     """
     given = SimpleNamespace(**locals())
+    given.loss_fn = named("dp_train", "loss_fn", LOSSES, loss_fn)
+    given.optimizer = None if optimizer is None else optimizer_for("dp_train", optimizer, lr=lr)
+    given.scheduler = schedule_for("dp_train", scheduler, int(n_iter) if _is_whole(n_iter) else 1)
     _check_arguments(given)
     samples = Samples(data)  # whose threads begin with the first step
+    samples.weights = sample_weights("dp_train", len(samples), sample_weight, class_weight, samples.targets)
+    if samples.weights is not None:
+        if weight_fn is not None:
+            raise ValueError("dp_train: weight_fn is given, and sample_weight or class_weight; give one of them.")
+        refuse_unweighted("dp_train", given.loss_fn)
+        given.weight_fn = Weighted.total
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
     with ExitStack() as held:
@@ -267,7 +290,7 @@ def dp_train(
         names = _replica_devices(n_gpu, devices)
         shares = balance_of(balance, names)
         ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(samples)),
-                    *((name, getattr(given, name)) for name in _ALIKE), ("weight_fn", weight_fn is not None)],
+                    *((name, getattr(given, name)) for name in _ALIKE), ("weight_fn", given.weight_fn is not None)],
                    shares.weights, names)
         state = ranks.state(checkpoint) if resume and checkpoint is not None else None
         if seed is not None or state is not None:

@@ -25,6 +25,7 @@ from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
 from ag.ops.indexing import ag_concat, ag_reshape
 from ag.parallel.comm.tree_reduction import PART
+from ag.parallel.trainer.weights import Weighted
 
 _LOW32 = 0xFFFFFFFF
 _ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31
@@ -47,18 +48,33 @@ def loader_sample(x: Array, y: Array | None = None) -> LoaderSample:
 
 
 def input_of(sample: Any) -> Any:
+    sample = sample.sample if isinstance(sample, Weighted) else sample
     return sample.x if isinstance(sample, LoaderSample) else sample
 
 
 def target_of(sample: Any) -> Any:
+    sample = sample.sample if isinstance(sample, Weighted) else sample
     return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
 
 
-def loss_of(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
+def loss_of(loss_fn: Callable[..., Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
             target_fn: Callable[[Any], Any] | None, model: Any, sample: Any) -> Tensor:
     """Return the loss of a sample, by the three functions that a user gives."""
+    weights = {}
+    if isinstance(sample, Weighted):
+        sample, weights["sample_weight"] = sample
     output: Tensor = model.forward(input_of(sample)) if forward_fn is None else forward_fn(model, sample)
-    return output if loss_fn is None else loss_fn(output, (target_fn or target_of)(sample))
+    return output if loss_fn is None else loss_fn(output, (target_fn or target_of)(sample), **weights)
+
+
+class Batches:
+    """Data whose items have several samples each, with numbers of their own; those of `fit`."""
+
+    columns: Sequence[object] = ()  # names of features
+
+    def numbers(self, i: int) -> Sequence[int]:
+        """Return the numbers of the samples of an item."""
+        raise NotImplementedError
 
 
 class Samples:
@@ -67,6 +83,7 @@ class Samples:
     def __init__(self, data: Any) -> None:
         self.loader = data if isinstance(data, DataLoader) else None
         self.held = isinstance(data, (list, tuple))  # rather than made on request
+        self.weights: Array | None = None  # of the samples, which carry them
         self._data = data
         self._count = data.n_samples if self.loader is not None else _length(data)
         if self._count == 0:
@@ -84,7 +101,10 @@ class Samples:
         return (self._made((0, i)) for i in range(self._count))
 
     def _made(self, of: tuple[int, int]) -> Tree:
-        turn, i = of
+        sample = self._unweighted(*of)
+        return sample if self.weights is None else Weighted(sample, self.weights[of[1] :][:1])
+
+    def _unweighted(self, turn: int, i: int) -> Tree:
         if self.loader is not None:
             return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
         try:
@@ -94,6 +114,13 @@ class Samples:
                 raise
             raise IndexError(f"dp_train: sample {i} was asked for, and data has {len(self._data)} samples, where there "
                              f"were {self._count} when the job began; leave data as they are.") from error
+
+    def targets(self) -> Array | None:
+        """Return the targets of all samples, where each is a number in memory."""
+        if self.loader is not None:
+            return None if self.loader.threads else self.loader.targets()
+        pairs = self.held and all(isinstance(x, (tuple, list)) and len(x) == 2 for x in self._data)
+        return np.array([np.ravel(y) for _, y in self._data]) if pairs else None
 
     def begin(self, seed: int, shuffle: bool) -> None:
         """Set the seed of what samples draw and, with `shuffle`, of the order of every pass."""
@@ -114,6 +141,17 @@ class Samples:
     def close(self) -> None:
         if self._prefetcher is not None:
             self._prefetcher.close()
+
+    def numbered(self, samples: Sequence[Tree], place: int) -> list[tuple[Tree, Sequence[int]]]:
+        """Return the samples from a place of the job on, each with its number, or those that it has in it."""
+        numbers = [self._numbered(place + j)[1] for j in range(len(samples))]
+        several = self._data.numbers if isinstance(self._data, Batches) else lambda i: [i]
+        return [(sample, several(i)) for sample, i in zip(samples, numbers, strict=True)]
+
+    @property
+    def columns(self) -> Sequence[object]:
+        """Return the names of features, where they are known."""
+        return self._data.columns if isinstance(self._data, Batches) else ()
 
     def _numbered(self, place: int) -> tuple[int, int]:
         turn, i = divmod(place, self._count)
@@ -176,8 +214,9 @@ class Stack(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Return whether its samples can be passed at once: there is one, or all are alike and count the same."""
-        return len(self.samples) == 1 or (_are_one({*self.weights}) and all_alike(self.samples))
+        """Return whether its samples can be passed at once: one, or alike, and of one weight or with weights."""
+        weighted = isinstance(self.samples[0], Weighted) or _are_one({*self.weights})
+        return len(self.samples) == 1 or (weighted and all_alike(self.samples))
 
     @property
     def together(self) -> Tree:
@@ -298,6 +337,8 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
     mean, weight, size = sum(apart) / count, sum(stack.weights), sum(map(abs, apart)) / count
     weighted = sum(loss * w for loss, w in zip(apart, stack.weights, strict=True)) / weight if weight else mean
     close = (_CLOSE_16_BITS if half else _CLOSE) * max(size, abs(together)) + 1e-6
+    if isinstance(stack.samples[0], Weighted):
+        mean = weighted
     if min(abs(together - mean), abs(together - weighted)) <= close:  # the same where weights are equal
         return None
     return (f"The loss of a stack of {count} samples is {together:.6g} and the mean of their losses {mean:.6g}; "

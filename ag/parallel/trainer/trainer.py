@@ -36,6 +36,7 @@ from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
+from ag.parallel.trainer.bad_samples import bad_values
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
@@ -105,8 +106,9 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None]) -> None:
-        """Make one optimizer step over the samples of all ranks; `shard` is this rank's.
+    def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None],
+             cause: Callable[[], str | None]) -> None:
+        """Make one optimizer step over the samples of all ranks; `shard` is this rank's, and `cause` says what is bad.
 
         An interrupt skips the step, or comes after ``done(loss)`` was called with the mean loss.
         """
@@ -125,7 +127,7 @@ class Trainer:
         loss, moved = float(self._mean[self._size]), self._moved
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
-            self._nonfinite(k, nodes)
+            self._nonfinite(k, nodes, cause)
 
         def end() -> None:
             if finite:
@@ -224,16 +226,18 @@ class Trainer:
         self._ranks.share(self.replicas.go_on_without(failed))
         self._reach()
 
-    def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
+    def _nonfinite(self, k: int, nodes: list[list[Node]], cause: Callable[[], str | None]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):
             for _, _, row in of_replica:
                 if np.isfinite(row).all():
                     continue
-                what = replica.not_finite(row)
-                message = f"dp_train: {what} is not finite on {replica.name} in step {k}"
+                bad = cause()
+                message = f"dp_train: {replica.not_finite(row)} is not finite on {replica.name} in step {k}"
+                message += "" if bad is None else f", as {bad}"
                 if not self._skip:
-                    raise FloatingPointError(f"{message}; weights are as before the step. Lower lr, set max_norm, "
-                                             f"or pass on_nonfinite='skip'.")
+                    advice = "Lower lr, set max_norm" if bad is None else "Fill in such values, leave the samples out"
+                    raise FloatingPointError(f"{message}; weights are as before the step. {advice}, or pass "
+                                             f"on_nonfinite='skip'.")
                 log.warning("%s; the step is left out on all replicas.", message)
                 return
         if not self._skip:
@@ -470,7 +474,7 @@ class Job:
                 raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
                                  f"stack=1.")
             try:
-                return self._trainer.step(k, shard, self._dealt, self._finished)
+                return self._trainer.step(k, shard, self._dealt, self._finished, partial(self._bad_values, k, shard))
             except RankLostError:
                 pass
             except DeviceError as error:
@@ -479,6 +483,10 @@ class Job:
             except Exception:
                 self._trainer.settle()  # a step that fails changes nothing
                 raise
+
+    def _bad_values(self, k: int, shard: Shard) -> str | None:
+        place = k * self._dealt.batch + shard.start
+        return bad_values(self._samples.numbered(shard.samples, place), self._samples.columns)
 
     def _check(self) -> None:
         while True:

@@ -1,0 +1,79 @@
+"""Weights of samples: a sample carries its weight to the loss, which is the weighted mean of those passed at once.
+
+A stack counts the sum of its weights, so the loss of a step is ``sum(w * loss) / sum(w)``, whatever the stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import NamedTuple
+
+import numpy as np
+
+from ag.autograd.operands import host_values
+from ag.autograd.tree import Tree
+from ag.engine.primitive import Array
+from ag.errors import DtypeError, ShapeError
+
+
+class Weighted(NamedTuple):
+    """A sample, or several on the last axis, and what each counts."""
+
+    sample: Tree
+    weights: Array
+
+    def total(self) -> float:
+        """Return what all count together."""
+        return float(self.weights.sum())
+
+
+def refuse_unweighted(function: str, loss: object) -> None:
+    """Refuse a loss that takes no weights."""
+    try:
+        takes = callable(loss) and "sample_weight" in signature(loss).parameters
+    except ValueError:  # it does not tell
+        takes = False
+    if not takes:
+        raise TypeError(f"{function}: samples have weights, and the loss {getattr(loss, '__name__', loss)!s:.60} takes "
+                        f"none; write def loss(output, target, sample_weight), the weighted mean, or use "
+                        f"'cross_entropy', 'mse' or 'bce_with_logits'.")
+
+
+def sample_weights(function: str, count: int, sample_weight: object, class_weight: object,
+                   targets: Callable[[], Array | None]) -> Array | None:
+    """Return what each of `count` samples counts, by itself times by its class; None if nobody has said."""
+    if sample_weight is None and class_weight is None:
+        return None
+    weights = np.ones(count) if sample_weight is None else host_values(sample_weight, function)
+    if weights.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: sample_weight is of type {weights.dtype}; numbers are required.")
+    if weights.shape != (count,):
+        raise ShapeError(f"{function}: sample_weight is {weights.shape}; ({count},), a number per sample, is required.")
+    weights = weights.astype(np.float64)
+    if class_weight is not None:
+        weights = weights * _of_classes(function, class_weight, targets(), weights)
+    if not ((weights >= 0) & (weights < np.inf)).all() or not weights.any():
+        raise ValueError(f"{function}: sample_weight or class_weight has {weights.min()} to {weights.max()}; finite "
+                         f"numbers of at least 0 are required, and one above it.")
+    return weights
+
+
+def _of_classes(function: str, given: object, targets: Array | None, weights: Array) -> Array:
+    """Return what each sample counts for its class; "balanced": all classes count the same together."""
+    if targets is None:
+        raise TypeError(f"{function}: class_weight is given, and samples are made when they are needed; give "
+                        f"sample_weight instead, an array with a number for each sample.")
+    if targets.size != len(weights) or (targets.dtype.kind == "f" and (targets % 1).any()):
+        raise ValueError(f"{function}: class_weight is given, and the targets are no class ids; give ids, or "
+                         f"sample_weight.")
+    classes, numbers = np.unique(targets.ravel(), return_inverse=True)
+    if isinstance(given, str) and given == "balanced":
+        counts = np.bincount(numbers, weights)
+        return np.asarray(weights.sum() / (len(classes) * np.maximum(counts, 1e-300)))[numbers]
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{function}: class_weight is {given!r:.60}; use 'balanced', or a dict of class to weight.")
+    if odd := [key for key in given if key not in classes.tolist()]:
+        raise ValueError(f"{function}: class_weight has the class {odd[0]!r}, and the targets have "
+                         f"{', '.join(map(repr, classes.tolist()[:10]))} only.")
+    return np.array([given.get(label, 1.0) for label in classes.tolist()], np.float64)[numbers]
