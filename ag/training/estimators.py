@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -21,13 +21,18 @@ from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.names import Making, answer_arguments, missing
 from ag.names.elsewhere import ESTIMATOR
+from ag.nn.dropout import Dropout
+from ag.nn.layer import Layer
 from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
+from ag.parallel.trainer.named import LOSSES, optimizer_for
+from ag.parallel.trainer.weights import sample_weights
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.evaluation import Loss, Trained, predict
 from ag.training.fit import fit
+
 
 _TOGETHER = 256  # samples that are predicted at once
 
@@ -45,26 +50,33 @@ class _Estimator(BaseEstimator):
     epochs: int = 50
     batch_size: int = 32
     lr: float = 1e-2
-    loss: Loss | None = None
-    optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None
+    loss: Loss | str | None = None
+    optimizer: Callable[[dict[str, Tensor]], Optimizer] | str | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
     devices: Sequence[str] | None = None
     random_state: int | np.random.RandomState | None = None
     verbose: bool = False
     metrics: object = None
+    scheduler: Callable[[Optimizer], object] | str | None = None
+    weight_decay: float = 0.0
+    dropout: float = 0.0
+    callbacks: Sequence[Callback] | Callback = ()
 
     if not TYPE_CHECKING:
         __getattr__ = missing(ESTIMATOR)
 
-    def _train(self, X: Array, y: Array, outputs: int, stratify: Array | None) -> None:
+    def _train(self, X: Array, y: Array, weights: Array | None, outputs: int, stratify: Array | None) -> None:
         """Make a model and train it."""
         seed = int(check_random_state(self.random_state).randint(1 << 31))
-        valid, callbacks = None, list[Callback]()
+        valid: tuple[Array, ...] | None = None
+        callbacks = [self.callbacks] if isinstance(self.callbacks, Callback) else [*self.callbacks]
         if self.patience is not None:
-            X, held, y, wanted = train_test_split(X, y, test_size=self.validation_fraction, random_state=seed,
-                                                  stratify=stratify)
-            valid, callbacks = (held, wanted), [EarlyStopping(self.patience), BestWeights()]
+            parts = train_test_split(X, y, *([] if weights is None else [weights]), test_size=self.validation_fraction,
+                                     random_state=seed, stratify=stratify)
+            (X, y, *given), valid = parts[::2], tuple(parts[1::2])
+            weights = given[0] if given else None
+            callbacks += [EarlyStopping(self.patience), BestWeights()]
         before = generator_snapshot()
         try:
             ag_seed(seed)
@@ -80,17 +92,31 @@ class _Estimator(BaseEstimator):
             self.history_ = fit(
                 self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
                 batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose), metrics=self.metrics,
-                **({"lr": self.lr} if self.optimizer is None else {"optimizer": self.optimizer}))
+                sample_weight=weights, scheduler=self.scheduler, optimizer=self._maker())
         finally:
             restore_generator(before)
+        self.loss_curve_ = self.history_["loss"]
+
+    def _maker(self) -> Callable[[dict[str, Tensor]], Optimizer]:
+        function, name = type(self).__name__, self.optimizer or "adam"
+        if not isinstance(name, str):
+            if self.weight_decay:
+                raise ValueError(f"{function}: weight_decay is {self.weight_decay!r:.60}, and optimizer is a function; "
+                                 f"write it there, as in lambda params: ag.optim.AdamW(params, weight_decay=0.01).")
+            return name
+        decay = {"weight_decay": self.weight_decay} if self.weight_decay or name == "adamw" else {}
+        made: Callable[[dict[str, Tensor]], Optimizer] = optimizer_for(
+            function, "adamw" if decay and name == "adam" else name, lr=self.lr, **decay)
+        return made
 
     def _perceptron(self, inputs: int, outputs: int) -> Sequential:
         function = type(self).__name__
         if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str) or not counts(*self.hidden):
             raise ValueError(f"{function}: hidden is {self.hidden!r:.60}; the sizes of the hidden layers are required, "
                              f"such as (64, 32).")
-        sizes = [inputs, *map(int, self.hidden)]
-        layers = [Linear(a, b, activation=self.activation) for a, b in pairwise(sizes)]
+        sizes, layers = [inputs, *map(int, self.hidden)], list[Layer]()
+        for a, b in pairwise(sizes):
+            layers += [Linear(a, b, activation=self.activation), *([Dropout(self.dropout)] if self.dropout else [])]
         return Sequential(*layers, Linear(sizes[-1], outputs))
 
     def _outputs(self, X: Array) -> Array:
@@ -102,6 +128,7 @@ class _Estimator(BaseEstimator):
         return predict(self.model_, filled, batch_size=_TOGETHER)[: len(X)].astype(np.float64)
 
 
+@dataclass(repr=False, eq=False)
 class AgClassifier(ClassifierMixin, _Estimator):
     """A network that classifies, as an estimator of scikit-learn.
 
@@ -115,10 +142,10 @@ class AgClassifier(ClassifierMixin, _Estimator):
         ``make_model(features, classes)``: another model, from (features, batch) to logits (classes, batch).
     epochs, batch_size, lr : optional
         As of `fit`; no more `epochs` than these.
-    loss : callable, optional
-        ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
-    optimizer : callable, optional
-        ``optimizer(params)``, instead of Adam.
+    loss : callable or str, optional
+        ``loss(logits, ids)``, or a name as of `fit`; default: `ag_softmax_cross_entropy_loss`.
+    optimizer : callable or str, optional
+        ``optimizer(params)``, "adamw" or "sgd", instead of Adam.
     patience : int, optional
         Keep samples back for validation, stop after so many epochs in a row without a better one, take the best
         weights.
@@ -132,6 +159,15 @@ class AgClassifier(ClassifierMixin, _Estimator):
         Show the progress.
     metrics : list of str and callable, or dict of str to callable, optional
         As of `fit`: columns of ``history_``.
+    scheduler, callbacks : optional
+        As of `fit`.
+    weight_decay : float, optional
+        How strongly the optimizer that is named shrinks weights; Adam with it is AdamW.
+    dropout : float, optional
+        The share of the hidden values that are dropped in training.
+    class_weight : "balanced" or dict of label to float, optional
+        What the samples of each class count, times ``sample_weight`` of ``fit(X, y, sample_weight)``; "balanced": all
+        classes the same together.
 
     Attributes
     ----------
@@ -140,13 +176,14 @@ class AgClassifier(ClassifierMixin, _Estimator):
     model_ : Layer or object
         The trained model.
     history_ : History
-        Of its training.
+        Of its training; ``loss_curve_`` is its loss in each epoch.
     n_features_in_ : int
         Features of a sample.
 
     Notes
     -----
-    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32.
+    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32, so weights equal
+    repetitions but for rounding.  For small data ``n_jobs=1`` of searches is the quickest: kernels have threads.
 
     Examples
     --------
@@ -158,15 +195,17 @@ class AgClassifier(ClassifierMixin, _Estimator):
     True
     """
 
+    class_weight: str | Mapping[Any, float] | None = None
     _usual_loss = staticmethod(ag_softmax_cross_entropy_loss)
 
-    def fit(self, X: Array, y: Array) -> AgClassifier:
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgClassifier:
         """Train a new model on `X` of shape (samples, features) and labels of any kind."""
         with np.errstate(all="ignore"):
             X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         self.classes_, ids = np.unique(y, return_inverse=True)
-        self._train(X, ids, len(self.classes_), ids)
+        weights = sample_weights("AgClassifier", len(X), sample_weight, self.class_weight, lambda: y)
+        self._train(X, ids, weights, len(self.classes_), ids)
         return self
 
     def predict_proba(self, X: Array) -> Array:
@@ -184,12 +223,14 @@ class AgClassifier(ClassifierMixin, _Estimator):
         return labels
 
 
+@dataclass(repr=False, eq=False)
 class AgRegressor(RegressorMixin, _Estimator):
     """A network for regression, as an estimator of scikit-learn, with the parameters of `AgClassifier`.
 
     `make_model(features, targets)` makes a model to (targets, batch), `loss` is `ag_mse_loss` by default, and `model_`,
-    `history_` and `n_features_in_` are there after training.  Inputs and targets should be scaled, such as by
-    ``StandardScaler`` in a pipeline and ``TransformedTargetRegressor``.
+    `history_` and `n_features_in_` are there after training.  Inputs should be scaled, such as by ``StandardScaler`` in
+    a pipeline.  Targets are standardised here: `model_` and `loss` have those with ``target_mean_`` taken off, divided
+    by ``target_scale_``.  `predict` undoes it.
 
     Examples
     --------
@@ -202,18 +243,25 @@ class AgRegressor(RegressorMixin, _Estimator):
 
     _usual_loss = staticmethod(ag_mse_loss)
 
-    def fit(self, X: Array, y: Array) -> AgRegressor:
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgRegressor:
         """Train a new model on `X` of shape (samples, features) and `y` of (samples,) or (samples, targets)."""
+        if isinstance(self.loss, str) and self.loss in LOSSES and self.loss != "mse":
+            raise ValueError(f"AgRegressor: loss is {self.loss!r}, which is for classes; use 'mse', or AgClassifier.")
         with np.errstate(all="ignore"):
             X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
-            targets = np.asarray(y, np.float32)
+            targets = np.asarray(y, np.float64)
+            weights = sample_weights("AgRegressor", len(X), sample_weight, None, lambda: None)
+            self.target_mean_ = np.average(targets, 0, weights)
+            spread = np.sqrt(np.average((targets - self.target_mean_) ** 2, 0, weights))
+            self.target_scale_ = np.where(spread > 0, spread, 1.0)
+            targets = ((targets - self.target_mean_) / self.target_scale_).astype(np.float32)
         self._many = y.ndim == 2
-        self._train(X, targets, y.shape[1] if self._many else 1, None)
+        self._train(X, targets, weights, y.shape[1] if self._many else 1, None)
         return self
 
     def predict(self, X: Array) -> Array:
         """Return targets of shape (samples,), or (samples, targets) if they were given so."""
-        outputs = self._outputs(X)
+        outputs = self._outputs(X) * self.target_scale_ + self.target_mean_
         return outputs if self._many else outputs[:, 0]
 
     def __sklearn_tags__(self) -> Tags:

@@ -54,8 +54,8 @@ def sample_weights(function: str, count: int, sample_weight: object, class_weigh
     if class_weight is not None:
         weights = weights * _of_classes(function, class_weight, targets(), weights)
     if not ((weights >= 0) & (weights < np.inf)).all() or not weights.any():
-        raise ValueError(f"{function}: sample_weight or class_weight has {weights.min()} to {weights.max()}; finite "
-                         f"numbers of at least 0 are required, and one above it.")
+        raise ValueError(f"{function}: the weights of the samples go from {weights.min()} to {weights.max()}; finite "
+                         f"numbers of at least 0 are required, that are not all zero.")
     return weights
 
 
