@@ -59,9 +59,9 @@ class _Estimator(BaseEstimator):
     verbose: bool = False
     metrics: object = None
     scheduler: Callable[[Optimizer], object] | str | None = None
+    callbacks: Sequence[Callback] | Callback = ()
     weight_decay: float = 0.0
     dropout: float = 0.0
-    callbacks: Sequence[Callback] | Callback = ()
 
     if not TYPE_CHECKING:
         __getattr__ = missing(ESTIMATOR)
