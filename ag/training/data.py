@@ -46,7 +46,7 @@ class Data:
         self._loader = given if isinstance(given, DataLoader) else _loader(given, name)
         self.columns = list(getattr(given[0] if isinstance(given, tuple) else given, "columns", ()))
         weights = sample_weights(name, self._loader.n_samples, sample_weight, class_weight, lambda: (
-            None if self._loader.threads else self._loader.targets()))
+            None if self._loader.threads else self.targets()))
         self._numbers = np.arange(self._loader.n_samples)  # of the samples as they were given
         if weights is not None and not weights.all() and not (self._loader.threads or self._loader is given):
             self._numbers = weights.nonzero()[0]  # the others count nothing
@@ -128,12 +128,16 @@ class Data:
             yield self.take(self.step(k), chain.from_iterable(
                 self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
 
+    def targets(self) -> Array:
+        """Return all targets, or the first where they are made."""
+        return self._loader.targets()
+
     def kind_of_targets(self) -> str:
         """Return "numbers"; or of whole numbers "distributions" if all are, as one-hot vectors, or else "ids".
 
         Of samples that are made when they are needed the first decides, and others must be like it.
         """
-        targets = self._loader.targets()
+        targets = self.targets()
         if targets.dtype.kind not in "biu":
             return "numbers"
         if targets.ndim == 1 or not _are_distributions(targets):
@@ -202,7 +206,8 @@ def _loader(given: object, name: str) -> DataLoader:
     pair = isinstance(given, tuple) and not hasattr(given, "__array__")
     if pair and isinstance(given, tuple):
         if len(given) != 2:
-            raise TypeError(f"{name} is a tuple of {len(given)}; a pair (X, y) is required.")
+            raise TypeError(f"{name} is a tuple of {len(given)}; a pair (X, y) is required; what samples count is "
+                            f"given as sample_weight.")
         x, y = given
     else:
         x, y = given, None

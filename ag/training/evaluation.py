@@ -51,7 +51,7 @@ class Trained(Model, Protocol):
         """The output for an input with samples on the last axis."""
 
 
-def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: object = None, *,
+def evaluate(model: Trained, data: object, loss: Loss | str | None = None, metrics: object = None, *,
              batch_size: int | None = None) -> dict[str, float]:
     """Return loss and metrics of a model over all samples, in eval mode.
 
@@ -61,8 +61,9 @@ def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: ob
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset
-        As in `fit`, like `loss` and `metrics`; also samples that a loader would drop, in their first order.
-    loss : callable, optional
+        As in `fit`, like `loss` and `metrics`; also samples that a loader would drop, in their first order.  A triple
+        ``(X, y, sample_weight)`` is for a weighted loss.
+    loss : callable or str, optional
     metrics : list of str and callable, or dict of str to callable or str, optional
     batch_size : int, optional
         Samples that are passed at once; default: the loader's, or 32.

@@ -32,7 +32,7 @@ from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.named import optimizer_for, schedule_for
 from ag.parallel.trainer.samples import LoaderSample
 from ag.parallel.trainer.weights import refuse_unweighted
-from ag.training.advice import in_the_name_of, tell_of_devices, tell_of_scales
+from ag.training.advice import in_the_name_of, tell_of_binary, tell_of_devices, tell_of_scales
 from ag.training.callbacks import Callback, History
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
@@ -294,6 +294,8 @@ def fit(
         if devices is None:
             tell_of_devices("fit", replicas.devices[0])
         tell_of_scales("fit", x)
+        if loss is None and isinstance(train, tuple):
+            tell_of_binary("fit", data.targets())
         size = leaf or -(-data.batch_size // (len(replicas.devices) * accumulate))
         with closing(data), closing(held), modes_kept(model):
             steps = loop.steps_of(checkpoint if resume else None, size)

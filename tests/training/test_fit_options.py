@@ -208,6 +208,17 @@ def test_features_of_very_different_scales(caplog: pytest.LogCaptureFixture) -> 
     assert "StandardScaler" in caplog.records[-1].getMessage() and len(caplog.records) == 2
 
 
+def test_floats_that_are_0_or_1(caplog: pytest.LogCaptureFixture) -> None:
+    say_once.cache_clear()
+    binary = Y.astype(np.float32)
+    train((X, binary), ag.ag_linear(4, 1), epochs=0, loss="bce_with_logits")
+    train((X, X[:, 0]), ag.ag_linear(4, 1), epochs=0)
+    assert not caplog.records
+    for _ in range(2):
+        train((X, binary), ag.ag_linear(4, 1), epochs=0)
+    assert [r.getMessage().count("loss='bce_with_logits'") for r in caplog.records] == [1]
+
+
 @pytest.mark.parametrize(("shape", "channels", "said"), [
     ((10, 8, 8, 3), 3, "np.moveaxis(X, -1, 1)"), ((10, 8, 8), 1, "X[:, None]")])
 def test_images_of_another_layout(shape: tuple[int, ...], channels: int, said: str) -> None:

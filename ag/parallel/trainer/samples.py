@@ -119,8 +119,9 @@ class Samples:
         """Return the targets of all samples, where each is a number in memory."""
         if self.loader is not None:
             return None if self.loader.threads else self.loader.targets()
-        pairs = self.held and all(isinstance(x, (tuple, list)) and len(x) == 2 for x in self._data)
-        return np.array([np.ravel(y) for _, y in self._data]) if pairs else None
+        if not self.held or not all(isinstance(x, tuple) and len(x) == 2 and np.size(x[1]) == 1 for x in self._data):
+            return None
+        return np.concatenate([np.ravel(y) for _, y in self._data])
 
     def begin(self, seed: int, shuffle: bool) -> None:
         """Set the seed of what samples draw and, with `shuffle`, of the order of every pass."""

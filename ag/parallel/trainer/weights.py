@@ -62,7 +62,7 @@ def sample_weights(function: str, count: int, sample_weight: object, class_weigh
 def _of_classes(function: str, given: object, targets: Array | None, weights: Array) -> Array:
     """Return what each sample counts for its class; "balanced": all classes count the same together."""
     if targets is None:
-        raise TypeError(f"{function}: class_weight is given, and samples are made when they are needed; give "
+        raise TypeError(f"{function}: class_weight is given, and the class of each sample is not in memory; give "
                         f"sample_weight instead, an array with a number for each sample.")
     if targets.size != len(weights) or (targets.dtype.kind == "f" and (targets % 1).any()):
         raise ValueError(f"{function}: class_weight is given, and the targets are no class ids; give ids, or "
