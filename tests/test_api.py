@@ -69,7 +69,8 @@ dp_train(make_model, data, loss_fn=None, forward_fn=None, target_fn=None, n_gpu=
          max_norm=inf, verbose=10, *, devices=None, optimizer=None, scheduler=None, micro_batch=1, accumulate=1,
          batch=None, stack="auto", shuffle=True, weight_fn=None, seed=None, balance="equal",
          on_nonfinite="raise", sync_batch_norm=False, capture="auto", checkpoint=None,
-         checkpoint_every=None, resume=False, timeout=600.0, world=None, callback=None)
+         checkpoint_every=None, resume=False, timeout=600.0, world=None, callback=None,
+         sample_weight=None, class_weight=None)
 DPResult(params, loss_history, loss, model, devices, report)
 DataParallel(model, device_ids=None, output_device=None, dim=-1) scatter(tensor, devices, dim=-1)
 gather(tensors, device, dim=-1, weights=None) replicate(model, devices)

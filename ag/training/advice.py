@@ -1,10 +1,10 @@
-"""What `fit` says about data and devices that are likely not meant: in the log once, or in an error."""
+"""Advice of `fit` on data and devices that are likely not meant: in the log once, or in an error."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -60,10 +60,11 @@ def tell_of_binary(function: str, targets: Array) -> None:
                  f"loss='bce_with_logits', or give whole numbers and a model with an output for each class.")
 
 
-def tell_of_scales(function: str, given: Any) -> None:
+def tell_of_scales(function: str, given: object) -> None:
     """Log once if features in an array of floats have scales that networks train badly with."""
     columns = list(getattr(given, "columns", ()))
-    x = np.asarray(given[:_LOOKED_AT]) if getattr(given, "ndim", 0) == 2 else np.zeros(0)
+    is_table = getattr(given, "ndim", 0) == 2
+    x = np.asarray(cast(Sequence[object], given)[:_LOOKED_AT]) if is_table else np.zeros(0)
     if x.dtype.kind != "f" or not x.size:
         return
     with np.errstate(all="ignore"):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -32,7 +32,6 @@ from ag.parallel.trainer.weights import sample_weights
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.evaluation import Loss, Trained, predict
 from ag.training.fit import fit
-
 
 _TOGETHER = 256  # samples that are predicted at once
 
@@ -195,7 +194,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     True
     """
 
-    class_weight: str | Mapping[Any, float] | None = None
+    class_weight: object = None
     _usual_loss = staticmethod(ag_softmax_cross_entropy_loss)
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgClassifier:

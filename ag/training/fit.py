@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from math import inf
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def fit(
     resume: bool = False,
     verbose: bool = True,
     sample_weight: object = None,
-    class_weight: str | Mapping[Any, float] | None = None,
+    class_weight: object = None,
     accumulate: int = 1,
     precision: str | None = None,
 ) -> History:

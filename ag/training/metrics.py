@@ -33,7 +33,7 @@ class Mean:
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        self.count = 0.0
+        self.count: float = 0  # of samples, or what they count
 
     def add(self, value: float, count: float) -> None:
         """Add the mean of `count` samples."""

@@ -143,7 +143,7 @@ def test_the_best_weights_of_a_training_in_16_bits() -> None:
 
 
 class Frame:
-    """What a DataFrame has that `fit` asks for."""
+    """Has what `fit` asks a DataFrame for."""
 
     def __init__(self, values: Any) -> None:
         self.values, self.shape, self.ndim, self.columns = values, values.shape, values.ndim, ["a", "b", "c", "d"]

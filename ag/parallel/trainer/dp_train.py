@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from math import inf, isfinite
 from numbers import Real
@@ -17,7 +17,6 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.device import canonical, default_devices, is_accelerator, is_software, same_default, was_named
-from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, go_on_after
 from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
 from ag.errors import CheckpointError
@@ -68,8 +67,8 @@ def dp_train(
     timeout: float = 600.0,
     world: Comm | HasComm | None = None,
     callback: Callable[[DPStep], object] | None = None,
-    sample_weight: Sequence[float] | Array | None = None,
-    class_weight: str | Mapping[Any, float] | None = None,
+    sample_weight: object = None,
+    class_weight: object = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
 

@@ -31,7 +31,7 @@ SCHEDULES: Mapping[str, Callable[[Optimizer, int], object]] = {
 _CLASSES = {CosineSchedule: "cosine", StepSchedule: "step", WarmupSchedule: "warmup"}
 
 
-def named(function: str, argument: str, table: Mapping[str, T], given: Any) -> Any:
+def named(function: str, argument: str, table: Mapping[str, T], given: object) -> Any:
     """Return what a name stands for in a table, or what was given instead of one."""
     if not isinstance(given, str):
         return given
@@ -41,13 +41,13 @@ def named(function: str, argument: str, table: Mapping[str, T], given: Any) -> A
     return table[given]
 
 
-def optimizer_for(function: str, given: Any, **settings: float) -> Any:
+def optimizer_for(function: str, given: object, **settings: float) -> Any:
     """Return a maker of the optimizer; `settings` are those of one that is named, or not given."""
     made = named(function, "optimizer", OPTIMIZERS, "adam" if given is None else given)
     return partial(made, **settings) if given is None or isinstance(given, str) else made
 
 
-def schedule_for(function: str, given: Any, steps: int) -> Any:
+def schedule_for(function: str, given: object, steps: int) -> Any:
     """Return a maker of the schedule; one that is named, or given as its class, is made for so many steps."""
     name = _CLASSES.get(given, given) if isinstance(given, type) else given
     made = named(function, "scheduler", SCHEDULES, name)

@@ -151,7 +151,7 @@ def test_bad_arguments(options: dict[str, Any], fragments: list[str]) -> None:
 @pytest.mark.parametrize(("options", "fragments"), [
     ({"make": make_model()}, ["make_model is a Linear", "lambda"]),
     ({"make": 3}, ["make_model is a int"]),
-    ({"loss_fn": "mse"}, ["loss_fn is a str"]),
+    ({"loss_fn": 3}, ["loss_fn is a int"]),
     ({"forward_fn": 3}, ["forward_fn is a int"]),
     ({"target_fn": "y"}, ["target_fn is a str"]),
     ({"weight_fn": 2.0}, ["weight_fn is a float"]),
