@@ -29,6 +29,8 @@ EXTENSIONS = {name: re.compile(rf"{folder}{name}\.[^/]*(so|pyd)")
 IN_C = "ag/engine/backends/cpu/built/"
 COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")
 NOTE = re.compile(r"ag/engine/backends/\w+/not_built\.txt")
+DATA_SETS = [f"ag/data/sets/{path.name}" for path in sorted((ROOT / "ag" / "data" / "sets").iterdir())]
+LARGEST_DATA = 120_000  # bytes of all data sets
 CLASSIFIERS = [f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)]
 
 
@@ -39,7 +41,7 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
     built = {module: [name for name in names if pattern.fullmatch(name)] for module, pattern in EXTENSIONS.items()}
     extensions = [name for found in built.values() for name in found]
     notes = [name for name in names if NOTE.fullmatch(name)]
-    known = {*extensions, *notes, f"{KERNELS}manifest.json", "ag/py.typed"}
+    known = {*extensions, *notes, *DATA_SETS, f"{KERNELS}manifest.json", "ag/py.typed"}
     for name in names:
         source = name.startswith("ag/") and name.endswith(".py")
         if not (name in known or source or name.startswith((f"{info}/", KERNELS)) or COMPILED.fullmatch(name)):
@@ -47,6 +49,9 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ag").rglob("*.py")}
     for name in sorted(files.symmetric_difference(name for name in names if name.endswith(".py"))):
         yield f"{name} is in the tree or in the wheel, not in both"
+    yield from (f"{name} is missing" for name in DATA_SETS if name not in names)
+    if (size := sum(wheel.getinfo(name).file_size for name in DATA_SETS if name in names)) > LARGEST_DATA:
+        yield f"its data sets have {size} bytes, more than {LARGEST_DATA}"
     if "ag/py.typed" not in names:
         yield "py.typed is missing, so type checkers do not look into it"
     if cpu_only:

@@ -6,17 +6,20 @@ has `next_batch`.  Each rank has its share of every batch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
-from ag.data.samples import Pass, samples_of
+from ag.autograd.tree import Tree, tree_map
+from ag.data.adapters import is_torch_loader, torch_settings
+from ag.data.samples import Keys, Pass, samples_of
+from ag.data.splits import Splittable
 from ag.data.threads import Check, Lock, OneByOne, made_ahead
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
@@ -27,6 +30,7 @@ from ag.names.elsewhere import BATCH, LOADER
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
+Loader = TypeVar("Loader", bound="DataLoader")
 MASK = (1 << 64) - 1  # of 64 bits
 _NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
@@ -37,6 +41,7 @@ class Batch(NamedTuple):
     Attributes
     ----------
     x : Tensor of shape (features, batch) or (..., batch)
+        Or a dict of tensors and arrays, if samples are dicts; ``batch["image"]`` is ``batch.x["image"]``.
     y : Tensor, ndarray of int, or None
         Targets: a tensor if they are floating-point numbers, the array itself if they are class ids.
 
@@ -51,13 +56,16 @@ class Batch(NamedTuple):
     x: Tensor
     y: Any = None
 
+    def __getitem__(self, key: Any) -> Any:
+        return self.x[key] if isinstance(key, str) and isinstance(self.x, dict) else tuple.__getitem__(self, key)
+
 
 if not TYPE_CHECKING:
     Batch.__getattr__ = missing(BATCH)
     Batch.__new__.__annotations__.update(x="Tensor", y="Any")  # help() would show a ForwardRef
 
 
-class DataLoader:
+class DataLoader(Splittable):
     """Batches of samples, from arrays or from anything that makes sample i when asked for it.
 
     Reference: ggmlR ``ag_dataloader`` (which drops a partial last batch silently).
@@ -65,7 +73,7 @@ class DataLoader:
     Parameters
     ----------
     x : array_like of shape (..., samples), or sequence of samples
-        An object with a length and ``x[i]``, such as a map-style dataset of PyTorch, is a sequence; see Notes.
+        An object with a length and ``x[i]``, such as a dataset of PyTorch or Hugging Face, is a sequence; see Notes.
     y : array_like of shape (..., samples), or sequence of targets, optional
         Without it, the samples of a sequence may be pairs ``(x, y)``.
     batch_size : int, optional
@@ -81,11 +89,15 @@ class DataLoader:
     prefetch : int, optional
         How many batches a background thread gathers ahead in a loop, and how many steps ahead `dp_train` has samples
         made; 0 makes them in the calling thread, as `next_batch` does.
+    target : str, optional
+        Of samples that are dicts, the key of the target.
+    inputs : str or sequence of str, optional
+        Of samples that are dicts, the key of x, or those in it; default: all but `target`.
 
     Raises
     ------
     ShapeError
-        If `x` and `y` hold different numbers of samples; when a batch is due, if its samples differ in shape.
+        If `x` and `y` hold different numbers of samples; when a batch is due, if its samples differ in shape or keys.
     DtypeError
         If the data, or a sample when it is due, are not numbers.
 
@@ -102,6 +114,12 @@ class DataLoader:
     Batches have the batch on the last axis, and tensors are on the default device.  Samples of shape S make a batch of
     shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are integers stay an array, of numbers
     one of shape ``(batch,)``.  A sample that is a tensor of shape ``(n, 1)`` counts as a vector of length n.
+
+    Samples that are dicts, or whose x is a tuple of arrays, make batches of that form, in which whole numbers, such as
+    token ids, stay arrays.  Texts are refused.  DataFrames have their samples in rows, whatever `col_major` says.
+
+    Of a DataLoader of PyTorch come dataset, batch_size, drop_last and, from its sampler, shuffle.  Other samplers, and
+    a collate_fn of your own, are refused.
 
     One thread at a time asks a sequence for samples, once an epoch and in the epoch's order.  An error in a sample ends
     the loop; that batch is the next one for `next_batch` and `state_dict`.  This library's random numbers in a sample
@@ -125,12 +143,22 @@ class DataLoader:
     _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 
     def __init__(self, x: object, y: object = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
-                 drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
+                 drop_last: bool = False, seed: int | None = None, prefetch: int = 0, *, target: str | None = None,
+                 inputs: str | Sequence[str] | None = None) -> None:
         self._check_settings(batch_size, prefetch, seed, shuffle=shuffle, col_major=col_major, drop_last=drop_last)
-        self._data = [samples_of(x, "x", col_major, pairs=y is None)]
+        if is_torch_loader(x):
+            if y is not None or (batch_size, shuffle, drop_last) != (32, True, False):
+                raise ValueError("ag_dataloader: x is a DataLoader of PyTorch, which brings y, batch_size, shuffle and "
+                                 "drop_last along; leave them out, or give its dataset.")
+            x, batch_size, shuffle, drop_last = torch_settings(x)
+        if isinstance(x, DataLoader):
+            raise TypeError("ag_dataloader: x is a loader already; samples are required. Use it as it is.")
+        if target is not None and y is not None:
+            raise TypeError(f"ag_dataloader: y and target={target!r:.60} are both given; leave one out.")
+        self._data = [samples_of(x, "x", col_major, y is None, Keys(inputs, target))]
         samples = len(self._data[0])
         if y is not None:
-            self._data.append(samples_of(y, "y", col_major, pairs=False))
+            self._data.append(samples_of(y, "y", col_major, False, Keys()))
             if len(self._data[1]) != samples:
                 raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; they must hold "
                                  f"the same number. If arrays have their samples on the first axis, pass "
@@ -232,19 +260,29 @@ class DataLoader:
         """Return how many threads should make samples at a time; 0 for samples in memory."""
         return max(part.threads for part in self._data)
 
-    def sample(self, i: int, of: Pass) -> list[Array]:
+    def sample(self, i: int, of: Pass) -> list[Tree]:
         """Return the arrays of one sample, x and perhaps y, each with a last axis of 1; for `dp_train`."""
         with draws_from(*of, i):
             return self.samples(np.array([i]), of)
 
-    def samples(self, numbers: Array, of: Pass) -> list[Array]:
+    def samples(self, numbers: Array, of: Pass) -> list[Tree]:
         """Return the arrays of some samples, x and perhaps y, with the samples last; for `fit`."""
         return [array for part in self._data for array in part.take(numbers, lambda: None, of)]
 
-    def targets(self) -> Array:
+    def targets(self) -> Tree:
         """Return all targets, or the first where they are made; on the last axis, for `fit`."""
         last, of = self._data[-1], Pass(0, 0)
         return self.sample(0, of)[-1] if last.threads else last.take(np.arange(len(last)), lambda: None, of)[-1]
+
+    def _some(self: Loader, numbers: Array, held: bool) -> Loader:
+        part = copy(self)
+        vars(part).update(n_samples=len(numbers), _data=[data.some(numbers, held) for data in self._data], _begun=0,
+                          _own=None, _left=None, **({"shuffle": False, "drop_last": False} if held else {}))
+        part._at = part._waiting = part._fresh()
+        return part
+
+    def _labels(self) -> Tree:
+        return self.targets() if len(self._data) == 2 and not self._data[1].threads else None
 
     def share(self, rank: int, size: int) -> DataLoader:
         """Return a loader of one rank's part of every batch, where `size` ranks make steps together.
@@ -343,14 +381,14 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch()
 
-    def _gathered(self, place: _Place) -> Generator[list[Array], None, None]:
+    def _gathered(self, place: _Place) -> Generator[list[Tree], None, None]:
         """Yield the arrays of the batches that are left of an epoch."""
         due = range(place.next, self.n_batches())
         if self.prefetch:
             return made_ahead(lambda k, check: self._gather(place, k, check), due, self.prefetch)
         return (self._gather(place, k) for k in due)
 
-    def _gather(self, place: _Place, k: int, check: Check = lambda: None) -> list[Array]:
+    def _gather(self, place: _Place, k: int, check: Check = lambda: None) -> list[Tree]:
         """Return the arrays of batch `k`, x and perhaps y; with `prefetch`, in a background thread."""
         chosen = self._order(place)[k * self.batch_size : (k + 1) * self.batch_size]
         rank, size = self._part
@@ -361,9 +399,9 @@ class DataLoader:
         with draws_from(self._seed, place.epoch, k, *by):  # whatever is drawn meanwhile, and whenever this is
             of = Pass(self._seed, place.epoch)
             parts = [samples.take(mine if len(mine) else chosen[:1], check, of) for samples in self._data]
-        return [array if len(mine) else array[..., :0] for part in parts for array in part]
+        return [tree if len(mine) else tree_map(lambda array: array[..., :0], tree) for part in parts for tree in part]
 
-    def _deliver(self, arrays: list[Array], place: _Place) -> Batch:
+    def _deliver(self, arrays: list[Tree], place: _Place) -> Batch:
         batch = _batch(*arrays)
         with self._lock():
             place.next += 1  # now that nothing can fail: a batch that failed is still the next
@@ -433,11 +471,17 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _batch(x: Array, y: Array | None = None) -> Batch:
-    x_tensor = ag_tensor(x if x.ndim > 1 else x[None, :])
-    if y is None or y.dtype.kind != "f":
-        return Batch(x_tensor, y)
-    return Batch(x_tensor, ag_tensor(y if y.ndim > 1 else y[None, :]))
+def _batch(x: Tree, y: Tree = None) -> Batch:
+    return Batch(_tensor(x) if isinstance(x, np.ndarray) else tree_map(_tensor_of_floats, x),
+                 tree_map(_tensor_of_floats, y))
+
+
+def _tensor(x: Array) -> Tensor:
+    return ag_tensor(x if x.ndim > 1 else x[None, :])
+
+
+def _tensor_of_floats(x: Array) -> Tensor | Array:
+    return _tensor(x) if x.dtype.kind == "f" else x
 
 
 ag_dataloader = DataLoader

@@ -9,12 +9,13 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageFolder", "ag_image_folder"]
 
+Folder = TypeVar("Folder", bound="ImageFolder")
 Transform = Callable[[Array], Array]  # an image (height, width, 3) -> another one
 
 _CUTS = 1  # last word of the counter of cuts; orders of a loader have 0
@@ -59,6 +61,9 @@ class ImageList:
         return len(self.files)
 
 
+Images = str | os.PathLike[str] | ImageList | tuple[Sequence[Any], Sequence[Any]] | list[tuple[Any, Any]]
+
+
 class Fit(NamedTuple):
     """The way in which images of all sizes become arrays of one."""
 
@@ -75,7 +80,7 @@ class ImageFiles(Samples):
     """The images of files: red, green and blue, from 0 to 1 or normalised, on the first axis."""
 
     def __init__(self, files: Sequence[Path], fit: Fit, transform: Transform | None = None) -> None:
-        self._files, self._fit, self._transform = tuple(files), fit, transform
+        self._files, self._fit, self.transform = tuple(files), fit, transform
         try:
             self._folder = os.getcwd()  # where relative paths begin, also after os.chdir
         except FileNotFoundError:
@@ -92,6 +97,13 @@ class ImageFiles(Samples):
             images.append(self._image(i, of))
         return (np.stack(images, axis=-1),)
 
+    def some(self, numbers: Array, held: bool) -> ImageFiles:
+        """Return those with these numbers; of held-out images the middle is cut out, and none is mirrored."""
+        part = copy(self)
+        part._files = tuple(self._files[i] for i in numbers)
+        part._fit = self._fit._replace(random_crop=False, random_flip=False) if held else self._fit
+        return part
+
     def _image(self, i: int, of: Pass) -> Array:
         library, file = pillow(), self._files[i]
         try:
@@ -107,13 +119,13 @@ class ImageFiles(Samples):
                     plain, largest = image.convert("RGB"), 255
                 else:
                     plain, largest = library.fromarray(_shades(image)), 1
-                if self._transform is None:
+                if self.transform is None:
                     pixels = np.asarray(self._fitted(plain, i, of, library), np.float32)
         except Exception as error:  # broken files make Pillow raise errors of every kind
             raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair, convert or remove "
                              f"it.") from error
-        if self._transform is not None:
-            changed = self._changed(_colours(np.asarray(plain)), self._transform, file)
+        if self.transform is not None:
+            changed = self._changed(_colours(np.asarray(plain)), self.transform, file)
             if changed.dtype.kind == "f":
                 return np.ascontiguousarray(changed.transpose(2, 0, 1), np.float32)
             pixels = np.asarray(self._fitted(library.fromarray(changed), i, of, library), np.float32)
@@ -213,8 +225,9 @@ class ImageFolder(DataLoader):
 
     Parameters
     ----------
-    path : path or ImageList
-        A folder of folders, or a list such as ``ag.data.imagenet.train_solutions`` returns.
+    path : path, (files, labels), list of (file, label), or ImageList
+        A folder of folders; or files with the id or the name of the class of each; or a list such as
+        ``ag.data.imagenet.train_solutions`` returns.
     size : int or (int, int)
         Height and width of every image in a batch; one number for both.
     batch_size, shuffle, seed, prefetch, drop_last : optional
@@ -230,6 +243,8 @@ class ImageFolder(DataLoader):
         Mean and standard deviation of red, green and blue.
     transform : callable, optional
         ``transform(image)``: another image for each, before it is resized and cut.  See Notes.
+    classes : sequence of str, optional
+        With files and labels, the name of every class in the order of the ids; default: the labels' names, sorted.
 
     Raises
     ------
@@ -272,13 +287,16 @@ class ImageFolder(DataLoader):
     _settled = DataLoader._settled | {"path", "size", "classes", "files", "ids", "shorter_side", "random_crop",
                                       "random_flip", "normalize", "transform"}
 
-    def __init__(self, path: str | os.PathLike[str] | ImageList, size: int | tuple[int, int], batch_size: int = 32,
+    def __init__(self, path: Images, size: int | tuple[int, int], batch_size: int = 32,
                  shuffle: bool = True, seed: int | None = None, prefetch: int = 2, drop_last: bool = False, *,
                  shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
                  normalize: tuple[Sequence[float], Sequence[float]] | None = None,
-                 transform: Transform | None = None) -> None:
-        if not isinstance(path, (str, bytes, os.PathLike, ImageList)):
-            raise TypeError(f"ag_image_folder: path is a {type(path).__name__}; the name of a folder is required.")
+                 transform: Transform | None = None, classes: Sequence[str] | None = None) -> None:
+        if isinstance(path, (tuple, list)):
+            path = _labelled(path, classes)
+        elif classes is not None or not isinstance(path, (str, bytes, os.PathLike, ImageList)):
+            raise TypeError(f"ag_image_folder: path is a {type(path).__name__}; the name of a folder is required, or "
+                            f"files and labels, which alone can have classes.")
         self.size = _height_and_width(size)
         self._check_settings(batch_size, prefetch, seed, random_crop=random_crop, random_flip=random_flip)
         if shorter_side is not None and not (counts(shorter_side) and shorter_side >= max(self.size)):
@@ -302,6 +320,29 @@ class ImageFolder(DataLoader):
                                               deviation), transform)
         super().__init__(images, self.ids, batch_size, shuffle, drop_last=drop_last, seed=seed, prefetch=prefetch)
 
+    def _some(self: Folder, numbers: Array, held: bool) -> Folder:
+        part = super()._some(numbers, held)
+        vars(part).update(files=[self.files[i] for i in numbers], ids=self.ids[numbers],
+                          **({"random_crop": False, "random_flip": False} if held else {}))
+        return part
+
+    def split(self: Folder, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, stratify: object = False,
+              groups: object = None, transforms: Sequence[Transform | None] | None = None) -> tuple[Folder, ...]:
+        """Share the images out as `ag.data.split` does; only the first part crops and flips at random.
+
+        Of a folder with a `transform`, `transforms` has one for each part, such as ``(augment, None)``.  All parts have
+        the classes of the folder.
+        """
+        parts = super().split(sizes, seed=seed, stratify=stratify, groups=groups)
+        given = [None] * len(parts) if transforms is None else [*transforms]
+        if len(given) != len(parts) or (transforms is None and self.transform is not None):
+            raise ValueError(f"{self._function}.split: transforms is {transforms!r:.60}; one, or None, for each of "
+                             f"{len(parts)} parts is required, as the folder has a transform. Give (folder.transform, "
+                             f"None) if it only augments.")
+        for part, transform in zip(parts, given, strict=True):
+            vars(part)["transform"] = cast(ImageFiles, part._data[0]).transform = transform
+        return parts
+
 
 def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     both = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
@@ -320,6 +361,21 @@ def _mean_and_deviation(given: tuple[Sequence[float], Sequence[float]]) -> tuple
         raise ValueError(f"ag_image_folder: normalize is {given!r}; a pair of three means and three standard "
                          f"deviations is required, finite numbers, the latter positive.")
     return tuple(map(float, mean)), tuple(map(float, deviation))
+
+
+def _labelled(given: Any, classes: Sequence[str] | None) -> ImageList:
+    """Return the images of (files, labels), or of a list of (file, label)."""
+    try:
+        files, labels = ([*column] for column in (zip(*given, strict=True) if isinstance(given, list) else given))
+        names = [str(k) for k in range(max(labels) + 1)] if isinstance(labels[0], Integral) else sorted({*labels})
+        names = names if classes is None else [*classes]
+        id_of = {name: k for k, name in enumerate(names)} | {k: k for k in range(len(names))}
+        ids = np.array([id_of[label] for label in labels])
+        return ImageList(Path(), tuple(Path(os.fsdecode(file)) for file, _ in zip(files, ids, strict=True)), ids,
+                         tuple(names))
+    except (TypeError, ValueError, LookupError) as error:
+        raise ValueError(f"ag_image_folder: path is {given!r:.80} ({error}); a folder, (files, labels) or a list of "
+                         f"(file, label) is required, where labels are ids, or names that are in classes.") from error
 
 
 def _images_of(path: Path) -> ImageList:

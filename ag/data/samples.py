@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from numbers import Number
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 
 from ag.autograd.operands import host_values
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree, sequence_of, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from ag.data.threads import Check, Lock
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
@@ -39,20 +40,47 @@ class Samples(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
-        """Return copies of the chosen samples, on the last axis; two arrays of pairs. Calls `check` now and then."""
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Tree, ...]:
+        """Return copies of the chosen samples, on the last axis; two trees of pairs. Calls `check` now and then."""
+
+    def some(self, numbers: Array, held: bool) -> Samples:
+        """Return those with these numbers; of held-out samples nothing is drawn."""
+        return _Some(self, numbers)
 
 
-def samples_of(data: object, name: str, col_major: bool, pairs: bool) -> Samples:
+class Keys(NamedTuple):
+    """The keys of samples that are dicts: of x, None for all others, and of y."""
+
+    inputs: str | Sequence[str] | None = None
+    target: str | None = None
+
+
+def samples_of(data: object, name: str, col_major: bool, pairs: bool, keys: Keys) -> Samples:
     """Return the samples of what the user gave as `name`; with `pairs` a tuple is a sample with its target."""
     if isinstance(data, Samples):
         return data
     if _is_array(data):
-        return _Stored(data, name, col_major)
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        return _Made(data, name, pairs)
+        if keys != Keys():
+            raise TypeError(f"ag_dataloader: {name} is an array, and inputs or target is given, a key of samples that "
+                            f"are dicts; leave them out.")
+        return _Stored(data, name, col_major and not hasattr(data, "iloc"))  # pandas has samples in rows
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):
+        return _Made(data, name, pairs, keys)
     raise DtypeError(f"ag_dataloader: {name} is of type {type(data).__name__}; an array, or an object with len() and "
-                     f"{name}[i], is required. Make a list of its samples.")
+                     f"{name}[i], is required. Make a list of its samples, or give one entry of a dict.")
+
+
+class _Some(Samples):
+    """Some of other samples."""
+
+    def __init__(self, of: Samples, numbers: Array) -> None:
+        self._of, self._numbers, self.threads = of, numbers, of.threads
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Tree, ...]:
+        return self._of.take(self._numbers[chosen], check, of)
 
 
 def _is_array(data: object) -> bool:
@@ -83,28 +111,29 @@ class _Made(Samples):
 
     threads = 1
 
-    def __init__(self, data: Any, name: str, pairs: bool) -> None:
+    def __init__(self, data: Any, name: str, pairs: bool, keys: Keys) -> None:
         self._data = data
         self._name = name
         self._pairs = pairs
+        self._keys = keys
         self._asking = Lock()  # one thread at a time: a loop that was left may still be at a sample
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Tree, ...]:
         names = ("x", "y") if self._pairs else (self._name,)
         numbers: list[int] = chosen.tolist()
-        rows: list[list[Array]] = []
+        rows: list[list[Tree]] = []
         for i in numbers:
             parts = self._parts(i, check)
             if not 1 <= len(parts) == len(rows[0] if rows else parts) <= 2:
                 raise ShapeError(f"ag_dataloader: sample {i} has {len(parts)} part{'s' * (len(parts) != 1)}; every "
                                  f"sample must be an x alone, or every sample a pair (x, y). A sample of several "
-                                 f"numbers is a list or an array.")
+                                 f"numbers is a list or an array; several inputs are a pair ((a, b), y).")
             rows.append([_sample(part, f"sample {i} of {name}") for part, name in zip(parts, names, strict=False)])
-        return tuple(_stacked(arrays, numbers, name) for arrays, name in zip(zip(*rows, strict=True), names,
-                                                                             strict=False))
+        return tuple(_stacked(parts, numbers, name) for parts, name in zip(zip(*rows, strict=True), names,
+                                                                           strict=False))
 
     def _parts(self, i: int, check: Check) -> tuple[Any, ...]:
         if self in (within := _within.get()):  # it would wait for itself
@@ -124,19 +153,44 @@ class _Made(Samples):
                 raise
             finally:
                 _within.reset(token)
-        return item if self._pairs and isinstance(item, tuple) else (item,)
+        if self._keys != Keys():
+            return self._by_keys(item, i)
+        if isinstance(item, tuple):
+            return item if self._pairs else ([*item],)  # x and y are apart: it must be an array
+        return (item,)
+
+    def _by_keys(self, item: Any, i: int) -> tuple[Any, ...]:
+        """Return x, and perhaps y, of a sample that is a dict."""
+        inputs, target = self._keys
+        there = [*item] if isinstance(item, Mapping) else []
+        listed = [inputs] if isinstance(inputs, str) else [key for key in there if key != target] if (
+            inputs is None) else inputs
+        if missing := [key for key in (*listed, target) if key is not None and key not in there]:
+            raise ValueError(f"ag_dataloader: sample {i} is a {type(item).__name__} with keys {there!s:.99}, and not "
+                             f"{missing[0]!r}; inputs and target must name keys that all samples have.")
+        x = item[inputs] if isinstance(inputs, str) else {key: item[key] for key in listed}
+        return (x,) if target is None else (x, item[target])
 
 
-def _stacked(arrays: Sequence[Array], numbers: list[int], name: str) -> Array:
-    for i, array in zip(numbers, arrays, strict=True):
-        if array.shape != arrays[0].shape:
-            raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {arrays[0].shape} and sample {i} "
-                             f"{array.shape}; the samples of a batch must have one shape. Pad or resize them.")
-    return np.stack(arrays, axis=-1)
+def _stacked(trees: Sequence[Tree], numbers: list[int], name: str) -> Tree:
+    shape = tree_map(np.shape, trees[0])
+    for i, tree in zip(numbers, trees, strict=True):
+        if (other := tree_map(np.shape, tree)) != shape:
+            raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {shape!s:.99} and sample {i} "
+                             f"{other!s:.99}; the samples of a batch must have one shape. Pad or resize them.")
+    columns = zip(*map(tree_leaves, trees), strict=True)
+    return tree_unflatten(tree_flatten(trees[0])[1], [np.stack(column, axis=-1) for column in columns])
 
 
-def _sample(item: object, what: str) -> Array:
-    """Return a copy, as the maker may use the same memory for the next sample."""
+def _sample(item: object, what: str) -> Tree:
+    """Return copies of a sample's arrays, as the maker may use the same memory for the next sample."""
+    if isinstance(item, Mapping) and item:
+        if texts := [key for key, part in item.items() if isinstance(part, (str, bytes))]:
+            raise DtypeError(f"ag_dataloader: {texts[0]!r} of {what} is text; numbers are required. Make numbers of "
+                             f"it, such as token ids, or leave it out of inputs=[...].")
+        return {key: _sample(item[key], f"{key!r} of {what}") for key in sorted(item, key=str)}
+    if isinstance(item, tuple) and not _is_array(item):
+        return sequence_of(type(item), [_sample(part, f"part {k} of {what}") for k, part in enumerate(item)])
     array = np.array(_numbers(item, what))
     column = isinstance(item, Tensor) and array.ndim == 2 and array.shape[1] == 1  # what ag_tensor makes of a vector
     return array[:, 0] if column else array
@@ -160,5 +214,6 @@ def _numbers(data: object, what: str) -> Array:
     if array.dtype.kind == "O":
         raise DtypeError(f"ag_dataloader: {what} is of type {type(data).__name__}{_odd(array)}; numbers are required.")
     if array.dtype.kind not in "biuf":
-        raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required.")
+        raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required. Names become class "
+                         f"ids with names, y = np.unique(y, return_inverse=True).")
     return array

@@ -12,6 +12,8 @@ from itertools import chain
 import numpy as np
 
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import tree_map
+from ag.data.adapters import is_torch_loader
 from ag.data.dataloader import DataLoader
 from ag.data.samples import Pass
 from ag.engine.primitive import Array
@@ -29,7 +31,6 @@ from ag.parallel.trainer.samples import (
 from ag.parallel.trainer.weights import Weighted, sample_weights
 
 _ENDLESS = 1 << 62  # leaves, of any number of epochs
-_USUAL = 32  # samples per batch
 
 
 class Data:
@@ -56,8 +57,7 @@ class Data:
         self.weights = weights
         self._samples = Samples(self._loader)
         self._all = self._loader.n_samples
-        usual = self._loader.batch_size if isinstance(given, DataLoader) else _USUAL
-        asked = usual if batch_size is None else int(batch_size)
+        asked = self._loader.batch_size if batch_size is None else int(batch_size)
         self.batch_size = min(asked, self._all)
         drops = self._loader.drop_last and not whole
         if drops and asked > self._all:
@@ -114,8 +114,9 @@ class Data:
             return loader_sample(*self._loader.samples(chosen, Pass(0, 0)))  # arrays: nothing is drawn
         made = self._samples.at(places, coming)
         if not all_alike(made):
-            raise ShapeError(f"{self._name} holds samples of different shapes or types, such as {made[0].x.shape} of "
-                             f"{made[0].x.dtype}; the samples of a batch must be alike. Pad or resize them.")
+            shape, dtype = tree_map(np.shape, made[0].x), tree_map(lambda x: x.dtype, made[0].x)
+            raise ShapeError(f"{self._name} holds samples of different shapes or types, such as {shape} of {dtype}; "
+                             f"the samples of a batch must be alike. Pad or resize them.")
         leaf: LoaderSample = stacked(made)
         if self._likely and not _are_distributions(target_of(leaf)):
             raise ValueError(f"{self._name} begins with a target of whole numbers that is a distribution, at least 0 "
@@ -138,6 +139,9 @@ class Data:
         Of samples that are made when they are needed the first decides, and others must be like it.
         """
         targets = self.targets()
+        if not isinstance(targets, np.ndarray):
+            raise TypeError(f"{self._name} has {type(targets).__name__}s for samples, in which no array is the target; "
+                            f"give ag.data.DataLoader(samples, target=\"label\"), or a loss of your own.")
         if targets.dtype.kind not in "biu":
             return "numbers"
         if targets.ndim == 1 or not _are_distributions(targets):
@@ -198,11 +202,13 @@ class Leaves(Batches):
         """Return how many samples a leaf counts, or what its weights are together."""
         if isinstance(leaf, (_Spare, _WeightedSpare)):
             return 0.0
-        return leaf.total() if isinstance(leaf, Weighted) else float(leaf.x.shape[-1])
+        return leaf.total() if isinstance(leaf, Weighted) else float(leaf.samples)
 
 
 def _loader(given: object, name: str) -> DataLoader:
     """Return a loader of arrays with samples on the first axis, or of a dataset."""
+    if is_torch_loader(given):
+        return DataLoader(given, seed=0)
     pair = isinstance(given, tuple) and not hasattr(given, "__array__")
     if pair and isinstance(given, tuple):
         if len(given) != 2:

@@ -244,8 +244,8 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int, A
     with modes_kept(model), no_grad(), ag_device(device_of(model)):
         ag_eval(model)
         for leaf in data.batches():
-            weights = leaf.weights if isinstance(leaf, Weighted) else None
-            yield model.forward(input_of(leaf)), target_of(leaf), input_of(leaf).shape[-1], weights
+            sample, weights = leaf if isinstance(leaf, Weighted) else (leaf, None)
+            yield model.forward(input_of(leaf)), target_of(leaf), sample.samples, weights
 
 
 def device_of(model: Model) -> str:

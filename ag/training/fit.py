@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from math import inf
 from typing import cast
@@ -316,7 +316,7 @@ def fit(
 
 def _is_bare(given: object) -> bool:
     """Return whether it is an array, or a list without pairs: nothing in it is a target."""
-    return hasattr(given, "__array__") or (isinstance(given, list) and not isinstance(given[0], tuple))
+    return hasattr(given, "__array__") or (isinstance(given, list) and not isinstance(given[0], (tuple, Mapping)))
 
 
 def _callbacks(given: object) -> list[Callback]:

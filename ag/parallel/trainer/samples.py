@@ -17,7 +17,7 @@ import numpy as np
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
-from ag.autograd.tree import Tree, sequence_of, tree_map
+from ag.autograd.tree import Tree, sequence_of, tree_leaves, tree_map
 from ag.data.dataloader import DataLoader
 from ag.data.samples import Pass
 from ag.data.threads import Prefetcher
@@ -36,15 +36,21 @@ Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.pr
 
 
 class LoaderSample(NamedTuple):
-    """One sample of a data loader: arrays with the samples, of which there is one, on the last axis."""
+    """One sample of a data loader: trees of arrays with the samples, of which there is one, on the last axis."""
 
-    x: Array
-    y: Array | None
+    x: Tree
+    y: Tree
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples are on the last axis."""
+        return int(tree_leaves(self.x)[0].shape[-1])
 
 
-def loader_sample(x: Array, y: Array | None = None) -> LoaderSample:
-    """Make a sample of a loader's arrays; numbers, one per sample, are one feature, as in batches."""
-    return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
+def loader_sample(x: Tree, y: Tree = None) -> LoaderSample:
+    """Make a sample of a loader's trees; numbers, one per sample, are one feature, as in batches."""
+    return LoaderSample(_with_features(x) if isinstance(x, np.ndarray) else tree_map(_floats_with_features, x),
+                        tree_map(_floats_with_features, y))
 
 
 def input_of(sample: Any) -> Any:
@@ -171,6 +177,10 @@ def _order(seed: int | None, count: int, turn: int) -> Array:
 def _with_features(array: Array) -> Array:
     """Give numbers, one per sample, an axis of one feature."""
     return array if array.ndim > 1 else array[None, :]
+
+
+def _floats_with_features(array: Array) -> Array:
+    return _with_features(array) if array.dtype.kind == "f" else array
 
 
 def _length(data: Any) -> int:
