@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from ag import data, nn, optim, training
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
     """Images (1, 8, 8, 1797) with values from 0 to 1, and their digits (1797,), in one fixed random order."""
-    rows = np.loadtxt(Path(__file__).parent / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32)
-    rows = np.random.default_rng(0).permutation(rows)
-    return rows[:, :64].reshape(-1, 1, 8, 8).transpose(1, 2, 3, 0) / 16, rows[:, 64].astype(np.int64)
+    x, y = data.load_digits()
+    order = np.random.default_rng(0).permutation(len(y))
+    return x[order].reshape(-1, 1, 8, 8).transpose(1, 2, 3, 0) / 16, y[order]
 
 
 def make_model() -> nn.Layer:

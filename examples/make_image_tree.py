@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-DIGITS = Path(__file__).parent / "data" / "digits.csv.gz"
+import ag
+
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PACKAGE = "scikit-image"
 PHOTOS = ("astronaut.png", "brick.png", "chelsea.png", "coins.png", "grass.png", "gravel.png",
@@ -32,10 +33,10 @@ Piece = tuple[int, bool, Image.Image]  # class, whether it is for validation
 
 
 def digits() -> Iterator[Piece]:
-    rows = np.loadtxt(DIGITS, delimiter=",", dtype=np.float32)
-    for i, row in enumerate(np.random.default_rng(0).permutation(rows)):
-        image = Image.fromarray((row[:64].reshape(8, 8) * (255 / 16)).astype(np.uint8))
-        yield int(row[64]), i % 5 == 4, image.resize((32, 32), Image.Resampling.BICUBIC)
+    pixels, digits = ag.data.load_digits()
+    for i, k in enumerate(np.random.default_rng(0).permutation(len(digits))):
+        image = Image.fromarray((pixels[k].reshape(8, 8) * np.float32(255 / 16)).astype(np.uint8))
+        yield int(digits[k]), i % 5 == 4, image.resize((32, 32), Image.Resampling.BICUBIC)
 
 
 def fetched(folder: Path) -> list[Image.Image]:

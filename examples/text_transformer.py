@@ -2,14 +2,13 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 
 import ag
-from ag import nn, ops, optim
+from ag import data, nn, ops, optim
 
-TEXT = (Path(__file__).parent / "data" / "sonnets.txt").read_text("utf-8")
+TEXT = data.load_sonnets()
 ALPHABET = sorted(set(TEXT))
 IDS = np.array([ALPHABET.index(c) for c in TEXT])
 WIDTH, HEADS, CONTEXT = 64, 4, 32

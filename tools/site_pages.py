@@ -33,9 +33,8 @@ BUTTONS = """
 [Recipes](recipes/index.md){ .md-button }
 [Reference](reference/index.md){ .md-button }
 """
-# Files outside docs/ that are pages here, and files that pages let readers download.
+# Files outside docs/ that are pages here.
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-DOWNLOADS = {f"examples/data/{name}": f"downloads/{name}" for name in ("digits.csv.gz", "iris.csv", "sonnets.txt")}
 FENCES = {
     "py onnx": 'python title="onnx"', "py torch": 'python title="PyTorch"',
     "py torchvision": 'python title="torchvision"', "py albumentations": 'python title="albumentations"',
@@ -53,8 +52,6 @@ def on_files(files: Files, config: Any) -> Files:
         text = HEADS.get(source, "") + (ROOT / source).read_text("utf-8")
         files.append(File.generated(config, page, content=text))
     files.append(File.generated(config, "messages.md", content=UNSEARCHED + messages()))
-    for source, page in DOWNLOADS.items():
-        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         text, pictures = notebook(path)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
@@ -117,7 +114,7 @@ def labelled(table: str) -> str:
 def target(link: str, source: str, file: File) -> str:
     """Where a link of the file `source` leads, on the page that is made of it."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
-    inside = PAGES.get(path) or DOWNLOADS.get(path)
+    inside = PAGES.get(path)
     if path.startswith("docs/"):
         inside = path.removeprefix("docs/")
     if inside is None:

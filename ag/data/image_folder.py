@@ -369,6 +369,8 @@ def _labelled(given: Any, classes: Sequence[str] | None) -> ImageList:
         files, labels = ([*column] for column in (zip(*given, strict=True) if isinstance(given, list) else given))
         names = [str(k) for k in range(max(labels) + 1)] if isinstance(labels[0], Integral) else sorted({*labels})
         names = names if classes is None else [*classes]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("a label is no id and no name")
         id_of = {name: k for k, name in enumerate(names)} | {k: k for k in range(len(names))}
         ids = np.array([id_of[label] for label in labels])
         return ImageList(Path(), tuple(Path(os.fsdecode(file)) for file, _ in zip(files, ids, strict=True)), ids,

@@ -419,10 +419,10 @@ def of_length(i: int) -> Any:
     (pairs(), IDS, ag.ShapeError, ["sample 0 of x is a", "not an array"]),
     (Made(lambda i: [[1, 2], [3]]), None, ag.ShapeError, ["sample 0 of x is a", "not an array"]),
     (["a", "b"], None, ag.DtypeError, ["sample 0 of x", "<U1"]),
-    (Made(lambda i: {"x": i}), None, ag.DtypeError, ["sample 0 of x", "dict"]),
+    (Made(lambda i: {}), None, ag.DtypeError, ["sample 0 of x", "dict"]),
     (Made(lambda i: (i, None)), None, ag.DtypeError, ["sample 0 of y", "NoneType"]),
 ], ids=["x of two shapes", "y of two shapes", "pairs with x of two shapes", "pairs with y of two shapes", "triples",
-        "not all pairs", "pairs and y", "ragged lists", "strings one by one", "dicts", "None for y"])
+        "not all pairs", "pairs and y", "ragged lists", "strings one by one", "empty dicts", "None for y"])
 def test_refused_when_the_batch_is_due(x: Any, y: Any, error: type[Exception], fragments: list[str], prefetch: int,
                                        request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.id.rpartition("-")[0]

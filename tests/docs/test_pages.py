@@ -6,7 +6,6 @@ Blocks that begin with ``py hardware`` or ``py elsewhere`` cannot run here.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,6 @@ WITH_BLOCKS = {name: page for name, page in PAGES.items() if blocks(page) and na
 
 
 def in_folder(folder: Path, name: str, before: str = "") -> None:
-    for path in (ROOT / "examples" / "data").iterdir():
-        shutil.copy(path, folder)
     run("\n".join([before, *blocks(WITH_BLOCKS[name])]), folder=folder)
 
 
@@ -40,7 +37,6 @@ def test_the_blocks_run_without_vulkan(name: str, tmp_path: Path) -> None:
 def test_the_blocks_with_albumentations(tmp_path: Path) -> None:
     pytest.importorskip("albumentations", reason="albumentations is not installed, so its blocks were not run")
     pytest.importorskip("PIL", reason="Pillow is not installed, so no image folder was made for albumentations")
-    shutil.copy(ROOT / "examples" / "data" / "digits.csv.gz", tmp_path)
     page = PAGES["docs/recipes/augmentation.md"]
     code = re.findall(r"^```(?:python|py albumentations)\n(.*?)^```$", page, re.M | re.S)
     assert len(code) == len(blocks(page)) + 2

@@ -21,7 +21,7 @@ from ag.parallel.replicas.compression import WIRES, Link, ratio_at
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DIGITS: Any = run_path(str(EXAMPLES / "digits_cnn.py"))["load_digits"]()
 LETTERS = np.array([max(0, ord(c) - 96) for c in
-                    re.sub("[^a-z]+", " ", (EXAMPLES / "data" / "sonnets.txt").read_text("utf-8").lower())])
+                    re.sub("[^a-z]+", " ", ag.data.load_sonnets().lower())])
 STEPS, RATIO, WARMUP = 200, 0.01, 20
 
 
