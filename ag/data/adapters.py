@@ -12,7 +12,7 @@ def is_torch_loader(given: object) -> bool:
     return any(kind.__name__ == "DataLoader" and kind.__module__.startswith("torch.") for kind in type(given).__mro__)
 
 
-def torch_settings(loader: Any) -> tuple[Any, int, bool, bool]:
+def torch_settings(loader: Any) -> tuple[object, int, bool, bool]:
     """Return dataset, batch size, shuffle and drop_last of a DataLoader of PyTorch."""
     sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "an object")
     if sampler not in _SHUFFLES or getattr(loader.sampler, "replacement", False) or (

@@ -56,8 +56,9 @@ class Batch(NamedTuple):
     x: Tensor
     y: Any = None
 
-    def __getitem__(self, key: Any) -> Any:
-        return self.x[key] if isinstance(key, str) and isinstance(self.x, dict) else tuple.__getitem__(self, key)
+    def __getitem__(self, key: object) -> Tree:
+        by_key = isinstance(key, str) and isinstance(self.x, dict)
+        return self.x[key] if by_key else tuple.__getitem__(self, cast(int, key))
 
 
 if not TYPE_CHECKING:

@@ -61,7 +61,7 @@ class ImageList:
         return len(self.files)
 
 
-Images = str | os.PathLike[str] | ImageList | tuple[Sequence[Any], Sequence[Any]] | list[tuple[Any, Any]]
+Images = str | os.PathLike[str] | ImageList | tuple[Sequence[object], Sequence[object]] | list[tuple[object, object]]
 
 
 class Fit(NamedTuple):

@@ -159,17 +159,18 @@ class _Made(Samples):
             return item if self._pairs else ([*item],)  # x and y are apart: it must be an array
         return (item,)
 
-    def _by_keys(self, item: Any, i: int) -> tuple[Any, ...]:
+    def _by_keys(self, item: object, i: int) -> tuple[Tree, ...]:
         """Return x, and perhaps y, of a sample that is a dict."""
         inputs, target = self._keys
-        there = [*item] if isinstance(item, Mapping) else []
+        known: Mapping[str, Tree] = item if isinstance(item, Mapping) else {}
+        there = [*known]
         listed = [inputs] if isinstance(inputs, str) else [key for key in there if key != target] if (
             inputs is None) else inputs
         if missing := [key for key in (*listed, target) if key is not None and key not in there]:
             raise ValueError(f"ag_dataloader: sample {i} is a {type(item).__name__} with keys {there!s:.99}, and not "
                              f"{missing[0]!r}; inputs and target must name keys that all samples have.")
-        x = item[inputs] if isinstance(inputs, str) else {key: item[key] for key in listed}
-        return (x,) if target is None else (x, item[target])
+        x = known[inputs] if isinstance(inputs, str) else {key: known[key] for key in listed}
+        return (x,) if target is None else (x, known[target])
 
 
 def _stacked(trees: Sequence[Tree], numbers: list[int], name: str) -> Tree:

@@ -1,7 +1,7 @@
 """Samples shared out at random to parts, such as for training and validation, class by class or group by group.
 
-Of a class every part gets its share, rounded down.  The rest goes where most is missing, as Gale and Ryser (1957) fill
-a table with given sums: each class is within one sample of its share, and the sizes of the parts are exact.
+Every part gets its share of a class, rounded down; the rest goes where most is missing, as Gale and Ryser (1957) fill a
+table with given sums.  So each class is within one sample of its share, and the sizes of the parts are exact.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ __all__ = ["split"]
 
 _SPLITS = 2  # last word of the counter of splits; orders of a loader have 0, cuts of images 1
 S = TypeVar("S", bound="Splittable")
+D = TypeVar("D")
 
 
 class Splittable(ABC):
@@ -34,7 +35,7 @@ class Splittable(ABC):
         """Return a loader of the samples with these numbers; a held-out one takes all in order, and draws nothing."""
 
     @abstractmethod
-    def _labels(self) -> Any:
+    def _labels(self) -> object:
         """Return the targets in memory."""
 
     def __getitem__(self: S, numbers: object) -> S:
@@ -61,8 +62,8 @@ class Splittable(ABC):
         return tuple(self._some(numbers, k > 0) for k, numbers in enumerate(parts))
 
 
-def split(data: Any, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, stratify: object = False,
-          groups: object = None) -> tuple[Any, ...]:
+def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, stratify: object = False,
+          groups: object = None) -> tuple[D, ...]:
     """Share samples out at random, such as ``train, valid = ag.data.split((X, y), 0.8)``.
 
     Reference: PyTorch ``random_split``, scikit-learn ``train_test_split``.
@@ -100,7 +101,7 @@ def split(data: Any, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, str
     """
     if isinstance(data, Splittable):
         return data.split(sizes, seed=seed, stratify=stratify, groups=groups)
-    columns = data if isinstance(data, tuple) else (data,)
+    columns = cast(tuple[Sequence[object], ...], data if isinstance(data, tuple) else (data,))
     if odd := [x for x in columns if not hasattr(x, "shape") and (
             isinstance(x, (str, bytes, dict)) or not hasattr(x, "__getitem__"))]:
         raise TypeError(f"split: data is or has a {type(odd[0]).__name__}; arrays (X, y) are required, a list, a "
@@ -110,26 +111,26 @@ def split(data: Any, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, str
         raise ShapeError(f"split: data has {counts} samples; equally many are required, on the first axis.")
     parts = [tuple(_taken(x, numbers) for x in columns) for numbers in _shares(
         "split", counts[0], sizes, seed, stratify, groups, lambda: columns[1] if len(columns) == 2 else None)]
-    return tuple(parts if isinstance(data, tuple) else [part[0] for part in parts])
+    return cast(tuple[D, ...], tuple(parts if isinstance(data, tuple) else [part[0] for part in parts]))
 
 
-def _taken(data: Any, numbers: Array) -> Any:
+def _taken(data: object, numbers: Array) -> object:
     """Return the samples with these numbers."""
     if isinstance(data, Tensor):
         return data.numpy()[numbers]
-    if hasattr(data, "shape"):
-        return getattr(data, "iloc", data)[numbers]
-    return [data[i] for i in numbers] if isinstance(data, list) else _Subset(data, numbers)
+    if hasattr(data, "__array__"):  # which a dataset of Hugging Face has not, beside its shape
+        return cast(Array, getattr(data, "iloc", data))[numbers]
+    return [data[i] for i in numbers] if isinstance(data, list) else _Subset(cast(Sequence[object], data), numbers)
 
 
 class _Subset:
-    def __init__(self, data: Any, numbers: Array) -> None:
+    def __init__(self, data: Sequence[object], numbers: Array) -> None:
         self._data, self._numbers = data, numbers.tolist()
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, i: int) -> Any:
+    def __getitem__(self, i: int) -> object:
         return self._data[self._numbers[i]]
 
 
@@ -155,9 +156,10 @@ def _shares(function: str, count: int, sizes: object, seed: object, stratify: ob
     return [shuffled[part_of[unit_of[shuffled]] == part] for part in range(len(wanted))]
 
 
-def _wanted(function: str, sizes: Any, count: int, what: str) -> Array:
+def _wanted(function: str, sizes: object, count: int, what: str) -> Array:
     """Return the size of every part."""
-    given = [*sizes] if isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str) else [sizes]
+    listed = isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str)
+    given = cast(list[float], [*cast(Sequence[float], sizes)] if listed else [sizes])
     whole = all(isinstance(x, Integral) for x in given)
     if whole or all(isinstance(x, Real) and 0 < float(x) < 1 for x in given):
         ends = np.cumsum(given) * (1 if whole else count)

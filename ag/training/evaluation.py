@@ -283,8 +283,8 @@ def check_model(function: str, model: object) -> None:
         such = "types.SimpleNamespace(**model)" if isinstance(model, dict) else "ag.nn.Sequential(ag.nn.Linear(4, 3))"
         raise TypeError(f"{function}: model is {what}; an object with forward(x) and parameters() is required, such as "
                         f"{such}.")
-    if not isinstance(model.parameters(), Mapping):
-        raise TypeError(f"{function}: model is a {type(model).__name__} whose parameters() is no dict, such as a module of "
+    if not isinstance(cast(Model, model).parameters(), Mapping):
+        raise TypeError(f"{function}: model is a {type(model).__name__} whose parameters() is no dict, such as one of "
                         f"PyTorch; a model of ag.nn is required. ag.io.load_weights reads weights of PyTorch.")
 
 

@@ -121,7 +121,7 @@ def test_a_torch_model_is_named() -> None:
 class Table:
     """A dataset as of Hugging Face: rows by number, columns by name."""
 
-    column_names = ["features", "text", "label"]
+    column_names, shape = ("features", "text", "label"), (20, 3)
 
     def __len__(self) -> int:
         return 20

@@ -60,10 +60,11 @@ class Pair(NamedTuple):
 
 
 def test_tuples_are_several_inputs() -> None:
-    batch = DataLoader([(Pair(IMAGES[i], TOKENS[i]), LABELS[i]) for i in range(6)], batch_size=6, shuffle=False).next_batch()
+    samples = [(Pair(IMAGES[i], TOKENS[i]), LABELS[i]) for i in range(6)]
+    batch = DataLoader(samples, batch_size=6, shuffle=False).next_batch()
     assert type(batch.x) is Pair and batch.x.left.shape == (3, 2, 6)
     np.testing.assert_array_equal(batch.x.right, TOKENS[:6].T)
-    flat = DataLoader([((1.0, 2.0), 0), ((3.0, 4.0), 1)], batch_size=2, shuffle=False).next_batch()
+    flat = DataLoader([((1.0, 2.0), np.zeros(1)), ((3.0, 4.0), np.ones(1))], batch_size=2, shuffle=False).next_batch()
     np.testing.assert_array_equal(flat.x.numpy(), [[1, 3], [2, 4]])  # numbers are one array, as ever
 
 
@@ -169,10 +170,10 @@ def at(i: int, **changed: Any) -> list[dict[str, Any]]:
     (at(0), {"target": "label"}, ValueError, ["keys ['a', 'b']", "not 'label'"]),
     (at(0), {"inputs": ["a", "c"]}, ValueError, ["not 'c'"]),
     (at(0), {"inputs": []}, ag.DtypeError, ["sample 0 of x is of type dict"]),
-    ([(1, 2)], {"target": "y"}, ValueError, ["sample 0 is a tuple", "not 'y'"]),
-    (np.ones((2, 3)), {"target": "y"}, TypeError, ["x is an array", "Leave them out".lower()]),
+    ([(np.ones(2), 2)], {"target": "y"}, ValueError, ["sample 0 is a tuple", "not 'y'"]),
+    (np.ones((2, 3)), {"target": "y"}, TypeError, ["x is an array", "leave them out"]),
     ({"train": at(0)}, {}, ag.DtypeError, ["x is of type dict", "one entry of a dict"]),
-], ids=str)
+])
 def test_refused(samples: Any, options: dict[str, Any], error: type[Exception], fragments: list[str]) -> None:
     with expect_error("samples", error, "ag_dataloader: ", *fragments):
         DataLoader(samples, batch_size=3, shuffle=False, **options).next_batch()

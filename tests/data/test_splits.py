@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from ag.data import split
 
 X = np.arange(60).reshape(30, 2)
 Y = np.repeat([0, 1, 2], [3, 9, 18])
+
+
+def together(parts: Iterable[Iterable[int]]) -> list[int]:
+    return sorted(chain.from_iterable(parts))
 
 
 def numbers(part: Any) -> list[int]:
@@ -37,7 +42,7 @@ def test_parts_are_exact_apart_and_in_proportion(classes: list[int], weights: li
         sizes[k * 7 % sum(weights) % len(weights)] += 1
     parts = split([*range(count)], sizes, seed=seed, stratify=labels)
     assert [len(part) for part in parts] == sizes
-    assert sorted(sum(parts, [])) == [*range(count)]
+    assert together(parts) == [*range(count)]
     for kind, all_of_it in enumerate(classes):
         for part, size in zip(parts, sizes, strict=True):
             assert abs((labels[part] == kind).sum() - all_of_it * size / count) <= 1
@@ -55,7 +60,7 @@ def test_classes_are_as_scikit_learn_shares_them_out() -> None:
 def test_fractions_of_parts() -> None:
     parts = split(X, (0.7, 0.15, 0.15))
     assert [len(part) for part in parts] == [21, 5, 4]  # 30 times 0.85 is 25.5, and even
-    assert sorted(sum(map(numbers, parts), [])) == [*range(30)]
+    assert together(map(numbers, parts)) == [*range(30)]
     assert [len(part) for part in split(X, 7)] == [7, 23]
 
 
@@ -75,7 +80,7 @@ def test_groups_stay_whole() -> None:
     parts = split([*range(12)], (3, 2), groups=groups)
     found = [set(groups[part]) for part in parts]
     assert [len(kinds) for kinds in found] == [3, 2] and not found[0] & found[1]
-    assert sorted(sum(parts, [])) == [*range(12)]
+    assert together(parts) == [*range(12)]
 
 
 class Squares:
@@ -128,7 +133,7 @@ def test_data_frames_keep_their_columns() -> None:
     ({"a": X}, {}, TypeError, ["has a dict"]),
     (iter(X), {}, TypeError, ["arrays (X, y) are required"]),
     (ag.data.DataLoader(Squares()), {"stratify": True}, ValueError, ["ag_dataloader.split", "array of labels"]),
-], ids=str)
+])
 def test_refused(data: Any, options: dict[str, Any], error: type[Exception], fragments: list[str]) -> None:
     with expect_error("split", error, "split: ", *fragments):
         split(data, **options)

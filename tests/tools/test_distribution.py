@@ -80,7 +80,7 @@ def files() -> Iterator[Files]:
     kernels = {path.stem: {"sha256": kernels_build.source_hash(path)}
                for path in kernels_build.kernels(kernels_build.SHADERS)}
     found = {path.relative_to(ROOT).as_posix(): "" for path in (ROOT / "ag").rglob("*.py")}
-    found |= {f"{SPV}{name}.spv": "" for name in kernels}
+    found |= {f"{SPV}{name}.spv": "" for name in kernels} | dict.fromkeys(check_wheel.DATA_SETS, "")
     found |= {f"{check_wheel.IN_C}manifest.json": json.dumps({"levels": ["", ".v3"]}),
               f"{check_wheel.IN_C}kernels.so": "", f"{check_wheel.IN_C}kernels.v3.so": ""}
     found |= {f"{INFO}/licenses/{name}": "" for name in ("LICENSE", "third_party/kp/LICENSE", "third_party/kp/NOTICE")}
@@ -126,6 +126,8 @@ DEFECTS: dict[str, tuple[Callable[[Files], Files], str]] = {
     "stale kernels": (changed(f"{SPV}manifest.json", '"exp": {"sha256": "', '"exp": {"sha256": "0'), "exp does not"),
     "a kernel less": (changed(f"{SPV}manifest.json", '"exp":', '"expo":'), "['exp', 'expo'] are not those"),
     "no types": (without("ag/py.typed"), "py.typed is missing"),
+    "no data set": (without("ag/data/sets/iris.csv"), "ag/data/sets/iris.csv is missing"),
+    "large data sets": (lambda f: {**f, "ag/data/sets/iris.csv": "1" * 120_001}, "its data sets have 120001 bytes"),
     "a test": (lambda f: {**f, "tests/test_api.py": ""}, "it holds tests/test_api.py"),
     "an old file": (lambda f: {**f, "ag/old.py": ""}, "ag/old.py is in the tree or in the wheel, not in both"),
     "a file missing": (without("ag/errors.py"), "ag/errors.py is in the tree or in the wheel, not in both"),
