@@ -215,6 +215,6 @@ def _numbers(data: object, what: str) -> Array:
     if array.dtype.kind == "O":
         raise DtypeError(f"ag_dataloader: {what} is of type {type(data).__name__}{_odd(array)}; numbers are required.")
     if array.dtype.kind not in "biuf":
-        raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required. Names become class "
-                         f"ids with names, y = np.unique(y, return_inverse=True).")
+        advice = " Make ids of names: names, y = np.unique(y, return_inverse=True)." if array.dtype.kind in "US" else ""
+        raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required.{advice}")
     return array

@@ -102,8 +102,8 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
     if isinstance(data, Splittable):
         return data.split(sizes, seed=seed, stratify=stratify, groups=groups)
     columns = cast(tuple[Sequence[object], ...], data if isinstance(data, tuple) else (data,))
-    if odd := [x for x in columns if not hasattr(x, "shape") and (
-            isinstance(x, (str, bytes, dict)) or not hasattr(x, "__getitem__"))]:
+    if odd := [x for x in columns if isinstance(x, (str, bytes, dict)) or not hasattr(x, "__getitem__")
+               or getattr(x, "shape", None) == ()]:
         raise TypeError(f"split: data is or has a {type(odd[0]).__name__}; arrays (X, y) are required, a list, a "
                         f"loader, or a dataset with len() and [i].")
     counts = [x.shape[0] if hasattr(x, "shape") else len(x) for x in columns]

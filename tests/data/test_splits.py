@@ -131,6 +131,7 @@ def test_data_frames_keep_their_columns() -> None:
     ([1, 2], {"sizes": 1, "stratify": [0.5, 1]}, ag.ShapeError, ["no fractions", "np.digitize"]),
     ((X, Y[:5]), {}, ag.ShapeError, ["[30, 5] samples"]),
     ({"a": X}, {}, TypeError, ["has a dict"]),
+    (np.array(3), {}, TypeError, ["has a ndarray"]),
     (iter(X), {}, TypeError, ["arrays (X, y) are required"]),
     (ag.data.DataLoader(Squares()), {"stratify": True}, ValueError, ["ag_dataloader.split", "array of labels"]),
 ])
