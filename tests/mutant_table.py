@@ -517,6 +517,20 @@ mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._gath
        "data/test_dataloader.py::test_prefetching_changes_nothing")
 mutant("data", "a rank's share begins a sample late", "ag/data/dataloader.py", "begin = rank * each + min(rank, more)",
        "begin = rank * each + rank", "data/test_share.py::test_the_parts_of_all_ranks_are_the_batches")
+mutant("data", "a part gets more of a class than its share", "ag/data/splits.py", "np.lexsort((random.random(len(wanted)),"
+       " -missing))", "np.lexsort((random.random(len(wanted)), missing))",
+       "data/test_splits.py::test_parts_are_exact_apart_and_in_proportion")
+mutant("data", "held-out samples are shuffled", "ag/data/dataloader.py", '{"shuffle": False, "drop_last": False}',
+       '{"drop_last": False}',
+       "data/test_splits.py::test_the_first_part_is_for_training_and_others_for_measuring")
+mutant("data", "held-out images are cropped at random", "ag/data/image_folder.py",
+       "self._fit._replace(random_crop=False, random_flip=False)", "self._fit._replace(random_flip=False)",
+       "data/test_splits.py::test_held_out_images_are_cut_from_the_middle")
+mutant("data", "a sample is not copied", "ag/data/samples.py", "array = np.array(_numbers(item, what))",
+       "array = _numbers(item, what)",
+       "data/test_dict_samples.py::test_samples_are_copied_and_keys_may_come_in_any_order")
+mutant("data", "a loader of PyTorch is always shuffled", "ag/data/adapters.py", '"SequentialSampler": False',
+       '"SequentialSampler": True', "data/test_adapters.py::test_fit_takes_torch_loaders")
 mutant("data", "crops are the same in every pass", "ag/data/image_folder.py", "counter=[0, 0, of.number, _CUTS]",
        "counter=[0, 0, 0, _CUTS]",
        "data/test_images.py::test_what_is_drawn_follows_from_seed_pass_and_image_alone")
