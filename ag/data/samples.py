@@ -115,7 +115,7 @@ class _Made(Samples):
         self._data = data
         self._name = name
         self._pairs = pairs
-        self._keys = keys
+        self._keys, self._has_keys = keys, keys != Keys()
         self._asking = Lock()  # one thread at a time: a loop that was left may still be at a sample
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class _Made(Samples):
                 raise
             finally:
                 _within.reset(token)
-        if self._keys != Keys():
+        if self._has_keys:
             return self._by_keys(item, i)
         if isinstance(item, tuple):
             return item if self._pairs else ([*item],)  # x and y are apart: it must be an array
@@ -174,17 +174,21 @@ class _Made(Samples):
 
 
 def _stacked(trees: Sequence[Tree], numbers: list[int], name: str) -> Tree:
-    shape = tree_map(np.shape, trees[0])
-    for i, tree in zip(numbers, trees, strict=True):
-        if (other := tree_map(np.shape, tree)) != shape:
-            raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {shape!s:.99} and sample {i} "
-                             f"{other!s:.99}; the samples of a batch must have one shape. Pad or resize them.")
+    shapes = [tree.shape if isinstance(tree, np.ndarray) else tree_map(np.shape, tree) for tree in trees]
+    for i, shape in zip(numbers, shapes, strict=True):
+        if shape != shapes[0]:
+            raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {shapes[0]!s:.99} and sample {i} "
+                             f"{shape!s:.99}; the samples of a batch must have one shape. Pad or resize them.")
+    if isinstance(trees[0], np.ndarray):
+        return np.stack(trees, axis=-1)
     columns = zip(*map(tree_leaves, trees), strict=True)
     return tree_unflatten(tree_flatten(trees[0])[1], [np.stack(column, axis=-1) for column in columns])
 
 
 def _sample(item: object, what: str) -> Tree:
     """Return copies of a sample's arrays, as the maker may use the same memory for the next sample."""
+    if isinstance(item, np.ndarray):  # hot path: most samples are
+        return np.array(_numbers(item, what))
     if isinstance(item, Mapping) and item:
         if texts := [key for key, part in item.items() if isinstance(part, (str, bytes))]:
             raise DtypeError(f"ag_dataloader: {texts[0]!r} of {what} is text; numbers are required. Make numbers of "

@@ -48,6 +48,7 @@ def test_parts_are_exact_apart_and_in_proportion(classes: list[int], weights: li
             assert abs((labels[part] == kind).sum() - all_of_it * size / count) <= 1
 
 
+@pytest.mark.slow  # for the import
 def test_classes_are_as_scikit_learn_shares_them_out() -> None:
     selection = pytest.importorskip("sklearn.model_selection", reason="scikit-learn is not installed: no reference")
     train, valid = split((X, Y), 0.7, stratify=True)

@@ -50,7 +50,7 @@ class LoaderSample(NamedTuple):
 def loader_sample(x: Tree, y: Tree = None) -> LoaderSample:
     """Make a sample of a loader's trees; numbers, one per sample, are one feature, as in batches."""
     return LoaderSample(_with_features(x) if isinstance(x, np.ndarray) else tree_map(_floats_with_features, x),
-                        tree_map(_floats_with_features, y))
+                        None if y is None else _floats_with_features(y))
 
 
 def input_of(sample: Any) -> Any:
@@ -179,8 +179,10 @@ def _with_features(array: Array) -> Array:
     return array if array.ndim > 1 else array[None, :]
 
 
-def _floats_with_features(array: Array) -> Array:
-    return _with_features(array) if array.dtype.kind == "f" else array
+def _floats_with_features(tree: Tree) -> Tree:
+    if not isinstance(tree, np.ndarray):
+        return tree_map(_floats_with_features, tree)
+    return _with_features(tree) if tree.dtype.kind == "f" else tree
 
 
 def _length(data: Any) -> int:
