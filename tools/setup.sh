@@ -155,9 +155,9 @@ install_ag() {  # as a path to this folder; compiles the extension into it, see 
     if { [ $can = no ] || has_extension; } && newer $stamp \
         pyproject.toml setup.py native_build.py ag/native/*.[ch] third_party/kp -type f -not -path '*/__pycache__/*'; then return; fi
     if [ "$level" = demo ]; then
-        step "installing ag and the packages that it needs into .venv (30 MB to download)"
+        step "installing ag and the packages that it needs into .venv (20 MB to download)"
     else
-        step "installing ag and its development tools into .venv (130 packages, 400 MB to download)"
+        step "installing ag and its development tools into .venv (130 packages, 0.9 GB on disk)"
     fi
     pip -e "$what" || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
     touch .venv/ag-installed $stamp
