@@ -68,20 +68,20 @@ CHECKS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...] | int]]] = {
 def selftest(devices: Sequence[str]) -> Iterator[Outcome]:
     """Make every check on each device, and yield its outcome when it is known."""
     for name in devices:
-        guarded: Backend | None = None
-        for check in ["opening", *CHECKS, "dp_train"]:
-            begin, fault = perf_counter(), ""
+        begin, fault = perf_counter(), ""
+        try:
+            usual, (family, index) = backend_of(name), family_and_index(canonical(name))
+            guarded = family.guarded(index) if family.guarded else usual
+        except AgError as error:
+            fault = str(error)
+        yield Outcome(name, "opening", fault, perf_counter() - begin)
+        for check in [*CHECKS, "dp_train"] if not fault else ():
+            begin = perf_counter()
             try:
-                if check == "opening":
-                    usual, (family, index) = backend_of(name), family_and_index(canonical(name))
-                    guarded = family.guarded(index) if family.guarded else usual
-                elif guarded is not None:
-                    fault = _computes(*CHECKS[check], usual, guarded) if check in CHECKS else _trains(name)
+                fault = _computes(*CHECKS[check], usual, guarded) if check in CHECKS else _trains(name)
             except AgError as error:
                 fault = f"{type(error).__name__}: {error}"
             yield Outcome(name, check, fault, perf_counter() - begin)
-            if guarded is None:
-                break
 
 
 def _computes(compute: Callable[..., Tensor], operands: list[tuple[int, ...] | int], usual: Backend,
