@@ -81,6 +81,7 @@ class CapturedStep(Generic[P, R]):
 
     Examples
     --------
+    >>> import ag
     >>> step = ag.ag_capture(lambda x: 2 * x)
     >>> [step(ag.ag_tensor([[1.0]])).item() for _ in range(4)], step.replayed
     ([2.0, 2.0, 2.0, 2.0], True)

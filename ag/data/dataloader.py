@@ -47,6 +47,7 @@ class Batch(NamedTuple):
 
     Examples
     --------
+    >>> import ag
     >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [0, 1, 1], batch_size=2, shuffle=False)
     >>> batch = loader.next_batch()
     >>> batch.x.shape, batch.y.tolist()

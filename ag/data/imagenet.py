@@ -215,6 +215,7 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
 
     Examples
     --------
+    >>> import ag
     >>> out = [[0.1, 0.9], [0.7, 0.1], [0.2, 0.0]]  # two samples, each a column
     >>> ag.data.imagenet.topk_hits(out, [1, 1]), ag.data.imagenet.topk_hits(out, [1, 1], k=2)
     (1, 2)

@@ -52,6 +52,7 @@ class DeviceInfo(NamedTuple):
 
     Examples
     --------
+    >>> import ag
     >>> all(info.name.startswith("vulkan:") for info in ag.ag_vulkan_devices())
     True
     """

@@ -41,6 +41,7 @@ class Stateful(Protocol):
 
     Examples
     --------
+    >>> import ag
     >>> isinstance(ag.optim.StepSchedule(ag.optim.SGD(ag.nn.Linear(1, 1), lr=0.1), 10).state_dict(), dict)
     True
     """
@@ -63,6 +64,7 @@ class Checkpoint:
 
     Examples
     --------
+    >>> import ag
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/run.safetensors"
     >>> model = ag.nn.Linear(2, 1)

@@ -81,6 +81,7 @@ class Layer(Watched):
 
     Examples
     --------
+    >>> import ag
     >>> class Twice(ag.Layer):
     ...     def __init__(self):
     ...         self.inner = ag.nn.Linear(3, 2)

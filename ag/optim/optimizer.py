@@ -47,6 +47,7 @@ class Optimizer(Settings):
 
     Examples
     --------
+    >>> import ag
     >>> optimizer = ag.optim.SGD(ag.nn.Linear(2, 1), lr=0.1)
     >>> optimizer.lr = 0.01
     >>> isinstance(optimizer, ag.optim.Optimizer), sorted(optimizer.params)

@@ -33,6 +33,7 @@ class Schedule(Settings):
 
     Examples
     --------
+    >>> import ag
     >>> class Inverse(ag.optim.Schedule):  # lr, lr / 2, lr / 3, ...
     ...     def at(self, steps):
     ...         return self.lr / (1 + steps)

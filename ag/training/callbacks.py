@@ -56,6 +56,7 @@ class History(dict[str, list[float]]):
 
     Examples
     --------
+    >>> import ag
     >>> X = [[0.0], [1.0], [2.0], [3.0]]
     >>> history = ag.fit(ag.nn.Linear(1, 1), (X, X), epochs=3, verbose=False)
     >>> len(history["loss"]), history["loss"][-1] == history.rows[-1]["loss"]
@@ -155,6 +156,7 @@ class Run:
 
     Examples
     --------
+    >>> import ag
     >>> class Halve(ag.training.Callback):
     ...     def on_epoch_end(self, run):
     ...         run.optimizers[0].lr /= 2

@@ -51,6 +51,7 @@ class LRCurve:
 
     Examples
     --------
+    >>> import ag
     >>> X = [[0.0], [1.0], [2.0], [3.0]]
     >>> curve = ag.training.find_lr(ag.nn.Linear(1, 1), (X, X), steps=10, seed=0)
     >>> len(curve.rates) == len(curve.losses), 0 < curve.suggestion < 1

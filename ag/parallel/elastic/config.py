@@ -79,6 +79,7 @@ class Config:
 
     Examples
     --------
+    >>> import ag
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "job.yaml")
     >>> _ = path.write_text("distributed:\\n  strategy: data_parallel\\n  devices: [cpu, 'cpu:1']\\n")

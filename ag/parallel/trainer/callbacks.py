@@ -162,6 +162,7 @@ class DPStep:
 
     Examples
     --------
+    >>> import ag
     >>> def stop(step):  # the callback of `dp_train`: False ends the job
     ...     return step.loss > 0.1
     >>> stop(ag.DPStep(0, 0.5, [])), stop(ag.DPStep(1, 0.05, []))
@@ -210,6 +211,7 @@ class DPResult:
 
     Examples
     --------
+    >>> import ag
     >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]], batch_size=1)
     >>> result = ag.dp_train(lambda: ag.nn.Linear(1, 1), loader, ag.ops.mse_loss, devices=["cpu"], n_iter=5,
     ...                      verbose=False)
