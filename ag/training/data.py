@@ -129,7 +129,7 @@ class Data:
             yield self.take(self.step(k), chain.from_iterable(
                 self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
 
-    def targets(self) -> Array:
+    def targets(self) -> object:
         """Return all targets, or the first where they are made."""
         return self._loader.targets()
 

@@ -41,7 +41,7 @@ def refuse_unweighted(function: str, loss: object) -> None:
 
 
 def sample_weights(function: str, count: int, sample_weight: object, class_weight: object,
-                   targets: Callable[[], Array | None]) -> Array | None:
+                   targets: Callable[[], object]) -> Array | None:
     """Return what each of `count` samples counts, by itself times by its class; None if nobody has said."""
     if sample_weight is None and class_weight is None:
         return None
@@ -59,9 +59,9 @@ def sample_weights(function: str, count: int, sample_weight: object, class_weigh
     return weights
 
 
-def _of_classes(function: str, given: object, targets: Array | None, weights: Array) -> Array:
+def _of_classes(function: str, given: object, targets: object, weights: Array) -> Array:
     """Return what each sample counts for its class; "balanced": all classes count the same together."""
-    if targets is None:
+    if not isinstance(targets, np.ndarray):
         raise TypeError(f"{function}: class_weight is given, and the class of each sample is not in memory; give "
                         f"sample_weight instead, an array with a number for each sample.")
     if targets.size != len(weights) or (targets.dtype.kind == "f" and (targets % 1).any()):
