@@ -32,7 +32,8 @@ it to an issue. [What works today](what_works.md) says what we tested ourselves.
 FOOT = """
 The matrix product is of square matrices: the largest of 256, 1,024 and 4,096 rows that a device is quick enough for. A
 copy reads and writes 64 MiB. Both steps are captured: forward, backward and Adam. The perceptron is 784-256-10 with 128
-samples, the convolutional network has 16 channels and 32 images of 32 x 32.
+samples, the convolutional network has 16 channels and 32 images of 32 x 32. Other programs on a machine make its numbers
+worse.
 """
 
 
