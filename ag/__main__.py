@@ -90,7 +90,7 @@ def describe(options: argparse.Namespace) -> int:
     from ag.tools.report import report
 
     try:
-        Path(options.file).touch()  # before a minute of work
+        Path(options.file).open("a").close()  # before a minute of work
         show("Each device is tested, examined and measured, in about a minute.")
         Path(options.file).write_text(json.dumps(report(told), indent=1) + "\n", "utf-8")
     except UnwritableError:

@@ -32,8 +32,8 @@ it to an issue. [What works today](what_works.md) says what we tested ourselves.
 FOOT = """
 The matrix product is of square matrices: the largest of 256, 1,024 and 4,096 rows that a device is quick enough for. A
 copy reads and writes 64 MiB. Both steps are captured: forward, backward and Adam. The perceptron is 784-256-10 with 128
-samples, the convolutional network has 16 channels and 32 images of 32 x 32. Other programs on a machine make its numbers
-worse.
+samples, the convolutional network has 16 channels and 32 images of 32 x 32. Other programs on a machine make its
+numbers worse.
 """
 
 
@@ -48,7 +48,8 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
         cells = [info["description"], info["driver"] + software, f"{found['system']}, ag {found['ag']}", verdict]
         speed = found["speed"].get(info["name"])
         cells += ["–"] * 4 if speed is None else [
-            f"{speed['matmul_gflops']:,.3g} GFLOP/s ({speed['matmul_side']:,})", f"{speed['copy_gb_per_s']:,.3g} GB/s",
+            f"{speed['matmul_gflops']:,.3g} GFLOP/s ({speed['matmul_side']:,})",
+            f"{speed['copy_gb_per_s']:,.3g} GB/s",
             f"{speed['perceptron_step_us']:,.0f} µs", f"{speed['convolution_step_us']:,.0f} µs"]
         yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n"
 

@@ -59,9 +59,11 @@ def test_a_device_that_computes_wrong_is_not_measured(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path / "nowhere" / "report.json")]) == 1
-    assert "report.json cannot be written: No such file or directory." in capsys.readouterr().err
+@pytest.mark.parametrize("file, why", [("nowhere/report.json", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_written(file: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / file)]) == 1
+    said = capsys.readouterr()
+    assert f"cannot be written: {why}." in said.err and "opening" not in said.out
 
 
 @pytest.mark.parametrize("text, kept", [
