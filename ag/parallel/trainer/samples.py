@@ -107,19 +107,18 @@ class Samples:
         return (self._made((0, i)) for i in range(self._count))
 
     def _made(self, of: tuple[int, int]) -> Tree:
-        sample = self._unweighted(*of)
-        return sample if self.weights is None else Weighted(sample, self.weights[of[1] :][:1])
-
-    def _unweighted(self, turn: int, i: int) -> Tree:
+        turn, i = of
         if self.loader is not None:
-            return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
+            sample = loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
+            return sample if self.weights is None else Weighted(sample, self.weights[i : i + 1])
         try:
-            return self._data[i]
+            sample = self._data[i]
         except IndexError as error:
             if len(self._data) == self._count:
                 raise
             raise IndexError(f"dp_train: sample {i} was asked for, and data has {len(self._data)} samples, where there "
                              f"were {self._count} when the job began; leave data as they are.") from error
+        return sample if self.weights is None else Weighted(sample, self.weights[i : i + 1])
 
     def targets(self) -> Array | None:
         """Return the targets of all samples, where each is a number in memory."""
@@ -228,8 +227,9 @@ class Stack(NamedTuple):
     @property
     def passes(self) -> bool:
         """Return whether its samples can be passed at once: one, or alike, and of one weight or with weights."""
-        weighted = isinstance(self.samples[0], Weighted) or _are_one({*self.weights})
-        return len(self.samples) == 1 or (weighted and all_alike(self.samples))
+        if len(self.samples) == 1:
+            return True
+        return (isinstance(self.samples[0], Weighted) or _are_one({*self.weights})) and all_alike(self.samples)
 
     @property
     def together(self) -> Tree:
