@@ -312,6 +312,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "precision": ({"precision": "fp16"}, ValueError, "precision is 'fp16'; use 'f32', 'f16', 'bf16'"),
     "a weight for each class": ({"sample_weight": [1, 2]}, ag.ShapeError, "sample_weight is (2,); (37,)"),
     "negative weights": ({"sample_weight": np.linspace(-1, 1, 37)}, ValueError, "go from -1.0 to 1.0"),
+    "negative weights of a class": ({"sample_weight": np.where(Y == 0, -1, 1), "class_weight": "balanced"}, ValueError,
+                                    "at least 0 are required"),
     "NaN as a weight": ({"sample_weight": np.full(37, np.nan)}, ValueError, "go from nan to nan"),
     "no weight": ({"sample_weight": np.zeros(37)}, ValueError, "go from 0.0 to 0.0"),
     "words as weights": ({"sample_weight": ["a"] * 37}, ag.DtypeError, "sample_weight is of type"),

@@ -50,10 +50,12 @@ def sample_weights(function: str, count: int, sample_weight: object, class_weigh
         raise DtypeError(f"{function}: sample_weight is of type {weights.dtype}; numbers are required.")
     if weights.shape != (count,):
         raise ShapeError(f"{function}: sample_weight is {weights.shape}; ({count},), a number per sample, is required.")
-    weights = weights.astype(np.float64)
+    parts = np.ones((2, count))  # of the samples themselves, and of their classes
+    parts[0] = weights
     if class_weight is not None:
-        weights = weights * _of_classes(function, class_weight, targets(), weights)
-    if not ((weights >= 0) & (weights < np.inf)).all() or not weights.any():
+        parts[1] = _of_classes(function, class_weight, targets(), parts[0])
+    weights = parts.prod(0)
+    if not ((parts >= 0) & (parts < np.inf)).all() or not weights.any():
         raise ValueError(f"{function}: the weights of the samples go from {weights.min()} to {weights.max()}; finite "
                          f"numbers of at least 0 are required, that are not all zero.")
     return weights
@@ -70,7 +72,8 @@ def _of_classes(function: str, given: object, targets: object, weights: Array) -
     classes, numbers = np.unique(targets.ravel(), return_inverse=True)
     if isinstance(given, str) and given == "balanced":
         counts = np.bincount(numbers, weights)
-        return np.asarray(weights.sum() / (len(classes) * np.maximum(counts, 1e-300)))[numbers]
+        each = weights.sum() / max(1, np.count_nonzero(counts))
+        return np.asarray(each / np.where(counts > 0, counts, np.inf))[numbers]
     if not isinstance(given, Mapping):
         raise TypeError(f"{function}: class_weight is {given!r:.60}; use 'balanced', or a dict of class to weight.")
     if odd := [key for key in given if key not in classes.tolist()]:
