@@ -315,7 +315,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative weights of a class": ({"sample_weight": np.where(Y == 0, -1, 1), "class_weight": "balanced"}, ValueError,
                                     "at least 0 are required"),
     "NaN as a weight": ({"sample_weight": np.full(37, np.nan)}, ValueError, "go from nan to nan"),
-    "no weight": ({"sample_weight": np.zeros(37)}, ValueError, "go from 0.0 to 0.0"),
+    "no weight": ({"sample_weight": np.zeros(37)}, ValueError, "are not all zero"),
     "words as weights": ({"sample_weight": ["a"] * 37}, ag.DtypeError, "sample_weight is of type"),
     "no class weight": ({"class_weight": "even"}, TypeError, "class_weight is 'even'; use 'balanced'"),
     "a class that is none": ({"class_weight": {"1": 2.0}}, ValueError, "the class '1', and the targets have 0, 1, 2"),

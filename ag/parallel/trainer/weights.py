@@ -50,15 +50,15 @@ def sample_weights(function: str, count: int, sample_weight: object, class_weigh
         raise DtypeError(f"{function}: sample_weight is of type {weights.dtype}; numbers are required.")
     if weights.shape != (count,):
         raise ShapeError(f"{function}: sample_weight is {weights.shape}; ({count},), a number per sample, is required.")
-    parts = np.ones((2, count))  # of the samples themselves, and of their classes
+    parts = np.ones((2, count))  # what the samples count themselves, and for their classes
     parts[0] = weights
     if class_weight is not None:
         parts[1] = _of_classes(function, class_weight, targets(), parts[0])
-    weights = parts.prod(0)
-    if not ((parts >= 0) & (parts < np.inf)).all() or not weights.any():
-        raise ValueError(f"{function}: the weights of the samples go from {weights.min()} to {weights.max()}; finite "
-                         f"numbers of at least 0 are required, that are not all zero.")
-    return weights
+    counted: Array = parts[0] * parts[1]
+    if not ((parts >= 0) & (parts < np.inf)).all() or not counted.any():
+        raise ValueError(f"{function}: the weights of samples or classes go from {parts.min()} to {parts.max()}; "
+                         f"finite numbers of at least 0 are required, that are not all zero.")
+    return counted
 
 
 def _of_classes(function: str, given: object, targets: object, weights: Array) -> Array:
