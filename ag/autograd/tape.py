@@ -11,11 +11,11 @@ from contextlib import nullcontext
 from contextvars import ContextVar, Token
 from functools import partial, reduce, wraps
 from heapq import heappop, heappush
-from inspect import iscoroutinefunction, isgeneratorfunction
+from inspect import iscoroutinefunction, isgeneratorfunction, signature
 from itertools import accumulate
 from math import prod
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from ag.autograd.half import SCALES, Scaling, launch_on, scaled, unscaled
 from ag.autograd.tensor import Tensor, plain_tensor, tensor_given, type_name
@@ -30,7 +30,7 @@ from ag.engine.kernels.reduce import sum_to
 from ag.engine.primitive_types import PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.errors import TapeError
-from ag.names import Making
+from ag.names import Making, wrong_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -229,7 +229,7 @@ def _gradients_of(pairs: list[tuple[Tensor, Tensor]]) -> Gradients:
     return Gradients({p.id: (p, g) for p, g in pairs})
 
 
-def backward(loss: Tensor, retain: bool = False) -> Gradients:
+def backward(loss: Tensor, retain: bool = False, **wrong: NoReturn) -> Gradients:
     """Compute the gradients of a recorded loss with respect to every parameter it depends on.
 
     Parameters
@@ -271,6 +271,8 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     """
     if type(loss) is not Tensor:  # hot path, as in what follows: a step of small layers is mostly calls
         tensor_given("backward", loss)
+    if wrong:
+        raise wrong_arguments("backward", signature(backward), (), wrong)
     if prod(loss.buffer.shape) != 1:
         raise TapeError(f"backward: the loss has shape {loss.shape}; it must have one element. Use ag_sum or ag_mean.")
     if loss.node is None:

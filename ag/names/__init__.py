@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -21,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag.training", "ag")
+_HOT = ("ag.autograd.tape", "ag.ops.loss", "ag.parallel.trainer.callbacks")  # what every step calls has no wrapper
 _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
 
 
@@ -135,7 +137,7 @@ def answering(function: Callable[P, R], elsewhere: Mapping[str, str]) -> Callabl
 def wrong_arguments(function: str, has: Signature, args: tuple[object, ...], kwargs: Mapping[str, object],
                     elsewhere: Mapping[str, str] = ANY_ARGUMENTS) -> TypeError:
     """Return the error of arguments that do not fit a function."""
-    names = [name for name in has.parameters if name != "self"]
+    names = [name for name, p in has.parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
     listed, wrong = f"its arguments are {', '.join(names) or 'none'}", [name for name in kwargs if name not in names]
     if wrong:
         known = next((f"write {own}" for own in SYNONYMS.get(wrong[0], ()) if own in names), None)
@@ -152,11 +154,13 @@ def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
     """Let functions and classes of a namespace answer wrong arguments; ops and tensors, which are hot, do it alone."""
     table = ARGUMENTS.get(owner, ANY_ARGUMENTS)
     for thing in {id(names[name]): names[name] for name in offered(names)}.values():
+        if getattr(thing, "__module__", "") in _HOT:
+            continue
         if type(thing) is FunctionType and not vars(thing).keys() & {"__wrapped__", "vjp"}:
             answered = answering(thing, table)
             for space in (names, vars(sys.modules[thing.__module__])):  # where pickle looks for it, too
                 space.update({name: answered for name, x in space.items() if x is thing})
-        for cls in thing.__mro__ if type(thing) is type and not issubclass(thing, BaseException) else ():
+        for cls in thing.__mro__ if type(thing) in (type, ABCMeta) and not issubclass(thing, BaseException) else ():
             init = vars(cls).get("__init__")
             if cls.__module__.startswith("ag.") and isinstance(init, FunctionType) and not hasattr(init, "__wrapped__"):
                 type.__setattr__(cls, "__init__", answering(init, table))

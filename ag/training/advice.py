@@ -9,7 +9,6 @@ from typing import cast
 import numpy as np
 
 from ag.engine.device import cards, was_named
-from ag.engine.primitive import Array
 from ag.engine.registry import say_once
 from ag.errors import ShapeError
 
@@ -52,9 +51,9 @@ def tell_of_devices(function: str, device: str) -> None:
         say_once(f"{function}: the training is on {device} alone; devices={there} uses all.")
 
 
-def tell_of_binary(function: str, targets: Array) -> None:
+def tell_of_binary(function: str, targets: object) -> None:
     """Log once if floats that are all 0 or 1 are trained by mean squares."""
-    some = targets[..., :_LOOKED_AT]
+    some = targets[..., :_LOOKED_AT] if isinstance(targets, np.ndarray) else np.zeros(0)
     if some.dtype.kind == "f" and some.size > 1 and np.isin(some, (0, 1)).all():
         say_once(f"{function}: the targets are 0.0 and 1.0, and the loss is the mean squared error. For classes write "
                  f"loss='bce_with_logits', or give whole numbers and a model with an output for each class.")

@@ -28,9 +28,9 @@ from ag.training.data import Data
 from ag.training.metrics import (
     Mean,
     Metric,
-    accuracy,
     class_ids,
     confusion,
+    is_accuracy,
     named_metrics,
     number_of,
     on_host,
@@ -222,7 +222,7 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
     if later:
         outputs, targets = _joined(function, parts)
     for name, metric in later.items():
-        if loss is ag_mse_loss and len(outputs) == 1 and (metric is accuracy or getattr(metric, "of_classes", False)):
+        if loss is ag_mse_loss and len(outputs) == 1 and (is_accuracy(metric) or getattr(metric, "of_classes", False)):
             raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one output, a "
                              f"number; give another loss, or a model with an output for each class and class ids.")
         means[name].add(number_of(function, name, metric(outputs, targets)), 1)

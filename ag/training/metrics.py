@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter, signature, unwrap
 from math import fsum, nan
 from typing import SupportsFloat, TypeGuard
 
@@ -373,9 +373,14 @@ def on_host(output: object) -> object:
     return output.numpy().view(_Output) if isinstance(output, Tensor) else output
 
 
+def is_accuracy(metric: Metric) -> bool:
+    """Return whether a metric is `accuracy`; the public one, which answers wrong arguments, wraps that of the table."""
+    return unwrap(metric) is unwrap(accuracy)
+
+
 def takes_all(metric: Metric, output: object) -> bool:
     """Return whether a metric takes the outputs of all samples at once; `output` is that of the first batch."""
-    return isinstance(metric, EpochMetric) or (metric is accuracy and getattr(output, "shape", ())[:1] == (1,))
+    return isinstance(metric, EpochMetric) or (is_accuracy(metric) and getattr(output, "shape", ())[:1] == (1,))
 
 
 def named_metrics(function: str, given: object) -> dict[str, Metric]:

@@ -6,6 +6,7 @@ Where PyTorch is not installed, classes with its names and attributes stand in (
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -94,8 +95,9 @@ def weighted(count: int) -> Any:
     ({"batch_size": None, "collate_fn": default_collate}, ["batch_size None"]),
 ], ids=["collate_fn", "sampler", "no batches"])
 def test_torch_loaders_that_are_refused(options: dict[str, Any], fragments: list[str]) -> None:
-    for use in (ag.ag_dataloader, lambda loader: ag.fit(ag.nn.Linear(3, 2), loader, verbose=False)):
-        with expect_error("a torch loader", ValueError, "ag_dataloader: the DataLoader of PyTorch has", *fragments):
+    fit = partial(ag.fit, ag.nn.Linear(3, 2), verbose=False)
+    for name, use in (("ag_dataloader", ag.ag_dataloader), ("fit", fit)):
+        with expect_error("a torch loader", ValueError, f"{name}: the DataLoader of PyTorch has", *fragments):
             use(torch_loader(Pairs(), **options))
 
 

@@ -1,4 +1,4 @@
-"""Where no device is named, everything uses the best card; lavapipe and SwiftShader stand for cards."""
+"""The default device is the best card. lavapipe and SwiftShader stand for cards."""
 
 from __future__ import annotations
 

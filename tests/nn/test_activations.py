@@ -72,8 +72,8 @@ def test_a_sequence_with_functions_is_exported(tmp_path: Path) -> None:
     model, path = sequence(), str(tmp_path / "model.onnx")
     ag.export_onnx(model, path, X)
     session = runtime.InferenceSession(path)
-    (result,) = session.run(None, {session.get_inputs()[0].name: X})
-    np.testing.assert_allclose(result, model(X).numpy(), rtol=1e-5)
+    (result,) = session.run(None, {session.get_inputs()[0].name: X.T})
+    np.testing.assert_allclose(result.T, model(X).numpy(), rtol=1e-5)
 
 
 @pytest.mark.not_on("swiftshader")

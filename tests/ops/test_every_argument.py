@@ -32,7 +32,7 @@ IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}
 ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet"}  # have tests of their own
 NAMES = sorted({id(getattr(space, name)): f"{space.__name__[3:]}.{name}" for space in (ag.ops, ag.nn, ag.optim)
                 for name in dir(space) if name not in ELSEWHERE}.values())
-NAMED = r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|step|data|Layer|load_state_dict)\w*(: |\(\) )"
+NAMED = r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|summary|step|data|Layer|load_state_dict)\w*(: |\(\) )"
 
 
 def made(source: str, **names: object) -> Any:

@@ -144,7 +144,7 @@ def test_regularisation_schedules_and_callbacks() -> None:
 
 
 def test_what_other_estimators_call_it() -> None:
-    for wrong, right in (("alpha", "weight_decay"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden=(64,)")):
+    for wrong, right in (("alpha", "weight_decay"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden")):
         with expect_error(wrong, TypeError, f"AgClassifier: there is no argument {wrong!r}; write {right}"):
             estimator("AgClassifier", **{wrong: 1})
 
