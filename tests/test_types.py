@@ -28,7 +28,7 @@ from ag.engine.shape import Window
 if TYPE_CHECKING:
     from typing_extensions import assert_type
 
-MOST_ANY, MOST_IGNORED = 312, 5
+MOST_ANY, MOST_IGNORED = 341, 5
 
 
 def test_little_is_untyped() -> None:
