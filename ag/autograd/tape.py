@@ -15,7 +15,7 @@ from inspect import iscoroutinefunction, isgeneratorfunction, signature
 from itertools import accumulate
 from math import prod
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from ag.autograd.half import SCALES, Scaling, launch_on, scaled, unscaled
 from ag.autograd.tensor import Tensor, plain_tensor, tensor_given, type_name
@@ -229,7 +229,23 @@ def _gradients_of(pairs: list[tuple[Tensor, Tensor]]) -> Gradients:
     return Gradients({p.id: (p, g) for p, g in pairs})
 
 
-def backward(loss: Tensor, retain: bool = False, **wrong: NoReturn) -> Gradients:
+def answered(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that runs in every step answer wrong arguments, as `ag.names` does for the others."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside of the function
+        raise wrong_arguments(function.__name__, signature(function), args, kwargs)
+
+    return call
+
+
+@answered
+def backward(loss: Tensor, retain: bool = False) -> Gradients:
     """Compute the gradients of a recorded loss with respect to every parameter it depends on.
 
     Parameters
@@ -271,8 +287,6 @@ def backward(loss: Tensor, retain: bool = False, **wrong: NoReturn) -> Gradients
     """
     if type(loss) is not Tensor:  # hot path, as in what follows: a step of small layers is mostly calls
         tensor_given("backward", loss)
-    if wrong:
-        raise wrong_arguments("backward", signature(backward), (), wrong)
     if prod(loss.buffer.shape) != 1:
         raise TapeError(f"backward: the loss has shape {loss.shape}; it must have one element. Use ag_sum or ag_mean.")
     if loss.node is None:

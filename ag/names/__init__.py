@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag.training", "ag")
-_HOT = ("ag.autograd.tape", "ag.ops.loss", "ag.parallel.trainer.callbacks")  # what every step calls has no wrapper
+_HOT = ("ag.autograd.tape", "ag.parallel.trainer.callbacks")  # what every step calls has no wrapper
 _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
 
 
@@ -137,7 +137,7 @@ def answering(function: Callable[P, R], elsewhere: Mapping[str, str]) -> Callabl
 def wrong_arguments(function: str, has: Signature, args: tuple[object, ...], kwargs: Mapping[str, object],
                     elsewhere: Mapping[str, str] = ANY_ARGUMENTS) -> TypeError:
     """Return the error of arguments that do not fit a function."""
-    names = [name for name, p in has.parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
+    names = [name for name in has.parameters if name != "self"]
     listed, wrong = f"its arguments are {', '.join(names) or 'none'}", [name for name in kwargs if name not in names]
     if wrong:
         known = next((f"write {own}" for own in SYNONYMS.get(wrong[0], ()) if own in names), None)

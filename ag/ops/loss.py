@@ -7,14 +7,14 @@ with weights are composed of other ops, in float32 at least.
 
 from __future__ import annotations
 
-from inspect import signature
 from math import prod
-from typing import NoReturn, cast
+from typing import cast
 
 import numpy as np
 
 from ag.autograd.op import Cotangents, Ids, Need, Result, Run, op, part_of
 from ag.autograd.operands import CLASS_RULE, as_array, checked_ids, lift, number_given, operands_on_one_device
+from ag.autograd.tape import answered
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder
@@ -24,7 +24,6 @@ from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softma
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.names import wrong_arguments
 from ag.ops.activation import ag_log_softmax
 from ag.ops.convert import ag_cast
 from ag.ops.elementwise import ag_clamp
@@ -46,8 +45,8 @@ def _batch(shape: Shape) -> int:
     return prod(shape[1:])
 
 
-def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None,
-                **wrong: NoReturn) -> Tensor:
+@answered
+def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None) -> Tensor:
     """Mean squared error over all elements.
 
     Reference: ggmlR ``ag_mse_loss`` (which gives the target no gradient).
@@ -71,8 +70,6 @@ def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLi
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]], sample_weight=[3.0, 1.0]).item()
     1.0
     """
-    if wrong:
-        raise wrong_arguments(_MSE, signature(ag_mse_loss), (), wrong)
     if sample_weight is None:
         return _mean_squares(pred, target)
     p, t = _wide(_MSE, pred, target)
@@ -138,9 +135,9 @@ def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer]
     )
 
 
+@answered
 def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, weight: TensorLike | None = None,
-                                  label_smoothing: float = 0.0, sample_weight: TensorLike | None = None,
-                                  **wrong: NoReturn) -> Tensor:
+                                  label_smoothing: float = 0.0, sample_weight: TensorLike | None = None) -> Tensor:
     """Cross-entropy of ``softmax(logits)``, in log-sum-exp form; mean over samples.
 
     Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
@@ -175,8 +172,6 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     >>> round(ag.ag_softmax_cross_entropy_loss(logits, [0, 1], weight=[1.0, 9.0]).item(), 4)
     0.6365
     """
-    if wrong:
-        raise wrong_arguments(_SOFTMAX_CE, signature(ag_softmax_cross_entropy_loss), (), wrong)
     name = _SOFTMAX_CE
     shape, of_target = _shape_of(name, logits), _shape_of(name, target)
     if len(shape) == 1 and not isinstance(logits, Tensor):
@@ -220,9 +215,9 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     return _weighted_mean(name, losses, counts, sample_weight, batch)
 
 
+@answered
 def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: TensorLike | None = None,
-                            pos_weight: TensorLike | None = None, sample_weight: TensorLike | None = None,
-                            **wrong: NoReturn) -> Tensor:
+                            pos_weight: TensorLike | None = None, sample_weight: TensorLike | None = None) -> Tensor:
     """Binary cross-entropy of ``sigmoid(logits)``, in log-sum-exp form; mean over all elements.
 
     Each output answers a question of its own with yes or no, and so does the single output of a model for two classes.
@@ -249,8 +244,6 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
     >>> round(ag.ag_bce_with_logits_loss([[0.0, 2.0]], [[1.0, 1.0]]).item(), 4)
     0.41
     """
-    if wrong:
-        raise wrong_arguments(_BCE, signature(ag_bce_with_logits_loss), (), wrong)
     shape, of_target = _shape_of(_BCE, logits), _shape_of(_BCE, target)
     if of_target != shape and not (shape[:1] == (1,) and of_target == shape[1:]):
         raise ShapeError(f"{_BCE}: logits are {shape} and target is {of_target}; the shapes must be equal.")
