@@ -9,6 +9,7 @@ import os as _os
 import typing as _typing
 from functools import cache as _cache
 from importlib import import_module as _import_module
+from threading import RLock as _RLock
 from types import ModuleType as _ModuleType, SimpleNamespace as _SimpleNamespace
 
 # After a product of matrices numpy's idle threads spin for 20 ms, on cores that the rest of a step could use; 2^16
@@ -137,7 +138,15 @@ else:
             raise _MissingNameError("ag", name)
         if home == "ag":
             return _import_module(f"ag.{name}")
-        found = globals()[name] = _answer_arguments({name: getattr(_import_module(home), name)}, "ag")[name]
-        return found
+        with _loading:  # one thread wraps it
+            if name not in globals():
+                found = getattr(_import_module(home), name)
+                globals()[name] = _answer_arguments({name: found}, "ag")[name]
+            return globals()[name]
+
+    _loading = _RLock()
+    if hasattr(_os, "register_at_fork"):  # or a child would wait for a module that a thread of its parent loads
+        _os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release,
+                             after_in_child=_loading.release)
 
     _answer_arguments(globals(), "ag")

@@ -283,7 +283,7 @@ class DataLoader(Splittable):
         part._at = part._waiting = part._fresh()
         return part
 
-    def _labels(self) -> Tree:
+    def labels(self) -> Tree:
         return self.targets() if len(self._data) == 2 and not self._data[1].threads else None
 
     def share(self, rank: int, size: int) -> DataLoader:

@@ -35,7 +35,7 @@ class Splittable(ABC):
         """Return a loader of the samples with these numbers; a held-out one takes all in order, and draws nothing."""
 
     @abstractmethod
-    def _labels(self) -> object:
+    def labels(self) -> object:
         """Return the targets in memory."""
 
     def __getitem__(self: S, numbers: object) -> S:
@@ -58,7 +58,7 @@ class Splittable(ABC):
         an `ag_image_folder` cuts out the middle and flips nothing in them.  What a dataset of your own draws, it draws
         in every part.
         """
-        parts = _shares(f"{self._function}.split", self.n_samples, sizes, seed, stratify, groups, self._labels)
+        parts = _shares(f"{self._function}.split", self.n_samples, sizes, seed, stratify, groups, self.labels)
         return tuple(self._some(numbers, k > 0) for k, numbers in enumerate(parts))
 
 
@@ -110,7 +110,7 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
     if len(set(counts)) != 1:
         raise ShapeError(f"split: data has {counts} samples; equally many are required, on the first axis.")
     parts = [tuple(_taken(x, numbers) for x in columns) for numbers in _shares(
-        "split", counts[0], sizes, seed, stratify, groups, lambda: columns[1] if len(columns) == 2 else None)]
+        "split", counts[0], sizes, seed, stratify, groups, lambda: columns[1] if len(columns) in (2, 3) else None)]
     return cast(tuple[D, ...], tuple(parts if isinstance(data, tuple) else [part[0] for part in parts]))
 
 

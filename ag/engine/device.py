@@ -175,13 +175,19 @@ def default_backend(dtype: DType = F32) -> Backend:
     """The backend of the default device; unless that was named, the CPU for elements that it cannot hold."""
     name = _device.get()  # hot path: a dict that knows "auto", and no call
     backend = _chosen.get(name) or _choose(name)
-    return backend if dtype in backend.dtypes or was_named() else backend_of("cpu")
+    holds = dtype in backend.dtypes and _dtype.get() in backend.dtypes  # what is made together lies together
+    return backend if holds or was_named() else backend_of("cpu")
 
 
 def _choose(name: str) -> Backend:
     with _lock:
         if name not in _chosen:
-            _chosen[name] = backend_of(name)
+            try:
+                _chosen[name] = backend_of(name)
+            except DeviceError as error:
+                if name == os.environ.get("AG_DEVICE"):
+                    raise DeviceError(f"{error} The environment has AG_DEVICE={name}.") from error
+                raise
         return _chosen[name]
 
 
@@ -353,6 +359,7 @@ atexit.register(ag_shutdown)
 def default_devices(count: int | None = None) -> list[str]:
     """Names of the devices to use where none are named."""
     names = [] if was_named() else opened(preferred_devices(), count)
+    names = [name for name in names if _dtype.get() in backend_of(name).dtypes]
     if not names:
         names = [ag_default_device()]
         family, _ = family_and_index(names[0])

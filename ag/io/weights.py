@@ -96,6 +96,11 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     where = f"load_weights: {os.fsdecode(path)}"
     mine = named_tensors(model)
     file = _read(path, names, mine, where)
+    lost = sorted(names.keys() - file.arrays.keys()) if strict and isinstance(names, Mapping) else []
+    if lost:
+        raise CheckpointError(f"{where}: names has {lost[0]!r:.80}, which the file has not"
+                              f"{_nearest([lost[0]], {x: y.shape for x, y in file.arrays.items()})}; give names of the "
+                              f"file, or strict=False.")
     dotted = _dotted(model, mine, strict)
     parts = [part for name, array in sorted(file.arrays.items())
              for part in _parts(where, name, array, _target(names, name, mine), mine, dotted)]

@@ -249,6 +249,7 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
         raise ShapeError(f"{_BCE}: logits are {shape} and target is {of_target}; the shapes must be equal.")
     if prod(shape) == 0:
         raise ShapeError(f"{_BCE}: logits are {shape}; a mean needs at least one element.")
+    refuse_beyond(_BCE, target)
     wide = _wide(_BCE, logits, _as_float(target, logits))
     x, t = (ag_reshape(each, *(shape if len(shape) > 1 else (1, -1))) for each in wide)
     halves = [ag_reshape(x * half, 1, *x.shape) for half in (-0.5, 0.5)]  # apart by x: exact also at 0
@@ -261,6 +262,13 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
     if weight is not None:
         losses = losses * _counting(_BCE, "weight", weight, x, *({shape[-1:], shape} - {()}))
     return _weighted_mean(_BCE, losses, None, sample_weight, shape[-1:])
+
+
+def refuse_beyond(function: str, target: object) -> None:
+    """Refuse targets of `ag_bce_with_logits_loss` outside of 0 to 1, where their values are on the host."""
+    if type(target) is np.ndarray and target.size and (target.min() < 0 or target.max() > 1):
+        raise ValueError(f"{function}: targets go from {target.min()} to {target.max()}; probabilities, or 0 and 1, "
+                         f"are required.")
 
 
 def _shape_of(function: str, x: TensorLike) -> Shape:
@@ -300,7 +308,7 @@ def _weighted_mean(function: str, losses: Tensor, counts: Tensor | None, sample_
                    batch: Shape) -> Tensor:
     """Return the mean of losses with the batch last, over what they count, times what their samples count."""
     if sample_weight is None:
-        return ag_mean(losses) if counts is None else ag_sum(losses) / ag_sum(counts)
+        return ag_mean(losses) if counts is None else ag_sum(losses) / ag_clamp(ag_sum(counts), _TINY)
     of_sample = _counting(function, "sample_weight", sample_weight, losses, batch or (1,))
     losses, each = ag_reshape(losses, -1, of_sample.size) * of_sample, losses.size / of_sample.size
     total = ag_sum(of_sample) * each if counts is None else ag_sum(ag_reshape(counts, -1, of_sample.size) * of_sample)

@@ -362,6 +362,10 @@ class BestWeights(_Watching):
         best = self._best(run)
         if best is not None and best + 1 == run.history.epochs:
             weights = {name: x.numpy() for name, x in state_of(run.model).items()}
+            for optimizer in run.optimizers:  # of 16-bit weights those in float32, from which `precision` goes on
+                state = optimizer.state_dict()
+                weights |= {str(p.name): state[f"master.{own}"].reshape(p.shape) for own, p in optimizer.params.items()
+                            if f"master.{own}" in state and str(p.name) in weights}
             self.epoch, self._weights = best + 1, weights
             if self._file is not None:
                 ag_save_model(run.model, self._file)

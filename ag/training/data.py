@@ -46,10 +46,9 @@ class Data:
             given = tuple(pair)
         self._loader = given if isinstance(given, DataLoader) else _loader(given, name)
         self.columns = list(getattr(given[0] if isinstance(given, tuple) else given, "columns", ()))
-        weights = sample_weights(name, self._loader.n_samples, sample_weight, class_weight, lambda: (
-            None if self._loader.threads else self.targets()))
+        weights = sample_weights(name, self._loader.n_samples, sample_weight, class_weight, self._loader.labels)
         self._numbers = np.arange(self._loader.n_samples)  # of the samples as they were given
-        if weights is not None and not weights.all() and not (self._loader.threads or self._loader is given):
+        if weights is not None and not weights.all() and not (whole or self._loader.threads or self._loader is given):
             self._numbers = weights.nonzero()[0]  # the others count nothing
             arrays = self._loader.samples(self._numbers, Pass(0, 0))
             self._loader = DataLoader(arrays[0], arrays[1] if len(arrays) > 1 else None, seed=0)
@@ -70,6 +69,11 @@ class Data:
     def close(self) -> None:
         """End the threads that make samples ahead."""
         self._samples.close()
+
+    @property
+    def shuffles(self) -> bool:
+        """Return whether every epoch has an order of its own."""
+        return self._shuffles and self._loader.shuffle
 
     @property
     def ahead(self) -> int:

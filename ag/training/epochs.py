@@ -45,12 +45,12 @@ class Epochs:
         self._begun: list[Callback] = []
         self._since = perf_counter()
 
-    def steps_of(self, checkpoint: str | os.PathLike[str] | None, leaf: int) -> int:
+    def steps_of(self, checkpoint: str | os.PathLike[str] | None, leaf: int, told: str = "") -> int:
         """Return how many steps there are to be, with those of a checkpoint, whose epochs are taken over.
 
         A checkpoint of another training is a CheckpointError.
         """
-        self._dealt = f"{self._data.count} samples in batches of {self._data.batch_size} and leaves of {leaf}"
+        self._dealt = f"{self._data.count} samples in batches of {self._data.batch_size} and leaves of {leaf}{told}"
         steps = self.run.epochs * self._data.steps
         state = None if checkpoint is None else load_state(checkpoint)
         if state is None:

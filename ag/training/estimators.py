@@ -70,6 +70,10 @@ class _Estimator(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(1 << 31))
         valid: tuple[Array, ...] | None = None
         callbacks = [self.callbacks] if isinstance(self.callbacks, Callback) else [*self.callbacks]
+        if weights is not None and not weights.all():
+            counted = weights > 0
+            X, y, weights = X[counted], y[counted], weights[counted]
+            stratify = None if stratify is None else stratify[counted]
         if self.patience is not None:
             parts = train_test_split(X, y, *([] if weights is None else [weights]), test_size=self.validation_fraction,
                                      random_state=seed, stratify=stratify)

@@ -20,9 +20,9 @@ from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import Model
 from ag.nn.mode import ag_eval, modes_kept
-from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.ops.loss import ag_bce_with_logits_loss, ag_mse_loss, ag_softmax_cross_entropy_loss, refuse_beyond
 from ag.parallel.trainer.named import LOSSES, named
-from ag.parallel.trainer.samples import input_of, target_of
+from ag.parallel.trainer.samples import Shard, input_of, target_of, why_not_stacked
 from ag.parallel.trainer.weights import Weighted, refuse_unweighted
 from ag.training.data import Data
 from ag.training.metrics import (
@@ -130,6 +130,9 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     if found.ndim < 2:
         raise ShapeError(f"predict: the model made one number of each sample, {found.shape}; (classes, batch) is "
                          f"required for labels.")
+    if nan := int(np.isnan(found).reshape(len(found), -1).any(1).sum()):
+        raise ValueError(f"predict: {nan} of {len(found)} samples have NaN among their outputs, and are of no class. "
+                         f"Look at the data.")
     ids = np.moveaxis(class_ids(np.moveaxis(found, 0, -1)), -1, 0)
     return ids if labels is True else np.asarray(_named("predict", labels, max(2, found.shape[1])))[ids]
 
@@ -211,7 +214,9 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
         refuse_unweighted(function, loss)
     for output, target, count, weights in _outputs(model, data):
         counted = {} if weights is None else {"sample_weight": weights}
-        means["loss"].add(float(loss(output, target, **counted).item()), count if weights is None else weights.sum())
+        if weights is None or weights.any():
+            counts_for = count if weights is None else weights.sum()
+            means["loss"].add(float(loss(output, target, **counted).item()), counts_for)
         seen = on_host(output) if metrics else None
         later = later or {name: metric for name, metric in metrics.items() if takes_all(metric, seen)}
         if later:
@@ -225,6 +230,11 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
         if loss is ag_mse_loss and len(outputs) == 1 and (is_accuracy(metric) or getattr(metric, "of_classes", False)):
             raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one output, a "
                              f"number; give another loss, or a model with an output for each class and class ids.")
+        of_classes = is_accuracy(metric) or getattr(metric, "of_classes", False)
+        if of_classes and len(outputs) == 1 and getattr(loss, "func", loss) is ag_bce_with_logits_loss:
+            pair = np.concatenate([0 * outputs, outputs]), np.reshape(targets, outputs.shape[1:])  # logits of 0 and 1
+            means[name].add(number_of(function, name, metric(*pair)), 1)
+            continue
         means[name].add(number_of(function, name, metric(outputs, targets)), 1)
     return {name: mean.value for name, mean in means.items()}
 
@@ -260,6 +270,8 @@ def loss_for(function: str, given: Loss | str | None, data: Data) -> Loss:
         if not callable(given):
             raise TypeError(f"{function}: loss is {given!r:.60}; a function of output and target is required, such as "
                             f"ag.ops.mse_loss, or None.")
+        if given is ag_bce_with_logits_loss:
+            refuse_beyond(function, data.targets())
         return given
     kind = data.kind_of_targets()
     if kind == "numbers":
@@ -292,3 +304,16 @@ def check_batch_size(function: str, given: object) -> None:
     """Refuse a batch size that is none."""
     if not (given is None or counts(given)):
         raise ValueError(f"{function}: batch_size is {given!r}; a whole number of at least 1 is required.")
+
+
+def why_no_mean(model: Trained, data: Data, loss: Loss) -> str | None:
+    """Return why a loss of several samples is not the mean of their losses; None if it is, or cannot be compared."""
+    if data.weights is not None:
+        return None
+    singles = [data.take(range(i, i + 1)) for i in range(min(32, data.count))]
+    shard = Shard(0, singles, [1.0] * len(singles))
+    half = any(p.dtype != "f32" for p in model.parameters().values())
+    with modes_kept(model), no_grad(), ag_device(device_of(model)):
+        ag_eval(model)
+        return why_not_stacked(
+            lambda leaf: float(loss(model.forward(input_of(leaf)), target_of(leaf)).item()), shard, half)

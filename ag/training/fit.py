@@ -24,7 +24,8 @@ from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import DtypeError
 from ag.io.safetensors_file import absolute
-from ag.nn.layer import state_of
+from ag.log import log
+from ag.nn.layer import Layer, own_tensors, state_of
 from ag.nn.mode import modes_kept, objects_in
 from ag.ops.convert import ag_cast, ag_to_device
 from ag.optim.optimizer import Optimizer
@@ -36,7 +37,7 @@ from ag.training.advice import in_the_name_of, tell_of_binary, tell_of_devices, 
 from ag.training.callbacks import Callback, History
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
-from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, device_of, loss_for
+from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, device_of, loss_for, why_no_mean
 from ag.training.logs import Progress
 from ag.training.metrics import named_metrics
 
@@ -65,6 +66,7 @@ class ReplicaModels:
                              f"float32. Leave it out: a model of another type trains in that.")
         self._precision = "" if precision is None or precision == "f32" else precision
         self._masters: dict[str, Array] = {}  # the weights in float32
+        self._cast: dict[str, Tensor] = {}  # parameters of the model itself, frozen ones too
         self._optimizers: list[Optimizer] = []
 
     def make(self) -> Trained:
@@ -75,8 +77,10 @@ class ReplicaModels:
             for x in _tensors(model):
                 if x.device != ag_default_device():
                     x.rebind(ag_to_device(x, ag_default_device()).buffer)
-            for name, p in model.parameters().items() if self._precision else ():
+            for name, p in _parameters(model).items() if self._precision else ():
                 self._masters.setdefault(name, p.numpy())
+                if model is self._model:
+                    self._cast[name] = p
                 p.rebind(ag_cast(p, self._precision).buffer)
         return model
 
@@ -98,7 +102,7 @@ class ReplicaModels:
             for optimizer in self._optimizers if self._precision else ():
                 state = optimizer.state_dict()
                 self._masters |= {str(p.name): state[f"master.{own}"] for own, p in optimizer.params.items()}
-            for name, p in self._model.parameters().items() if self._masters else ():
+            for name, p in self._cast.items():
                 p.rebind(to_buffer(self._masters[name].reshape(p.shape), p.buffer.backend, F32))
 
     def finish(self, trained: Trained) -> None:
@@ -107,6 +111,13 @@ class ReplicaModels:
             theirs = state_of(trained)
             for name, x in state_of(self._model).items():
                 x.rebind(theirs[name].buffer)
+
+
+def _parameters(model: Trained) -> dict[str, Tensor]:
+    """Return a model's parameters, and those that `freeze` has frozen."""
+    frozen = {f"{prefix}{'_' if prefix else ''}{name}": own_tensors(layer)[name] for prefix, layer in model.modules()
+              for name in layer._frozen} if isinstance(model, Layer) else {}
+    return {**model.parameters(), **{name: x for name, x in frozen.items() if not x.requires_grad}}
 
 
 def _tensors(model: Trained) -> Iterator[Tensor]:
@@ -298,8 +309,13 @@ def fit(
             tell_of_binary("fit", data.targets())
         size = leaf or -(-data.batch_size // (len(replicas.devices) * accumulate))
         with closing(data), closing(held), modes_kept(model):
-            steps = loop.steps_of(checkpoint if resume else None, size)
+            told = [] if data.shuffles else ["in one order"]
+            told += [f"with precision={precision!r}"] if precision not in (None, "f32") else []
+            steps = loop.steps_of(checkpoint if resume else None, size, "".join(f", {text}" for text in told))
             leaves = Leaves(data, size, steps)
+            if leaves.each > 1 and callable(loss) and (reason := why_no_mean(model, held, loop.loss)) is not None:
+                log.warning("fit: %s It is given %d samples at a time, so results depend on leaf, accumulate and the "
+                            "number of devices.", reason, size)
             with loop, replicas.in_precision():
                 result = dp_train(
                     replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,

@@ -77,6 +77,9 @@ class CSVLog(Callback):
         if before and columns != names:
             raise CheckpointError(f"CSVLog: {self.path} has the columns {before[0]:.200} and the training "
                                   f"{','.join(names)}; give another file, or append=False.")
+        if rows := self._rows(run):  # of a resumed training, which are written anew
+            places = [i for i in range(len(before)) if before[i : i + len(rows)] == rows]
+            before = before[: places[-1]] if places else before
         self._before = before or [",".join(names)]
         self.on_epoch_end(run)
 
@@ -91,9 +94,12 @@ class CSVLog(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         """Write all rows, atomically."""
-        rows = [[str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)]
+        replace_file(self._file, lambda: "\n".join([*self._before, *self._rows(run), ""]).encode())
+
+    def _rows(self, run: Run) -> list[str]:
+        """Return the lines of all epochs."""
+        return [",".join([str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)])
                 for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
-        replace_file(self._file, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
 
 
 class Logger(Callback):

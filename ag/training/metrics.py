@@ -37,6 +37,7 @@ class Mean:
 
     def add(self, value: float, count: float) -> None:
         """Add the mean of `count` samples."""
+        count = count if isinstance(count, int) else float(count)  # not numpy's, which is written np.float64(...)
         self._parts.append(value * count)
         self.count += count
 
@@ -161,6 +162,9 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike, least: int = 2
         raise ShapeError(f"{function}: output is {values.shape}; (classes, samples) with at least "
                          f"{'two classes' if least > 1 else 'one output'} is required.")
     if ids.shape == values.shape:
+        if len(values) > 1 and np.isin(ids, (0, 1)).all() and (ids.sum(0) != 1).any():
+            raise ValueError(f"{function}: the target has samples of several classes or of none; one class for each is "
+                             f"required. Write a metric of your own for several.")
         ids = ids.argmax(0) if len(values) > 1 else ids[0]
     if ids.shape != values.shape[1:]:
         raise ShapeError(f"{function}: output is {values.shape} and target is {ids.shape}; the target must be "

@@ -296,3 +296,11 @@ def test_resnets_of_torchvision_need_no_names(depth: int, tmp_path: Path) -> Non
     safetensors.numpy.save_file(theirs | {name: np.array(3) for name in kept["counted"]}, tmp_path / "resnet.st")
     ag.load_weights(model, tmp_path / "resnet.st")
     assert all(np.array_equal(x, there[name]) for name, x in model.state_dict().items())
+
+
+def test_a_name_that_the_file_has_not_is_refused(tmp_path: Path) -> None:
+    model, path = ag.nn.Linear(2, 2), str(tmp_path / "m.safetensors")
+    safetensors.numpy.save_file({"W": np.eye(2, dtype=np.float32), "b": np.zeros((2, 1), np.float32)}, path)
+    with expect_error("a slip", ag.CheckpointError, "names has 'w', which the file has not"):
+        ag.load_weights(model, path, {"w": "W.T", "b": "b"})
+    ag.load_weights(model, path, {"w": "W.T", "b": "b"}, strict=False)

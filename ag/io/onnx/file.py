@@ -58,17 +58,23 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
     """
     model, arrays = read_graph(path, function)
     arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}
+    if any(x.key == PROPERTY for x in model.metadata_props):  # of export_onnx: all lie as here
+        return arrays, set(arrays), set()
     columns: set[str] = set()
     right: set[str] = set()
     left: set[str] = set()
+    made: dict[str, tuple[str, bool]] = {}  # in another type, or turned: the initializer, and whether turned
     for node in model.graph.node:
         numbers = {a.name: a.i for a in node.attribute}
-        used = [*node.input, "", ""]
-        if node.op_type == "Gather" and numbers.get("axis", 0) == 1:
-            columns.add(used[0])
+        used = [made.get(x, (x, False)) for x in (*node.input, "", "")]
+        name, is_turned = used[0]
+        if node.op_type in ("Cast", "Identity", "Transpose") and name in arrays:
+            made[node.output[0]] = name, is_turned != (node.op_type == "Transpose" and arrays[name].ndim == 2)
+        elif node.op_type == "Gather" and (numbers.get("axis", 0) == 1) != is_turned:
+            columns.add(name)
         elif node.op_type in ("MatMul", "Gemm"):
-            (left if numbers.get("transA", 0) == 0 else right).add(used[0])
-            (right if numbers.get("transB", 0) == 0 else left).add(used[1])
+            for (name, is_turned), is_right, key in ((used[0], False, "transA"), (used[1], True, "transB")):
+                (right if is_right ^ is_turned ^ bool(numbers.get(key, 0)) else left).add(name)
     both = sorted(right & left & set(arrays))
     if both:
         raise CheckpointError(f"{function}: {os.fsdecode(path)} multiplies {both[0]} from both sides, so it is not "

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 from math import inf, prod, sqrt
@@ -20,6 +21,7 @@ import numpy as np
 
 from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.device import ag_device
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, ShapeError
 from ag.io.onnx.file import PROPERTY, read_graph
@@ -154,8 +156,14 @@ def _expand(x: Value, shape: Array) -> Value:
 
 
 def _cast(x: Value, to: int) -> Value:
-    if isinstance(x, np.ndarray) and to in _FLOATS:
-        return x.astype(np.float32)
+    if isinstance(x, (np.ndarray, float)):
+        from onnx import helper
+
+        x = x if isinstance(x, np.ndarray) else np.asarray(x)  # an argument of a captured step stays one
+        return x.astype(np.float32 if to in _FLOATS else helper.tensor_dtype_to_np_dtype(to))
+    if isinstance(x, Tensor) and to not in _FLOATS and x.buffer.dtype.is_float:
+        raise ShapeError(f"load_onnx: Cast of a tensor of shape {x.shape} to whole numbers or truth values; only "
+                         f"arrays can be.")
     return ag_cast(x, _FLOATS[to]) if isinstance(x, Tensor) and to in _FLOATS and x.dtype != _FLOATS[to] else x
 
 
@@ -163,9 +171,17 @@ def _clip(x: Tensor, lo: Value = None, hi: Value = None) -> Tensor:
     return elementwise.ag_clamp(x, -inf if lo is None else float(lo), inf if hi is None else float(hi))
 
 
+def _divided(a: Value, b: Value) -> Value:
+    """Divide; whole numbers towards zero, as the operator does."""
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return a / b
+    out = np.divide(a, b)
+    return out if np.result_type(a, b).kind == "f" else np.trunc(out).astype(np.result_type(a, b))
+
+
 RUN: Mapping[str, Callable[..., Value]] = {
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Pow": lambda a, b: a**b,
-    "Div": lambda a, b: a / b if isinstance(a, Tensor) or isinstance(b, Tensor) else a // b, "Neg": lambda x: -x,
+    "Div": _divided, "Neg": lambda x: -x,
     "Exp": elementwise.ag_exp, "Log": elementwise.ag_log, "Sqrt": elementwise.ag_sqrt, "Abs": elementwise.ag_abs,
     "Clip": _clip, "Relu": activation.ag_relu, "Sigmoid": activation.ag_sigmoid, "Tanh": activation.ag_tanh,
     "LeakyRelu": lambda x, alpha=0.01: activation.ag_leaky_relu(x, alpha),
@@ -230,11 +246,12 @@ class OnnxModel(Layer):
                 x = ag_tensor(x, device, _FLOATS[end.element])
                 x = ag_reshape(x, x.size) if end.is_vector else x
             values[end.name] = _first(x) if end.is_moved else x  # ids stay an array, which a captured step takes
-        for node in self._nodes:
-            run, operands = RUN[node.operator], [values[x] for x in node.inputs]
-            if node.operator == "BatchNormalization":  # takes the columns, as the averages move in place
-                operands[1:], run = [tensors[x] for x in node.inputs[1:]], partial(run, training=self.training)
-            values[node.output] = run(*operands, **node.attributes)
+        with nullcontext() if device is None else ag_device(device):  # where arrays are computed with, too
+            for node in self._nodes:
+                run, operands = RUN[node.operator], [values[x] for x in node.inputs]
+                if node.operator == "BatchNormalization":  # takes the columns, as the averages move in place
+                    operands[1:], run = [tensors[x] for x in node.inputs[1:]], partial(run, training=self.training)
+                values[node.output] = run(*operands, **node.attributes)
         found = {x.name: _last(values[x.name]) if x.is_moved else values[x.name] for x in self._outputs}
         if len(found) == 1:
             return next(iter(found.values()))

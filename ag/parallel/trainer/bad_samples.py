@@ -34,8 +34,9 @@ def bad_values(samples: Iterable[tuple[Tree, Sequence[int]]], columns: Sequence[
 
 def _parts(sample: Tree) -> Iterable[tuple[str, Array]]:
     sample = sample.sample if isinstance(sample, Weighted) else sample
-    named = zip(("X", "y"), sample, strict=False) if isinstance(sample, LoaderSample) else (
-        ("data", x) for x in tree_leaves(sample))
+    parts = zip(("X", "y"), sample, strict=False) if isinstance(sample, LoaderSample) else [("data", sample)]
+    named = [(f"{name}[{key!r}]" if isinstance(part, dict) else name, x) for name, part in parts
+             for key, inner in (part.items() if isinstance(part, dict) else [("", part)]) for x in tree_leaves(inner)]
     return [(name, x) for name, x in named if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
 
 

@@ -19,9 +19,11 @@ from ag.errors import CheckpointError
 from ag.io.checkpoint import LARGEST_RATE
 from ag.io.safetensors_file import read_file, to_json, write_file
 from ag.log import log
+from ag.nn.layer import Layer, own_tensors
 from ag.parallel.comm.comm import Json
 
 _FORMAT = "ag-dp-train-1"
+Settings = Mapping[str, tuple[bool, tuple[str, ...]]]  # mode and frozen tensors of each layer, by its name
 _WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."
 _HEADER = ("step", "seed", "draws", "seen", "dealt", "rates", "schedules", "made")  # what is no array
 
@@ -52,6 +54,7 @@ class DPState:
     seen: int = 0  # steps for which the callback has returned
     callback: Mapping[str, Array | Json] = field(default_factory=dict)  # its state
     made: Mapping[str, str] = field(default_factory=dict)  # other arguments of the job, in words
+    layers: Settings = field(default_factory=dict)
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
@@ -64,6 +67,7 @@ def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     for prefix, part in parts:
         arrays |= {prefix + name: array for name, array in part.items()}
     header = {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _HEADER}
+    header["layers"] = to_json(state.layers, "the modes of layers", "dp_train")
     header["callback"] = to_json(told, "the state of the callback", "dp_train")
     write_file(path, arrays, {"format": _FORMAT, **header})
 
@@ -104,6 +108,7 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
         read["dealt"] = Dealt(*read["dealt"])
         read["losses"] = arrays.pop("losses")
         _check(**read)
+        read["layers"] = _layers(json.loads(header.get("layers", "{}")))  # older files have none
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"dp_train: {os.fspath(path)} has no readable header ({error!s:.200}); the file is "
                               f"not a complete checkpoint.") from error
@@ -134,3 +139,31 @@ def _check(step: int, seed: int, draws: int, seen: int, dealt: Dealt, rates: lis
         raise ValueError("schedules, made or callback of another kind")
     if losses.ndim != 1 or losses.dtype != np.float64:
         raise ValueError(f"losses of shape {losses.shape} and type {losses.dtype}")
+
+
+def _layers(given: object) -> Settings:
+    """Return the modes of layers in a file."""
+    if not isinstance(given, dict):
+        raise ValueError("layers of another kind")
+    found = {}
+    for name, (mode, frozen) in given.items():
+        if not isinstance(mode, bool) or not isinstance(frozen, list) or not all(isinstance(x, str) for x in frozen):
+            raise ValueError(f"the layer {name!r:.60} of another kind")
+        found[str(name)] = mode, tuple(frozen)
+    return found
+
+
+def layers_of(model: object) -> Settings:
+    """Return mode and frozen tensors of each layer, by its name, as callbacks may have set them."""
+    return {name: (layer.training, tuple(layer._frozen)) for name, layer in model.modules()} if isinstance(
+        model, Layer) else {}
+
+
+def restore_layers(model: object, layers: Settings) -> None:
+    """Give layers the modes of a checkpoint, and freeze what was frozen."""
+    for name, layer in model.modules() if isinstance(model, Layer) else ():
+        layer.training, frozen = layers.get(name, (layer.training, ()))
+        for own, x in own_tensors(layer).items():
+            x.requires_grad = x.requires_grad and own not in frozen
+        if frozen:
+            layer._frozen = frozen

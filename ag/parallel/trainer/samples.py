@@ -355,4 +355,5 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
     if min(abs(together - mean), abs(together - weighted)) <= close:  # the same where weights are equal
         return None
     return (f"The loss of a stack of {count} samples is {together:.6g} and the mean of their losses {mean:.6g}; "
-            f"forward_fn, target_fn and loss_fn must take samples on the last axis, and the loss be their mean.")
+            f"forward_fn, target_fn and loss_fn must take samples on the last axis, and the loss be their mean. Give "
+            f"weights of classes as class_weight.")

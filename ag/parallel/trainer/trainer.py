@@ -38,7 +38,15 @@ from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.bad_samples import bad_values
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
-from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
+from ag.parallel.trainer.checkpoint import (
+    Dealt,
+    DPState,
+    layers_of,
+    refuse_unlike,
+    restore_layers,
+    save_state,
+    tell_of_unlike,
+)
 from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, Replica
 from ag.parallel.trainer.replicas import Balance, Ranks, Replicas, digest
@@ -94,13 +102,15 @@ class Trainer:
                        {name: p.numpy() for name, p in self.optimizers.params.items()},
                        self.replicas.first.buffers.named(self._buffers),
                        [optimizer.state_dict() for optimizer in optimizers],
-                       [optimizer.lr for optimizer in optimizers], schedules)
+                       [optimizer.lr for optimizer in optimizers], schedules,
+                       layers=layers_of(self.replicas.first.model))
 
     def restore(self, state: DPState) -> None:
         self.optimizers.load(state.weights, state.optimizers, state.rates)
         self._buffers = self.replicas.first.buffers.restored(state.buffers)
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
+            restore_layers(replica.model, state.layers)
         self._draws = state.draws if state.step else None  # the first step counts them
         self._broadcast()
 

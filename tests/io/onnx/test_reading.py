@@ -17,6 +17,7 @@ from helpers.fuzz import mutations
 from helpers.onnx_layout import as_in_file
 
 import ag
+from ag.errors import ShapeError
 
 RNG = np.random.default_rng(0)
 
@@ -328,3 +329,40 @@ def test_loaders_and_estimators_are_examples(run_onnx: Callable[..., Any], tmp_p
     ag.export_onnx(regressor, path)
     np.testing.assert_allclose(run_onnx(path, x=x)[0], regressor.model_(x.T).numpy().T * 3 - 1, rtol=1e-5)
     assert [*ag.load_onnx(path).parameters()] == [*regressor.model_.parameters()]
+
+
+def test_arrays_are_divided_and_cast_as_the_operators_say(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+    def of(*nodes: tuple[Any, ...], **arrays: Any) -> Any:
+        path = written(tmp_path / "m.onnx", *nodes, **{"shape": ("n", 3), **arrays})
+        model, x = ag.load_onnx(path), numbers(4, 3)
+        equal([model(x.T).numpy().T], run_onnx(path, x=x))
+
+    size = (("Shape", ["x"], ["s"], {"start": 1, "end": 2}), ("Cast", ["s"], ["f"], {"to": 1}))
+    of(*size, ("Div", ["f", "two"], ["r"], {}), ("Mul", ["x", "r"], ["y"], {}), two=np.float32(2))
+    of(("Div", ["a", "b"], ["r"], {}), ("Cast", ["r"], ["f"], {"to": 1}), ("Mul", ["x", "f"], ["y"], {}),
+       a=np.int64([-7, 7, 9]), b=np.int64([2, 2, 4]))
+    of(("Cast", ["a"], ["i"], {"to": 7}), ("Cast", ["i"], ["f"], {"to": 1}), ("Mul", ["x", "f"], ["y"], {}),
+       a=np.float32(2.7))
+    with expect_error("a cast to whole numbers", ShapeError, "Cast of a tensor"):
+        of(("Cast", ["x"], ["i"], {"to": 7}), ("Cast", ["i"], ["y"], {"to": 1}))
+    path = written(tmp_path / "m.onnx", *size, ("Sqrt", ["f"], ["r"], {}), ("Div", ["x", "r"], ["y"], {}))
+    moved = ag.load_onnx(path, device="cpu:1")
+    assert moved(ag.ag_tensor(numbers(3, 4), device="cpu:1")).device == "cpu:1"
+
+
+def test_square_matrices_of_graphs_are_turned_as_they_are_used(tmp_path: Path) -> None:
+    W, x = numbers(3, 3), numbers(3, 2)
+    for nodes in ([("Cast", ["W"], ["w"], {"to": 1}), ("MatMul", ["x", "w"], ["y"], {})],
+                  [("Identity", ["W"], ["w"], {}), ("MatMul", ["x", "w"], ["y"], {})],
+                  [("Transpose", ["W"], ["w"], {"perm": [1, 0]}), ("Gemm", ["x", "w"], ["y"], {"transB": 1})],
+                  [("Transpose", ["W"], ["w"], {"perm": [1, 0]}), ("MatMul", ["x", "w"], ["y"], {})]):
+        half = np.float16 if nodes[0][0] == "Cast" else np.float32
+        path, model = written(tmp_path / "m.onnx", *nodes, W=W.astype(half)), ag.nn.Linear(3, 3, bias=False)
+        ag.load_weights(model, path)
+        np.testing.assert_allclose(model(x).numpy(), ag.load_onnx(path)(x).numpy(), rtol=1e-5, atol=1e-6)
+    with ag.ag_dtype("f16"):
+        own, ids = ag.nn.Sequential(ag.nn.Embedding(4, 4), ag.nn.Linear(4, 2)), np.array([[0, 1], [2, 3]])
+        ag.export_onnx(own, tmp_path / "own.onnx", ids)
+        again = ag.nn.Sequential(ag.nn.Embedding(4, 4), ag.nn.Linear(4, 2))
+        ag.load_weights(again, tmp_path / "own.onnx")
+        np.testing.assert_array_equal(own(ids).numpy(), again(ids).numpy())
