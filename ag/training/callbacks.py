@@ -413,7 +413,7 @@ class ReduceLROnPlateau(_Watching):
     min_delta : float, optional
         By how much an epoch must be better to count.
     cooldown : int, optional
-        Epochs after each reduction that do not count.
+        As in Keras: the ``cooldown - 1`` epochs after each reduction do not count.
     min_lr : float, optional
         The rate is not reduced below this.
 
