@@ -156,8 +156,8 @@ def speeds(found: dict[str, Finding]) -> list[float]:
 def test_the_report_has_it(vulkan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    assert f"\n{vulkan}, {backend_of(vulkan).info.description}:\n  ok       driver            " in text
-    assert f"\nok       {vulkan}: division " in text and f"\nok       cpu to {vulkan}: correct" in text
+    assert re.search(rf"\nok       {vulkan}: division .*\n  ok       driver            ", text)
+    assert f"\nok       cpu to {vulkan}: correct" in text
     assert re.search(r"\n  note     kind              software.*\n {29}-> the device 'cpu' is faster", text)
     assert main(["doctor", "--json"]) == 0
     device = next(d for d in json.loads(capsys.readouterr().out)["devices"] if d["info"]["name"] == vulkan)
