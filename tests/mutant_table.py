@@ -525,8 +525,8 @@ mutant("data", "held-out samples are shuffled", "ag/data/dataloader.py", '{"shuf
 mutant("data", "held-out images are cropped at random", "ag/data/image_folder.py",
        "self._fit._replace(random_crop=False, random_flip=False)", "self._fit._replace(random_flip=False)",
        "data/test_splits.py::test_held_out_images_are_cut_from_the_middle")
-mutant("data", "a sample is not copied", "ag/data/samples.py", "array = np.array(_numbers(item, what))",
-       "array = _numbers(item, what)",
+mutant("data", "a sample is not copied", "ag/data/samples.py", "return np.array(_numbers(item, what))",
+       "return _numbers(item, what)",
        "data/test_dict_samples.py::test_samples_are_copied_and_keys_may_come_in_any_order")
 mutant("data", "a loader of PyTorch is always shuffled", "ag/data/adapters.py", '"SequentialSampler": False',
        '"SequentialSampler": True', "data/test_adapters.py::test_fit_takes_torch_loaders")

@@ -70,7 +70,7 @@ def test_tuples_are_several_inputs() -> None:
 
 def test_samples_are_copied_and_keys_may_come_in_any_order() -> None:
     class Same:
-        memory = np.zeros(2)
+        memory = np.zeros(2, np.float32)  # which needs no conversion
 
         def __len__(self) -> int:
             return 3
