@@ -188,7 +188,7 @@ class _File(ModuleType):
 
 
 def door(names: dict[str, Any], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],
-                                                                          Callable[[str], object]]:
+                                                                   Callable[[str], object]]:
     """Return ``__dir__`` and ``__getattr__`` of the namespace with these names; of files, those in `also` are shown."""
     owner = str(names["__name__"])
     for name, thing in names.items():
