@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 log = logging.getLogger("ag")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Return rows as the lines of a table; the first `left` columns begin at the left, the others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{cell:{'<' if i < left else '>'}{width}}" for i, (cell, width) in enumerate(
+        zip(row, widths, strict=True))).rstrip() for row in rows)
 
 
 def _printable(character: str) -> str:

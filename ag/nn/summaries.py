@@ -55,13 +55,13 @@ class Summary(list[LayerRow]):
         return sum(getattr(row, column) for row in self)
 
     def __repr__(self) -> str:
+        from ag.log import aligned  # which takes time to load
+
         last = LayerRow("total", "", *map(self.total, LayerRow._fields[2:]))
         cells = [("layer", "output", "trained", "other", "bytes", "multiply-adds")]
         cells += [(row.name, "not called" if row.output is None else str(row.output).replace("'", ""),
                    *(f"{number:,}" if number else "" for number in row[2:])) for row in (*self, last)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return "\n".join("  ".join(f"{cell:{'<' if i < 2 else '>'}{width}}" for i, (cell, width) in enumerate(
-            zip(row, widths, strict=True))).rstrip() for row in cells)
+        return aligned(cells, 2)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"

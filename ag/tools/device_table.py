@@ -13,6 +13,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.device import ag_default_device, default_devices
 from ag.engine.registry import devices_of, say_once, unusable_devices
 from ag.errors import DeviceError
+from ag.log import aligned
 
 
 def ag_vulkan_devices() -> list[DeviceInfo]:
@@ -94,8 +95,7 @@ def device_table(devices: Sequence[DeviceInfo]) -> str:
         product = d.description if len(d.description) <= _PRODUCT_WIDTH else d.description[: _PRODUCT_WIDTH - 3] + "..."
         rows.append((d.name, d.kind, product, d.vendor, d.driver, f"{d.memory_bytes / 2**30:.1f} GiB",
                      " ".join(features) or "-"))
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+    return aligned(rows, len(rows[0]))
 
 
 def chosen() -> dict[str, str | list[str]]:

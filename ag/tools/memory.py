@@ -10,6 +10,7 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import HOLDERS, Buffer
 from ag.engine.device import backend_of, open_backends
 from ag.engine.program import Program
+from ag.log import aligned
 from ag.optim.flat import DeviceState
 
 
@@ -19,8 +20,7 @@ class MemoryTable(dict[str, dict[str, int]]):
     def __str__(self) -> str:
         rows = [["MiB", *next(iter(self.values()), ())],
                 *[[device, *[f"{n / 2**20:,.1f}" for n in row.values()]] for device, row in self.items()]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(["  ".join(map(str.rjust, row, widths)) for row in rows])
+        return aligned(rows, 0)
 
     __repr__ = __str__
 
