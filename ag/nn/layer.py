@@ -545,6 +545,13 @@ def state_of(model: Model) -> dict[str, Tensor]:
     return {**model.parameters(), **buffers_of(model)}
 
 
+def trained_or_frozen(model: Model) -> dict[str, Tensor]:
+    """Parameters of a model, and those that `freeze` has frozen."""
+    frozen = [(_joined(prefix, name), own_tensors(layer)[name]) for prefix, layer in model.modules()
+              for name in layer._frozen] if isinstance(model, Layer) else []
+    return {**model.parameters(), **{name: x for name, x in frozen if not x.requires_grad}}
+
+
 def buffers_of(model: object) -> dict[str, Tensor]:
     """Buffers of a layer, or of any object that has some."""
     found: dict[str, Tensor] = model.buffers() if hasattr(model, "buffers") else {}

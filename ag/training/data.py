@@ -94,7 +94,7 @@ class Data:
         """Return the numbers of samples of one epoch; the job's seed is settled when it asks for the first."""
         if not self._begun:  # epochs have orders of their own, unless the loader has none
             self._begun = True
-            self._samples.begin(current_seed(), self._shuffles and self._loader.shuffle)
+            self._samples.begin(current_seed(), self.shuffles)
         turn, first = divmod(places.start, self._all)
         return self._samples.order(turn)[first : first + len(places)]
 

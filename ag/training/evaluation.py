@@ -214,9 +214,8 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
         refuse_unweighted(function, loss)
     for output, target, count, weights in _outputs(model, data):
         counted = {} if weights is None else {"sample_weight": weights}
-        if weights is None or weights.any():
-            counts_for = count if weights is None else weights.sum()
-            means["loss"].add(float(loss(output, target, **counted).item()), counts_for)
+        if share := count if weights is None else weights.sum():
+            means["loss"].add(float(loss(output, target, **counted).item()), share)
         seen = on_host(output) if metrics else None
         later = later or {name: metric for name, metric in metrics.items() if takes_all(metric, seen)}
         if later:
@@ -227,15 +226,15 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
     if later:
         outputs, targets = _joined(function, parts)
     for name, metric in later.items():
-        if loss is ag_mse_loss and len(outputs) == 1 and (is_accuracy(metric) or getattr(metric, "of_classes", False)):
-            raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one output, a "
-                             f"number; give another loss, or a model with an output for each class and class ids.")
-        of_classes = is_accuracy(metric) or getattr(metric, "of_classes", False)
-        if of_classes and len(outputs) == 1 and getattr(loss, "func", loss) is ag_bce_with_logits_loss:
-            pair = np.concatenate([0 * outputs, outputs]), np.reshape(targets, outputs.shape[1:])  # logits of 0 and 1
-            means[name].add(number_of(function, name, metric(*pair)), 1)
-            continue
-        means[name].add(number_of(function, name, metric(outputs, targets)), 1)
+        given = outputs, targets
+        if len(outputs) == 1 and (is_accuracy(metric) or getattr(metric, "of_classes", False)):
+            if loss is ag_mse_loss:
+                raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one "
+                                 f"output, a number; give another loss, or a model with an output for each class and "
+                                 f"class ids.")
+            if getattr(loss, "func", loss) is ag_bce_with_logits_loss:  # then these are the logits of 0 and 1
+                given = np.concatenate([0 * outputs, outputs]), np.reshape(targets, outputs.shape[1:])
+        means[name].add(number_of(function, name, metric(*given)), 1)
     return {name: mean.value for name, mean in means.items()}
 
 

@@ -25,7 +25,7 @@ from ag.engine.shape import counts
 from ag.errors import DtypeError
 from ag.io.safetensors_file import absolute
 from ag.log import log
-from ag.nn.layer import Layer, own_tensors, state_of
+from ag.nn.layer import state_of, trained_or_frozen
 from ag.nn.mode import modes_kept, objects_in
 from ag.ops.convert import ag_cast, ag_to_device
 from ag.optim.optimizer import Optimizer
@@ -77,7 +77,7 @@ class ReplicaModels:
             for x in _tensors(model):
                 if x.device != ag_default_device():
                     x.rebind(ag_to_device(x, ag_default_device()).buffer)
-            for name, p in _parameters(model).items() if self._precision else ():
+            for name, p in trained_or_frozen(model).items() if self._precision else ():
                 self._masters.setdefault(name, p.numpy())
                 if model is self._model:
                     self._cast[name] = p
@@ -111,13 +111,6 @@ class ReplicaModels:
             theirs = state_of(trained)
             for name, x in state_of(self._model).items():
                 x.rebind(theirs[name].buffer)
-
-
-def _parameters(model: Trained) -> dict[str, Tensor]:
-    """Return a model's parameters, and those that `freeze` has frozen."""
-    frozen = {f"{prefix}{'_' if prefix else ''}{name}": own_tensors(layer)[name] for prefix, layer in model.modules()
-              for name in layer._frozen} if isinstance(model, Layer) else {}
-    return {**model.parameters(), **{name: x for name, x in frozen.items() if not x.requires_grad}}
 
 
 def _tensors(model: Trained) -> Iterator[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -32,12 +32,13 @@ def bad_values(samples: Iterable[tuple[Tree, Sequence[int]]], columns: Sequence[
                  for what, places in found.items()), None)
 
 
-def _parts(sample: Tree) -> Iterable[tuple[str, Array]]:
+def _parts(sample: Tree) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays of floats in a sample, by name."""
     sample = sample.sample if isinstance(sample, Weighted) else sample
-    parts = zip(("X", "y"), sample, strict=False) if isinstance(sample, LoaderSample) else [("data", sample)]
-    named = [(f"{name}[{key!r}]" if isinstance(part, dict) else name, x) for name, part in parts
-             for key, inner in (part.items() if isinstance(part, dict) else [("", part)]) for x in tree_leaves(inner)]
-    return [(name, x) for name, x in named if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+    for name, part in zip(("X", "y"), sample, strict=False) if isinstance(sample, LoaderSample) else [("data", sample)]:
+        inner = [(f"{name}[{key!r}]", x) for key, x in part.items()] if isinstance(part, dict) else [(name, part)]
+        yield from ((own, x) for own, tree in inner for x in tree_leaves(tree)
+                    if isinstance(x, np.ndarray) and x.dtype.kind == "f")
 
 
 def _rows(array: Array, samples: int) -> Array:
