@@ -19,7 +19,7 @@ from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree, tree_map
 from ag.data.adapters import is_torch_loader, torch_settings
 from ag.data.samples import Keys, Pass, samples_of
-from ag.data.splits import Splittable
+from ag.data.splits import Splittable, is_whole
 from ag.data.threads import Check, Lock, OneByOne, made_ahead
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
@@ -204,7 +204,7 @@ class DataLoader(Splittable):
         if not (counts(batch_size) and counts(prefetch, least=0)):
             raise ValueError(f"{self._function}: batch_size is {batch_size!r} and prefetch {prefetch!r}; "
                              f"whole numbers of at least 1 and 0 are required.")
-        if not (seed is None or _is_whole(seed)):
+        if not (seed is None or is_whole(seed)):
             raise ValueError(f"{self._function}: seed is {seed!r}; a whole number, or None, is required.")
         for name, value in switches.items():
             if not isinstance(value, (bool, np.bool_)):
@@ -453,7 +453,7 @@ class DataLoader(Splittable):
             raise CheckpointError(f"load_state_dict: the state is of a loader with {theirs}, and this one has {mine}; "
                                   f"they must be equal.")
         seed, epoch, following, begun = numbers = [state[k] for k in _NUMBERS]
-        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= MASK for n in numbers[1:])
+        if not (all(map(is_whole, numbers)) and all(0 <= cast(int, n) <= MASK for n in numbers[1:])
                 and cast(int, following) <= self.n_batches()):
             raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r:.60}, epoch {epoch!r:.60}, "
                                   f"begun {begun!r:.60} and next {following!r:.60}; whole numbers are required, and "
@@ -467,10 +467,6 @@ class _Place:
     epoch: int
     next: int = 0
     order: Array | None = None  # once it was asked for
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _batch(x: Tree, y: Tree = None) -> Batch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import TypeVar, cast
 
 import numpy as np
@@ -22,6 +22,11 @@ __all__ = ["split"]
 _SPLITS = 2  # last word of the counter of splits; orders of a loader have 0, cuts of images 1
 S = TypeVar("S", bound="Splittable")
 D = TypeVar("D")
+
+
+def is_whole(value: object) -> bool:
+    """Return whether it is a whole number; True and False are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 class Splittable(ABC):
@@ -102,10 +107,10 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
     if isinstance(data, Splittable):
         return data.split(sizes, seed=seed, stratify=stratify, groups=groups)
     columns = cast(tuple[Sequence[object], ...], data if isinstance(data, tuple) else (data,))
-    if odd := [x for x in columns if isinstance(x, (str, bytes, dict)) or not hasattr(x, "__getitem__")
+    if odd := [x for x in columns if isinstance(x, (str, bytes, dict, tuple)) or not hasattr(x, "__getitem__")
                or getattr(x, "shape", None) == ()]:
         raise TypeError(f"split: data is or has a {type(odd[0]).__name__}; arrays (X, y) are required, a list, a "
-                        f"loader, or a dataset with len() and [i].")
+                        f"loader, or a dataset with len() and [i]. Make a list of samples: list(data).")
     counts = [x.shape[0] if hasattr(x, "shape") else len(x) for x in columns]
     if len(set(counts)) != 1:
         raise ShapeError(f"split: data has {counts} samples; equally many are required, on the first axis.")
@@ -138,12 +143,12 @@ def _shares(function: str, count: int, sizes: object, seed: object, stratify: ob
             targets: Callable[[], object]) -> list[Array]:
     """Return the numbers of each part's samples, in random order."""
     labels = targets() if stratify is True else None if stratify is False else stratify
-    if not isinstance(seed, Integral) or (stratify is True and labels is None) or (
+    if not is_whole(seed) or (stratify is True and labels is None) or (
             labels is not None and groups is not None):
         raise ValueError(f"{function}: seed is {seed!r:.60}, stratify {stratify!r:.60} and groups {groups!r:.60}; a "
                          f"whole number is required, and at most one of the others. Where targets are not in memory, "
                          f"give an array of labels as stratify.")
-    random = np.random.Generator(np.random.Philox(key=int(seed) % (1 << 64), counter=[0, 0, 0, _SPLITS]))
+    random = np.random.Generator(np.random.Philox(key=int(cast(int, seed)) % (1 << 64), counter=[0, 0, 0, _SPLITS]))
     unit_of = np.arange(count) if groups is None else _numbered(function, "groups", groups, count)
     units = int(unit_of.max(initial=-1)) + 1  # that stay whole
     wanted = _wanted(function, sizes, units, "samples" if groups is None else "groups")
@@ -160,8 +165,8 @@ def _wanted(function: str, sizes: object, count: int, what: str) -> Array:
     """Return the size of every part."""
     listed = isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str)
     given = cast(list[float], [*cast(Sequence[float], sizes)] if listed else [sizes])
-    whole = all(isinstance(x, Integral) for x in given)
-    if whole or all(isinstance(x, Real) and 0 < float(x) < 1 for x in given):
+    whole = all(map(is_whole, given))
+    if given and (whole or all(isinstance(x, Real) and 0 < float(x) < 1 for x in given)):
         ends = np.cumsum(given) * (1 if whole else count)
         found = np.diff(np.rint(ends if len(given) == 1 else ends[:-1]).astype(int), prepend=0, append=count)
         if found.min() > 0 and (len(given) == 1 or abs(ends[-1] - count) <= (0 if whole else 1e-6 * count)):
@@ -173,9 +178,11 @@ def _wanted(function: str, sizes: object, count: int, what: str) -> Array:
 def _numbered(function: str, name: str, given: object, count: int) -> Array:
     """Return the number of every sample's class or group."""
     values = np.asarray(given)
-    if values.shape != (count,) or (values.dtype.kind == "f" and (values != np.rint(values)).any()):
-        raise ShapeError(f"{function}: {name} is {values.dtype} of shape {values.shape}; a class for each of {count} "
-                         f"samples is required, no fractions. Make classes of numbers with np.digitize(y, bins).")
+    if values.shape != (count,) or (values.dtype.kind == "f" and (values != np.rint(values)).any()) or (
+            values.dtype.kind == "O" and len({*map(type, values)}) > 1):
+        raise ShapeError(f"{function}: {name} is {values.dtype} of shape {values.shape}; a class of one type for each "
+                         f"of {count} samples is required, no fractions. Make classes of numbers with np.digitize(y, "
+                         f"bins).")
     return np.unique(values, return_inverse=True)[1]
 
 
