@@ -242,11 +242,11 @@ class Layer(Watched):
         They get no gradient, and no optimizer moves them.  Running statistics of batch norm go on in train mode.  A
         saved model does not keep it.
         """
-        for _, layer in self.modules():
-            own = {name: x for name, x in own_tensors(layer).items() if x.requires_grad and x.node is None}
-            if own:
-                layer._frozen = (*dict.fromkeys((*layer._frozen, *own)),)
-            for x in own.values():
+        for layer, own in [(layer, own_tensors(layer)) for _, layer in self.modules()]:
+            if trained := [name for name, x in own.items() if x.requires_grad and x.node is None]:
+                layer._frozen = (*dict.fromkeys((*layer._frozen, *trained)),)
+        for x in self._once(True).values():
+            if x.node is None:
                 x.requires_grad, x.grad = False, None
         if self.requires_grad:
             raise TypeError(f"{type(self).__name__}: it holds parameters in other places than attributes; freeze the "

@@ -354,11 +354,11 @@ def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_wit
 
 
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:
-    """Return the gradient of each parameter that was given one, by the parameter's name."""
+    """Return the gradient of each trained parameter that was given one, by the parameter's name."""
     if grads is None:
-        return {name: p.grad for name, p in params.items() if p.grad is not None}
+        return {name: p.grad for name, p in params.items() if p.requires_grad and p.grad is not None}
     if isinstance(grads, Gradients):
-        return {name: g for name, p in params.items() if (g := grads.get(p)) is not None}
+        return {name: g for name, p in params.items() if p.requires_grad and (g := grads.get(p)) is not None}
     if not isinstance(grads, Mapping):
         raise TypeError(f"{function}: gradients are given as a {type(grads).__name__}; pass what backward returned, a "
                         f"dict by name or by parameter, or nothing.")
@@ -371,7 +371,7 @@ def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) 
                              f"are {_listed(params)}.{nearest(name, params)}")
         if name in given:
             raise ValueError(f"{function}: two gradients of {name!r} are given, by name and by parameter; give one.")
-        if gradient is not None:
+        if gradient is not None and params[name].requires_grad:
             given[name] = gradient
     return given
 

@@ -197,6 +197,21 @@ def test_copies_and_tied_layers() -> None:
     assert [*tied.parameters()] == ["layer2_W", "layer2_b"]
     tied[0].unfreeze()
     assert len(tied.parameters()) == 4
+    tied[1].W = shared.W
+    tied.freeze()
+    assert [*tied[1].unfreeze().parameters()] == ["W", "b"]
+
+
+def test_gradients_from_before_move_nothing() -> None:
+    model = ag.ag_linear(4, 3)
+    optimizer = ag.optim.SGD(model, lr=0.1)
+    with ag.with_grad_tape():
+        loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(X)), Y)
+    grads = ag.backward(loss)
+    before = weights(model.freeze())
+    optimizer.step(grads)
+    optimizer.step({"b": np.ones((3, 1), np.float32)})
+    assert moved(model, before) == set()
 
 
 def test_wrappers_of_several_devices() -> None:
