@@ -15,6 +15,7 @@ from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.interpreter import Above, Interpreter
+from ag.engine.random import draws_from
 from ag.engine.shape import counts
 from ag.nn.layer import Layer, nested, own_tensors
 from ag.nn.mode import ag_eval, modes_kept
@@ -145,7 +146,7 @@ def summary(model: Layer, x: object) -> Summary:
     layers = {id(layer): layer for _, _, layer in inside}
     before = {key: vars(layer)["forward"] for key, layer in layers.items() if "forward" in vars(layer)}
     device = next((t.device for t in model.named_tensors().values()), ag_default_device())
-    with modes_kept(model), no_grad(), ag_device(device), (counted := _Counts()):
+    with modes_kept(model), no_grad(), ag_device(device), draws_from(0), (counted := _Counts()):
         ag_eval(model)
         try:
             for layer in layers.values():

@@ -121,6 +121,19 @@ def test_a_layer_that_looks_at_its_parameters() -> None:
     assert ag.summary(alone, (4,)).total("multiply_adds") == 12
 
 
+def test_random_numbers_go_on_as_without_it() -> None:
+    class Dropping(ag.Layer):
+        def forward(self, x: Any) -> Any:
+            return ag.ag_attention(x, x, x, dropout=0.5)
+
+    x, model = np.ones((4, 9), np.float32), Dropping()
+    ag.ag_seed(1)
+    expected = model(x).numpy()
+    ag.ag_seed(1)
+    ag.summary(model, x)
+    np.testing.assert_array_equal(model(x).numpy(), expected)
+
+
 def test_on_vulkan(lavapipe: str) -> None:
     with ag.ag_device(lavapipe):
         model = nn.Linear(4, 3)
