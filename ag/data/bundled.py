@@ -28,7 +28,6 @@ def load_iris() -> DataSet:
 
     Examples
     --------
-    >>> import ag
     >>> iris = ag.data.load_iris()
     >>> X, y = iris
     >>> X.shape, iris.target_names
@@ -46,7 +45,6 @@ def load_digits() -> DataSet:
 
     Examples
     --------
-    >>> import ag
     >>> X, y = ag.data.load_digits()
     >>> X.reshape(-1, 1, 8, 8).shape  # (samples, channels, height, width), as `fit` takes images
     (1797, 1, 8, 8)
@@ -60,7 +58,6 @@ def load_sonnets() -> str:
 
     Examples
     --------
-    >>> import ag
     >>> ag.data.load_sonnets()[:39]
     "Shall I compare thee to a summer's day?"
     """
@@ -72,7 +69,6 @@ def load_shakespeare() -> str:
 
     Examples
     --------
-    >>> import ag
     >>> len(ag.data.load_shakespeare())
     125179
     """

@@ -47,7 +47,6 @@ class Batch(NamedTuple):
 
     Examples
     --------
-    >>> import ag
     >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [0, 1, 1], batch_size=2, shuffle=False)
     >>> batch = loader.next_batch()
     >>> batch.x.shape, batch.y.tolist()
@@ -131,7 +130,7 @@ class DataLoader(Splittable):
 
     Examples
     --------
-    >>> import ag, numpy as np
+    >>> import numpy as np
     >>> loader = ag.ag_dataloader(np.zeros((4, 10)), np.arange(10), batch_size=4, seed=1)
     >>> [batch.x.shape for batch in loader]
     [(4, 4), (4, 4), (4, 2)]
@@ -318,7 +317,7 @@ class DataLoader(Splittable):
 
         Examples
         --------
-        >>> import ag, numpy as np
+        >>> import numpy as np
         >>> loader = ag.ag_dataloader(np.arange(6.0), batch_size=4, shuffle=False)
         >>> [[b.x.numpy().ravel().tolist() for b in loader.share(rank, 2)] for rank in (0, 1)]
         [[[0.0, 1.0], [4.0]], [[2.0, 3.0], [5.0]]]

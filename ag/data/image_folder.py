@@ -273,7 +273,7 @@ class ImageFolder(DataLoader):
 
     Examples
     --------
-    >>> import ag, os, tempfile
+    >>> import os, tempfile
     >>> from PIL import Image
     >>> path = tempfile.mkdtemp()
     >>> for name in ("cat", "dog"):

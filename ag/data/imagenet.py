@@ -61,7 +61,7 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
 
     Examples
     --------
-    >>> import ag, pathlib, tempfile
+    >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (path / "LOC_synset_mapping.txt").write_text("n01 tench, Tinca tinca\\nn02 goldfish\\n")
     >>> index = "ImageId,PredictionString\\nn02_7,n02 1 2 30 40\\nn01_3,n01\\n"
@@ -215,7 +215,6 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
 
     Examples
     --------
-    >>> import ag
     >>> out = [[0.1, 0.9], [0.7, 0.1], [0.2, 0.0]]  # two samples, each a column
     >>> ag.data.imagenet.topk_hits(out, [1, 1]), ag.data.imagenet.topk_hits(out, [1, 1], k=2)
     (1, 2)
@@ -246,7 +245,6 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = Non
 
     Examples
     --------
-    >>> import ag
     >>> out = [[0.1, 0.9, 0.3], [0.7, 0.1, 0.4], [0.2, 0.0, 0.2]]  # three samples, each a column
     >>> [round(ag.data.imagenet.topk_accuracy(out, [1, 1, 2], k), 3) for k in (1, 2, 3)]
     [0.333, 0.667, 1.0]

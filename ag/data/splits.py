@@ -99,7 +99,6 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
 
     Examples
     --------
-    >>> import ag
     >>> train, valid, test = ag.data.split(ag.data.load_iris(), (0.7, 0.15, 0.15), stratify=True)
     >>> [part[0].shape for part in (train, valid, test)]
     [(105, 4), (23, 4), (22, 4)]

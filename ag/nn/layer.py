@@ -81,7 +81,6 @@ class Layer(Watched):
 
     Examples
     --------
-    >>> import ag
     >>> class Twice(ag.Layer):
     ...     def __init__(self):
     ...         self.inner = ag.nn.Linear(3, 2)

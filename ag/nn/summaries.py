@@ -133,7 +133,6 @@ def summary(model: Layer, x: object) -> Summary:
 
     Examples
     --------
-    >>> import ag
     >>> model = ag.nn.Sequential(ag.nn.Linear(4, 8, activation="relu"), ag.nn.Linear(8, 3))
     >>> ag.summary(model, (4,)).total("multiply_adds")
     56

@@ -42,22 +42,18 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
     ----------
     params : dict of str to Tensor, list of Tensor, or model
     grads : Gradients, dict, or None
-        Scaled in place, tensors and arrays alike, each once, even if it is given to several parameters; None uses
-        every parameter's ``.grad``.
+        Scaled in place, each once, even if it is given to several parameters; None uses every parameter's ``.grad``.
     max_norm : float
         Positive; ``inf`` only measures.
 
     Returns
     -------
     float
-        The norm before clipping, over all gradients together; waits for the device.  In a captured step, a tensor of
-        shape () instead, to be read after the step.
+        The norm before clipping; waits for the device.  In a captured step, a tensor of shape (), to be read after it.
 
     Examples
     --------
-    >>> W = ag.ag_param([[3.0, 4.0]])
-    >>> grads = {"W": ag.ag_tensor([[3.0, 4.0]])}
-    >>> ag.clip_grad_norm({"W": W}, grads, 1.0)
+    >>> ag.clip_grad_norm({"W": ag.ag_param([[3.0, 4.0]])}, {"W": ag.ag_tensor([[3.0, 4.0]])}, 1.0)
     5.0
     """
     if not number_or_nan(max_norm) > 0:
@@ -78,7 +74,8 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
         return Tensor(_clip(buffers, alone, max_norm))
     norm = sqrt(fsum(float(t.near.backend.download(t.near)) for t in totals))
     if not isfinite(norm) and alone is not None:
-        norm = alone.far_norm()
+        _, far = alone.clipped(inf)
+        norm = float(far.backend.download(far))  # where its square overflows
     if not least_norm(buffers.values()) <= norm < inf:  # squares may overflow or vanish where gradients do not
         may_skip = any(p.buffer.dtype is F16 for p in named.values())
         alone, norm = None, norm_on_the_host({name: arrays.get(name, g) for name, g in buffers.items()}, may_skip)
@@ -134,11 +131,6 @@ class _Squares:
     def clipped(self, max_norm: float) -> tuple[Buffer, Buffer]:
         """The factor of the gradients, and their norm."""
         return self._launch(clip_factor, self.near, sum_over(self._launch, self._far, (0,)).view(()), max_norm=max_norm)
-
-    def far_norm(self) -> float:
-        """The norm where its square overflows."""
-        _, norm = self.clipped(inf)
-        return float(norm.backend.download(norm))
 
 
 def _clip(grads: Mapping[str, Buffer], squares: _Squares, max_norm: float) -> Buffer:

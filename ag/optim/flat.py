@@ -35,12 +35,9 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
         raise TypeError(f"{function}: params is a function; give what it returns, as in model.parameters().")
     if not isinstance(params, (Tensor, Iterable)):
         raise TypeError(f"{function}: params is {params!r:.60}; a model, a dict or a list of parameters is required.")
-    pairs: Iterable[tuple[str, Tensor]]
-    if isinstance(params, Mapping):
-        pairs = list(params.items())
-    else:
-        listed = [params] if isinstance(params, Tensor) else list(params)
-        pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
+    listed = [params] if isinstance(params, Tensor) else [*params]
+    pairs = [*params.items()] if isinstance(params, Mapping) else [
+        (getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
     named: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:
@@ -61,10 +58,7 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
 
 
 def flat_layout(sizes: Mapping[str, int], align: int = 1) -> tuple[dict[str, int], int]:
-    """Lay arrays out one after the other: where each starts, and where the last one ends.
-
-    Each is padded to a multiple of `align`: sizes of 6 and 3 aligned to 4 start at 0 and 8, and end at 12.
-    """
+    """Return where each array starts and the last one ends: sizes of 6 and 3 aligned to 4 at 0 and 8, and at 12."""
     starts, end = {}, 0
     for name, size in sizes.items():
         starts[name] = end
@@ -114,10 +108,7 @@ class FlatGroup:
         return {name: flat.view(p.shape, self.offsets[name]) for name, p in self.params.items()}
 
     def adopt(self, keep: bool = True) -> None:
-        """Make the parameters views of `stored`, with the values they have now (`keep`) or with those there.
-
-        Needed again if another optimizer adopted them in between.
-        """
+        """Make the parameters views of `stored`, with the values they have now (`keep`) or with those there."""
         if (here := current()) is not None:
             here.uses([*self.params.values()], False)
         for name, p, view in self._adopted:
@@ -130,10 +121,6 @@ class FlatGroup:
                 elif keep:  # as a launch, which a replay makes again
                     self.backend.launch(copy, p.buffer.words(), into=view.words())
                 p.rebind(view)
-
-    def is_where_its_parameters_are(self) -> bool:
-        """Return True if no parameter was moved to another device."""
-        return all(p.buffer.backend is self.backend for p in self.params.values())
 
     def changed_since(self, time: int) -> bool:
         """Return True if a parameter was set after `time`, in its memory here or by other memory."""
@@ -186,10 +173,7 @@ class FlatGroup:
 
 
 def flat_groups(params: Mapping[str, Tensor]) -> list[FlatGroup]:
-    """Parameters grouped by device and element type, and by what fits into one buffer of the device.
-
-    A buffer of at most 24 elements holds W of 6 and b of 3.  V of 20 and c of 2 are a group that `continues` the first.
-    """
+    """Parameters grouped by device and element type; what does not fit into one buffer there, `continues` it."""
     by_place: dict[tuple[str, DType], dict[str, Tensor]] = {}
     for name, p in params.items():
         by_place.setdefault((p.device, p.buffer.dtype), {})[name] = p

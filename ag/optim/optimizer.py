@@ -1,8 +1,7 @@
 """The base of the optimizers: a subclass is a table of its primitive, moments, counts and settings.
 
-Numbers that change between steps are in device memory, so captured steps follow a setting that is assigned.  16-bit
-parameters have float32 masters; f16 ones a loss scale.  To add an optimizer: its table in ``rules.py``, its primitive
-in `ag.engine.kernels.optimizer`, a shader, a row in ``tests/table/optimizers.py``, its names in ``ag/__init__.py``.
+To add one: its table in ``rules.py``, its primitive in `ag.engine.kernels.optimizer`, a shader, a row in
+``tests/table/optimizers.py``, its names in ``ag/__init__.py``.
 """
 
 from __future__ import annotations
@@ -37,19 +36,11 @@ _STEPPED: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # parameters
 class Optimizer(Settings):
     """Base of the optimizers.
 
-    Attributes
-    ----------
-    params : mapping of str to Tensor
-    lr : float
-        Learning rate; assigning it, or another setting, takes effect at the next step, captured or not.
-    t : int
-        Steps taken.
+    Assigning ``lr``, or another setting, takes effect at the next step, captured or not.
 
     Examples
     --------
-    >>> import ag
     >>> optimizer = ag.optim.SGD(ag.nn.Linear(2, 1), lr=0.1)
-    >>> optimizer.lr = 0.01
     >>> isinstance(optimizer, ag.optim.Optimizer), sorted(optimizer.params)
     (True, ['W', 'b'])
     """
@@ -80,10 +71,7 @@ class Optimizer(Settings):
                         f"them; write copy.deepcopy((model, optimizer)), which copies both.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep the parameters and the state, for pickling and `copy.deepcopy`.
-
-        Together with a model, as in ``pickle.dumps((model, optimizer))``, the copy steps the copied model.
-        """
+        """Keep the parameters and the state: copied or pickled with its model, the copy steps the copied model."""
         return _again, (type(self), self._params, self.lr, self._changeable(), self.state_dict())
 
     def _state_of(self, group: FlatGroup) -> DeviceState:
@@ -91,7 +79,7 @@ class Optimizer(Settings):
 
     def _words(self, values: Mapping[str, float]) -> list[float]:
         """The settings as the update rule reads them, the learning rate first."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _words(values)")
+        return [float(values[name]) for name in self.settings]
 
     def _use(self, values: Mapping[str, float]) -> None:
         for slots in self._slots:
@@ -140,13 +128,7 @@ class Optimizer(Settings):
             self._scale.claim(params)
 
     def step(self, grads: Gradients | Mapping[object, object] | None = None) -> None:
-        """Update every parameter that has a gradient.
-
-        Parameters
-        ----------
-        grads : Gradients or dict, optional
-            By parameter or by name; default: every parameter's ``.grad``.
-        """
+        """Update every parameter that has a gradient, in `grads` by parameter or by name; default: in its ``.grad``."""
         given = gradients_given(self._params, grads, "step")
         if self._model is not None and not (isinstance(grads, Gradients) and len(given) == len(grads)):
             refuse_untrained(self._model(), self._params, "step", _STEPPED)
@@ -228,9 +210,8 @@ class Optimizer(Settings):
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name.
 
-        The key ``state`` has the learning rate and the counts, ``settings`` the other settings.  The key ``count.W``
-        has the counts of a parameter without a gradient in some step.  The key ``claimed_later`` says how many
-        optimizers have adopted each f16 parameter since.
+        The rate and the counts are in ``state``, other settings in ``settings``.  A parameter W without a gradient in
+        some step has counts in ``count.W``; ``claimed_later`` says how many optimizers took f16 parameters since.
         """
         state: dict[str, Array] = {}
         for name, parts in self._states.items():
@@ -250,28 +231,24 @@ class Optimizer(Settings):
 
     def follow(self) -> None:
         """Work where the parameters are now; the state there is a new one, for `load_state_dict` to fill."""
-        self._slots = [new for slots in self._slots for new in self._following(slots)]
+        before, self._slots = self._slots, []
+        for slots in before:
+            group, moved = slots.group, [slots]
+            if any(p.buffer.backend is not group.backend for p in group.params.values()):
+                moved = [self._state_of(each) for each in flat_groups(group.params)]  # may be several there
+                moved[0].group.continues = group.continues
+            self._slots += moved
         if self._scale is not None:
             self._scale.place(self._scaled_devices())
-
-    def _following(self, slots: DeviceState) -> list[DeviceState]:
-        """The slots, or new ones where their parameters are; a group may not fit into one buffer there."""
-        group = slots.group
-        if group.is_where_its_parameters_are():
-            return [slots]
-        moved = flat_groups(group.params)
-        moved[0].continues = group.continues
-        return [self._state_of(each) for each in moved]
 
     @property
     def _states(self) -> dict[str, list[DeviceState]]:
         """The groups by the names that their states have in a state dict; one that continues another has none."""
         states: list[list[DeviceState]] = []
         for slots in self._slots:
-            if slots.group.continues:
-                states[-1].append(slots)
-            else:
-                states.append([slots])
+            if not slots.group.continues:
+                states.append([])
+            states[-1].append(slots)
         return {f"state{i}" if i > 1 else "state": parts for i, parts in enumerate(states, 1)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -350,9 +327,6 @@ def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_wit
     return optimizer
 
 
-# ---------------------------------------------------------------------------------------------- what users give
-
-
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:
     """Return the gradient of each trained parameter that was given one, by the parameter's name."""
     if grads is None:
@@ -367,8 +341,11 @@ def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) 
     for key, gradient in grads.items():
         name = names.get(key.id) if isinstance(key, Tensor) else key
         if not isinstance(name, str) or name not in params:
-            raise ValueError(f"{function}: a gradient of {_called(key)} is given, which is no parameter here; there "
-                             f"are {_listed(params)}.{nearest(name, params)}")
+            called = repr(key) if not isinstance(key, Tensor) else (
+                f"a tensor of shape {key.shape}" + (f" called {key.name!r}" if key.name else ""))
+            more = f" and {len(params) - 8} more" if len(params) > 8 else ""
+            raise ValueError(f"{function}: a gradient of {called} is given, which is no parameter here; there are "
+                             f"{', '.join([*params][:8])}{more}.{nearest(name, params)}")
         if name in given:
             raise ValueError(f"{function}: two gradients of {name!r} are given, by name and by parameter; give one.")
         if gradient is not None and params[name].requires_grad:
@@ -377,10 +354,7 @@ def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) 
 
 
 def refuse_untrained(model: Any, params: Mapping[str, Tensor], function: str, elsewhere: Container[int] = ()) -> None:
-    """Refuse a model that has parameters beside `params` now: they would not be trained.
-
-    `elsewhere` has the ids of those that other optimizers step.
-    """
+    """Refuse a model with parameters beside `params`, and those with ids in `elsewhere`: they would not be trained."""
     mine = {p.id for p in params.values()}
     if model is None or (hasattr(model, "has_beside") and not model.has_beside(mine)):
         return
@@ -400,14 +374,3 @@ def as_gradient(name: str, p: Tensor, gradient: object, function: str) -> Tensor
         raise DtypeError(f"{function}: the gradient of {name!r} has type {gradient.dtype}; {wanted} is required. "
                          f"Convert it with t.astype({wanted!r}).")
     return gradient
-
-
-def _called(key: object) -> str:
-    if isinstance(key, Tensor):
-        return f"a tensor of shape {key.shape}" + (f" called {key.name!r}" if key.name else "")
-    return repr(key)
-
-
-def _listed(params: Mapping[str, Tensor]) -> str:
-    names = list(params)
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -14,6 +14,7 @@ from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 
 __all__ = ["Adam", "AdamW", "SGD", "optimizer_adam", "optimizer_adamw", "optimizer_sgd"]
 
+
 class Adam(Optimizer):
     """Adam: adaptive moment estimation; `optimizer_adamw` has weight decay, too.
 
@@ -26,9 +27,8 @@ class Adam(Optimizer):
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
-        Parameters to train; they become views of one flat buffer per device.
+        They become views of one flat buffer per device.
     lr : float, optional
-        Learning rate, at least 0.
     beta1, beta2 : float, optional
         Decay of the first and second moment, in [0, 1).
     eps : float, optional
@@ -37,8 +37,7 @@ class Adam(Optimizer):
     Examples
     --------
     >>> W = ag.ag_param([[1.0]])
-    >>> opt = ag.optimizer_adam({"W": W}, lr=0.1)
-    >>> opt.step({"W": ag.ag_tensor([[2.0]])})
+    >>> ag.optimizer_adam({"W": W}, lr=0.1).step({"W": [[2.0]]})
     >>> round(W.item(), 4)
     0.9
     """
@@ -92,8 +91,7 @@ class AdamW(Adam):
 
     Examples
     --------
-    >>> opt = ag.optimizer_adamw([ag.ag_param([[1.0]])], lr=0.1)
-    >>> opt.t
+    >>> ag.optimizer_adamw([ag.ag_param([[1.0]])], lr=0.1).t
     0
     """
 
@@ -107,10 +105,6 @@ class AdamW(Adam):
         Optimizer.__init__(self, params, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
 
 
-optimizer_adam = Adam
-optimizer_adamw = AdamW
-
-
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum if wanted.
 
@@ -120,21 +114,17 @@ class SGD(Optimizer):
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
-        As of `optimizer_adam`.
     lr : float, optional
-        Learning rate, at least 0.
     momentum : float, optional
-        In [0, 1).
+        In [0, 1); `nesterov` needs a positive one.
     weight_decay : float, optional
         L2 penalty: `weight_decay` times the parameter is added to its gradient.
     nesterov : bool, optional
-        Look ahead by one momentum step; needs ``momentum > 0``.
 
     Examples
     --------
     >>> W = ag.ag_param([[1.0]])
-    >>> opt = ag.optimizer_sgd({"W": W}, lr=0.5)
-    >>> opt.step({"W": ag.ag_tensor([[1.0]])})
+    >>> ag.optimizer_sgd({"W": W}, lr=0.5).step({"W": [[1.0]]})
     >>> W.item()
     0.5
     """
@@ -157,8 +147,7 @@ class SGD(Optimizer):
         if values["nesterov"] and not values["momentum"]:
             raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
 
-    def _words(self, values: Mapping[str, float]) -> list[float]:
-        return [float(values[name]) for name in self.settings]
 
-
+optimizer_adam = Adam
+optimizer_adamw = AdamW
 optimizer_sgd = SGD

@@ -1,7 +1,6 @@
 """Learning rate schedules: closed forms `at(k)` of the number of steps taken, written to an optimizer.
 
-The optimizer keeps the rate in device memory, so a captured step follows its schedule.  To add one: a subclass with
-settings and `at(k)` here, its ordinary name in `__all__` and in ``ag/__init__.py``.
+To add one: a subclass with settings and `at(k)` here, its ordinary name in `__all__` and in ``ag/__init__.py``.
 """
 
 from __future__ import annotations
@@ -23,17 +22,10 @@ _MOST = 1 << 53  # steps in a state; the closed forms are exact in them
 class Schedule(Settings):
     """Base of the schedules; a subclass defines `at`.
 
-    Attributes
-    ----------
-    optimizer : Optimizer
-    lr : float
-        The rate that the schedule starts from: the optimizer's when the schedule was made.
-    steps : int
-        Steps taken.
+    It starts from `lr`, the optimizer's learning rate when the schedule is made; `steps` counts those taken.
 
     Examples
     --------
-    >>> import ag
     >>> class Inverse(ag.optim.Schedule):  # lr, lr / 2, lr / 3, ...
     ...     def at(self, steps):
     ...         return self.lr / (1 + steps)
@@ -112,19 +104,16 @@ class Schedule(Settings):
 
 
 class StepSchedule(Schedule):
-    """Multiply the learning rate by `gamma` every `step_size` steps.
+    """Multiply the learning rate by `gamma`, in [0, 1], every `step_size` steps.
 
     ``step()`` after an optimizer step sets and returns the next rate, ``get_lr()`` returns it.  After k steps it is
-    ``lr * gamma ** (k // step_size)``.
+    ``lr * gamma ** (k // step_size)``, where ``lr`` is the optimizer's rate now.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Its learning rate now is the one that the schedule starts from.
     step_size : int
-        Steps between two drops.
     gamma : float, optional
-        Factor, in [0, 1].
 
     Examples
     --------
@@ -151,20 +140,18 @@ class CosineSchedule(Schedule):
     """Let the learning rate fall along half a cosine, from the optimizer's to `lr_min`.
 
     After k steps, k at most `T_max`, the rate is ``lr_min + (lr - lr_min) * (1 + cos(pi * k / T_max)) / 2``: exactly
-    ``lr`` at 0 and exactly `lr_min` at `T_max`.  With `restart`, step ``T_max + 1`` is at ``lr`` again.
-    ggmlR ``lr_scheduler_cosine`` (which never reaches `lr_min`); Loshchilov and Hutter, "SGDR: Stochastic Gradient
-    Descent with Warm Restarts", equation 5.
+    ``lr``, the optimizer's rate now, at 0 and exactly `lr_min` at `T_max`.
+    Reference: ggmlR ``lr_scheduler_cosine`` (which never reaches `lr_min`); Loshchilov and Hutter, "SGDR: Stochastic
+    Gradient Descent with Warm Restarts", equation 5.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Its learning rate now is the highest one.
     T_max : int
-        Step at which `lr_min` is reached.
     lr_min : float, optional
-        Lowest rate, at least 0 and at most the optimizer's.
+        At least 0 and at most the optimizer's rate.
     restart : bool, optional
-        After `T_max` begin again at the highest rate, instead of staying at `lr_min`.
+        Begin again at ``lr`` in step ``T_max + 1``, instead of staying at `lr_min`.
 
     Examples
     --------
@@ -200,17 +187,16 @@ class CosineSchedule(Schedule):
 class WarmupSchedule(Schedule):
     """Let the learning rate rise in equal steps to the optimizer's, then follow another schedule.
 
-    Only this schedule is stepped; `after` counts along.
+    The optimizer's rate is lowered at once.  Only this schedule is stepped; `after` counts along.
     Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Its learning rate now is the one to reach; it is lowered at once.
     steps : int
         Optimizer steps that the rise takes: the first has ``lr / steps``, the last ``lr``.
     after : schedule, optional
-        What follows, made for the same optimizer; its step 0 is the step after the rise.  Default: stay at ``lr``.
+        Made for the same optimizer; its step 0 is the step after the rise.  Default: stay at ``lr``.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import isfinite, nan
 from numbers import Real
 from typing import Any, ClassVar
@@ -50,9 +51,7 @@ def whole(function: str, name: str, value: object, least: int = 1) -> int:
     return int(number)
 
 
-def steps_taken(function: str, name: str, value: object) -> int:
-    """A whole number of at least 0."""
-    return whole(function, name, value, 0)
+steps_taken = partial(whole, least=0)
 
 
 def flag(function: str, name: str, value: object) -> bool:
@@ -76,13 +75,7 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 class Settings(Watched):
-    """Base of what has settings.
-
-    Attributes
-    ----------
-    settings : tuple of str
-        The names of the settings, in the order of the constructor's arguments.
-    """
+    """Base of what has settings, whose names `settings` has in the order of the constructor's arguments."""
 
     __signature__ = Making()
     settings: tuple[str, ...] = ()
