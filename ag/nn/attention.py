@@ -1,7 +1,4 @@
-"""Multi-head attention between linear projections, and a cache of keys and values for generating.
-
-`Continued` refuses a cache whose layers saw other positions, another order or other weights.
-"""
+"""Multi-head attention between linear projections, and a cache of keys and values for generating."""
 
 from __future__ import annotations
 
@@ -119,23 +116,21 @@ class KeyValueCache:
 class Continued:
     """One call of a layer with a cache; refused before anything is computed, unless it continues the last one.
 
-    `x`, of shape (d_model, time) or (d_model, time, batch), has the new positions.  `others` says that keys or values
-    of another tensor than `x` were given.
+    `x`, of shape (d_model, time) or (d_model, time, batch), has the new positions; `others`: not all keys are of `x`.
     """
 
     def __init__(self, cache: KeyValueCache, layer: Layer, x: Tensor, causal_mask: bool, others: bool) -> None:
-        _check_arguments(cache, causal_mask, others)
         tensors = layer.named_tensors()
-        _check_surroundings([x, *tensors.values()])
+        _check_call(cache, causal_mask, others, [x, *tensors.values()])
         self._cache, self._layer = cache, layer
         self._before = cache._kept.get(layer)
+        self.is_first = self._before is None  # nothing is kept of this layer yet
         self._began = now() if self._before is None else self._before.began
         self._weights = {name: ref(t.buffer) for name, t in tensors.items()}
         self._new: tuple[Tensor, Tensor] | None = None
         if self._before is None:
             self._check_first(x)
         else:
-            _check_like(self._before, x)
             self._check_next(self._before, x, tensors)
 
     def _check_first(self, x: Tensor) -> None:
@@ -149,6 +144,17 @@ class Continued:
                              f"read inside one, or the cache is another model's. {_AGAIN}")
 
     def _check_next(self, before: _Kept, x: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        keys = before.keys
+        if x.device != keys.device:
+            raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on {keys.device}, "
+                              f"which must be the same. {_AGAIN}")
+        if x.dtype != keys.dtype:
+            raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
+                             f"{keys.dtype}, which must be the same. {_AGAIN}")
+        if x.shape[2:] != keys.shape[2:]:
+            raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
+                             f"{keys.shape}, and the batch must be the same; make a cache for each batch, or call "
+                             f"cache.clear().")
         if before.positions > (least := min(self._cache._lengths())):
             raise CacheError(f"ag_multihead_attention: this layer has seen {before.positions} positions and another "
                              f"{least}; a forward pass ended midway, or the layer is called twice in one. {_AGAIN}")
@@ -161,11 +167,6 @@ class Continued:
             if was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began):
                 raise CacheError(f"ag_multihead_attention: {name} was changed or moved after the cache had kept "
                                  f"{before.positions} positions, which were computed with what it was. {_AGAIN}")
-
-    @property
-    def is_first(self) -> bool:
-        """Return True if nothing is kept of this layer yet."""
-        return self._before is None
 
     def joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of all positions, of which those given are the last."""
@@ -186,7 +187,7 @@ class Continued:
         self._cache._kept[self._layer] = _Kept(*self._new, self._began, self._weights)
 
 
-def _check_arguments(cache: object, causal_mask: bool, others: bool) -> None:
+def _check_call(cache: object, causal_mask: bool, others: bool, tensors: list[Tensor]) -> None:
     if not isinstance(cache, KeyValueCache):
         raise TypeError(f"ag_multihead_attention: cache is a {type(cache).__name__}; an ag.nn.KeyValueCache() is "
                         f"required.")
@@ -197,8 +198,6 @@ def _check_arguments(cache: object, causal_mask: bool, others: bool) -> None:
         raise ValueError(f"ag_multihead_attention: causal_mask is {causal_mask!r} with a cache, whose positions have "
                          f"not seen later ones; write causal_mask=True.")
 
-
-def _check_surroundings(tensors: list[Tensor]) -> None:
     if recording_here() is not None:
         raise CaptureError("ag_multihead_attention: a cache was given inside ag_capture; it grows with every call, "
                            "and a replay does always the same. Generate outside the captured step.")
@@ -208,20 +207,6 @@ def _check_surroundings(tensors: list[Tensor]) -> None:
     if is_recording() is not False and any(t.requires_grad for t in tensors):
         raise TapeError("ag_multihead_attention: a cache was given while gradients are recorded, which would not reach "
                         "what is kept; call the model outside with_grad_tape, or inside `with ag.no_grad():`.")
-
-
-def _check_like(before: _Kept, x: Tensor) -> None:
-    """Refuse an input that cannot follow what is kept."""
-    if x.device != before.keys.device:
-        raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on "
-                          f"{before.keys.device}, which must be the same. {_AGAIN}")
-    if x.dtype != before.keys.dtype:
-        raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
-                         f"{before.keys.dtype}, which must be the same. {_AGAIN}")
-    if x.shape[2:] != before.keys.shape[2:]:
-        raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
-                         f"{before.keys.shape}, and the batch must be the same; make a cache for each batch, or call "
-                         f"cache.clear().")
 
 
 _rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
@@ -237,18 +222,17 @@ class MultiheadAttention(Layer):
     d_model : int
         Features of inputs and outputs, a multiple of `n_heads`.
     n_heads : int
-        Number of heads, at least 1; each works on ``d_model / n_heads`` neighbouring features.
+        Each head works on ``d_model / n_heads`` neighbouring features.
     dropout : float, optional
         Probability, in [0, 1), that an attention weight is set to 0 while training.
     bias : bool, optional
-        Whether there is a `b_o`.
 
     Attributes
     ----------
     W_q, W_k, W_v, W_o : Tensor of shape (d_model, d_model)
         Projections of queries, keys, values and output, initially Glorot-uniform.
     b_o : Tensor of shape (d_model, 1)
-        Offset of the output, initially 0.
+        Offset of the output, initially 0; without `bias` there is none.
 
     Examples
     --------

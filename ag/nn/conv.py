@@ -32,7 +32,7 @@ class Conv2d(Layer):
     Parameters
     ----------
     in_ch, out_ch : int
-        Channels of input and output, at least 1.
+        Channels of input and output.
     kernel : int or (int, int)
         Size of the window; a pair is (height, width), here and below.
     stride : int or (int, int), optional
@@ -40,17 +40,15 @@ class Conv2d(Layer):
     padding : int or (int, int), optional
         Zeros around the image, on each side; ``kernel // 2`` keeps the size of the image if `kernel` is odd.
     activation : str, callable or None, optional
-        A function of `ag.ops.activation` or its name without the prefix, such as ``"relu"`` for `ag_relu`.
-        Softmax is over the channels.
+        As of `ag_linear`; softmax is over the channels.
     bias : bool, optional
-        Whether there is a `b`.
 
     Attributes
     ----------
     W : Tensor of shape (out_ch, in_ch, kernel height, kernel width)
         Initially Glorot-uniform.
     b : Tensor of shape (out_ch, 1)
-        Initially 0.
+        Initially 0; without `bias` there is none.
 
     Examples
     --------
@@ -68,7 +66,7 @@ class Conv2d(Layer):
         self.kernel = pair(kernel, 1, "kernel", _NAME)
         self.stride = pair(stride, 1, "stride", _NAME)
         self.padding = pair(padding, 0, "padding", _NAME)
-        self.bias = true_or_false("ag_conv2d_layer", "bias", bias)
+        self.bias = true_or_false(_NAME, "bias", bias)
         self.activation, self._activate = activation_called(activation, _NAME)
         limit = sqrt(6 / (prod(self.kernel) * (self.in_ch + self.out_ch)))
         self.W = ag_param(host_uniform((self.out_ch, self.in_ch, *self.kernel), -limit, limit))
@@ -87,9 +85,6 @@ class Conv2d(Layer):
             raise ShapeError(f"{_NAME}: x is {x.shape}; ({self.in_ch}, height, width, batch) is required.")
         y = ag_conv2d(x, self.W, self.b if self.bias else None, self.stride, self.padding)
         return y if self._activate is None else self._activate(y)
-
-
-ag_conv2d_layer = Conv2d
 
 
 class _Pool(Layer):
@@ -113,9 +108,8 @@ class MaxPool(_Pool):
     Parameters
     ----------
     size : int or (int, int)
-    stride : int or (int, int), optional
-    padding : int or (int, int), optional
-        These three as of `ag_max_pool2d`.
+    stride, padding : int or (int, int), optional
+        As of `ag_max_pool2d`.
 
     Examples
     --------
@@ -134,9 +128,8 @@ class AvgPool(_Pool):
     Parameters
     ----------
     size : int or (int, int)
-    stride : int or (int, int), optional
-    padding : int or (int, int), optional
-        These three as of `ag_avg_pool2d`.
+    stride, padding : int or (int, int), optional
+        As of `ag_avg_pool2d`.
 
     Examples
     --------
@@ -186,6 +179,7 @@ class Flatten(Layer):
         return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
+ag_conv2d_layer = Conv2d
 ag_max_pool = MaxPool
 ag_avg_pool = AvgPool
 ag_global_pool = GlobalPool

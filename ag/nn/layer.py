@@ -1,14 +1,13 @@
 """The base of all layers: parameters by name, state dicts, train and eval mode, repr; checks of settings.
 
-Tensor attributes are parameters and buffers, layer attributes are children, also in lists, tuples and dicts.  A name
-with a leading underscore is never state.  Names are joined with underscores, as in ggmlR.
+Tensor and layer attributes are state, also in lists, tuples and dicts, unless their name begins with an underscore.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite
 from numbers import Real
@@ -69,8 +68,8 @@ class Parameters(dict[str, Tensor]):
 class Layer(Watched):
     """Base class of layers and models.
 
-    A file may name the layers of ``ag.nn``, which register themselves; a layer defined elsewhere is never built from
-    a file, whatever it is called.
+    Tensor attributes are parameters and buffers, layer attributes are children, also in lists, tuples and dicts.  A
+    file may name the layers of ``ag.nn``, which register themselves; one defined elsewhere is never built from a file.
 
     Attributes
     ----------
@@ -137,15 +136,16 @@ class Layer(Watched):
     def __call__(self, *args: object, **kwargs: object) -> Tensor:
         return self.forward(*args, **kwargs)
 
-    # -------------------------------------------------------------------------------------- contents
-
     def children(self) -> dict[str, Layer]:
         """Layers directly inside this one, by name."""
         found: dict[str, Layer] = {}
         for name, x in _members(vars(self)):
             if isinstance(x, Layer) and found.setdefault(name, x) is not x:
+                both = [own for own, held in vars(self).items() if name in dict(members({own: held}))]
+                where = f"of the attributes {' and '.join(both)}; rename one of the attributes" if len(both) > 1 else (
+                    f"both in the attribute {both[0]}; give one another key")
                 raise ValueError(f"{type(self).__name__}: two different layers come out under the name {name!r}, "
-                                 f"{_clash(vars(self), name)}.")
+                                 f"{where}.")
         return found
 
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
@@ -155,8 +155,7 @@ class Layer(Watched):
 
         Examples
         --------
-        >>> model = ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2)))
-        >>> [name for name, layer in model.modules()]
+        >>> [name for name, layer in ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2))).modules()]
         ['', 'layer1', 'layer1_body']
         """
         around: set[int] = set()
@@ -179,17 +178,14 @@ class Layer(Watched):
             todo += [(_joined(name, own), child) for own, child in reversed(layer.children().items())]
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Parameters, then buffers; a tensor that stands in two places comes twice, under both names.
-
-        Examples
-        --------
-        >>> tied = ag.ag_linear(2, 2, bias=False)
-        >>> model = ag.ag_sequential(tied, tied)
-        >>> list(model.named_tensors()), list(model.parameters())
-        (['layer1_W', 'layer2_W'], ['layer1_W'])
-        """
+        """Parameters, then buffers; a tensor that stands in two places comes twice, under both names."""
         modules = [*self.modules()]
-        tensors = _tensors_in(self, modules)
+        tensors: dict[str, Tensor] = {}
+        for prefix, layer in modules:
+            for own_name, x in _members(vars(layer)):
+                if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
+                    raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
+                                     f"rename one of the attributes or keys.")
         _refuse_hidden(self, [layer for _, layer in modules], {id(x) for x in tensors.values()})
         return dict(sorted(tensors.items(), key=lambda item: not item[1].requires_grad))
 
@@ -199,10 +195,7 @@ class Layer(Watched):
         return {name: x for name, x in tensors.items() if x.requires_grad is trained and name not in tied}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Trained tensors by name, each once; also sets each tensor's ``name``, unless it has a longer one.
-
-        Inside a model the name ``layer1_W`` replaces the layer's own ``W`` and stays.
-        """
+        """Trained tensors by name, each once; also sets each tensor's ``name``, unless it has a longer one."""
         trained = self._once(True)
         for name, p in trained.items():
             if p.name is None or not p.name.endswith(f"_{name}"):
@@ -283,22 +276,15 @@ class Layer(Watched):
         return {name: x.numpy() for name, x in self.named_tensors().items()}
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
-        """Take over values by name; nothing changes if they do not fit.
+        """Take over arrays by name; nothing changes if they do not fit.
 
-        Parameters
-        ----------
-        state : dict of str to array_like
-            One of its names is enough for a tied tensor; values under several must be the same.
-        strict : bool, optional
-            Whether every name must occur on both sides.
+        With `strict` every name must occur on both sides.  One is enough for a tied tensor; values under several must
+        be the same.
         """
         load_into(self.named_tensors(), state, strict)
 
     def to(self, device: str) -> Layer:
-        """Move all tensors and their gradients to a device, in place; returns the layer.
-
-        An optimizer has to be made after the move.
-        """
+        """Move all tensors and gradients to a device, in place, before an optimizer is made; returns the layer."""
         target = backend_of(device)
         with no_grad():
             for x in self.named_tensors().values():
@@ -308,10 +294,7 @@ class Layer(Watched):
         return self
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:
-        """Use other devices in the place of failed ones; for layers that keep names of devices, such as replicas.
-
-        Called by recovery, which puts the tensors there; a layer that keeps no names has nothing to do.
-        """
+        """Use other devices' names in the place of failed ones, when recovery moves tensors; most layers have none."""
 
     def extra_state(self) -> dict[str, dict[str, Array]]:
         """Return what a checkpoint of a training holds besides the `state_dict`, by part; most layers have nothing."""
@@ -320,8 +303,6 @@ class Layer(Watched):
     def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
         """Take over a part of `extra_state`; nothing changes if it does not fit."""
 
-    # -------------------------------------------------------------------------------------- mode
-
     def train(self: M, mode: bool = True) -> M:
         """Set train mode (or eval mode) here and in all children; returns the layer."""
         return set_mode(self, mode)
@@ -329,8 +310,6 @@ class Layer(Watched):
     def eval(self: M) -> M:
         """Set eval mode here and in all children; returns the layer."""
         return set_mode(self, False)
-
-    # -------------------------------------------------------------------------------------- description
 
     def config(self) -> dict[str, object]:
         """Describe the layer as `ag_load_model` needs it: plain numbers, strings and lists."""
@@ -347,10 +326,7 @@ class Layer(Watched):
 
     @classmethod
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        """Sizes of the largest tensor of its own that a layer made with `args` has; () if it has none.
-
-        A file with fewer elements is refused before anything is allocated.
-        """
+        """Sizes of the largest tensor of its own that a layer made with `args` has, for a check of files; or ()."""
         return tuple(args[name] for name in cls._largest)
 
     def __repr__(self) -> str:
@@ -368,8 +344,6 @@ class Layer(Watched):
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
-
-    # -------------------------------------------------------------------------------------- copies
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy; the innermost layers come first, so that deep models need no deep recursion."""
@@ -467,22 +441,14 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
-def _tensors_in(owner: Layer, modules: Iterable[tuple[str, Layer]]) -> dict[str, Tensor]:
-    """All tensors of layers that a walk over `owner` has reached, by name."""
-    tensors: dict[str, Tensor] = {}
-    for prefix, layer in modules:
-        for own_name, x in _members(vars(layer)):
-            if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
-                raise ValueError(f"{type(owner).__name__}: two different tensors come out under the name {name!r}; "
-                                 f"rename one of the attributes or keys.")
-    return tensors
-
-
 def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
-    """Layers and tensors among attributes."""
+    """Layers and tensors among attributes; an error for one with an underscore that looks like state."""
     for name, x in members(attributes):
         if name[:1] == "_":
-            _check_private(name, x)
+            if isinstance(x, Layer) or (isinstance(x, Tensor) and x.requires_grad and x.node is None):
+                kind = "layer" if isinstance(x, Layer) else "parameter"
+                raise TypeError(f"Layer: attribute {name!r} is a {kind}, and what begins with an underscore would not "
+                                f"be trained; call it {name.lstrip('_')!r}.")
         elif isinstance(x, (Layer, Tensor)):
             yield name, x
         elif callable(getattr(x, "parameters", None)) and not isinstance(x, type):
@@ -522,21 +488,6 @@ def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> 
                     kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
                     raise TypeError(f"{type(layer).__name__}: {name!r} of the class {cls.__name__} has a {kind}, which "
                                     f"would not be trained; assign it in __init__, as self.{name.strip('_')} = ...")
-
-
-def _clash(attributes: Mapping[str, object], name: str) -> str:
-    """Name the attributes of two objects that `members` calls `name`, and the remedy."""
-    both = [own for own, held in attributes.items() if name in dict(members({own: held}))]
-    if len(both) > 1:
-        return f"of the attributes {' and '.join(both)}; rename one of the attributes"
-    return f"both in the attribute {both[0]}; give one another key"
-
-
-def _check_private(name: str, x: object) -> None:
-    """Refuse an attribute with an underscore that looks like state, which it is not."""
-    if isinstance(x, Layer) or (isinstance(x, Tensor) and x.requires_grad and x.node is None):
-        raise TypeError(f"Layer: attribute {name!r} is a {'layer' if isinstance(x, Layer) else 'parameter'}, and what "
-                        f"begins with an underscore would not be trained; call it {name.lstrip('_')!r}.")
 
 
 def state_of(model: Model) -> dict[str, Tensor]:
@@ -612,7 +563,6 @@ ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
 
 def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
     """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
-
     function, _, argument = what.partition(": ")
 
     def check(value: object) -> float:

@@ -29,18 +29,16 @@ class Linear(Layer):
     Parameters
     ----------
     in_features, out_features : int
-        Sizes of input and output, at least 1.
     activation : str, callable or None, optional
         A function of `ag.ops.activation` or its name without the prefix, such as ``"relu"`` for `ag_relu`.
     bias : bool, optional
-        Whether there is a `b`.
 
     Attributes
     ----------
     W : Tensor of shape (out_features, in_features)
         Initially Glorot-uniform.
     b : Tensor of shape (out_features, 1)
-        Initially 0.
+        Initially 0; without `bias` there is none.
 
     Examples
     --------
@@ -71,9 +69,6 @@ class Linear(Layer):
         return y if self._activate is None else self._activate(y)
 
 
-ag_linear = Linear
-
-
 class Embedding(Layer):
     """A vector for each word of a vocabulary.
 
@@ -81,10 +76,8 @@ class Embedding(Layer):
 
     Parameters
     ----------
-    vocab_size : int
-        Number of words, at least 1; their ids are 0..vocab_size-1.
-    dim : int
-        Length of a vector, at least 1.
+    vocab_size, dim : int
+        Word ids are 0..vocab_size-1, and a vector has `dim` numbers.
 
     Attributes
     ----------
@@ -109,4 +102,5 @@ class Embedding(Layer):
         return ag_embedding_lookup(self.weight, x)
 
 
+ag_linear = Linear
 ag_embedding = Embedding

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from gc import get_referents, is_tracked
 from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType
-from typing import Protocol, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,10 +21,6 @@ _NOT_INSIDE = (type, ModuleType, CodeType, FrameType)  # what these refer to is 
 _OWN = ("ag.autograd.", "ag.capture.", "ag.engine.")
 _NO_VALUES = (*_NOT_INSIDE, FunctionType, classmethod, staticmethod, property, MemberDescriptorType)
 _LIBRARIES = {"ag", "builtins", *sys.stdlib_module_names}  # whose classes hold no layers of a model
-
-
-class _Moded(Protocol):
-    training: bool
 
 
 def _is_closed(x: object) -> bool:
@@ -55,10 +51,9 @@ def _of_classes(kind: type) -> Iterator[object]:
 
 def objects_in(model: object, seen: set[int] | None = None, functions: bool = False,
                closed: type | tuple[type, ...] = Tensor) -> Iterator[object]:
-    """A model and every object inside it, each once, however nested; models need not be layers.
+    """A model and every object inside it, each once, however nested.
 
-    Objects with an id in `seen` are left out, and so is what those of types in `closed` hold.  `functions`: also those
-    that functions hold, which copies share.
+    Leaves out those with an id in `seen`, and what types in `closed` hold; `functions`: not what functions hold.
     """
     seen = set() if seen is None else seen
     todo = [model]
@@ -76,10 +71,7 @@ def objects_in(model: object, seen: set[int] | None = None, functions: bool = Fa
 
 
 def members(attributes: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Name what stands in attributes; in lists it is numbered from 1, in dicts the key follows the name.
-
-    An attribute whose name begins with an underscore is left as it is.
-    """
+    """Name what stands in attributes; in lists from 1, in dicts by key; what has an underscore as it is."""
     for own, value in attributes.items():
         if own[:1] == "_" or not isinstance(value, (list, tuple, dict)):
             yield own, value
@@ -102,14 +94,10 @@ def _text(key: object) -> object:
     return type(key).__name__ if isinstance(key, (Watched, Tensor)) else key
 
 
-def _has_mode(x: object) -> TypeGuard[_Moded]:
-    """Return True if an object has a mode; tensors are many and have none."""
-    return not isinstance(x, (Tensor, type, ModuleType)) and hasattr(x, "training")
-
-
-def modes_of(model: object) -> list[tuple[_Moded, bool]]:
-    """Every object in a model that has a mode, with its mode."""
-    return [(x, x.training) for x in objects_in(model, functions=True) if _has_mode(x)]
+def modes_of(model: object) -> list[tuple[Any, bool]]:
+    """Every object in a model that has a mode, with its mode; tensors are many and have none."""
+    return [(x, x.training) for x in objects_in(model, functions=True)
+            if not isinstance(x, (Tensor, type, ModuleType)) and hasattr(x, "training")]
 
 
 @contextmanager
@@ -134,7 +122,7 @@ def set_mode(model: M, mode: bool) -> M:
 def ag_train(model: M) -> M:
     """Put a model into train mode, every layer in it, however nested.
 
-    Reference: ggmlR ``ag_train`` (which does not recurse).
+    Returns the model.  ggmlR's ``ag_train`` and ``ag_eval`` do not recurse.
 
     Parameters
     ----------
@@ -143,7 +131,6 @@ def ag_train(model: M) -> M:
     Returns
     -------
     object
-        The model.
 
     Examples
     --------
@@ -154,9 +141,7 @@ def ag_train(model: M) -> M:
 
 
 def ag_eval(model: M) -> M:
-    """Put a model into eval mode, every layer in it, however nested.
-
-    Reference: ggmlR ``ag_eval`` (which does not recurse).
+    """Put a model into eval mode, every layer in it, however nested; returns the model.
 
     Parameters
     ----------
@@ -165,7 +150,6 @@ def ag_eval(model: M) -> M:
     Returns
     -------
     object
-        The model.
 
     Examples
     --------

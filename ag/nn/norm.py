@@ -1,4 +1,4 @@
-"""Layers that normalise: batch norm with running statistics, layer norm, RMS norm.
+"""Layers that normalise or drop: batch norm with running statistics, layer norm, RMS norm, dropout.
 
 `ag.parallel.replicas.sync_batch_norm` derives the batch norm over the samples of all replicas.
 """
@@ -13,13 +13,16 @@ from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.nn.layer import Layer, number, sizes
+from ag.ops.elementwise import dropped
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op, ag_rms_norm_op, batch_norm_train
 
-__all__ = ["BatchNorm", "LayerNorm", "RMSNorm", "ag_batch_norm", "ag_layer_norm", "ag_rms_norm"]
+__all__ = ["BatchNorm", "Dropout", "LayerNorm", "RMSNorm", "ag_batch_norm", "ag_dropout", "ag_layer_norm",
+           "ag_rms_norm"]
 
 _eps, _layer_eps, _rms_eps = (number(f"{function}: eps", lambda x: x > 0, "a positive number")
                               for function in ("ag_batch_norm", "ag_layer_norm", "ag_rms_norm"))
 _momentum = number("ag_batch_norm: momentum", lambda x: 0 <= x <= 1, "in [0, 1]")
+_rate = number("ag_dropout: rate", lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 class BatchNorm(Layer):
@@ -33,7 +36,7 @@ class BatchNorm(Layer):
     Parameters
     ----------
     num_features : int
-        Size of the first axis, at least 1: features of vectors, channels of images.
+        Size of the first axis: features of vectors, channels of images.
     eps : float, optional
         Added to the variance; positive.
     momentum : float, optional
@@ -82,9 +85,6 @@ class BatchNorm(Layer):
         return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, self.running_mean, self.running_var)
 
 
-ag_batch_norm = BatchNorm
-
-
 class LayerNorm(Layer):
     """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
 
@@ -93,7 +93,6 @@ class LayerNorm(Layer):
     Parameters
     ----------
     num_features : int
-        Size of the first axis, at least 1.
     eps : float, optional
         Added to the variance; positive.
 
@@ -133,10 +132,8 @@ class RMSNorm(Layer):
     Parameters
     ----------
     num_features : int
-        Size of the first axis, at least 1.
     eps : float, optional
-        Added to the mean square; positive.  PyTorch's ``nn.RMSNorm`` takes the machine epsilon of the type where none
-        is given, 2**-23 for float32: give that to compute what it does.
+        Added to the mean square; positive.  PyTorch's ``nn.RMSNorm`` has the type's machine epsilon, 2**-23 of float32.
 
     Attributes
     ----------
@@ -165,5 +162,39 @@ class RMSNorm(Layer):
         return ag_rms_norm_op(x, self.gamma, self.eps)
 
 
+class Dropout(Layer):
+    """Set elements to 0 at random while training.
+
+    Kept elements are divided by ``1 - rate``, so eval mode needs no scaling.  The mask is the same on every device
+    after the same `ag_seed`.  Each replay of a captured step draws a new one.
+    Reference: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
+
+    Parameters
+    ----------
+    rate : float
+        Probability of being dropped, in [0, 1).
+
+    Examples
+    --------
+    >>> ag.ag_eval(ag.ag_dropout(0.5))([1.0, 2.0]).numpy().ravel().tolist()
+    [1.0, 2.0]
+    """
+
+    settings = ("rate",)
+    _elsewhere = MappingProxyType({"p": "rate"})
+    _adjustable = MappingProxyType({"rate": _rate})
+    rate: float
+
+    def __init__(self, rate: float) -> None:
+        self.rate = _rate(rate)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """`x` with elements dropped in train mode, `x` itself in eval mode."""
+        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        return dropped(x, self.rate) if self.training and self.rate else x
+
+
+ag_batch_norm = BatchNorm
+ag_dropout = Dropout
 ag_layer_norm = LayerNorm
 ag_rms_norm = RMSNorm

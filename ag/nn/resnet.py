@@ -1,7 +1,6 @@
 """ResNet-18, -34, -50, -101 and -152, with torchvision's attribute names (docs/interop.md).
 
-Every stage but the first halves the image.  For width 64 the stages have 64, 128, 256 and 512 channels, four times as
-many from ResNet-50 on.
+Stages have `width` channels, twice, four and eight times as many; from ResNet-50 on, blocks give four times as many.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class ResNet(Layer):
     ----------
     depth : {18, 34, 50, 101, 152}
     num_classes : int
-        Outputs, at least 1.
     width : int, optional
         Channels of the first stage; 64 in the original.
     small_input : bool, optional
@@ -48,18 +46,15 @@ class ResNet(Layer):
 
     Attributes
     ----------
-    conv1, bn1 : Layer
-        The stem.
+    conv1, bn1, fc : Layer
+        The stem, and the linear layer at the end.
     layer1, layer2, layer3, layer4 : dict of str to Layer
         The blocks of each stage, "0", "1", ...
-    fc : Layer
-        The linear layer at the end.
 
     Examples
     --------
     >>> import numpy
-    >>> model = ag.ag_resnet(18, 10, width=8, small_input=True)
-    >>> model(numpy.ones((3, 16, 16, 2))).shape
+    >>> ag.ag_resnet(18, 10, width=8, small_input=True)(numpy.ones((3, 16, 16, 2))).shape
     (10, 2)
     """
 
@@ -79,13 +74,12 @@ class ResNet(Layer):
         self.conv1 = _conv(3, self.width, 3) if small_input else _conv(3, self.width, 7, 2)
         self.bn1 = BatchNorm(self.width)
         self.maxpool = None if small_input else MaxPool(3, 2, padding=1)
-        kind = _Bottleneck if depth >= 50 else _Basic
-        channels = self.width
+        channels, deep = self.width, depth >= 50
         for stage, blocks in enumerate(_BLOCKS[self.depth]):
             made: dict[str, Layer] = {}
             for i in range(blocks):
-                made[str(i)] = kind(channels, self.width << stage, 2 if stage > 0 and i == 0 else 1)
-                channels = (self.width << stage) * kind.wider
+                made[str(i)] = _Block(channels, self.width << stage, 2 if stage > 0 and i == 0 else 1, deep)
+                channels = (self.width << stage) * (_WIDER if deep else 1)
             setattr(self, f"layer{stage + 1}", made)
         self.avgpool = GlobalPool()
         self.fc = Linear(channels, self.num_classes)
@@ -118,54 +112,29 @@ class ResNet(Layer):
 
 
 class _Block(Layer):
-    """Base of the blocks: ``relu(body(x) + shortcut(x))``."""
+    """Two 3x3 convolutions, or, if `deep`, one between two of 1x1; their result plus the shortcut goes through ReLU."""
 
-    wider = 1
-
-    def __init__(self, into: int, out: int, stride: int) -> None:
+    def __init__(self, into: int, inner: int, stride: int, deep: bool) -> None:
+        out = inner * _WIDER if deep else inner
         self.downsample: dict[str, Layer] = {}
         if stride != 1 or into != out:
             self.downsample = {"0": _conv(into, out, 1, stride), "1": BatchNorm(out)}
-
-    def body(self, x: TensorLike) -> Tensor:
-        """The part that is added to the shortcut."""
-        raise NotImplementedError(f"{type(self).__name__} does not define body(x)")
+        convolutions = [(into, inner, 1), (inner, inner, 3, stride), (inner, out, 1)] if deep else [
+            (into, inner, 3, stride), (inner, inner, 3)]
+        self._places = range(1, len(convolutions) + 1)
+        for i, sizes_of_one in zip(self._places, convolutions, strict=True):
+            setattr(self, f"conv{i}", _conv(*sizes_of_one))
+            setattr(self, f"bn{i}", BatchNorm(sizes_of_one[1]))
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output for `x` of shape (channels, height, width, batch)."""
-        shortcut = x
+        shortcut = y = x
         for layer in self.downsample.values():
             shortcut = layer.forward(shortcut)
-        return ag_relu(ag_add(self.body(x), shortcut))
-
-
-class _Basic(_Block):
-    """Two 3x3 convolutions, of ResNet-18 and -34."""
-
-    def __init__(self, into: int, inner: int, stride: int) -> None:
-        super().__init__(into, inner, stride)
-        self.conv1, self.bn1 = _conv(into, inner, 3, stride), BatchNorm(inner)
-        self.conv2, self.bn2 = _conv(inner, inner, 3), BatchNorm(inner)
-
-    def body(self, x: TensorLike) -> Tensor:
-        return self.bn2.forward(self.conv2.forward(ag_relu(self.bn1.forward(self.conv1.forward(x)))))
-
-
-class _Bottleneck(_Block):
-    """A 3x3 convolution between two of 1x1, from ResNet-50 on."""
-
-    wider = _WIDER
-
-    def __init__(self, into: int, inner: int, stride: int) -> None:
-        super().__init__(into, inner * _WIDER, stride)
-        self.conv1, self.bn1 = _conv(into, inner, 1), BatchNorm(inner)
-        self.conv2, self.bn2 = _conv(inner, inner, 3, stride), BatchNorm(inner)
-        self.conv3, self.bn3 = _conv(inner, inner * _WIDER, 1), BatchNorm(inner * _WIDER)
-
-    def body(self, x: TensorLike) -> Tensor:
-        y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
-        y = ag_relu(self.bn2.forward(self.conv2.forward(y)))
-        return self.bn3.forward(self.conv3.forward(y))
+        for i in self._places:
+            y = getattr(self, f"conv{i}").forward(y if i == 1 else ag_relu(y))
+            y = getattr(self, f"bn{i}").forward(y)
+        return ag_relu(ag_add(y, shortcut))
 
 
 def _conv(into: int, out: int, kernel: int, stride: int = 1) -> Conv2d:

@@ -35,12 +35,13 @@ class Sequential(Layer):
         items: list[Any] = list(layers)
         if len(items) == 1 and isinstance(items[0], (list, tuple)):
             items = list(items[0])
-        functions = [*map(id, ACTIVATIONS.values())]
-        items = [Activation(item) if id(item) in functions else item for item in items]
+        items = [Activation(x) if any(x is f for f in ACTIVATIONS.values()) else x for x in items]
         for i, layer in enumerate(items, 1):
             if not isinstance(layer, Layer):
-                raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer. "
-                                f"{_instead(layer)}")
+                advice = f"Make one with {layer.__name__}(...)." if isinstance(layer, type) and issubclass(
+                    layer, Layer) else "Call a function that is no activation in the forward of a layer of your own."
+                raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer or "
+                                f"an activation, such as ag.ops.relu. {advice}")
         self.layers: list[Layer] = items
 
     def children(self) -> dict[str, Layer]:
@@ -72,15 +73,6 @@ class Sequential(Layer):
         return self.layers[index]
 
 
-def _instead(item: object) -> str:
-    if isinstance(item, type) and issubclass(item, Layer):
-        return f"Make one with {item.__name__}(...)."
-    return "An activation may be one, such as ag.ops.relu; call other functions in the forward of a layer of your own."
-
-
-ag_sequential = Sequential
-
-
 class Activation(Layer):
     """An activation that was given to a sequence."""
 
@@ -105,17 +97,14 @@ class Residual(Layer):
     body : Layer
         Often a sequence.
     shortcut : Layer or None, optional
-        Gives the input the shape of the body's output, such as a convolution with the same stride and a kernel of
-        size 1; default: the input itself.
+        Gives the input the shape of the body's output, such as a 1x1 convolution; default: the input itself.
     activation : str, callable or None, optional
-        A function of `ag.ops.activation` or its name without the prefix, such as ``"relu"`` for `ag_relu`,
-        applied to the sum.
+        As of `ag_linear`, of the sum.
 
     Examples
     --------
     >>> import numpy
-    >>> block = ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")
-    >>> block(numpy.ones((4, 8, 8, 2))).shape
+    >>> ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")(numpy.ones((4, 8, 8, 2))).shape
     (4, 8, 8, 2)
     """
 
@@ -151,3 +140,4 @@ class Residual(Layer):
 
 
 ag_residual = Residual
+ag_sequential = Sequential

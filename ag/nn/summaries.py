@@ -24,17 +24,11 @@ from ag.nn.mode import ag_eval, modes_kept
 Products = Callable[[Sequence[Tensor], Tensor], int]
 
 
-def _of_matrices(x: Sequence[Tensor], _out: Tensor) -> int:
-    return x[0].shape[0] * x[1].size
-
-
-def _of_attention(x: Sequence[Tensor], out: Tensor) -> int:  # with all keys, also where it is causal
-    return (x[0].size + out.size) * x[1].shape[1]
-
-
 _PRODUCTS: dict[str, Products] = {
-    "ag_matmul": _of_matrices, "ag_linear": _of_matrices, "ag_attention": _of_attention,
-    "ag_multihead_attention": _of_attention, "ag_conv2d": lambda x, out: out.size * prod(x[1].shape[1:])}
+    "ag_matmul": lambda x, _: x[0].shape[0] * x[1].size,
+    "ag_attention": lambda x, out: (x[0].size + out.size) * x[1].shape[1],  # with all keys, also where it is causal
+    "ag_conv2d": lambda x, out: out.size * prod(x[1].shape[1:])}
+_PRODUCTS |= {"ag_linear": _PRODUCTS["ag_matmul"], "ag_multihead_attention": _PRODUCTS["ag_attention"]}
 
 
 class LayerRow(NamedTuple):
@@ -122,9 +116,8 @@ def summary(model: Layer, x: object) -> Summary:
     Returns
     -------
     list of LayerRow
-        It is shown as a table, and has ``total(column)``.  Bytes are those of parameters and buffers, and of all
-        results of operations, about what a training step keeps.  Multiply-adds are those of matrix products,
-        convolutions and attention.
+        Shown as a table, with ``total(column)``.  Bytes are those of parameters, buffers and all results of operations.
+        Multiply-adds are those of matrix products, convolutions and attention.
 
     Raises
     ------
@@ -133,8 +126,7 @@ def summary(model: Layer, x: object) -> Summary:
 
     Examples
     --------
-    >>> model = ag.nn.Sequential(ag.nn.Linear(4, 8, activation="relu"), ag.nn.Linear(8, 3))
-    >>> ag.summary(model, (4,)).total("multiply_adds")
+    >>> ag.summary(ag.nn.Sequential(ag.nn.Linear(4, 8), ag.nn.Linear(8, 3)), (4,)).total("multiply_adds")
     56
     """
     if not isinstance(model, Layer):

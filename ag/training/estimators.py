@@ -21,9 +21,9 @@ from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.names import Making, answer_arguments, missing
 from ag.names.elsewhere import ESTIMATOR
-from ag.nn.dropout import Dropout
 from ag.nn.layer import Layer
 from ag.nn.linear import Linear
+from ag.nn.norm import Dropout
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
