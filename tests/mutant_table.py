@@ -528,7 +528,7 @@ mutant("data", "held-out images are cropped at random", "ag/data/image_folder.py
 mutant("data", "a sample is not copied", "ag/data/samples.py", "return np.array(_numbers(item, what))",
        "return _numbers(item, what)",
        "data/test_dict_samples.py::test_samples_are_copied_and_keys_may_come_in_any_order")
-mutant("data", "a loader of PyTorch is always shuffled", "ag/data/adapters.py", '"SequentialSampler": False',
+mutant("data", "a loader of PyTorch is always shuffled", "ag/data/samples.py", '"SequentialSampler": False',
        '"SequentialSampler": True', "data/test_adapters.py::test_fit_takes_torch_loaders")
 mutant("data", "crops are the same in every pass", "ag/data/image_folder.py", "counter=[0, 0, of.number, _CUTS]",
        "counter=[0, 0, 0, _CUTS]",

@@ -28,9 +28,7 @@ def load_iris() -> DataSet:
 
     Examples
     --------
-    >>> iris = ag.data.load_iris()
-    >>> X, y = iris
-    >>> X.shape, iris.target_names
+    >>> ag.data.load_iris().X.shape, ag.data.load_iris().target_names
     ((150, 4), ('setosa', 'versicolor', 'virginica'))
     """
     header, *rows = [line.split(",") for line in _text("iris.csv").split()]
@@ -54,24 +52,12 @@ def load_digits() -> DataSet:
 
 
 def load_sonnets() -> str:
-    """Return five sonnets by Shakespeare, 3086 characters.
-
-    Examples
-    --------
-    >>> ag.data.load_sonnets()[:39]
-    "Shall I compare thee to a summer's day?"
-    """
+    """Return five sonnets by Shakespeare, 3086 characters: "Shall I compare thee to a summer's day? ..."."""
     return _text("sonnets.txt")
 
 
 def load_shakespeare() -> str:
-    """Return Shakespeare's play "As You Like It", 125179 characters.
-
-    Examples
-    --------
-    >>> len(ag.data.load_shakespeare())
-    125179
-    """
+    """Return Shakespeare's play "As You Like It", 125179 characters."""
     return _text("as_you_like_it.txt.gz")
 
 

@@ -1,7 +1,6 @@
 """Batches of samples, shuffled reproducibly and resumable in the middle of an epoch.
 
-An epoch's order follows from the seed and the epoch's number.  Every loop has a place in an epoch of its own, and so
-has `next_batch`.  Each rank has its share of every batch.
+An epoch's order follows from the seed and the epoch's number.  Every loop, and `next_batch`, has a place of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import numpy as np
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree, tree_map
-from ag.data.adapters import is_torch_loader, torch_settings
-from ag.data.samples import Keys, Pass, samples_of
+from ag.data.samples import Keys, Pass, is_torch_loader, samples_of, torch_settings
 from ag.data.splits import Splittable, is_whole
 from ag.data.threads import Check, Lock, OneByOne, made_ahead
 from ag.engine.primitive import Array
@@ -43,13 +41,12 @@ class Batch(NamedTuple):
     x : Tensor of shape (features, batch) or (..., batch)
         Or a dict of tensors and arrays, if samples are dicts; ``batch["image"]`` is ``batch.x["image"]``.
     y : Tensor, ndarray of int, or None
-        Targets: a tensor if they are floating-point numbers, the array itself if they are class ids.
+        A tensor if targets are floating-point numbers, the array itself if they are class ids.
 
     Examples
     --------
-    >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [0, 1, 1], batch_size=2, shuffle=False)
-    >>> batch = loader.next_batch()
-    >>> batch.x.shape, batch.y.tolist()
+    >>> x, y = ag.data.DataLoader([[1.0, 2.0, 3.0]], [0, 1, 1], batch_size=2, shuffle=False).next_batch()
+    >>> x.shape, y.tolist()
     ((1, 2), [0, 1])
     """
 
@@ -78,18 +75,17 @@ class DataLoader(Splittable):
     y : array_like of shape (..., samples), or sequence of targets, optional
         Without it, the samples of a sequence may be pairs ``(x, y)``.
     batch_size : int, optional
-        At least 1.
     shuffle : bool, optional
         A new order every epoch.
     col_major : bool, optional
-        Whether the samples of an array are on its last axis (the default) or its first; sequences know no such axis.
+        Whether the samples of an array are on its last axis or its first; those of DataFrames are in rows.
     drop_last : bool, optional
         Leave out a last batch that is smaller than the others.
     seed : int, optional
         For the orders; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread gathers ahead in a loop, and how many steps ahead `dp_train` has samples
-        made; 0 makes them in the calling thread, as `next_batch` does.
+        How many batches a background thread gathers ahead in a loop, and how many steps `dp_train` is ahead; 0 makes
+        them in the calling thread, as `next_batch` does.
     target : str, optional
         Of samples that are dicts, the key of the target.
     inputs : str or sequence of str, optional
@@ -105,19 +101,15 @@ class DataLoader(Splittable):
     Notes
     -----
     Every ``for`` loop over the loader is an epoch of its own, from its start.  ``has_next()``, ``next_batch()`` and
-    ``reset()`` go through epochs beside them.  After `load_state_dict`, the next of them goes on in the middle of an
-    epoch.
+    ``reset()`` go through epochs beside them.  After `load_state_dict`, the next of them goes on in the middle of one.
 
-    Numpy arrays, tensors, other objects with ``__array__``, and nested lists of plain numbers are arrays.  Every other
-    object with ``len()`` and ``[i]`` is a sequence of samples, each an array, a tensor, a number or a list of numbers.
-    `x` and `y` need not be of one kind.  Arrays are not copied: later batches see assignments.  Batches are copies.
+    Numpy arrays, tensors, other objects with ``__array__``, and nested lists of plain numbers are arrays.  They are not
+    copied: later batches see assignments.  Every other object with ``len()`` and ``[i]`` is a sequence of samples, each
+    an array, a tensor, a number or a list of numbers.  A tensor of shape ``(n, 1)`` counts as a vector of length n.
 
-    Batches have the batch on the last axis, and tensors are on the default device.  Samples of shape S make a batch of
-    shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are integers stay an array, of numbers
-    one of shape ``(batch,)``.  A sample that is a tensor of shape ``(n, 1)`` counts as a vector of length n.
-
-    Samples that are dicts, or whose x is a tuple of arrays, make batches of that form, in which whole numbers, such as
-    token ids, stay arrays.  Texts are refused.  DataFrames have their samples in rows, whatever `col_major` says.
+    Samples of shape S make a batch of shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are
+    integers stay an array, of numbers one of shape ``(batch,)``.  Samples that are dicts, or whose x is a tuple of
+    arrays, make batches of that form, in which whole numbers, such as token ids, stay arrays.  Texts are refused.
 
     Of a DataLoader of PyTorch come dataset, batch_size, drop_last and, from its sampler, shuffle.  Other samplers, and
     a collate_fn of your own, are refused.
@@ -126,16 +118,12 @@ class DataLoader(Splittable):
     the loop; that batch is the next one for `next_batch` and `state_dict`.  This library's random numbers in a sample
     follow from the loader's seed and the batch alone; a generator of your own goes on from sample to sample.
 
-    Among ranks that make steps together each takes its `share`.
-
     Examples
     --------
     >>> import numpy as np
-    >>> loader = ag.ag_dataloader(np.zeros((4, 10)), np.arange(10), batch_size=4, seed=1)
-    >>> [batch.x.shape for batch in loader]
+    >>> [batch.x.shape for batch in ag.ag_dataloader(np.zeros((4, 10)), np.arange(10), batch_size=4, seed=1)]
     [(4, 4), (4, 4), (4, 2)]
-    >>> vectors = [np.zeros(4) for _ in range(10)]
-    >>> ag.ag_dataloader(vectors, range(10), batch_size=4).next_batch().x.shape
+    >>> ag.ag_dataloader([np.zeros(4) for _ in range(10)], range(10), batch_size=4).next_batch().x.shape
     (4, 4)
     """
 
@@ -215,8 +203,6 @@ class DataLoader(Splittable):
                                  f"settings stay as they are. Make another loader.")
         super().__setattr__(name, value)
 
-    # ---------------------------------------------------------------------------------------------- places
-
     def _fresh(self) -> _Place:
         self._begun += 1
         return _Place(self._begun - 1)
@@ -254,8 +240,6 @@ class DataLoader(Splittable):
         """Return the numbers of the samples in the order of `state_dict`'s epoch."""
         return self._order(self._at)
 
-    # ---------------------------------------------------------------------------------------------- batches
-
     @property
     def threads(self) -> int:
         """Return how many threads should make samples at a time; 0 for samples in memory."""
@@ -286,31 +270,12 @@ class DataLoader(Splittable):
         return self.targets() if len(self._data) == 2 and not self._data[1].threads else None
 
     def share(self, rank: int, size: int) -> DataLoader:
-        """Return a loader of one rank's part of every batch, where `size` ranks make steps together.
+        """Return a loader of the part of `rank`, from 0, of every batch, where `size` ranks make steps together.
 
-        Parameters
-        ----------
-        rank : int
-            Of the part, from 0.
-        size : int
-            How many parts a batch is cut into; they differ by one sample at most.
-
-        Returns
-        -------
-        DataLoader
-            Like this one, and at its place; of a share it is a share of the whole, too.
-
-        Raises
-        ------
-        ValueError
-            If there is no such rank, or the loader shuffles and has no `seed`, which would give each rank its own
-            order.
-
-        Notes
-        -----
-        The parts of all ranks, one after the other, are this loader's batches.  The last ones are empty where a batch
-        has fewer samples than there are ranks: ``batch.x.shape[-1]`` is 0.  Random numbers in a sample follow from the
-        rank, too.
+        It is at this one's place; of a share it is a share of the whole, too.  The parts of all ranks, one after the
+        other, are this loader's batches, and differ by one sample at most.  The last ones are empty where a batch has
+        fewer samples than there are ranks: ``batch.x.shape[-1]`` is 0.  Random numbers in a sample follow from the
+        rank, too.  A loader that shuffles needs a `seed`, or each rank would have its own order.
 
         A state of this loader, or of any share, is good for all.  ``len``, `order` and `n_samples` are the whole
         loader's.  ``ag.syncgrads([gradients], [samples], world=world)`` averages gradients over unequal parts.
@@ -403,13 +368,13 @@ class DataLoader(Splittable):
         return [tree if len(mine) else tree_map(lambda array: array[..., :0], tree) for part in parts for tree in part]
 
     def _deliver(self, arrays: list[Tree], place: _Place) -> Batch:
-        batch = _batch(*arrays)
+        x, *y = arrays
+        batch = Batch(_tensor(x) if isinstance(x, np.ndarray) else tree_map(_tensor_of_floats, x),
+                      tree_map(_tensor_of_floats, y[0]) if y else None)
         with self._lock():
             place.next += 1  # now that nothing can fail: a batch that failed is still the next
             self._at = place
         return batch
-
-    # ---------------------------------------------------------------------------------------------- states
 
     def state_dict(self) -> dict[str, int]:
         """Return where the loader is, and the settings that a loader must have to go on there.
@@ -426,10 +391,10 @@ class DataLoader(Splittable):
                 "drop_last": self.drop_last}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken, with the same batches: in the next loop, or `next_batch`.
+        """Go on where `state_dict` was taken, with the same batches and seed: in the next loop, or `next_batch`.
 
-        The loop that took the last batch goes on there if it asks before another begins.  The state's seed replaces the
-        loader's.  A CheckpointError says that the state is of other samples or settings; nothing changes then.
+        The loop that took the last batch goes on there if it asks before another begins.  A CheckpointError says that
+        the state is of other samples or settings; nothing changes then.
         """
         self.check_state_dict(state)
         seed, epoch, following, begun = (int(cast(int, state[k])) for k in _NUMBERS)
@@ -466,11 +431,6 @@ class _Place:
     epoch: int
     next: int = 0
     order: Array | None = None  # once it was asked for
-
-
-def _batch(x: Tree, y: Tree = None) -> Batch:
-    return Batch(_tensor(x) if isinstance(x, np.ndarray) else tree_map(_tensor_of_floats, x),
-                 tree_map(_tensor_of_floats, y))
 
 
 def _tensor(x: Array) -> Tensor:

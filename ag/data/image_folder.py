@@ -40,17 +40,7 @@ _CUTS = 1  # last word of the counter of cuts; orders of a loader have 0
 
 @dataclass(frozen=True, eq=False)
 class ImageList:
-    """Images, and the class of each.
-
-    Attributes
-    ----------
-    path : Path
-        Of the folder, for messages.
-    files : tuple of Path
-    ids : ndarray of int
-        For each file the number of its class.
-    classes : tuple of str
-    """
+    """Images, and for each the number of its class; `path` is that of the folder, for messages."""
 
     path: Path
     files: tuple[Path, ...]
@@ -226,12 +216,11 @@ class ImageFolder(DataLoader):
     Parameters
     ----------
     path : path, (files, labels), list of (file, label), or ImageList
-        A folder of folders; or files with the id or the name of the class of each; or a list such as
-        ``ag.data.imagenet.train_solutions`` returns.
+        A folder of folders; or files with the id or the name of the class of each.
     size : int or (int, int)
         Height and width of every image in a batch; one number for both.
     batch_size, shuffle, seed, prefetch, drop_last : optional
-        As of `ag_dataloader`; crops and flips follow from the seed, too, and several threads decode for `dp_train`.
+        As of `ag_dataloader`; several threads decode for `dp_train`.
     shorter_side : int, optional
         Resize the shorter side of every image to this many pixels, at least `size`, and cut `size` out of the middle.
         Default: resize the whole image to `size`, whatever its sides.
@@ -257,11 +246,9 @@ class ImageFolder(DataLoader):
     ``batch.x`` is a tensor of shape (3, height, width, batch), red, green and blue from 0 to 1, or normalised;
     ``batch.y`` holds class ids, numbered in the sorted order of the folders' names, which are in ``classes``; ``files``
     are the images in their first order.  Links and deeper folders are followed; names that begin with a dot, or do not
-    end like an image (``.png``, ``.jpg``, ...), are left out.  A file is BMP, GIF, JPEG, PNG, PPM, TIFF or WebP,
-    whatever it is called.
+    end like an image, are left out.  A file is BMP, GIF, JPEG, PNG, PPM, TIFF or WebP, whatever it is called.
 
-    Crops and flips follow from the seed, the number of the pass and the image alone, whichever thread, replica or rank
-    decodes; in `dp_train` the seed is the job's.
+    Crops and flips follow from the seed, in `dp_train` the job's, the number of the pass and the image alone.
 
     `transform` gets the decoded image, an array of shape (height, width, 3) and type uint8 (of images with more bits,
     floats from 0 to 1), and returns one.  One of uint8, in any size, goes on as a decoded image would.  One of floats
@@ -273,14 +260,12 @@ class ImageFolder(DataLoader):
 
     Examples
     --------
-    >>> import os, tempfile
+    >>> import tempfile
     >>> from PIL import Image
-    >>> path = tempfile.mkdtemp()
-    >>> for name in ("cat", "dog"):
-    ...     os.mkdir(os.path.join(path, name))
-    ...     Image.new("RGB", (8, 6), "red").save(os.path.join(path, name, "1.png"))
-    >>> [(batch.x.shape, batch.y.shape) for batch in ag.ag_image_folder(path, size=(4, 5))]
-    [((3, 4, 5, 2), (2,))]
+    >>> file = tempfile.mkdtemp() + "/cat.png"
+    >>> Image.new("RGB", (8, 6), "red").save(file)
+    >>> [(x.shape, y.tolist()) for x, y in ag.ag_image_folder([(file, "cat")], size=(4, 5))]
+    [((3, 4, 5, 1), [0])]
     """
 
     _function = "ag_image_folder"
@@ -297,7 +282,10 @@ class ImageFolder(DataLoader):
         elif classes is not None or not isinstance(path, (str, bytes, os.PathLike, ImageList)):
             raise TypeError(f"ag_image_folder: path is a {type(path).__name__}; the name of a folder is required, or "
                             f"files and labels, which alone can have classes.")
-        self.size = _height_and_width(size)
+        both = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+        if len(both) != 2 or not counts(*both):
+            raise ValueError(f"ag_image_folder: size is {size!r}; height and width of at least 1 are required.")
+        self.size = int(both[0]), int(both[1])
         self._check_settings(batch_size, prefetch, seed, random_crop=random_crop, random_flip=random_flip)
         if shorter_side is not None and not (counts(shorter_side) and shorter_side >= max(self.size)):
             raise ValueError(f"ag_image_folder: shorter_side is {shorter_side!r} and size {self.size}; a whole number "
@@ -330,8 +318,7 @@ class ImageFolder(DataLoader):
               groups: object = None, transforms: Sequence[Transform | None] | None = None) -> tuple[Folder, ...]:
         """Share the images out as `ag.data.split` does; only the first part crops and flips at random.
 
-        Of a folder with a `transform`, `transforms` has one for each part, such as ``(augment, None)``.  All parts have
-        the classes of the folder.
+        Of a folder with a `transform`, `transforms` has one for each part, such as ``(augment, None)``.
         """
         parts = super().split(sizes, seed=seed, stratify=stratify, groups=groups)
         given = [None] * len(parts) if transforms is None else [*transforms]
@@ -342,13 +329,6 @@ class ImageFolder(DataLoader):
         for part, transform in zip(parts, given, strict=True):
             vars(part)["transform"] = cast(ImageFiles, part._data[0]).transform = transform
         return parts
-
-
-def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
-    both = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-    if len(both) != 2 or not counts(*both):
-        raise ValueError(f"ag_image_folder: size is {size!r}; height and width of at least 1 are required.")
-    return int(both[0]), int(both[1])
 
 
 def _mean_and_deviation(given: tuple[Sequence[float], Sequence[float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -387,18 +367,15 @@ def _images_of(path: Path) -> ImageList:
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not folders:
         raise ValueError(f"ag_image_folder: {path} holds no folders; one per class is required.")
-    images = [_images_in(folder) for folder in folders]
+    images = [sorted(p for p in map(Path, _files_in(os.fspath(folder), frozenset())) if p.suffix.lower() in _SUFFIXES)
+              for folder in folders]
+    if [] in images:
+        raise ValueError(f"ag_image_folder: {folders[images.index([])]} holds no images; every class needs at least "
+                         f"one.")
     ids = np.repeat(np.arange(len(folders)), [len(files) for files in images])
     ids.flags.writeable = False
     return ImageList(path, tuple(file for files in images for file in files), ids,
                      tuple(folder.name for folder in folders))
-
-
-def _images_in(folder: Path) -> list[Path]:
-    images = sorted(p for p in map(Path, _files_in(os.fspath(folder), frozenset())) if p.suffix.lower() in _SUFFIXES)
-    if not images:
-        raise ValueError(f"ag_image_folder: {folder} holds no images; every class needs at least one.")
-    return images
 
 
 def _files_in(folder: str, above: frozenset[str]) -> Iterator[str]:

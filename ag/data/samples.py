@@ -21,6 +21,7 @@ from ag.data.threads import Check, Lock
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
+_SHUFFLES = {"RandomSampler": True, "SequentialSampler": False}
 _within: ContextVar[tuple[Samples, ...]] = ContextVar("ag_samples_within", default=())  # of which one is being made
 
 
@@ -222,3 +223,19 @@ def _numbers(data: object, what: str) -> Array:
         advice = " Make ids of names: names, y = np.unique(y, return_inverse=True)." if array.dtype.kind in "US" else ""
         raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required.{advice}")
     return array
+
+
+def is_torch_loader(given: object) -> bool:
+    """Return whether it is a DataLoader of PyTorch, or derived from one; does not import PyTorch."""
+    return any(kind.__name__ == "DataLoader" and kind.__module__.startswith("torch.") for kind in type(given).__mro__)
+
+
+def torch_settings(loader: Any) -> tuple[object, int, bool, bool]:
+    """Return dataset, batch size, shuffle and drop_last of a DataLoader of PyTorch."""
+    sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "an object")
+    if sampler not in _SHUFFLES or getattr(loader.sampler, "replacement", False) or (
+            len(loader.sampler) != len(loader.dataset)) or loader.batch_size is None or collate != "default_collate":
+        raise ValueError(f"ag_dataloader: the DataLoader of PyTorch has batch_size {loader.batch_size}, {sampler} and "
+                         f"{collate}; a batch_size, shuffle=True or False, and no collate_fn are required. Give its "
+                         f"dataset, or a list of its samples.")
+    return loader.dataset, int(loader.batch_size), _SHUFFLES[sampler], bool(loader.drop_last)

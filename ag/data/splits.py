@@ -1,8 +1,4 @@
-"""Samples shared out at random to parts, such as for training and validation, class by class or group by group.
-
-Every part gets its share of a class, rounded down; the rest goes where most is missing, as Gale and Ryser (1957) fill a
-table with given sums.  So each class is within one sample of its share, and the sizes of the parts are exact.
-"""
+"""Samples shared out at random to parts, such as for training and validation, class by class or group by group."""
 
 from __future__ import annotations
 
@@ -59,9 +55,8 @@ class Splittable(ABC):
               groups: object = None) -> tuple[S, ...]:
         """Share the samples out as `ag.data.split` does, such as ``train, valid = loader.split(0.8)``.
 
-        The first part is like this loader.  The others are for measuring: they have all their samples in one order, and
-        an `ag_image_folder` cuts out the middle and flips nothing in them.  What a dataset of your own draws, it draws
-        in every part.
+        The first part is like this loader.  The others are for measuring, with all their samples in one order; what a
+        dataset of your own draws, it draws in them, too.
         """
         parts = _shares(f"{self._function}.split", self.n_samples, sizes, seed, stratify, groups, self.labels)
         return tuple(self._some(numbers, k > 0) for k, numbers in enumerate(parts))
@@ -76,8 +71,7 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
     Parameters
     ----------
     data : pair of arrays, array_like, list, loader or dataset
-        ``(X, y)`` with samples on the first axis, as `fit` takes it; arrays, data frames, lists such as of files, or
-        anything with ``len()`` and ``[i]``.
+        Samples are on the first axis, as `fit` takes them; a dataset is anything with ``len()`` and ``[i]``.
     sizes : float, int or sequence of them, optional
         Fraction or number of the samples in the first of two parts, or of each part.
     seed : int, optional
@@ -186,7 +180,8 @@ def _numbered(function: str, name: str, given: object, count: int) -> Array:
 
 
 def _table(classes: Array, wanted: Array, random: np.random.Generator) -> Array:
-    """Return how many samples of each class every part gets."""
+    """Return how many samples of each class every part gets, within one of its share; the parts' sizes are exact."""
+    # rounded down; the rest goes where most is missing, as Gale and Ryser (1957) fill a table with given sums
     table: Array = classes[:, None] * wanted // wanted.sum()
     missing = wanted - table.sum(0)
     for row, count in zip(table, classes, strict=True):

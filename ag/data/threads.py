@@ -1,7 +1,6 @@
 """Threads of data loaders: things made ahead in the background, and a lock that survives forks and copies.
 
-`Prefetcher` hears in every step of `dp_train` which things come next; `made_ahead` tells one those of a loop.  A loop
-that ends early does not wait for its thread, and threads keep no process alive.
+A loop that ends early does not wait for its thread, and threads keep no process alive.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ class _UnwantedError(Exception):
 
 
 class Prefetcher(Generic[K, T]):
-    """Things that threads make before they are asked for, each by its key.
-
-    With several threads, `make(key)` is called for several keys at a time; one thread keeps the order.
-    """
+    """Things that threads make by key before they are asked for; one thread keeps the order, several may not."""
 
     def __init__(self, make: Callable[[K], T], threads: int) -> None:
         self._make, self._threads = make, threads
@@ -82,10 +78,7 @@ class Prefetcher(Generic[K, T]):
         self._owner = _forks  # a forked child has no threads
 
     def take(self, wanted: Sequence[K], coming: Sequence[K] = ()) -> list[T]:
-        """Return these things in order, or raise the error of one; waits for those that are not made yet.
-
-        Those in `coming` are made meanwhile; others are forgotten.
-        """
+        """Return these things, or raise the error of one; those in `coming` are made meanwhile, others forgotten."""
         if self._owner != _forks or not self._workers:
             self._owner, self._coming, self._due = _forks, {}, SimpleQueue()
             # daemons: other threads are waited for when the process ends, and these may hang in a sample

@@ -13,9 +13,8 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import tree_map
-from ag.data.adapters import is_torch_loader
 from ag.data.dataloader import DataLoader
-from ag.data.samples import Pass
+from ag.data.samples import Pass, is_torch_loader
 from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import ShapeError
