@@ -52,12 +52,24 @@ def load_digits() -> DataSet:
 
 
 def load_sonnets() -> str:
-    """Return five sonnets by Shakespeare, 3086 characters: "Shall I compare thee to a summer's day? ..."."""
+    """Return five sonnets by Shakespeare, 3086 characters.
+
+    Examples
+    --------
+    >>> ag.data.load_sonnets()[:39]
+    "Shall I compare thee to a summer's day?"
+    """
     return _text("sonnets.txt")
 
 
 def load_shakespeare() -> str:
-    """Return Shakespeare's play "As You Like It", 125179 characters."""
+    """Return Shakespeare's play "As You Like It".
+
+    Examples
+    --------
+    >>> len(ag.data.load_shakespeare())
+    125179
+    """
     return _text("as_you_like_it.txt.gz")
 
 

@@ -235,12 +235,6 @@ class ImageFolder(DataLoader):
     classes : sequence of str, optional
         With files and labels, the name of every class in the order of the ids; default: the labels' names, sorted.
 
-    Raises
-    ------
-    ValueError
-        With the name of the file, when a batch is read, if an image cannot be decoded, or has more pixels than
-        ``PIL.Image.MAX_IMAGE_PIXELS``.
-
     Notes
     -----
     ``batch.x`` is a tensor of shape (3, height, width, batch), red, green and blue from 0 to 1, or normalised;
@@ -257,6 +251,7 @@ class ImageFolder(DataLoader):
 
     Grey images of 16 bits keep them, and grey floats must lie from 0 to 1; other kinds whose white is unknown are
     refused.  Transparency is dropped, of animations the first image is taken, and EXIF's orientation is not applied.
+    A ValueError names an image that cannot be decoded, or has more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``.
 
     Examples
     --------

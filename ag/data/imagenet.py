@@ -132,8 +132,7 @@ def _solutions(function: str, given: object, part: str, classes: Sequence[str] |
 
 def _class_of(prediction: str, known: dict[str, str]) -> tuple[str, str]:
     """Return the class that a line names, and what is wrong with the line."""
-    words = prediction.split()
-    synset = words[0] if words else ""
+    synset = (words := prediction.split() or [""])[0]
     if synset not in known:
         return "", f"the class is {synset!r:.60}, which {_MAPPING} does not have"
     boxes = [words[i : i + 5] for i in range(0, len(words), 5)] if len(words) > 1 else []

@@ -202,15 +202,6 @@ def _sample(item: object, what: str) -> Tree:
     return array[:, 0] if column else array
 
 
-def _odd(array: Array) -> str:
-    """Name the first object in an array that is no plain number, and its column."""
-    for place, x in np.ndenumerate(array):
-        if array.ndim and not (isinstance(x, (int, float)) and not isinstance(x, bool)):
-            column = f" in column {place[1]}" if array.ndim == 2 else ""
-            return f", and holds objects of various types, such as {x!r:.40}{column}"
-    return ""
-
-
 def _numbers(data: object, what: str) -> Array:
     try:
         array = host_values(data, f"ag_dataloader: {what}")
@@ -218,7 +209,13 @@ def _numbers(data: object, what: str) -> Array:
         raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
                          f"length are required.") from error
     if array.dtype.kind == "O":
-        raise DtypeError(f"ag_dataloader: {what} is of type {type(data).__name__}{_odd(array)}; numbers are required.")
+        mixed = ""
+        for at, x in np.ndenumerate(array):  # the first object that is no plain number
+            if at and (isinstance(x, bool) or not isinstance(x, (int, float))):
+                column = f" in column {at[1]}" if len(at) == 2 else ""
+                mixed = f", and holds objects of various types, such as {x!r:.40}{column}"
+                break
+        raise DtypeError(f"ag_dataloader: {what} is of type {type(data).__name__}{mixed}; numbers are required.")
     if array.dtype.kind not in "biuf":
         advice = " Make ids of names: names, y = np.unique(y, return_inverse=True)." if array.dtype.kind in "US" else ""
         raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required.{advice}")

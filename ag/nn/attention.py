@@ -103,7 +103,6 @@ class KeyValueCache:
         return self.__copy__()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Say what to do instead of pickling."""
         raise TypeError("KeyValueCache: it cannot be pickled, as it belongs to the layers of one process; make another "
                         "one there and begin with the whole sequence.")
 

@@ -461,13 +461,13 @@ def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> 
     known = tensors.union(id(x) for layer in reached for x in (layer, *layer.children().values()))
     seen: set[int] = set()
 
-    def lost_in(x: object) -> Layer | Tensor | None:
+    def lost_in(x: object) -> tuple[object, str] | None:
         for part in objects_in(x, seen, True, (Watched, Tensor)) if id(x) not in known else ():
             if isinstance(part, Tensor) and part.requires_grad and part.node is None and id(part) not in known:
-                return part
+                return part, "parameter"
             if isinstance(part, Layer) and id(part) not in known and all(
                     layer is not root for _, layer in part.modules()):  # what contains the root is not lost with it
-                return part
+                return part, type(part).__name__
         return None
 
     for layer in reached:
@@ -476,18 +476,18 @@ def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> 
                 continue
             seen.clear()
             name, x = next((item for item in members({name: x}) if lost_in(item[1]) is not None), (name, x))
-            kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
-            what, remedy = (f"a {kind} that children() leaves out", "put it among the children") if lost is x else (
-                f"a {type(x).__name__} with a {kind} in it",
-                f"use a list, tuple or dict, or the name '_{name}' if it is no part of the model")
+            what, remedy = f"a {lost[1]} that children() leaves out", "put it among the children"
+            if lost[0] is not x:
+                what = f"a {type(x).__name__} with a {lost[1]} in it"
+                remedy = f"use a list, tuple or dict, or the name '_{name}' if it is no part of the model"
             raise TypeError(f"{type(layer).__name__}: attribute {name!r} is {what}, which would not be trained; "
                             f"{remedy}.")
         for cls in type(layer).__mro__:
             for name, x in () if cls.__module__.startswith("ag.") or cls is object else [*vars(cls).items()]:
                 if (lost := lost_in(x)) is not None:
-                    kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
-                    raise TypeError(f"{type(layer).__name__}: {name!r} of the class {cls.__name__} has a {kind}, which "
-                                    f"would not be trained; assign it in __init__, as self.{name.strip('_')} = ...")
+                    raise TypeError(f"{type(layer).__name__}: {name!r} of the class {cls.__name__} has a {lost[1]}, "
+                                    f"which would not be trained; assign it in __init__, as self.{name.strip('_')} = "
+                                    f"...")
 
 
 def state_of(model: Model) -> dict[str, Tensor]:

@@ -85,13 +85,10 @@ def members(attributes: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             if any(x is outer for outer in around):
                 raise ValueError(f"Layer: attribute {name!r} is a {type(x).__name__} that contains itself, so what is "
                                  f"in it has no end of names; take it out of itself.")
-            inside = [(f"{name}_{_text(key)}", item) for key, item in x.items()] if isinstance(x, dict) else [
+            inside = [(f"{name}_{type(key).__name__ if isinstance(key, (Watched, Tensor)) else key}", item)
+                      for key, item in x.items()] if isinstance(x, dict) else [
                 (f"{name}{i}", item) for i, item in enumerate(x, 1)]
             todo += [(longer, item, (*around, x)) for longer, item in reversed(inside)]
-
-
-def _text(key: object) -> object:
-    return type(key).__name__ if isinstance(key, (Watched, Tensor)) else key
 
 
 def modes_of(model: object) -> list[tuple[Any, bool]]:

@@ -62,8 +62,6 @@ class BatchNorm(Layer):
     _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
-    eps: float
-    momentum: float
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         (self.num_features,) = sizes("ag_batch_norm", num_features=num_features)
@@ -111,7 +109,6 @@ class LayerNorm(Layer):
     _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _adjustable = MappingProxyType({"eps": _layer_eps})
-    eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         (self.num_features,) = sizes("ag_layer_norm", num_features=num_features)
@@ -150,7 +147,6 @@ class RMSNorm(Layer):
     _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma"})
     _adjustable = MappingProxyType({"eps": _rms_eps})
-    eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-6) -> None:
         (self.num_features,) = sizes("ag_rms_norm", num_features=num_features)
@@ -183,7 +179,6 @@ class Dropout(Layer):
     settings = ("rate",)
     _elsewhere = MappingProxyType({"p": "rate"})
     _adjustable = MappingProxyType({"rate": _rate})
-    rate: float
 
     def __init__(self, rate: float) -> None:
         self.rate = _rate(rate)

@@ -1,17 +1,27 @@
-"""Layers around layers: one after the other, and a residual block."""
+"""Layers around layers: one after the other, a residual block, and networks of such blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod, sqrt
 from typing import Any, cast
+
+import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called
+from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called, sizes
+from ag.nn.linear import Conv2d, GlobalPool, Linear, MaxPool
+from ag.nn.norm import BatchNorm
+from ag.ops.activation import ag_relu
 from ag.ops.arithmetic import ag_add
 
-__all__ = ["Residual", "Sequential", "ag_residual", "ag_sequential"]
+__all__ = ["ResNet", "Residual", "Sequential", "ag_residual", "ag_resnet", "ag_sequential"]
+
+_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_WIDER = 4  # times as many channels leave a bottleneck as its 3x3 convolution has
 
 
 class Sequential(Layer):
@@ -55,12 +65,10 @@ class Sequential(Layer):
         return cast(Tensor, x)
 
     def config(self) -> dict[str, object]:
-        """The layers' configurations, in order."""
         return {"layer": type(self).__name__, "layers": [layer.config() for layer in self.layers]}
 
     @classmethod
     def configs_inside(cls, config: Settings) -> list[Settings]:
-        """Those of the layers, in order."""
         return list(config["layers"])
 
     def __len__(self) -> int:
@@ -82,7 +90,6 @@ class Activation(Layer):
         self.activation, _ = activation_called(activation, "ag_sequential")
 
     def forward(self, x: TensorLike) -> Tensor:
-        """The activation of `x`, in its shape."""
         return ACTIVATIONS[str(self.activation)](x)
 
 
@@ -129,15 +136,129 @@ class Residual(Layer):
         return y if self._activate is None else self._activate(y)
 
     def config(self) -> dict[str, object]:
-        """The configurations of body and shortcut, and the activation."""
         shortcut = None if self.shortcut is None else self.shortcut.config()
         return {**super().config(), "body": self.body.config(), "shortcut": shortcut}
 
     @classmethod
     def configs_inside(cls, config: Settings) -> list[Settings]:
-        """Those of body and shortcut."""
         return [config["body"], *([] if config["shortcut"] is None else [config["shortcut"]])]
 
 
+class ResNet(Layer):
+    """A residual network for images, of 18, 34, 50, 101 or 152 layers.
+
+    Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
+    through (He, fan-out).  From 50 layers on, the 3x3 convolution of a block halves the image, as in torchvision, whose
+    parameters these are: 11,689,512, 21,797,672, 25,557,032, 44,549,160 and 60,192,808 for 1000 classes.  They are
+    called ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` there.
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
+    Rectifiers", ICCV 2015, for the initial weights.
+
+    Parameters
+    ----------
+    depth : {18, 34, 50, 101, 152}
+    num_classes : int
+    width : int, optional
+        Channels of the first stage; 64 in the original.
+    small_input : bool, optional
+        Begin with a 3x3 convolution that keeps the size, instead of a 7x7 one and pooling, which leave a quarter of
+        it: for images of about 32 x 32.
+
+    Attributes
+    ----------
+    conv1, bn1, fc : Layer
+        The stem, and the linear layer at the end.
+    layer1, layer2, layer3, layer4 : dict of str to Layer
+        The blocks of each stage, "0", "1", ...
+
+    Examples
+    --------
+    >>> import numpy
+    >>> ag.ag_resnet(18, 10, width=8, small_input=True)(numpy.ones((3, 16, 16, 2))).shape
+    (10, 2)
+    """
+
+    settings = ("depth", "num_classes", "width", "small_input")
+
+    def __init__(self, depth: int, num_classes: int, width: int = 64, small_input: bool = False) -> None:
+        if not counts(depth) or depth not in _BLOCKS:
+            raise ValueError(f"ag_resnet: depth is {depth!r}; 18, 34, 50, 101 or 152 is required.")
+        self.num_classes, self.width = sizes("ag_resnet", num_classes=num_classes, width=width)
+        if not isinstance(small_input, (bool, np.bool_)):
+            raise ValueError(f"ag_resnet: small_input is {small_input!r}; True or False is required.")
+        self.depth, self.small_input = int(depth), bool(small_input)
+        self.conv1 = _conv(3, self.width, 3) if small_input else _conv(3, self.width, 7, 2)
+        self.bn1 = BatchNorm(self.width)
+        self.maxpool = None if small_input else MaxPool(3, 2, padding=1)
+        channels, deep = self.width, depth >= 50
+        stages: list[dict[str, Layer]] = [{}, {}, {}, {}]
+        for stage, blocks in enumerate(_BLOCKS[self.depth]):
+            for i in range(blocks):
+                stages[stage][str(i)] = _Block(channels, self.width << stage, 2 if stage > 0 and i == 0 else 1, deep)
+                channels = (self.width << stage) * (_WIDER if deep else 1)
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.avgpool = GlobalPool()
+        self.fc = Linear(channels, self.num_classes)
+        self._made = self._outline()
+
+    def _outline(self) -> list[tuple[object, ...]]:
+        return [(name, type(layer), *(getattr(layer, setting) for setting in layer.settings))
+                for name, layer in self.modules()]
+
+    def is_as_made(self) -> bool:
+        return self._outline() == self._made
+
+    @classmethod
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
+        """The shape of a 3x3 convolution of the last stage, or of `fc`'s weight."""
+        inner = args["width"] * 8
+        convolution, head = (inner, inner, 3, 3), (args["num_classes"], inner * (_WIDER if args["depth"] >= 50 else 1))
+        return max(convolution, head, key=prod)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Logits of shape (num_classes, batch) for images of shape (3, height, width, batch)."""
+        y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
+        if self.maxpool is not None:
+            y = self.maxpool.forward(y)
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            for block in stage.values():
+                y = block.forward(y)
+        return self.fc.forward(self.avgpool.forward(y))
+
+
+class _Block(Layer):
+    """Two 3x3 convolutions, or, if `deep`, one between two of 1x1; their result plus the shortcut goes through ReLU."""
+
+    def __init__(self, into: int, inner: int, stride: int, deep: bool) -> None:
+        out = inner * _WIDER if deep else inner
+        self.downsample: dict[str, Layer] = {}
+        if stride != 1 or into != out:
+            self.downsample = {"0": _conv(into, out, 1, stride), "1": BatchNorm(out)}
+        convolutions = [(into, inner, 1), (inner, inner, 3, stride), (inner, out, 1)] if deep else [
+            (into, inner, 3, stride), (inner, inner, 3)]
+        self._places = range(1, len(convolutions) + 1)
+        for i, sizes_of_one in zip(self._places, convolutions, strict=True):
+            setattr(self, f"conv{i}", _conv(*sizes_of_one))
+            setattr(self, f"bn{i}", BatchNorm(sizes_of_one[1]))
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output for `x` of shape (channels, height, width, batch)."""
+        shortcut = y = x
+        for layer in self.downsample.values():
+            shortcut = layer.forward(shortcut)
+        for i in self._places:
+            y = getattr(self, f"conv{i}").forward(y if i == 1 else ag_relu(y))
+            y = getattr(self, f"bn{i}").forward(y)
+        return ag_relu(ag_add(y, shortcut))
+
+
+def _conv(into: int, out: int, kernel: int, stride: int = 1) -> Conv2d:
+    """A convolution without bias, as a batch norm follows, whose weights begin as He has them."""
+    layer = Conv2d(into, out, kernel, stride, kernel // 2, bias=False)
+    layer.W.data = layer.W.data * sqrt((into + out) / out)  # of Glorot's, whose variance is 2 / (taps * (into + out))
+    return layer
+
+
 ag_residual = Residual
+ag_resnet = ResNet
 ag_sequential = Sequential

@@ -21,10 +21,7 @@ from ag.nn.layer import Layer, nested, own_tensors
 from ag.nn.mode import ag_eval, modes_kept
 
 # How often an op multiplies and adds, of its operands and its result.
-Products = Callable[[Sequence[Tensor], Tensor], int]
-
-
-_PRODUCTS: dict[str, Products] = {
+_PRODUCTS: dict[str, Callable[[Sequence[Tensor], Tensor], int]] = {
     "ag_matmul": lambda x, _: x[0].shape[0] * x[1].size,
     "ag_attention": lambda x, out: (x[0].size + out.size) * x[1].shape[1],  # with all keys, also where it is causal
     "ag_conv2d": lambda x, out: out.size * prod(x[1].shape[1:])}

@@ -7,6 +7,7 @@ To add one: its table in ``rules.py``, its primitive in `ag.engine.kernels.optim
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary, ref
@@ -72,7 +73,7 @@ class Optimizer(Settings):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the parameters and the state: copied or pickled with its model, the copy steps the copied model."""
-        return _again, (type(self), self._params, self.lr, self._changeable(), self.state_dict())
+        return partial(type(self), lr=self.lr, **self._changeable()), (self._params,), self.state_dict()
 
     def _state_of(self, group: FlatGroup) -> DeviceState:
         return DeviceState(group, self._moments, len(self._counts), self._for_each, self._words(vars(self)))
@@ -261,6 +262,8 @@ class Optimizer(Settings):
             self._take(mine)
             raise
 
+    __setstate__ = load_state_dict  # of a copy
+
     def _checked_state(self, state: Mapping[str, Array], mine: Mapping[str, Array]) -> dict[str, Array]:
         arrays = number_arrays(state, _REFUSAL)
         may = {f"count.{name}": (len(self._counts),) for name in self._params if self._for_each}
@@ -317,14 +320,6 @@ class Optimizer(Settings):
 
 def _steps(counts: Array) -> float:
     return float(counts[-1])
-
-
-def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_with: dict[str, float],
-           state: dict[str, Array]) -> Optimizer:
-    """The optimizer that `Optimizer.__reduce__` described."""
-    optimizer = kind(params, lr=lr, **made_with)
-    optimizer.load_state_dict(state)
-    return optimizer
 
 
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:

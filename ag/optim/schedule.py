@@ -132,7 +132,6 @@ class StepSchedule(Schedule):
         super().__init__(optimizer, step_size=step_size, gamma=gamma)
 
     def at(self, k: int) -> float:
-        """The learning rate after `k` steps."""
         return self.lr * float(self.gamma ** (k // self.step_size))
 
 
@@ -177,7 +176,6 @@ class CosineSchedule(Schedule):
                              f"the optimizer's lr, {values['lr']}.")
 
     def at(self, k: int) -> float:
-        """The learning rate after `k` steps."""
         k = k % (self.T_max + 1) if self.restart else min(k, self.T_max)
         if k == 0:
             return self.lr  # the sum below may round
@@ -228,13 +226,11 @@ class WarmupSchedule(Schedule):
         return self._after
 
     def at(self, k: int) -> float:
-        """The learning rate after `k` steps."""
         if k < self.warmup:
             return self.lr * ((k + 1) / self.warmup)
         return self.lr if self.after is None else self.after.at(k - self.warmup)
 
     def step(self) -> float:
-        """Count one step, set the optimizer's learning rate for the next one, and return it."""
         rate = super().step()
         if self.after is not None:
             self.after.steps = max(0, self.steps - self.warmup)
