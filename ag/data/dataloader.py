@@ -221,13 +221,6 @@ class DataLoader(Splittable):
         with self._lock():
             return self._begin() if self._waiting is not None and place is self._left else place
 
-    def _end(self, place: _Place) -> None:
-        """End a loop, or leave it."""
-        with self._lock():
-            if place is self._at and place.next >= self.n_batches():
-                self._left = None
-                self._at = self._waiting = self._waiting or self._fresh()
-
     def _order(self, place: _Place) -> Array:
         if place.order is None:
             place.order = np.arange(self.n_samples) if not self.shuffle else np.random.Generator(np.random.Philox(
@@ -341,8 +334,11 @@ class DataLoader(Splittable):
                         before, place = place, self._moved(place)
                         if place is not before:
                             break
-        finally:
-            self._end(place)
+        finally:  # the loop ends, or is left
+            with self._lock():
+                if place is self._at and place.next >= self.n_batches():
+                    self._left = None
+                    self._at = self._waiting = self._waiting or self._fresh()
 
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch()

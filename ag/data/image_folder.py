@@ -1,7 +1,4 @@
-"""Images in a folder per class, or those of a list, decoded by Pillow while the device trains.
-
-Crops and flips follow from the seed, the pass and the image's number alone.
-"""
+"""Images in a folder per class, or those of a list, decoded by Pillow while the device trains."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ from ag.version import install_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
 
 __all__ = ["ImageFolder", "ag_image_folder"]
 
@@ -173,6 +169,7 @@ def _colours(pixels: Array) -> Array:
 
 # Decoded in this process, from this file alone: Pillow runs Ghostscript for EPS, and others hold links to files.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 _BITS, _PHOTOMETRIC, _KIND = 258, 262, 339  # tags of TIFF
 _WHITE_IS_ZERO, _SIGNED = 0, 2  # values of the last two
@@ -205,9 +202,6 @@ def pillow() -> ModuleType:
     except ImportError as error:
         raise ImportError(f"ag_image_folder: Pillow is not installed; run `{install_line('images')}`.") from error
     return Image
-
-
-_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
 class ImageFolder(DataLoader):

@@ -1,7 +1,4 @@
-"""Numbered samples of a data loader: in arrays, or made by an object when asked for.
-
-A loader takes them by number, also in background threads, between loops that were left and loops that begin.
-"""
+"""Numbered samples of a data loader: in arrays, or made by an object when asked for; and PyTorch's loaders."""
 
 from __future__ import annotations
 

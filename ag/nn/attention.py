@@ -29,6 +29,7 @@ from ag.ops.matmul import ag_matmul
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
 
+_rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 _AGAIN = "Call cache.clear() and begin with the whole sequence."
 
 
@@ -206,9 +207,6 @@ def _check_call(cache: object, causal_mask: bool, others: bool, tensors: list[Te
     if is_recording() is not False and any(t.requires_grad for t in tensors):
         raise TapeError("ag_multihead_attention: a cache was given while gradients are recorded, which would not reach "
                         "what is kept; call the model outside with_grad_tape, or inside `with ag.no_grad():`.")
-
-
-_rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 class MultiheadAttention(Layer):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite
 from numbers import Real
-from textwrap import wrap
+from textwrap import fill
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 from weakref import ProxyType, ref
@@ -49,6 +49,9 @@ class Model(Protocol):
 _WIDTH = 100  # characters of a line of `repr`
 _PICKLED_AT_ONCE = 50  # layers inside each other that pickle enters before it sees one that comes first
 
+# What layers call "relu" is `ag_relu`, and so on.
+ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
+    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
 
 
@@ -338,8 +341,11 @@ class Layer(Watched):
             sizes.setdefault(depth, {}).update(trained)
             args = ", ".join(f"{setting}={getattr(layer, setting)!r}" for setting in layer.settings)
             detail = "  " * bool(own) + ", ".join(f"{own_name} {x.shape}" for own_name, x in own.items())
-            lines.append(_wrapped("  " * depth, f"{name}{': ' * bool(name)}{type(layer).__name__}({args}){detail}  "
-                                  f"[{sum(trained.values()):,} parameters]"))
+            line = (f"{name}{': ' * bool(name)}{type(layer).__name__}({args}){detail}  "
+                    f"[{sum(trained.values()):,} parameters]")
+            whole = re.sub(r"(?<=\S) (?=\(|\d|parameters)", "\0", line)  # no break within a name and its shape
+            lines.append(fill(whole, _WIDTH, initial_indent="  " * depth, subsequent_indent="  " * (depth + 2),
+                              break_long_words=False, break_on_hyphens=False).replace("\0", " "))
         return "\n".join(reversed(lines))
 
     def _repr_html_(self) -> str:
@@ -428,13 +434,6 @@ def nested(root: Layer) -> list[tuple[int, str, Layer]]:
 def own_tensors(layer: Layer) -> dict[str, Tensor]:
     """Tensors that a layer has itself, by name."""
     return {name: x for name, x in _members(vars(layer)) if isinstance(x, Tensor)}
-
-
-def _wrapped(indent: str, line: str) -> str:
-    """Break a line that is too long, but not within a name and its shape."""
-    whole = re.sub(r"(?<=\S) (?=\(|\d|parameters)", "\0", line)
-    return "\n".join(wrap(whole, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ",
-                          break_long_words=False, break_on_hyphens=False)).replace("\0", " ")
 
 
 def _joined(prefix: str, name: str) -> str:
@@ -554,11 +553,6 @@ def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,
         for x, array in before:
             x.data = array
         raise
-
-
-# What layers call "relu" is `ag_relu`, and so on.
-ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
-    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
 
 
 def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:

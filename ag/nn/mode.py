@@ -39,14 +39,9 @@ def _inside(x: object) -> Iterable[object]:
         return [*(x.__closure__ or ()), x.__defaults__, x.__kwdefaults__, vars(x)]
     if type(x).__module__.partition(".")[0] in _LIBRARIES:  # hot path: nearly all are dicts, lists and tuples
         return get_referents(x)
-    return [*get_referents(x), *_of_classes(type(x))]
-
-
-def _of_classes(kind: type) -> Iterator[object]:
-    """List the values that a user's class and its bases hold, without methods, descriptors and other classes."""
-    for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in _LIBRARIES:
-            yield from (value for value in vars(base).values() if not isinstance(value, _NO_VALUES))
+    classes = [base for base in type(x).__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]  # the user's
+    return [*get_referents(x), *(value for base in classes for value in vars(base).values()
+                                 if not isinstance(value, _NO_VALUES))]
 
 
 def objects_in(model: object, seen: set[int] | None = None, functions: bool = False,

@@ -1,7 +1,4 @@
-"""Layers that normalise or drop: batch norm with running statistics, layer norm, RMS norm, dropout.
-
-`ag.parallel.replicas.sync_batch_norm` derives the batch norm over the samples of all replicas.
-"""
+"""Layers that normalise or drop: batch norm with running statistics, layer norm, RMS norm, dropout."""
 
 from __future__ import annotations
 

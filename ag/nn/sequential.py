@@ -148,9 +148,8 @@ class ResNet(Layer):
     """A residual network for images, of 18, 34, 50, 101 or 152 layers.
 
     Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
-    through (He, fan-out).  From 50 layers on, the 3x3 convolution of a block halves the image, as in torchvision, whose
-    parameters these are: 11,689,512, 21,797,672, 25,557,032, 44,549,160 and 60,192,808 for 1000 classes.  They are
-    called ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` there.
+    through (He, fan-out).  From 50 layers on, the 3x3 convolution of a block halves the image, as in torchvision.  Its
+    parameters are called ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` there (docs/interop.md).
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
     Rectifiers", ICCV 2015, for the initial weights.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary, ref
@@ -31,6 +32,7 @@ from ag.optim.settings import NOT_NEGATIVE, Check, Settings, nearest
 
 _REFUSAL = "load_state_dict: the state does not fit this optimizer"
 _MOST = 1 << 24  # steps that a device counts in float32
+_steps = itemgetter(-1)  # of counts
 _STEPPED: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # parameters that optimizers were given, by id
 
 
@@ -316,10 +318,6 @@ class Optimizer(Settings):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
         return f"{type(self).__name__}({len(self._params)} parameters, {shown})"
-
-
-def _steps(counts: Array) -> float:
-    return float(counts[-1])
 
 
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:

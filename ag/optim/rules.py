@@ -65,14 +65,13 @@ class Adam(Optimizer):
         super()._use(values)
         betas = np.array([values["beta1"], values["beta2"]])
         if self._slots and betas.tolist() != [self.beta1, self.beta2]:
+            def corrected(rows: Array) -> Array:
+                t = rows[:, 2:]
+                with np.errstate(divide="ignore", invalid="ignore"):  # beta is 0
+                    return np.hstack([np.where(t == 0, 0.0, -np.expm1(t * np.log(betas))), t])  # 1 - beta^t
+
             for slots in self._slots:
-                slots.change_counts(lambda rows: np.hstack([_corrections(betas, rows[:, 2:]), rows[:, 2:]]))
-
-
-def _corrections(betas: Array, t: Array) -> Array:
-    """1 - beta^t."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # beta is 0
-        return np.where(t == 0, 0.0, -np.expm1(t * np.log(betas)))
+                slots.change_counts(corrected)
 
 
 class AdamW(Adam):
