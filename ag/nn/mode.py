@@ -48,7 +48,7 @@ def objects_in(model: object, seen: set[int] | None = None, functions: bool = Fa
                closed: type | tuple[type, ...] = Tensor) -> Iterator[object]:
     """A model and every object inside it, each once, however nested.
 
-    Leaves out those with an id in `seen`, and what types in `closed` hold; `functions`: not what functions hold.
+    Leaves out those with an id in `seen`, and what types in `closed` hold.  `functions`: also what functions hold.
     """
     seen = set() if seen is None else seen
     todo = [model]
