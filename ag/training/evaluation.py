@@ -26,15 +26,15 @@ from ag.parallel.trainer.samples import Shard, input_of, target_of, why_not_stac
 from ag.parallel.trainer.weights import Weighted, refuse_unweighted
 from ag.training.data import Data
 from ag.training.metrics import (
+    EpochMetric,
     Mean,
     Metric,
     class_ids,
     confusion,
-    is_accuracy,
+    is_of_classes,
     named_metrics,
     number_of,
     on_host,
-    takes_all,
 )
 from ag.training.plotting import draw_matrix
 
@@ -101,7 +101,7 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     x : array_like of shape (samples, ...), ag_dataloader or dataset
         Inputs; targets of a loader or a dataset are not used.
     labels : bool or sequence, optional
-        True: return class ids, as `accuracy` finds them.  A name for each class: return names.
+        True: return class ids, as `accuracy` finds them: one output is a logit.  A name for each class: return names.
     batch_size : int, optional
         Samples that are passed at once; default: the loader's, or 32.
 
@@ -146,7 +146,7 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``, or array_like
-        Or the outputs themselves, of shape (classes, samples).
+        Or the outputs themselves, of shape (classes, samples); one per sample is a logit.
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset, or array_like
         As in `evaluate`; of outputs, the targets of the shape (samples,).
     labels : sequence, optional
@@ -208,7 +208,7 @@ def _samples_first(output: object, count: int) -> Array:
 def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Mapping[str, Metric]) -> dict[str, float]:
     """Return loss and metrics over all samples; waits for the device."""
     means = {name: Mean() for name in ("loss", *metrics)}
-    later: dict[str, Metric] = {}
+    later = {name: metric for name, metric in metrics.items() if isinstance(metric, EpochMetric)}
     parts: list[tuple[object, object]] = []
     if data.weights is not None:
         refuse_unweighted(function, loss)
@@ -217,24 +217,19 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
         if share := count if weights is None else weights.sum():
             means["loss"].add(float(loss(output, target, **counted).item()), share)
         seen = on_host(output) if metrics else None
-        later = later or {name: metric for name, metric in metrics.items() if takes_all(metric, seen)}
         if later:
             parts.append((seen, target))
         for name, metric in metrics.items():
+            if loss is ag_mse_loss and getattr(seen, "shape", ())[:1] == (1,) and is_of_classes(metric):
+                raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one "
+                                 f"output, a number; give another loss, or a model with an output for each class and "
+                                 f"class ids.")
             if name not in later:
                 means[name].add(number_of(function, name, metric(seen, target)), count)
     if later:
         outputs, targets = _joined(function, parts)
     for name, metric in later.items():
-        given = outputs, targets
-        if len(outputs) == 1 and (is_accuracy(metric) or getattr(metric, "of_classes", False)):
-            if loss is ag_mse_loss:
-                raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one "
-                                 f"output, a number; give another loss, or a model with an output for each class and "
-                                 f"class ids.")
-            if getattr(loss, "func", loss) is ag_bce_with_logits_loss:  # then these are the logits of 0 and 1
-                given = np.concatenate([0 * outputs, outputs]), np.reshape(targets, outputs.shape[1:])
-        means[name].add(number_of(function, name, metric(*given)), 1)
+        means[name].add(number_of(function, name, metric(outputs, targets)), 1)
     return {name: mean.value for name, mean in means.items()}
 
 

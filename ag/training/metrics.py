@@ -18,6 +18,7 @@ import numpy as np
 from ag.autograd.operands import CLASS_RULE, host_values, refuse_outside
 from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.primitive import Array
+from ag.engine.registry import say_once
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
 from ag.names import Making
@@ -26,6 +27,7 @@ from ag.version import install_line
 __all__ = ["EpochMetric", "accuracy", "mean_absolute_error", "mean_squared_error", "top_k_accuracy"]
 
 Metric = Callable[..., object]  # (output, target of the loss) -> one number
+_MANY = 10  # logits, of which some are likely outside of 0 to 1
 
 
 class Mean:
@@ -62,8 +64,8 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     Parameters
     ----------
     output : Tensor or array_like of shape (classes, ...)
-        Logits or probabilities.  One output per sample stands for the classes 0 and 1: class 1 is a logit above 0, or a
-        probability above 0.5 if all outputs are from 0 to 1.
+        Logits or probabilities.  One output per sample is a logit, above 0 for class 1, whatever the others are: of
+        probabilities ``p`` give both classes, ``np.concatenate([1 - p, p])``.
     target : Tensor or array_like of shape (...) or of shape (classes, ...)
         0-based class ids, or distributions, whose largest entry counts.
 
@@ -175,25 +177,29 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike, least: int = 2
 
 def class_ids(values: Array) -> Array:
     """Return the class of each sample, of outputs with the classes on the first axis."""
+    return np.asarray(_of_each_class(values).argmax(0))
+
+
+def _of_each_class(values: Array) -> Array:
+    """Return an output for each class, of one logit those of 0 and 1; log once if that seems not to be meant."""
     if len(values) > 1:
-        return np.asarray(values.argmax(0))
-    return np.asarray(values[0] > (0.5 if _are_probabilities(values) else 0)).astype(int)
+        return values
+    if values.size >= _MANY and ((values >= 0) & (values <= 1)).all():
+        say_once("metrics: one output per sample is a logit, of class 1 above 0, and all are from 0 to 1. If they are "
+                 "probabilities, let the model end without sigmoid, or give both, np.concatenate([1 - p, p]).")
+    return np.concatenate([np.zeros_like(values), values])
 
 
 def _are_probabilities(values: Array) -> bool:
-    """Return whether outputs are from 0 to 1, and those of several classes add up to 1."""
-    return bool((values >= 0).all() and (values <= 1).all()) and (
-        len(values) == 1 or bool((abs(values.sum(0) - 1) < 0.01).all()))
+    """Return whether outputs of several classes are from 0 to 1, and add up to 1."""
+    return bool(((values >= 0) & (values <= 1)).all() and (abs(values.sum(0) - 1) < 0.01).all())
 
 
 def probabilities(values: Array) -> Array:
     """Return the probabilities of two classes or more, of outputs that are logits or probabilities, in float64."""
-    values = values.astype(np.float64)
-    given = _are_probabilities(values)
-    if len(values) == 1:
-        values = np.concatenate([1 - values, values] if given else [0 * values, values])
+    logits = _of_each_class(values.astype(np.float64))
     with np.errstate(all="ignore"):
-        powers = values if given else np.exp(values - values.max(0))
+        powers = values if len(values) > 1 and _are_probabilities(values) else np.exp(logits - logits.max(0))
         return np.asarray(powers / powers.sum(0))
 
 
@@ -377,14 +383,9 @@ def on_host(output: object) -> object:
     return output.numpy().view(_Output) if isinstance(output, Tensor) else output
 
 
-def is_accuracy(metric: Metric) -> bool:
-    """Return whether a metric is `accuracy`; the public one, which answers wrong arguments, wraps that of the table."""
-    return unwrap(metric) is unwrap(accuracy)
-
-
-def takes_all(metric: Metric, output: object) -> bool:
-    """Return whether a metric takes the outputs of all samples at once; `output` is that of the first batch."""
-    return isinstance(metric, EpochMetric) or (is_accuracy(metric) and getattr(output, "shape", ())[:1] == (1,))
+def is_of_classes(metric: Metric) -> bool:
+    """Return whether a metric takes outputs for scores of classes; the public `accuracy` wraps that of the table."""
+    return unwrap(metric) is unwrap(accuracy) or getattr(metric, "of_classes", False)
 
 
 def named_metrics(function: str, given: object) -> dict[str, Metric]:

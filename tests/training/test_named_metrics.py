@@ -12,6 +12,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.engine.registry import say_once
 from ag.training import EpochMetric, accuracy, confusion_matrix, evaluate, predict
 from ag.training.metrics import more_is_better, named_metrics
 
@@ -118,7 +119,6 @@ def test_functions_by_name_and_as_objects_do_not_depend_on_the_batch(name: str) 
             assert measured(one_logit, ids, name, size) == wanted
             assert measured(one_logit, ids[:, None].astype(np.float32), name, size) == wanted
             assert measured(softmax(outputs).astype(np.float32), ids, name, size) == wanted
-            assert measured(softmax(outputs)[:, 1:].astype(np.float32), ids, name, size) == wanted
 
 
 def test_a_set_without_one_of_the_classes() -> None:
@@ -217,13 +217,26 @@ def test_an_output_that_is_a_logit() -> None:
     ids = np.array([0, 1, 0, 1, 1])
     for size in (1, 2, 5):  # the batch of 0.5 alone is no probability
         assert measured(logits, ids, "accuracy", size) == measured(logits, ids, "accuracy_score", size) == 0.6
-    assert accuracy([[0.1, 0.7, 0.4]], [0, 1, 1]) == accuracy([[0.1, 0.7, 0.4]], [[0, 1, 1]]) == pytest.approx(2 / 3)
+    assert accuracy([[-0.1, 0.7, 0.4]], [0, 1, 0]) == accuracy([[-0.1, 0.7, 0.4]], [[0, 1, 0]]) == pytest.approx(2 / 3)
     with expect_error("a class", IndexError, "the label 2 is outside 0..1"):
         accuracy([[0.1, 3.0]], [2, 0])
     for name in ("accuracy", "f1"):
         with expect_error("numbers", ValueError, f"the metric {name} is of classes, and the loss is mse_loss"):
             evaluate(Given(), (logits, ids[:, None].astype(np.float32)), metrics=[name])
     assert evaluate(Given(), (logits, logits), metrics=["r2"])["r2"] == 1.0
+
+
+def test_a_logit_has_its_class_whatever_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    say_once.cache_clear()
+    logits = np.linspace(0.1, 0.9, 9, dtype=np.float32)[:, None]
+    for part in (logits, np.concatenate([logits, [[-2.0]]])):
+        assert predict(Given(), part, labels=True)[:9].tolist() == [1] * 9
+        assert confusion_matrix(part.T, np.ones(len(part), int))[1, 1] == 9
+    assert accuracy(logits.T, [1] * 9) == 1.0 and not caplog.records
+    share = 1 / (1 + np.exp(-1.0))  # of a logit of 1.0, for each
+    assert measured(np.ones((4, 1), np.float32), np.ones(4, int), "log_loss") == pytest.approx(-np.log(share))
+    predict(Given(), logits.repeat(2, 0), labels=True)
+    assert "one output per sample is a logit" in caplog.text
 
 
 def test_what_has_no_classes() -> None:
