@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ag.autograd.tensor import Tensor
+from ag.log import log
 from ag.ops.loss import ag_bce_with_logits_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
 from ag.optim.rules import SGD, Adam, AdamW
-from ag.optim.schedule import CosineSchedule, StepSchedule, WarmupSchedule
+from ag.optim.schedule import CosineSchedule, Schedule, StepSchedule, WarmupSchedule
 
 T = TypeVar("T")
 
@@ -24,10 +25,11 @@ def _warmup(optimizer: Optimizer, steps: int) -> WarmupSchedule:
     return WarmupSchedule(optimizer, rise, after=CosineSchedule(optimizer, T_max=max(1, steps - rise)))
 
 
-SCHEDULES: Mapping[str, Callable[[Optimizer, int], object]] = {
+SCHEDULES: Mapping[str, Callable[[Optimizer, int], Schedule]] = {
     "cosine": lambda optimizer, steps: CosineSchedule(optimizer, T_max=steps),
     "step": lambda optimizer, steps: StepSchedule(optimizer, step_size=-(-steps // 3)),
     "warmup": _warmup}
+_LENGTHS = ("T_max", "step_size", "warmup")  # settings that follow from the number of steps
 _CLASSES = {CosineSchedule: "cosine", StepSchedule: "step", WarmupSchedule: "warmup"}
 
 
@@ -51,4 +53,28 @@ def schedule_for(function: str, given: object, steps: int) -> Any:
     """Return a maker of the schedule; one that is named, or given as its class, is made for so many steps."""
     name = _CLASSES.get(given, given) if isinstance(given, type) else given
     made = named(function, "scheduler", SCHEDULES, name)
-    return partial(made, steps=max(1, steps)) if isinstance(name, str) else made
+    return partial(_spanning, function, made, max(1, steps)) if isinstance(name, str) else made
+
+
+def _spanning(function: str, make: Callable[[Optimizer, int], Schedule], steps: int, optimizer: Optimizer) -> Schedule:
+    """Make a schedule that keeps its length of all steps when it goes on with the state of a shorter or longer one."""
+    schedule = make(optimizer, steps)
+    load = schedule.load_state_dict
+
+    def go_on(state: Mapping[str, Any]) -> None:
+        longer = _with_lengths(state, schedule.state_dict())
+        if longer != state:
+            log.warning("%s: the checkpoint's schedule was made for another number of steps; it goes on as one of %d "
+                        "steps, whose rates differ.", function, steps)
+        load(longer)
+
+    vars(schedule)["load_state_dict"] = go_on
+    return schedule
+
+
+def _with_lengths(state: Any, mine: Mapping[str, Any]) -> Any:
+    """Return the state of a schedule with the lengths of another, also of one inside."""
+    if not (isinstance(state, Mapping) and state.keys() == mine.keys()):
+        return state  # the schedule says what is wrong
+    return {name: mine[name] if name in _LENGTHS and type(x) is int else
+            _with_lengths(x, mine[name]) if isinstance(mine[name], Mapping) else x for name, x in state.items()}
