@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from ag.engine.device import cards, was_named
+from ag.engine.device import cards, is_accelerator, was_named
 from ag.engine.registry import say_once
 from ag.errors import ShapeError
 
@@ -41,10 +41,14 @@ def _of_images(shape: Sequence[int]) -> str:
     return f"X is {shape}: images are given as (n, channels, height, width); write {write}."
 
 
-def tell_of_devices(function: str, device: str) -> None:
+def tell_of_devices(function: str, device: str, of_64_bits: bool) -> None:
     """Log once if there are cards that the training does not use, though nobody named a device."""
     there = [] if was_named() else cards()
-    if there and device not in there:
+    if of_64_bits:
+        if any(map(is_accelerator, there)):
+            say_once(f"{function}: the training is on {device}, as the model is in float64, which cards do not hold; "
+                     f"make it in float32 for {there[0]}, under ag.ag_dtype('f32').")
+    elif there and device not in there:
         say_once(f"{function}: the training is on {device}, where the model is, and {there[0]} is there; write devices="
                  f"{there[:1]}, or ag.ag_device('auto') before the model is made.")
     elif len(there) > 1:

@@ -46,6 +46,7 @@ class Data:
         self._loader = given if isinstance(given, DataLoader) else _loader(given, name)
         self.columns = list(getattr(given[0] if isinstance(given, tuple) else given, "columns", ()))
         weights = sample_weights(name, self._loader.n_samples, sample_weight, class_weight, self._loader.labels)
+        self.weighed = weights  # also those of samples that count nothing
         self._numbers = np.arange(self._loader.n_samples)  # of the samples as they were given
         if weights is not None and not weights.all() and not (whole or self._loader.threads or self._loader is given):
             self._numbers = weights.nonzero()[0]  # the others count nothing

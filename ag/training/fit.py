@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from math import inf
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.named import optimizer_for, schedule_for
 from ag.parallel.trainer.samples import LoaderSample
-from ag.parallel.trainer.weights import refuse_unweighted
+from ag.parallel.trainer.weights import checksum, refuse_unweighted
 from ag.training.advice import in_the_name_of, tell_of_binary, tell_of_devices, tell_of_scales
 from ag.training.callbacks import Callback, History
 from ag.training.data import Data, Leaves
@@ -49,6 +49,9 @@ class ReplicaModels:
 
     def __init__(self, function: str, model: Trained, devices: Sequence[str] | None, own: bool = True,
                  precision: str | None = None) -> None:
+        if not model.parameters() and trained_or_frozen(model):
+            raise ValueError(f"{function}: all parameters of the model are frozen, so there is nothing to train; call "
+                             f"unfreeze() of the model, or of one of its layers.")
         listed = isinstance(devices, Sequence) and not isinstance(devices, str)
         if devices is not None and not (listed and all(isinstance(name, str) for name in devices)):
             raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as "
@@ -125,7 +128,7 @@ def fit(
     epochs: int = 10,
     loss: Loss | str | None = None,
     metrics: object = None,
-    callbacks: Sequence[Callback] | Callback = (),
+    callbacks: Sequence[Callback] | Callback | None = (),
     *,
     batch_size: int | None = None,
     lr: float = 1e-3,
@@ -282,7 +285,7 @@ def fit(
             raise ValueError(f"fit: lr is {lr!r:.60} and optimizer is given, which has a rate of its own; write it "
                              f"there, as in optimizer=lambda params: ag.optim.SGD(params, lr=0.1).")
         checkpoint = absolute(checkpoint)  # callbacks may change the folder
-        measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
+        measured, called = named_metrics("fit", metrics), callbacks_of("fit", callbacks)
         replicas = ReplicaModels("fit", model, devices, precision=precision)
         data = Data(train, "fit: train", batch_size, shuffle=bool(shuffle), sample_weight=sample_weight,
                     class_weight=class_weight)
@@ -296,13 +299,14 @@ def fit(
         if data.weights is not None or held.weights is not None:
             refuse_unweighted("fit", loop.loss)
         if devices is None:
-            tell_of_devices("fit", replicas.devices[0])
+            tell_of_devices("fit", replicas.devices[0], any(p.dtype == "f64" for p in model.parameters().values()))
         tell_of_scales("fit", x)
         if loss is None and isinstance(train, tuple):
             tell_of_binary("fit", data.targets())
         size = leaf or -(-data.batch_size // (len(replicas.devices) * accumulate))
         with closing(data), closing(held), modes_kept(model):
             told = [] if data.shuffles else ["in one order"]
+            told += [] if data.weights is None else [f"with sample_weight={checksum(data.weighed)}"]
             told += [f"with precision={precision!r}"] if precision not in (None, "f32") else []
             steps = loop.steps_of(checkpoint if resume else None, size, "".join(f", {text}" for text in told))
             leaves = Leaves(data, size, steps)
@@ -328,11 +332,12 @@ def _is_bare(given: object) -> bool:
     return hasattr(given, "__array__") or (isinstance(given, list) and not isinstance(given[0], (tuple, Mapping)))
 
 
-def _callbacks(given: object) -> list[Callback]:
+def callbacks_of(function: str, given: Any) -> list[Callback]:
     """Return the callbacks of a list, or the only one."""
-    listed = [given] if isinstance(given, Callback) else given
-    if not isinstance(listed, Sequence) or isinstance(listed, str) or not all(isinstance(x, Callback) for x in listed):
-        odd = next((x for x in listed if not isinstance(x, Callback)), listed) if isinstance(listed, list) else listed
-        raise TypeError(f"fit: callbacks is {odd!r:.60}, or has it in it; a list of ag.training.Callback objects is "
-                        f"required, such as [ag.training.EarlyStopping()].")
-    return list(listed)
+    listed = [] if given is None else [*given] if isinstance(given, (list, tuple)) else [given]
+    for odd in listed:
+        if not isinstance(odd, Callback):
+            such = f"{odd.__name__}()" if isinstance(odd, type) else "ag.training.EarlyStopping()"
+            raise TypeError(f"{function}: callbacks is {odd!r:.60}, or has it in it; a list of ag.training.Callback "
+                            f"objects is required, such as [{such}].")
+    return listed

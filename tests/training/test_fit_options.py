@@ -68,6 +68,19 @@ def test_a_stopped_training_with_a_named_schedule_stays_so(tmp_path: Path) -> No
     assert history.stopped and again.rows == history.rows
 
 
+@pytest.mark.parametrize("name", ["cosine", "step", "warmup", optim.CosineSchedule])
+def test_a_named_schedule_goes_on_for_more_epochs(name: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"scheduler": name, "checkpoint": tmp_path / "run.st"}
+    train(epochs=2, **options)
+    assert train(epochs=2, resume=True, **options)[1].epochs == 2 and not caplog.records
+    _, found = train(epochs=6, resume=True, **options)
+    _, wanted = train(epochs=6, scheduler=name)
+    assert found["lr"][2:] == wanted["lr"][2:] and "it goes on as one of 18 steps" in caplog.text
+    with expect_error("a length of one's own", ag.CheckpointError, "load_state_dict: the"):
+        train(epochs=8, resume=True, checkpoint=tmp_path / "run.st",
+              scheduler=lambda o: optim.StepSchedule(o, step_size=4))
+
+
 def test_losses_by_their_names() -> None:
     assert_same(train(loss="cross_entropy")[0], train()[0])
     model, history = train((X, Y), ag.ag_linear(4, 1), loss="bce_with_logits", epochs=40, lr=0.1)
@@ -232,6 +245,17 @@ def test_errors_begin_with_fit() -> None:
                            ((X, Y), {"checkpoint": "/no/folder/run.st"}), ((X, Y), {"on_nonfinite": "x"})):
         with pytest.raises(Exception, match=r"^fit: "):
             train(given, **options)
+
+
+def test_a_model_in_float64_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(advice, "cards", lambda: ["vulkan:0"])
+    monkeypatch.setattr(advice, "was_named", lambda: False)
+    say_once.cache_clear()
+    with ag.ag_dtype("f64"):
+        model = net()
+        train((X.astype(np.float64), Y), model, epochs=0)
+    (record,) = caplog.records
+    assert "the model is in float64, which cards do not hold" in record.getMessage()
 
 
 def test_cards_that_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

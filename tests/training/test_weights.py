@@ -125,6 +125,33 @@ def test_validation_has_weights_of_its_own() -> None:
     assert weighted["val_loss"][-1] == pytest.approx(repeated, rel=1e-6)
 
 
+def test_only_ratios_count() -> None:
+    wanted, history = train(sample_weight=WEIGHTS)
+    for power in (-1000, -120, 120, 1000):  # of which float32 holds no sum
+        found, same = train(sample_weight=np.ldexp(WEIGHTS, power))
+        assert_close(wanted, found, 0)
+        assert same["loss"] == pytest.approx(history["loss"])
+    big = train(sample_weight=np.full(37, 1e300), class_weight={0: 1e300, 1: 1e300, 2: 1e300})[0]
+    assert_close(train()[0], big, 1e-4)
+
+
+def test_a_class_that_some_samples_lack() -> None:
+    few = X[Y < 2], Y[Y < 2]
+    assert_close(train(few, class_weight={0: 1.0, 1: 2.0})[0], train(few, class_weight=OF_CLASSES)[0], 0)
+    with expect_error("a class by a wrong name", ValueError, "has the class 3, and the targets have 0, 1 only"):
+        train(few, class_weight={0: 1.0, 3: 2.0})
+
+
+def test_other_weights_are_of_another_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(sample_weight=WEIGHTS, epochs=1, checkpoint=tmp_path / "run.st")
+    for others in ({}, {"sample_weight": WEIGHTS + 1}, {"sample_weight": WEIGHTS, "class_weight": OF_CLASSES}):
+        with expect_error("other weights", ag.CheckpointError, "fit: ", "with sample_weight=an array of checksum"):
+            train(checkpoint=tmp_path / "run.st", resume=True, **others)
+    for weights, said in ((WEIGHTS, False), (WEIGHTS, False), (WEIGHTS + 1, True)):
+        job(sample_weight=weights, checkpoint=tmp_path / "job.st", resume=True)
+        assert ("made with sample_weight=an array of checksum" in caplog.text) is said
+
+
 def test_a_resumed_training_goes_on(tmp_path: Path) -> None:
     whole, history = train(sample_weight=WEIGHTS, epochs=3)
     file = tmp_path / "run.st"

@@ -51,6 +51,7 @@ from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, Replica
 from ag.parallel.trainer.replicas import Balance, Ranks, Replicas, digest
 from ag.parallel.trainer.samples import Samples, Shard, all_alike, loss_of, weighed
+from ag.parallel.trainer.weights import checksum
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 _64_BITS = (1 << 64) - 1
@@ -402,6 +403,7 @@ class Job:
     def _made(self) -> dict[str, str]:
         return {**self._trainer.optimizers.made(), **self._schedules.made(),
                 "weight_fn": "None" if self._given.weight_fn is None else "a function",
+                "sample_weight": checksum(self._samples.weights),
                 "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
 
     def _shard(self, k: int, until: int = 0) -> Shard:

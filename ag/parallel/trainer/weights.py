@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ag.autograd.operands import host_values
 from ag.autograd.tree import Tree
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
+
+_FAR = 32  # powers of 2
 
 
 class Weighted(NamedTuple):
@@ -54,11 +57,22 @@ def sample_weights(function: str, count: int, sample_weight: object, class_weigh
     parts[0] = weights
     if class_weight is not None:
         parts[1] = _of_classes(function, class_weight, targets(), parts[0])
-    counted: Array = parts[0] * parts[1]
+    counted: Array = _in_range(parts[0]) * _in_range(parts[1])
     if not ((parts >= 0) & (parts < np.inf)).all() or not counted.any():
         raise ValueError(f"{function}: the weights of samples or classes go from {parts.min()} to {parts.max()}; "
                          f"finite numbers of at least 0 are required, that are not all zero.")
     return counted
+
+
+def checksum(weights: Array | None) -> str:
+    """Return what tells other weights from these."""
+    return "None" if weights is None else f"an array of checksum {crc32(weights.tobytes()):08x}"
+
+
+def _in_range(weights: Array) -> Array:
+    """Return weights that float32 can add up, in the same ratios to the bit: those that are far from 1 are scaled."""
+    power = int(np.frexp(weights.max())[1])
+    return np.ldexp(weights, -power) if abs(power) > _FAR else weights
 
 
 def _of_classes(function: str, given: object, targets: object, weights: Array) -> Array:
@@ -76,7 +90,8 @@ def _of_classes(function: str, given: object, targets: object, weights: Array) -
         return np.asarray(each / np.where(counts > 0, counts, np.inf))[numbers]
     if not isinstance(given, Mapping):
         raise TypeError(f"{function}: class_weight is {given!r:.60}; use 'balanced', or a dict of class to weight.")
-    if odd := [key for key in given if key not in classes.tolist()]:
+    odd = [key for key in given if key not in classes.tolist()]
+    if odd and len(given) - len(odd) < len(classes):  # otherwise some samples lack a class, such as a fold
         raise ValueError(f"{function}: class_weight has the class {odd[0]!r}, and the targets have "
-                         f"{', '.join(map(repr, classes.tolist()[:10]))} only.")
+                         f"{', '.join(map(repr, classes.tolist()[:10]))} only; name these, or each of them besides it.")
     return np.array([given.get(label, 1.0) for label in classes.tolist()], np.float64)[numbers]
