@@ -25,13 +25,13 @@ from ag.nn.layer import Layer
 from ag.nn.linear import Linear
 from ag.nn.norm import Dropout
 from ag.nn.sequential import Sequential
-from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
-from ag.parallel.trainer.named import LOSSES, optimizer_for
+from ag.optim.settings import PART
+from ag.parallel.trainer.named import LOSSES, named, optimizer_for
 from ag.parallel.trainer.weights import sample_weights
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.evaluation import Loss, Trained, predict
-from ag.training.fit import fit
+from ag.training.fit import callbacks_of, fit
 
 _TOGETHER = 256  # samples that are predicted at once
 
@@ -41,7 +41,7 @@ class _Estimator(BaseEstimator):
     """The part that classifier and regressor share."""
 
     __signature__ = Making()
-    _usual_loss: ClassVar[staticmethod[..., Tensor]]
+    _losses: ClassVar[tuple[str, str, str]]  # the usual one, what others are for, and the estimator for that
 
     hidden: Sequence[int] = (64,)
     activation: str = "relu"
@@ -58,7 +58,7 @@ class _Estimator(BaseEstimator):
     verbose: bool = False
     metrics: object = None
     scheduler: Callable[[Optimizer], object] | str | None = None
-    callbacks: Sequence[Callback] | Callback = ()
+    callbacks: Sequence[Callback] | Callback | None = ()
     weight_decay: float = 0.0
     dropout: float = 0.0
 
@@ -67,9 +67,18 @@ class _Estimator(BaseEstimator):
 
     def _train(self, X: Array, y: Array, weights: Array | None, outputs: int, stratify: Array | None) -> None:
         """Make a model and train it."""
+        function, (usual, kind, other) = type(self).__name__, self._losses
+        loss = named(function, "loss", LOSSES, self.loss or usual)
+        if loss in LOSSES.values() and loss is not LOSSES[usual]:
+            raise ValueError(f"{function}: loss is {self.loss!r:.60}, which is {kind}; use {usual!r}, a function of "
+                             f"your own, or {other}.")
+        odd = [name for name in ("hidden", "activation", "dropout") if getattr(self, name) != getattr(type(self), name)]
+        if odd and self.make_model is not None:
+            raise ValueError(f"{function}: {odd[0]} is {getattr(self, odd[0])!r:.60}, and make_model is given, which "
+                             f"makes the layers; write it there.")
         seed = int(check_random_state(self.random_state).randint(1 << 31))
         valid: tuple[Array, ...] | None = None
-        callbacks = [self.callbacks] if isinstance(self.callbacks, Callback) else [*self.callbacks]
+        callbacks = callbacks_of(type(self).__name__, self.callbacks)
         if weights is not None and not weights.all():
             counted = weights > 0
             X, y, weights = X[counted], y[counted], weights[counted]
@@ -84,8 +93,7 @@ class _Estimator(BaseEstimator):
         try:
             ag_seed(seed)
             with ag_device(self.devices[0] if self.devices else ag_default_device()):
-                make = self._perceptron if self.make_model is None else self.make_model
-                self.model_ = make(X.shape[1], outputs)
+                self.model_ = (self.make_model or self._perceptron)(X.shape[1], outputs)
             if isinstance(self, ClassifierMixin) and self.make_model is not None:
                 shape = predict(self.model_, X[:1]).shape
                 if shape != (1, outputs):  # an output more or less would have no label
@@ -93,7 +101,7 @@ class _Estimator(BaseEstimator):
                                      f"for a sample, and y has {outputs} classes; make_model(features, classes) must "
                                      f"return a model with one logit per class.")
             self.history_ = fit(
-                self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
+                self.model_, (X, y), valid, self.epochs, loss, callbacks=callbacks,
                 batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose), metrics=self.metrics,
                 sample_weight=weights, scheduler=self.scheduler, optimizer=self._maker())
         finally:
@@ -103,9 +111,10 @@ class _Estimator(BaseEstimator):
     def _maker(self) -> Callable[[dict[str, Tensor]], Optimizer]:
         function, name = type(self).__name__, self.optimizer or "adam"
         if not isinstance(name, str):
-            if self.weight_decay:
-                raise ValueError(f"{function}: weight_decay is {self.weight_decay!r:.60}, and optimizer is a function; "
-                                 f"write it there, as in lambda params: ag.optim.AdamW(params, weight_decay=0.01).")
+            for setting in ("lr", "weight_decay"):
+                if (value := getattr(self, setting)) != getattr(type(self), setting):
+                    raise ValueError(f"{function}: {setting} is {value!r:.60}, and optimizer is a function; write it "
+                                     f"there, as in lambda params: ag.optim.AdamW(params, {setting}=0.01).")
             return name
         decay = {"weight_decay": self.weight_decay} if self.weight_decay or name == "adamw" else {}
         made: Callable[[dict[str, Tensor]], Optimizer] = optimizer_for(
@@ -113,13 +122,13 @@ class _Estimator(BaseEstimator):
         return made
 
     def _perceptron(self, inputs: int, outputs: int) -> Sequential:
-        function = type(self).__name__
+        function, dropout = type(self).__name__, PART(type(self).__name__, "dropout", self.dropout)
         if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str) or not counts(*self.hidden):
             raise ValueError(f"{function}: hidden is {self.hidden!r:.60}; the sizes of the hidden layers are required, "
                              f"such as (64, 32).")
         sizes, layers = [inputs, *map(int, self.hidden)], list[Layer]()
         for a, b in pairwise(sizes):
-            layers += [Linear(a, b, activation=self.activation), *([Dropout(self.dropout)] if self.dropout else [])]
+            layers += [Linear(a, b, activation=self.activation), *([Dropout(dropout)] if dropout else [])]
         return Sequential(*layers, Linear(sizes[-1], outputs))
 
     def _outputs(self, X: Array) -> Array:
@@ -199,7 +208,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     """
 
     class_weight: object = None
-    _usual_loss = staticmethod(ag_softmax_cross_entropy_loss)
+    _losses = ("cross_entropy", "not for one logit per class", "AgRegressor")
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgClassifier:
         """Train a new model on `X` of shape (samples, features) and labels of any kind."""
@@ -244,12 +253,10 @@ class AgRegressor(RegressorMixin, _Estimator):
     True
     """
 
-    _usual_loss = staticmethod(ag_mse_loss)
+    _losses = ("mse", "not for numbers", "AgClassifier")
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgRegressor:
         """Train a new model on `X` of shape (samples, features) and `y` of (samples,) or (samples, targets)."""
-        if isinstance(self.loss, str) and self.loss in LOSSES and self.loss != "mse":
-            raise ValueError(f"AgRegressor: loss is {self.loss!r}, which is for classes; use 'mse', or AgClassifier.")
         with np.errstate(all="ignore"):
             X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
             targets = np.asarray(y, np.float64)

@@ -143,6 +143,30 @@ def test_regularisation_schedules_and_callbacks() -> None:
         estimator("AgClassifier", optimizer=ag.optim.SGD, weight_decay=0.1, epochs=1).fit(X, LABELS)
 
 
+def no_layers(features: int, outputs: int) -> Any:
+    return ag.ag_linear(features, outputs)
+
+
+@pytest.mark.parametrize(("given", "error", "said"), [
+    ({"callbacks": ag.training.EarlyStopping}, TypeError, "callbacks is <class"),
+    ({"callbacks": [ag.training.EarlyStopping], "patience": 2}, TypeError, "such as [EarlyStopping()]"),
+    ({"optimizer": ag.optim.SGD, "lr": 0.5}, ValueError, "lr is 0.5, and optimizer is a function"),
+    ({"dropout": 1.0}, ValueError, "dropout is 1.0; it must be a number in [0, 1)"),
+    ({"dropout": 0.5, "make_model": no_layers}, ValueError, "dropout is 0.5, and make_model is given"),
+    ({"activation": "tanh", "make_model": no_layers}, ValueError, "activation is 'tanh', and make_model is given"),
+    ({"loss": "mse"}, ValueError, "loss is 'mse', which is not for one logit per class; use 'cross_entropy'"),
+    ({"loss": ag.ops.bce_with_logits_loss}, ValueError, "not for one logit per class"),
+    ({"loss": "bce"}, ValueError, "there is no loss 'bce'"),
+])
+def test_wrong_settings(given: dict[str, Any], error: type[Exception], said: str) -> None:
+    with expect_error(said, error, "AgClassifier: ", said):
+        estimator("AgClassifier", **given).fit(X, LABELS)
+
+
+def test_no_callbacks() -> None:
+    assert estimator("AgClassifier", callbacks=None, epochs=1).fit(X, LABELS).history_.epochs == 1
+
+
 def test_what_other_estimators_call_it() -> None:
     for wrong, right in (("alpha", "weight_decay"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden")):
         with expect_error(wrong, TypeError, f"AgClassifier: there is no argument {wrong!r}; write {right}"):
