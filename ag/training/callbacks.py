@@ -26,9 +26,8 @@ from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, number_or_nan, whole
 from ag.parallel.comm.comm import Json
-from ag.training.evaluation import Trained
+from ag.training.evaluation import Trained, pyplot_for
 from ag.training.metrics import more_is_better
-from ag.training.plotting import pyplot_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

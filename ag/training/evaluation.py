@@ -1,14 +1,13 @@
-"""Evaluate and predict: a model's outputs for many samples, and how good they are.
+"""Evaluate and predict: outputs of a model in eval mode for many samples in batches, and how good they are.
 
-Models run in batches, in eval mode and without a tape.  Modes, the default device and the random generator stay as
-they were.
+Modes, the default device and the random generator stay as they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -35,8 +34,8 @@ from ag.training.metrics import (
     named_metrics,
     number_of,
     on_host,
+    refuse_nan,
 )
-from ag.training.plotting import draw_matrix
 
 __all__ = ["confusion_matrix", "evaluate", "predict"]
 
@@ -61,12 +60,11 @@ def evaluate(model: Trained, data: object, loss: Loss | str | None = None, metri
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset
-        As in `fit`, like `loss` and `metrics`; also samples that a loader would drop, in their first order.  A triple
+        Like all arguments as in `fit`; also samples that a loader would drop, in their first order.  A triple
         ``(X, y, sample_weight)`` is for a weighted loss.
     loss : callable or str, optional
     metrics : list of str and callable, or dict of str to callable or str, optional
     batch_size : int, optional
-        Samples that are passed at once; default: the loader's, or 32.
 
     Returns
     -------
@@ -76,15 +74,11 @@ def evaluate(model: Trained, data: object, loss: Loss | str | None = None, metri
     Examples
     --------
     >>> import ag, numpy as np
-    >>> model = ag.ag_linear(2, 2)
-    >>> found = ag.training.evaluate(model, (np.ones((5, 2)), np.zeros(5, int)), metrics=["accuracy"])
-    >>> list(found)
+    >>> list(ag.training.evaluate(ag.ag_linear(2, 2), (np.ones((5, 2)), np.zeros(5, int)), metrics=["accuracy"]))
     ['loss', 'accuracy']
     """
-    check_model("evaluate", model)
-    check_batch_size("evaluate", batch_size)
     found = named_metrics("evaluate", metrics)
-    with closing(Data(data, "evaluate: data", batch_size, whole=True)) as samples:
+    with _samples("evaluate: data", model, data, batch_size) as samples:
         return means_of("evaluate", model, samples, loss_for("evaluate", loss, samples), found)
 
 
@@ -97,23 +91,16 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     Parameters
     ----------
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
-        In eval mode.
     x : array_like of shape (samples, ...), ag_dataloader or dataset
         Inputs; targets of a loader or a dataset are not used.
     labels : bool or sequence, optional
         True: return class ids, as `accuracy` finds them: one output is a logit.  A name for each class: return names.
     batch_size : int, optional
-        Samples that are passed at once; default: the loader's, or 32.
 
     Returns
     -------
     ndarray of shape (samples, ...)
         Of a model whose output is (features, batch), (samples, features), or (samples,) with `labels`.
-
-    Raises
-    ------
-    ShapeError
-        If an output does not have the samples on its last axis.
 
     Examples
     --------
@@ -121,18 +108,14 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     >>> ag.training.predict(ag.ag_linear(3, 2), np.ones((5, 3))).shape
     (5, 2)
     """
-    check_model("predict", model)
-    check_batch_size("predict", batch_size)
-    with closing(Data(x, "predict: x", batch_size, whole=True)) as samples:
+    with _samples("predict: x", model, x, batch_size) as samples:
         found = np.concatenate([_samples_first(output, count) for output, _, count, *_ in _outputs(model, samples)])
     if labels is False:
         return found
     if found.ndim < 2:
         raise ShapeError(f"predict: the model made one number of each sample, {found.shape}; (classes, batch) is "
                          f"required for labels.")
-    if nan := int(np.isnan(found).reshape(len(found), -1).any(1).sum()):
-        raise ValueError(f"predict: {nan} of {len(found)} samples have NaN among their outputs, and are of no class. "
-                         f"Look at the data.")
+    refuse_nan("predict", np.isnan(found).reshape(len(found), -1).any(1))
     ids = np.moveaxis(class_ids(np.moveaxis(found, 0, -1)), -1, 0)
     return ids if labels is True else np.asarray(_named("predict", labels, max(2, found.shape[1])))[ids]
 
@@ -154,17 +137,11 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
     plot : bool, optional
         Also draw a picture, into a new figure of pyplot.
     batch_size : int, optional
-        Samples that are passed at once; default: the loader's, or 32.
 
     Returns
     -------
     ndarray of shape (classes, classes)
-        Rows are true classes, columns those found.
-
-    Raises
-    ------
-    ValueError
-        If an output is NaN.
+        Rows are true classes, columns those found.  NaN among outputs is a ValueError.
 
     Examples
     --------
@@ -174,16 +151,43 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
     """
     output, target = model, data
     if not isinstance(model, (Tensor, np.ndarray, list, tuple)):
-        check_model("confusion_matrix", model)
-        check_batch_size("confusion_matrix", batch_size)
-        with closing(Data(data, "confusion_matrix: data", batch_size, whole=True)) as samples:
+        with _samples("confusion_matrix: data", cast(Trained, model), data, batch_size) as samples:
             output, target = _joined("confusion_matrix", [
                 (on_host(output), target) for output, target, *_ in _outputs(cast(Trained, model), samples)])
     matrix = confusion("confusion_matrix", cast(ArrayLike, output), target)
     names = _named("confusion_matrix", range(len(matrix)) if labels is None else labels, len(matrix))
     if plot:
-        draw_matrix("confusion_matrix", matrix, names)
+        _draw(matrix, names)
     return matrix
+
+
+def pyplot_for(function: str) -> Any:
+    """Return matplotlib's pyplot, or say how to get it."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(f"{function}: matplotlib is not installed; run `pip install matplotlib`.") from error
+    return pyplot
+
+
+def _draw(matrix: Array, names: Sequence[object]) -> None:
+    """Draw a confusion matrix, with its numbers, into a new figure."""
+    size = 1 + 0.5 * len(matrix)
+    _, place = pyplot_for("confusion_matrix").subplots(figsize=(size + 0.5, size), layout="constrained")
+    place.imshow(matrix, cmap="Blues")
+    for row, column in zip(*matrix.nonzero(), strict=True):
+        colour = "white" if matrix[row, column] > matrix.max() / 2 else "black"
+        place.text(column, row, f"{matrix[row, column]:.3g}", ha="center", va="center", color=colour)
+    places = range(len(matrix))
+    place.set(xlabel="predicted", ylabel="true", xticks=places, yticks=places, yticklabels=names)
+    place.set_xticklabels(names, rotation="vertical" if max(len(str(name)) for name in names) > 3 else "horizontal")
+
+
+def _samples(name: str, model: Trained, data: object, batch_size: int | None) -> closing[Data]:
+    """Return the samples to measure a model with, which is checked."""
+    check_model(name.partition(":")[0], model)
+    check_batch_size(name.partition(":")[0], batch_size)
+    return closing(Data(data, name, batch_size, whole=True))
 
 
 def _named(function: str, labels: Sequence[object], classes: int) -> Sequence[object]:
@@ -228,9 +232,8 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
                 means[name].add(number_of(function, name, metric(seen, target)), count)
     if later:
         outputs, targets = _joined(function, parts)
-    for name, metric in later.items():
-        means[name].add(number_of(function, name, metric(outputs, targets)), 1)
-    return {name: mean.value for name, mean in means.items()}
+    return {name: number_of(function, name, later[name](outputs, targets)) if name in later else mean.value
+            for name, mean in means.items()}
 
 
 def _joined(function: str, parts: Sequence[tuple[object, object]]) -> tuple[Array, Array]:
@@ -253,7 +256,7 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int, A
 
 
 def device_of(model: Model) -> str:
-    """Return the device of a model's first parameter; the default one if it has none."""
+    """Return the device of a model's first parameter, or the default one."""
     return next((p.device for p in model.parameters().values()), None) or ag_default_device()
 
 
@@ -282,7 +285,6 @@ def loss_for(function: str, given: Loss | str | None, data: Data) -> Loss:
 
 
 def check_model(function: str, model: object) -> None:
-    """Refuse an object that is no model."""
     made = not isinstance(model, type)
     if not made or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
@@ -295,7 +297,6 @@ def check_model(function: str, model: object) -> None:
 
 
 def check_batch_size(function: str, given: object) -> None:
-    """Refuse a batch size that is none."""
     if not (given is None or counts(given)):
         raise ValueError(f"{function}: batch_size is {given!r}; a whole number of at least 1 is required.")
 

@@ -23,9 +23,8 @@ from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.samples import LoaderSample
 from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves
-from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, loss_for
+from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, loss_for, pyplot_for
 from ag.training.fit import ReplicaModels
-from ag.training.plotting import pyplot_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,6 @@
 """Metrics: how good outputs are.
 
 A metric is a function ``metric(output, target)`` of a batch that returns the mean over its samples, as a loss does.
-An `EpochMetric` is called once, with the outputs and targets of all samples.  scikit-learn's metrics are such.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MANY = 10  # logits, of which some are likely outside of 0 to 1
 
 
 class Mean:
-    """The mean of numbers that count differently often: 4 times 0.5 and once 1.0 are 0.6."""
+    """The mean of numbers that count differently often; NaN of none."""
 
     def __init__(self) -> None:
         self._parts: list[float] = []
@@ -45,17 +44,12 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """Return the mean of all samples so far; NaN if there are none."""
-        if not self.count:
-            return nan
+        """Return the mean of all samples so far."""
         try:
             return fsum(part / self.count for part in self._parts) if max(map(abs, self._parts)) > 1e300 else (
                 fsum(self._parts) / self.count)
-        except (ValueError, OverflowError):  # inf and -inf, or NaN
+        except (ValueError, OverflowError, ZeroDivisionError):  # none, inf and -inf, or NaN
             return nan
-
-
-# ---------------------------------------------------------------------------------------------- metrics
 
 
 def accuracy(output: ArrayLike, target: ArrayLike) -> float:
@@ -72,12 +66,7 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     Returns
     -------
     float
-        From 0 to 1.  A sample with a NaN among its outputs is not right.
-
-    Raises
-    ------
-    IndexError
-        If an id is outside ``0..classes-1``.
+        From 0 to 1.  A sample with NaN among its outputs is not right; ids outside ``0..classes-1`` are an IndexError.
 
     Examples
     --------
@@ -92,15 +81,15 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
 def top_k_accuracy(k: int) -> Metric:
     """Make a metric: the share of the samples that have the class of the target among their `k` largest outputs.
 
+    It is called ``top_5_accuracy`` for ``k=5``.  Of equal outputs, those of lower classes count as larger.
+
     Parameters
     ----------
     k : int
-        At least 1.
 
     Returns
     -------
     callable
-        The metric, called ``top_5_accuracy`` for ``k=5``; of equal outputs, those of lower classes are larger.
 
     Examples
     --------
@@ -129,8 +118,7 @@ def mean_absolute_error(output: ArrayLike, target: ArrayLike) -> float:
     >>> mean_absolute_error([[1.0, 2.0]], [[1.0, 4.0]])
     1.0
     """
-    with np.errstate(all="ignore"):
-        return _mean(np.abs(_difference("mean_absolute_error", output, target)))
+    return _mean(np.abs(_difference("mean_absolute_error", output, target)))
 
 
 def mean_squared_error(output: ArrayLike, target: ArrayLike) -> float:
@@ -203,12 +191,17 @@ def probabilities(values: Array) -> Array:
         return np.asarray(powers / powers.sum(0))
 
 
+def refuse_nan(function: str, odd: Array) -> None:
+    """Refuse samples without a class; `odd` says of each whether it has NaN."""
+    if odd.any():
+        raise ValueError(f"{function}: {odd.sum()} of {odd.size} samples have NaN among their outputs, so they are of "
+                         f"no class. Look at the data, or train with a lower lr.")
+
+
 def confusion(function: str, output: ArrayLike, target: ArrayLike) -> Array:
     """Return how many samples of each class were taken for each class."""
     values, ids = _classes(function, output, target, least=1)
-    if (ids < 0).any():
-        raise ValueError(f"{function}: {(ids < 0).sum()} of {ids.size} samples have NaN among their outputs, so they "
-                         f"are of no class. Look at the data, or train with a lower lr.")
+    refuse_nan(function, ids < 0)
     n = max(2, len(values))
     matrix = np.zeros((n, n), int)
     np.add.at(matrix, (ids.astype(int), class_ids(values)), 1)
@@ -216,16 +209,15 @@ def confusion(function: str, output: ArrayLike, target: ArrayLike) -> Array:
 
 
 def _mean(values: Array) -> float:
-    """Return the mean of an array, NaN of an empty one, without warnings."""
     return float(np.mean(values)) if values.size else nan
 
 
 def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:
     values, wanted = _array(function, "output", output).astype(np.float64), _array(function, "target", target)
     if values.shape != wanted.shape:
-        raise ShapeError(f"{function}: output is {values.shape} and target is {wanted.shape}; the shapes must be "
-                         f"equal.")
-    return np.asarray(values - wanted)
+        raise ShapeError(f"{function}: output is {values.shape} and target is {wanted.shape}; give equal shapes.")
+    with np.errstate(all="ignore"):
+        return np.asarray(values - wanted)
 
 
 class EpochMetric:
@@ -243,9 +235,8 @@ class EpochMetric:
     --------
     >>> import ag, numpy as np
     >>> median = ag.training.EpochMetric(lambda output, target: np.median(abs(output - target)))
-    >>> data = np.ones((5, 1)), np.zeros((5, 1))
-    >>> ag.training.evaluate(ag.nn.Linear(1, 1), data, metrics={"median": median}).keys()
-    dict_keys(['loss', 'median'])
+    >>> median(np.ones((1, 5)), np.zeros((1, 5)))
+    1.0
     """
 
     __signature__ = Making()
@@ -256,11 +247,8 @@ class EpochMetric:
         self.__name__ = getattr(function, "__name__", "metric")
 
     def __call__(self, output: Array, target: Array) -> object:
-        """Return the number for outputs and targets."""
         return self.function(output, target)
 
-
-# ---------------------------------------------------------------------------------------------- by name
 
 METRICS: Mapping[str, Metric] = {
     "accuracy": accuracy, "mean_absolute_error": mean_absolute_error, "mean_squared_error": mean_squared_error,
@@ -309,8 +297,7 @@ def _called(function: str, name: str) -> Metric:
 def _is_sklearns(given: object) -> TypeGuard[Callable[..., float]]:
     """Return whether it is a function or a scorer of scikit-learn."""
     inner = given.func if isinstance(given, partial) else given
-    place = getattr(inner, "__module__", None) or ""
-    return place.startswith("sklearn.metrics") and callable(inner)
+    return callable(inner) and (getattr(inner, "__module__", None) or "").startswith("sklearn.metrics")
 
 
 class _Sklearn(EpochMetric):
@@ -334,8 +321,7 @@ class _Sklearn(EpochMetric):
             wanted = np.reshape(target, output.shape) if np.size(target) == output.size else target
             _difference(name, output, wanted)  # refuses other shapes
             return self._of([x.reshape(-1, x.shape[-1]).T.astype(np.float64) for x in (wanted, output)], options)
-        if output.ndim == 1:
-            output = output[None]
+        output = np.atleast_2d(output)
         if target.shape == output.shape and len(output) > 1 and not _are_probabilities(target):
             raise ValueError(f"{name}: targets are neither class ids nor distributions, which add up to 1; give a "
                              f"function of your own for several labels per sample.")
@@ -350,8 +336,7 @@ class _Sklearn(EpochMetric):
             flat = flat.astype(np.float64)
             scores = flat.T if several else flat[-1] - (flat[0] if len(flat) > 1 else 0)
         else:
-            shares = probabilities(flat)
-            scores = shares.T if several else shares[1]
+            scores = probabilities(flat).T if several else probabilities(flat)[1]
         if np.isnan(scores).any():  # of infinite logits
             return nan
         if "labels" in self._arguments:
@@ -365,9 +350,6 @@ class _Sklearn(EpochMetric):
             return self._sign * self._score(*arrays, **options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.__name__} of scikit-learn: {error}") from error
-
-
-# ---------------------------------------------------------------------------------------------- what users give
 
 
 class _Output(Array):
@@ -390,17 +372,13 @@ def is_of_classes(metric: Metric) -> bool:
 
 def named_metrics(function: str, given: object) -> dict[str, Metric]:
     """Return the metrics of a user's names, functions or dict, by their names."""
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif given is None or isinstance(given, (str, Sequence)) or callable(given):
-        listed = [] if given is None else [*given] if isinstance(given, Sequence) and not isinstance(given, str) else [
-            given]
-        pairs = [(one if isinstance(one, str) else getattr(one, "__name__", None), one) for one in listed]
-    else:
+    if not (given is None or isinstance(given, (Mapping, Sequence)) or callable(given)):
         raise TypeError(f"{function}: metrics is a {type(given).__name__}; a list of names and functions is required, "
                         f"or a dict of functions.")
+    listed = [given] if isinstance(given, str) or callable(given) else given or ()
     found: dict[str, Metric] = {}
-    for name, one in pairs:
+    for name, one in listed.items() if isinstance(listed, Mapping) else (
+            (one if isinstance(one, str) else getattr(one, "__name__", None), one) for one in listed):
         one = one.function if type(one) is EpochMetric and _is_sklearns(one.function) else one
         metric = _called(function, one) if isinstance(one, str) else _Sklearn(one) if _is_sklearns(one) else one
         if not callable(metric):
