@@ -1,6 +1,6 @@
 """`fit`: train a model in one call, on one device or several, with validation, metrics and callbacks.
 
-`dp_train` trains, also on one device; `fit` adds epochs.
+`dp_train` trains, also on one device; `fit` adds epochs, and advice on data and devices that are likely not meant.
 """
 
 from __future__ import annotations
@@ -18,11 +18,20 @@ from ag.autograd.operands import to_buffer
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.engine.device import ag_default_device, ag_default_dtype, ag_dtype, canonical
+from ag.engine.device import (
+    ag_default_device,
+    ag_default_dtype,
+    ag_dtype,
+    canonical,
+    cards,
+    is_accelerator,
+    was_named,
+)
 from ag.engine.dtype import F32
 from ag.engine.primitive import Array
+from ag.engine.registry import say_once
 from ag.engine.shape import counts
-from ag.errors import DtypeError
+from ag.errors import DtypeError, ShapeError
 from ag.io.safetensors_file import absolute
 from ag.log import log
 from ag.nn.layer import state_of, trained_or_frozen
@@ -33,7 +42,6 @@ from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.named import optimizer_for, schedule_for
 from ag.parallel.trainer.samples import LoaderSample
 from ag.parallel.trainer.weights import checksum, refuse_unweighted
-from ag.training.advice import in_the_name_of, tell_of_binary, tell_of_devices, tell_of_scales
 from ag.training.callbacks import Callback, History
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
@@ -42,6 +50,8 @@ from ag.training.logs import Progress
 from ag.training.metrics import named_metrics
 
 _PRECISIONS = ("f32", "f16", "bf16")
+_LOOKED_AT, _FAR = 1000, 1e3  # samples; how far apart the scales of features may be, and how large one
+_INNER = ("dp_train: ", "ag_dataloader: ")  # functions that `fit` calls
 
 
 class ReplicaModels:
@@ -167,9 +177,9 @@ def fit(
         Passes over the samples.
     loss : callable or str, optional
         "cross_entropy", "mse", "bce_with_logits" (for one output per question), or ``loss(output, target)``: a tensor
-        of one element, the mean over the samples of a batch.  Default:
-        `ag_softmax_cross_entropy_loss` where targets are whole numbers, class ids or distributions such as one-hot
-        vectors, otherwise `ag_mse_loss`.  Other whole numbers in the shape of the outputs are refused.
+        of one element, the mean over the samples of a batch.  Default: "cross_entropy" where targets are class ids or
+        distributions of whole numbers, such as one-hot vectors, otherwise "mse".  Other whole numbers in the shape of
+        the outputs are refused.
     metrics : list of str and callable, or dict of str to callable, optional
         "accuracy", "mean_absolute_error", "mean_squared_error", "top_5_accuracy", or another name of scikit-learn, such
         as "f1_macro", "roc_auc", "r2" or "log_loss".  With more than two classes "f1", "precision" and "recall" are
@@ -182,11 +192,11 @@ def fit(
     lr : float, optional
         Learning rate of Adam, or of an optimizer that is named; one that is made has its own.
     optimizer : callable or str, optional
-        "adam", "adamw", "sgd", or ``optimizer(params)``: another optimizer, such as
-        ``lambda p: ag.optim.SGD(p, lr=0.1)``, or a list of several.
+        "adam", "adamw", "sgd", or ``optimizer(params)``, such as ``lambda p: ag.optim.SGD(p, lr=0.1)``, which may
+        return a list of several.
     scheduler : callable or str, optional
         "cosine" (falls to 0), "step" (a tenth after each third), "warmup" (rises for a tenth of the steps, then falls
-        to 0), the class of one of these, or ``scheduler(optimizer)``: an object whose ``step()`` is called after every
+        to 0), the class of one of these, or ``scheduler(optimizer)``: an object with ``step()``, called after every
         step.
     shuffle : bool, optional
         Take the samples of every epoch in a new order, which follows from the seed.
@@ -196,23 +206,18 @@ def fit(
         Where to train; default: the device on which the model is.  With others the model moves to the first of them.
     leaf : int, optional
         How many samples are passed at once; default: those of a batch, shared out among the devices.
-    balance : "equal", "auto" or sequence of float, optional
-        Share of the leaves for each device, as of `dp_train`.
-    max_norm : float, optional
-        Clip the global gradient norm to this.
-    on_nonfinite : {"raise", "skip"}, optional
-        If a loss or gradient is not finite: raise, or leave out that step's update, and an infinite loss.
-    capture : bool or "auto", optional
-        Replay captured steps; "auto" where possible.
+    balance, max_norm, on_nonfinite, capture : optional
+        As of `dp_train`; an infinite loss that is skipped is not in the mean.
     checkpoint : path, optional
         File to write the state of the training to, after every epoch, at the end and after Ctrl-C.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.
+        Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.  A scheduler that is named
+        goes on as one for all of them.
     verbose : bool, optional
         Show a bar for every epoch, or a line where there is no screen.
     sample_weight : array_like of shape (samples,), optional
-        What each sample of `train` counts: 2 is as much as the sample twice, 0 as none.  A loss of your own gets those
-        of its samples as ``loss(output, target, sample_weight)``, and is their weighted mean.
+        What each sample of `train` counts beside the others: 2 is as much as the sample twice, 0 as none.  A loss of
+        your own gets those of its samples as ``loss(output, target, sample_weight)``, and is their weighted mean.
     class_weight : "balanced" or dict of class to float, optional
         What the samples of each class count, times `sample_weight`; "balanced": all classes the same together.  For
         class ids in memory.
@@ -220,7 +225,7 @@ def fit(
         Passes for each step of a device: a `leaf` so many times smaller, for less memory.
     precision : {"f32", "f16", "bf16"}, optional
         Train a float32 model with parameters in 16 bits, from and to weights in float32.  It has the latter
-        afterwards, and those in 16 bits in callbacks.  Default: the model's own.
+        afterwards, and those in 16 bits in callbacks.
 
     Returns
     -------
@@ -238,15 +243,14 @@ def fit(
     -----
     Arrays have their samples on the first axis here, and ag's tensors on the last: a batch of ``X`` of shape
     (n, features) reaches the model, the loss and the metrics as (features, batch), one of images
-    (n, channels, height, width) as (channels, height, width, batch).  Images without an axis of channels need one:
-    ``X[:, None]``.
+    (n, channels, height, width) as (channels, height, width, batch).
 
     The model trains in train mode, is measured in eval mode, and has its own modes afterwards.  ``history["loss"]`` is
     the mean of the losses in training.  Metrics are measured after the epoch: with `valid`, as ``val_...``, or else
     with the training samples.  All means are over samples, whatever the sizes of batches.
 
-    The promises of `dp_train` hold: for the same `batch_size` and `leaf`, any number of like devices gives the same
-    weights to the bit, and so does a resumed training.  Batch norm in train mode is over a leaf.
+    For the same `batch_size` and `leaf`, any number of like devices gives the same weights to the bit, and so does a
+    resumed training.  Batch norm in train mode is over a leaf.
 
     A second call goes on with the weights, and begins with a new optimizer.  After Ctrl-C the history has the epochs
     that were finished, and ``interrupted`` is set; before the first step it is raised.
@@ -262,7 +266,7 @@ def fit(
     ['loss', 'val_loss', 'val_accuracy', 'lr']
     """
     x = train[0] if isinstance(train, tuple) and train else train
-    with in_the_name_of("fit", x):
+    with _in_the_name_of_fit(x):
         check_model("fit", model)
         check_batch_size("fit", batch_size)
         for name, value in (("shuffle", shuffle), ("resume", resume), ("verbose", verbose)):
@@ -299,10 +303,10 @@ def fit(
         if data.weights is not None or held.weights is not None:
             refuse_unweighted("fit", loop.loss)
         if devices is None:
-            tell_of_devices("fit", replicas.devices[0], any(p.dtype == "f64" for p in model.parameters().values()))
-        tell_of_scales("fit", x)
+            _tell_of_devices(replicas.devices[0], any(p.dtype == "f64" for p in model.parameters().values()))
+        _tell_of_scales(x)
         if loss is None and isinstance(train, tuple):
-            tell_of_binary("fit", data.targets())
+            _tell_of_binary(data.targets())
         size = leaf or -(-data.batch_size // (len(replicas.devices) * accumulate))
         with closing(data), closing(held), modes_kept(model):
             told = [] if data.shuffles else ["in one order"]
@@ -341,3 +345,62 @@ def callbacks_of(function: str, given: Any) -> list[Callback]:
             raise TypeError(f"{function}: callbacks is {odd!r:.60}, or has it in it; a list of ag.training.Callback "
                             f"objects is required, such as [{such}].")
     return listed
+
+
+@contextmanager
+def _in_the_name_of_fit(given: object) -> Iterator[None]:
+    """Let errors of inner functions begin with this one, and say how images have to be given."""
+    try:
+        yield
+    except Exception as error:
+        said = next((x for x in error.args[:1] if isinstance(x, str)), "")
+        if said.startswith(_INNER):
+            error.args = (f"fit: {said.partition(': ')[2]}", *error.args[1:])
+        for i, note in enumerate(notes := getattr(error, "__notes__", [])):
+            notes[i] = f"fit: {note.partition(': ')[2]}" if note.startswith(_INNER) else note
+        shape = tuple(getattr(given, "shape", ()))
+        if isinstance(error, ShapeError) and ("conv" in said or "pool" in said) and (
+                len(shape) == 3 or (len(shape) == 4 and shape[-1] <= 4)):
+            write = "X[:, None]" if len(shape) == 3 else "np.moveaxis(X, -1, 1)"
+            raise ShapeError(f"fit: X is {shape}: images are given as (n, channels, height, width); write {write}. "
+                             f"({said.rstrip('.')}.)") from error
+        raise
+
+
+def _tell_of_devices(device: str, of_64_bits: bool) -> None:
+    """Log once if there are cards that the training does not use, though nobody named a device."""
+    there = [] if was_named() else cards()
+    if of_64_bits:
+        if any(map(is_accelerator, there)):
+            say_once(f"fit: the training is on {device}, as the model is in float64, which cards do not hold; "
+                     f"make it in float32 for {there[0]}, under ag.ag_dtype('f32').")
+    elif there and device not in there:
+        say_once(f"fit: the training is on {device}, where the model is, and {there[0]} is there; write devices="
+                 f"{there[:1]}, or ag.ag_device('auto') before the model is made.")
+    elif len(there) > 1:
+        say_once(f"fit: the training is on {device} alone; devices={there} uses all.")
+
+
+def _tell_of_binary(targets: object) -> None:
+    """Log once if floats that are all 0 or 1 are trained by mean squares."""
+    some = targets[..., :_LOOKED_AT] if isinstance(targets, np.ndarray) else np.zeros(0)
+    if some.dtype.kind == "f" and some.size > 1 and np.isin(some, (0, 1)).all():
+        say_once("fit: the targets are 0.0 and 1.0, and the loss is the mean squared error. For classes write "
+                 "loss='bce_with_logits', or give whole numbers and a model with an output for each class.")
+
+
+def _tell_of_scales(given: object) -> None:
+    """Log once if features in an array of floats have scales that networks train badly with."""
+    columns = list(getattr(given, "columns", ()))
+    is_table = getattr(given, "ndim", 0) == 2
+    x = np.asarray(cast(Sequence[object], given)[:_LOOKED_AT]) if is_table else np.zeros(0)
+    if x.dtype.kind != "f" or not x.size:
+        return
+    with np.errstate(all="ignore"):
+        sizes = np.nanmax(np.abs(np.where(np.isfinite(x), x, 0)), 0)
+    largest, least = int(sizes.argmax()), int(np.where(sizes > 0, sizes, np.inf).argmin())
+    if sizes[largest] > _FAR or sizes[largest] > _FAR * sizes[least]:
+        name = f" ({columns[largest]!r})" if columns else ""
+        say_once(f"fit: features have very different scales, or large ones: column {largest}{name} of X reaches "
+                 f"{sizes[largest]:.0e}, column {least} {sizes[least]:.0e}. Networks train badly so; use "
+                 f"sklearn.preprocessing.StandardScaler, or divide.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine.registry import say_once
-from ag.training import advice
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((37, 4)).astype(np.float32)
 Y = (X[:, 0] > X[:, 1]).astype(np.int64)
 optim = ag.optim
+FIT = import_module("ag.training.fit")  # the file, not the function
 
 
 def net() -> ag.Layer:
@@ -248,8 +249,8 @@ def test_errors_begin_with_fit() -> None:
 
 
 def test_a_model_in_float64_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(advice, "cards", lambda: ["vulkan:0"])
-    monkeypatch.setattr(advice, "was_named", lambda: False)
+    monkeypatch.setattr(FIT, "cards", lambda: ["vulkan:0"])
+    monkeypatch.setattr(FIT, "was_named", lambda: False)
     say_once.cache_clear()
     with ag.ag_dtype("f64"):
         model = net()
@@ -262,8 +263,8 @@ def test_cards_that_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     for there, named, said in ((["vulkan:0"], True, None), ([], False, None), (["cpu"], False, None),
                                (["vulkan:0"], False, "write devices=['vulkan:0']"),
                                (["cpu", "cpu:1"], False, "devices=['cpu', 'cpu:1'] uses all")):
-        monkeypatch.setattr(advice, "cards", lambda there=there: there)
-        monkeypatch.setattr(advice, "was_named", lambda named=named: named)
+        monkeypatch.setattr(FIT, "cards", lambda there=there: there)
+        monkeypatch.setattr(FIT, "was_named", lambda named=named: named)
         say_once.cache_clear()
         caplog.clear()
         train(epochs=0)
