@@ -582,7 +582,7 @@ mutant("trainer", "batches count alike in a metric", "ag/training/metrics.py", "
 mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >= self.patience",
        "since > self.patience",
        "training/test_callbacks.py::test_early_stopping[two in a row]")
-mutant("trainer", "an interrupted step is noted twice", "ag/training/epochs.py", "step.step == self._next", "True",
+mutant("trainer", "an interrupted step is noted twice", "ag/training/fit.py", "step.step == self._next", "True",
        "training/test_fit.py::test_an_interrupted_training_goes_on[metric-2-1]")
 mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/samples.py",
        "_BEYOND + self.number * _EACH", "_BEYOND",
