@@ -1,14 +1,13 @@
 """Callbacks: what happens between epochs besides training.
 
 A callback decides from the history of its `Run` alone, so it can be used again, and a resumed training goes on with it.
-More than numbers, such as the best weights, goes into checkpoints by `state_dict`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from ag.names import Making, missing
 from ag.names.elsewhere import HISTORY
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
-from ag.optim.settings import NOT_NEGATIVE, PART, number_or_nan, whole
+from ag.optim.settings import NOT_NEGATIVE, PART, whole
 from ag.parallel.comm.comm import Json
 from ag.training.evaluation import Trained, pyplot_for
 from ag.training.metrics import more_is_better
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["BestWeights", "Callback", "EarlyStopping", "History", "ModelCheckpoint", "ReduceLROnPlateau", "Run"]
-
-# ---------------------------------------------------------------------------------------------- what callbacks see
 
 
 class History(dict[str, list[float]]):
@@ -56,10 +53,8 @@ class History(dict[str, list[float]]):
     Examples
     --------
     >>> import ag
-    >>> X = [[0.0], [1.0], [2.0], [3.0]]
-    >>> history = ag.fit(ag.nn.Linear(1, 1), (X, X), epochs=3, verbose=False)
-    >>> len(history["loss"]), history["loss"][-1] == history.rows[-1]["loss"]
-    (3, True)
+    >>> len(ag.fit(ag.nn.Linear(1, 1), ([[0.0], [1.0]], [[0.0], [1.0]]), epochs=3, verbose=False)["loss"])
+    3
     """
 
     __signature__ = Making()
@@ -103,23 +98,16 @@ class History(dict[str, list[float]]):
         return f"History({self.epochs} epochs{ended}; last: {last})"
 
     def plot(self, *names: str) -> list[Axes]:
-        """Draw columns over epochs: one picture for the loss, one for each metric, training and validation together.
+        """Draw the columns `names`, by default all but the learning rate, over epochs, and return matplotlib's axes.
 
-        Parameters
-        ----------
-        *names : str
-            The columns; default: all but the learning rate.
-
-        Returns
-        -------
-        list of matplotlib.axes.Axes
-            One for each picture, of pyplot's current figure: ``pyplot.show()`` shows it, ``pyplot.savefig`` saves it.
+        There is a picture for the loss and one for each metric, training and validation together, in pyplot's current
+        figure: ``pyplot.show()`` shows it, ``pyplot.savefig`` saves it.
         """
         pyplot = pyplot_for("History.plot")
         shown = {name: self[name] for name in names or [name for name in self if name != "lr"]}
         about = list(dict.fromkeys(name.removeprefix("val_") for name in shown)) or ["loss"]
-        size = (4.8 * len(about), 3.6)
-        _, (places,) = pyplot.subplots(1, len(about), squeeze=False, figsize=size, layout="constrained")
+        _, (places,) = pyplot.subplots(1, len(about), squeeze=False, figsize=(4.8 * len(about), 3.6),
+                                       layout="constrained")
         for place, title in zip(places, about, strict=True):
             for name, label in ((title, "training"), (f"val_{title}", "validation")):
                 if name in shown:
@@ -128,11 +116,6 @@ class History(dict[str, list[float]]):
             place.xaxis.get_major_locator().set_params(integer=True)
             place.legend()
         return list(places)
-
-
-def is_number(value: object) -> bool:
-    """Return whether it is a real number in the range of floats, and not True or False."""
-    return not isnan(number_or_nan(value))
 
 
 class Run:
@@ -159,9 +142,6 @@ class Run:
     >>> class Halve(ag.training.Callback):
     ...     def on_epoch_end(self, run):
     ...         run.optimizers[0].lr /= 2
-    >>> X = [[0.0], [1.0], [2.0], [3.0]]
-    >>> len(ag.fit(ag.nn.Linear(1, 1), (X, X), epochs=2, callbacks=[Halve()], verbose=False)["loss"])
-    2
     """
 
     __signature__ = Making()
@@ -215,9 +195,6 @@ class Callback:
         """Run when training is over, also after Ctrl-C or an error."""
 
 
-# ---------------------------------------------------------------------------------------------- callbacks that watch
-
-
 class _Watching(Callback):
     """A callback that watches one column of the history."""
 
@@ -231,8 +208,7 @@ class _Watching(Callback):
         self.monitor, self.mode = monitor, mode
 
     def on_train_begin(self, run: Run) -> None:
-        """Check that there will be such a column."""
-        self._sign(run)
+        self._sign(run)  # there must be such a column
 
     def _column(self, run: Run) -> str:
         name = self.monitor or ("val_loss" if "val_loss" in run.columns else "loss")
@@ -251,10 +227,6 @@ class _Watching(Callback):
         raise ValueError(f"{self._function}: monitor is {name!r}, of which nobody knows whether more is better; give "
                          f"mode='max', or mode='min'.")
 
-    def watched(self, run: Run) -> str:
-        """Return the direction and the column, as one text."""
-        return f"{'max' if self._sign(run) > 0 else 'min'} {self._column(run)}"
-
     def _best(self, run: Run, least: float = 0.0) -> int | None:
         """Return the number of the best epoch, from 0; a later one must be better by more than `least`."""
         sign, best = self._sign(run), None
@@ -267,8 +239,9 @@ class _Watching(Callback):
 
 def label_of(callback: Callback, run: Run) -> str:
     """Return the callback's name in checkpoints, the same when the training is resumed."""
-    name = type(callback).__name__
-    return f"{name} of {callback.watched(run)}" if isinstance(callback, _Watching) else name
+    watched = isinstance(callback, _Watching) and f" of {'max' if callback._sign(run) > 0 else 'min'} " + (
+        callback._column(run))
+    return f"{type(callback).__name__}{watched or ''}"
 
 
 class EarlyStopping(_Watching):
@@ -301,7 +274,6 @@ class EarlyStopping(_Watching):
         self.min_delta = NOT_NEGATIVE("EarlyStopping", "min_delta", min_delta)
 
     def on_epoch_end(self, run: Run) -> None:
-        """Stop if there was no better epoch for too long."""
         best = self._best(run, self.min_delta)
         since = run.history.epochs - (0 if best is None else best + 1)
         if since >= self.patience:
@@ -330,7 +302,7 @@ class BestWeights(_Watching):
     Notes
     -----
     Of equal epochs the first is the best.  The weights are restored after Ctrl-C and after an error, too.  A checkpoint
-    holds them for the callback that watches the same column in the same way.
+    holds them for the callback that watches the same column.
 
     Examples
     --------
@@ -348,7 +320,6 @@ class BestWeights(_Watching):
         self._shapes: dict[str, Shape] | None = None  # of the model, once training has begun
 
     def on_train_begin(self, run: Run) -> None:
-        """Forget the last training, and see that the file can be written."""
         super().on_train_begin(run)
         self._file = absolute(self.path)
         if self._file is not None:
@@ -357,7 +328,6 @@ class BestWeights(_Watching):
         self._shapes = {name: x.shape for name, x in state_of(run.model).items()}
 
     def on_epoch_end(self, run: Run) -> None:
-        """Keep the weights if no epoch was better."""
         best = self._best(run)
         if best is not None and best + 1 == run.history.epochs:
             weights = {name: x.numpy() for name, x in state_of(run.model).items()}
@@ -370,7 +340,6 @@ class BestWeights(_Watching):
                 ag_save_model(run.model, self._file)
 
     def on_train_end(self, run: Run) -> None:
-        """Give the model the best weights, if there are some."""
         if self.epoch is not None:
             load_into(state_of(run.model), self._weights, source="BestWeights: the best weights")
         elif run.history.epochs:
@@ -407,10 +376,8 @@ class ReduceLROnPlateau(_Watching):
         At least 0 and below 1.
     patience : int, optional
         After how many epochs in a row without a better one the rate is reduced, and after how many more again.
-    monitor, mode : str, optional
+    monitor, mode, min_delta : optional
         As of `EarlyStopping`.
-    min_delta : float, optional
-        By how much an epoch must be better to count.
     cooldown : int, optional
         As in Keras: the ``cooldown - 1`` epochs after each reduction do not count.
     min_lr : float, optional
@@ -438,12 +405,10 @@ class ReduceLROnPlateau(_Watching):
         self._rates: list[float] = []  # that were set last
 
     def on_train_begin(self, run: Run) -> None:
-        """Check the column, and forget the last training."""
         super().on_train_begin(run)
         self._rates = []
 
     def on_epoch_end(self, run: Run) -> None:
-        """Reduce the rates if there was no better epoch for too long."""
         if self._rates and self._rates != [optimizer.lr for optimizer in run.optimizers]:
             self._rates = []
             log.warning("ReduceLROnPlateau: something else, such as a scheduler of fit, has set the learning rate "
@@ -501,12 +466,10 @@ class ModelCheckpoint(Callback):
         self._folder = "."  # where a relative path begins
 
     def on_train_begin(self, run: Run) -> None:
-        """Check that the name can be made, and the file written."""
         self._folder = absolute(".")
         check_writable(self._file(1, dict.fromkeys(run.columns, 0.0)), "ModelCheckpoint")
 
     def on_epoch_end(self, run: Run) -> None:
-        """Save the model, and delete files that are too old."""
         if run.history.epochs % self.every:
             return
         rows = [*enumerate(run.history.rows, 1)][self.every - 1 :: self.every]

@@ -1,14 +1,12 @@
-"""Callbacks that write the numbers of a training down: files, loggers of other libraries, the bar.
-
-Rows of logs are on the disk when their epoch is over.
-"""
+"""Callbacks that write the numbers of a training down: files, loggers of other libraries, the bar."""
 
 from __future__ import annotations
 
 import csv
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -35,27 +33,18 @@ class CSVLog(Callback):
     path : path
         A file that is there is replaced, unless `append`.
     append : bool, optional
-        Go on with a file that is there, which must have the same columns.
-
-    Raises
-    ------
-    CheckpointError
-        When training begins, if there is a file with other columns.
+        Go on with a file that is there; one with other columns is a CheckpointError when training begins.
 
     Notes
     -----
-    Columns are ``epoch``, from 1, ``seconds``, and those of the history.  After an epoch of a resumed training the file
-    has all epochs of it.
+    Columns are ``epoch``, from 1, ``seconds``, and those of the history.  Rows are on the disk when their epoch is
+    over; of a resumed training the file has all epochs.
 
     Examples
     --------
-    >>> import ag, tempfile, os, numpy as np
-    >>> path = os.path.join(tempfile.mkdtemp(), "log.csv")
-    >>> data = np.ones((4, 2)), np.zeros(4, int)
-    >>> history = ag.fit(ag.ag_linear(2, 2), data, epochs=2, callbacks=[ag.training.CSVLog(path)], verbose=False)
-    >>> with open(path) as file:
-    ...     print(file.readline().strip())
-    epoch,seconds,loss,lr
+    >>> import ag
+    >>> ag.training.CSVLog("log.csv", append=True).append
+    True
     """
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
@@ -66,7 +55,6 @@ class CSVLog(Callback):
         self._before: list[str] = []
 
     def on_train_begin(self, run: Run) -> None:
-        """Write the line of names."""
         names = ["epoch", "seconds", *run.columns]
         self._file = Path(absolute(self.path))
         before = self._lines() if self.append and self._file.exists() else []
@@ -84,7 +72,6 @@ class CSVLog(Callback):
         self.on_epoch_end(run)
 
     def _lines(self) -> list[str]:
-        """Return the lines of the file that is there."""
         try:
             lines = read_regular(self._file).decode().replace("\r\n", "\n").split("\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -93,11 +80,9 @@ class CSVLog(Callback):
         return lines[:-1] if lines[-1] == "" else lines
 
     def on_epoch_end(self, run: Run) -> None:
-        """Write all rows, atomically."""
         replace_file(self._file, lambda: "\n".join([*self._before, *self._rows(run), ""]).encode())
 
     def _rows(self, run: Run) -> list[str]:
-        """Return the lines of all epochs."""
         return [",".join([str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)])
                 for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
 
@@ -129,20 +114,18 @@ class Logger(Callback):
         if not callable(function):
             raise TypeError(f"Logger: function is {function!r:.60}; a function of numbers and step is required, such "
                             f"as wandb.log.")
-        self.function, self.every = function, None if every is None else whole("Logger", "every", every)
+        self.function, self.every = function, None if every is None else whole(type(self).__name__, "every", every)
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
-        """Give the loss of a step."""
         if self.every is not None and (step + 1) % self.every == 0:
             self.function({"step_loss": loss}, step=step + 1)
 
     def on_epoch_end(self, run: Run) -> None:
-        """Give the last row of the history."""
         numbers = {"epoch": run.history.epochs, **run.history.rows[-1]}
         self.function(numbers, step=run.history.epochs * run.steps)
 
 
-class TensorBoard(Callback):
+class TensorBoard(Logger):
     """Write event files that TensorBoard shows.
 
     Parameters
@@ -150,7 +133,7 @@ class TensorBoard(Callback):
     folder : path, optional
         Where to; one folder per training.
     every : int, optional
-        Also write the loss of every so many steps, as ``step_loss``.
+        As of `Logger`.
 
     Notes
     -----
@@ -166,37 +149,28 @@ class TensorBoard(Callback):
     def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
-        self.folder, self.every = os.fspath(folder), None if every is None else whole("TensorBoard", "every", every)
+        super().__init__(self._write, every)
+        self.folder = os.fspath(folder)
         self._writer: Any = None  # torch's or tensorboardX's
 
-    def on_train_begin(self, run: Run) -> None:
-        """Open the files."""
-        self._writer = _writer_class()(absolute(self.folder))
+    def _write(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
 
-    def on_step_end(self, run: Run, step: int, loss: float) -> None:
-        """Write the loss of a step."""
-        if self.every is not None and (step + 1) % self.every == 0:
-            self._writer.add_scalar("step_loss", loss, step + 1)
+    def on_train_begin(self, run: Run) -> None:
+        for module in ("tensorboardX", "torch.utils.tensorboard"):
+            with suppress(ImportError):
+                self._writer = import_module(module).SummaryWriter(absolute(self.folder))
+                return
+        raise ImportError("TensorBoard: there is no writer of event files; run `pip install tensorboardX`, or install "
+                          "PyTorch and tensorboard.")
 
     def on_epoch_end(self, run: Run) -> None:
-        """Write the last row of the history."""
-        for name, value in run.history.rows[-1].items():
-            self._writer.add_scalar(name, value, run.history.epochs)
+        self._write(run.history.rows[-1], run.history.epochs)
         self._writer.flush()
 
     def on_train_end(self, run: Run) -> None:
-        """Close the files."""
         self._writer.close()
-
-
-def _writer_class() -> Any:
-    for module in ("tensorboardX", "torch.utils.tensorboard"):
-        try:
-            return import_module(module).SummaryWriter
-        except ImportError:
-            continue
-    raise ImportError("TensorBoard: there is no writer of event files; run `pip install tensorboardX`, or install "
-                      "PyTorch and tensorboard.")
 
 
 class Progress(Callback):
@@ -210,13 +184,14 @@ class Progress(Callback):
         self._shown = 0.0  # when the loss was written into the bar
 
     def on_train_begin(self, run: Run) -> None:
-        """Note the time."""
         self._mean, self._began, self._before = Mean(), perf_counter(), run.seen
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
-        """Move the bar by the samples of the step."""
         if self._bar is None and shows_bars():
-            self._bar = _bar(run, self._before)
+            from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
+
+            self._bar = tqdm(total=run.samples, initial=self._before, unit=" samples", leave=True,
+                             desc=f"epoch {run.history.epochs + 1}/{run.epochs}", file=Forgiving(sys.stderr))
         size = run.seen - self._before - self._mean.count
         self._mean.add(loss, size)
         self._until = perf_counter()
@@ -227,7 +202,6 @@ class Progress(Callback):
                 self._shown = perf_counter()
 
     def on_epoch_end(self, run: Run) -> None:
-        """Leave the numbers of the epoch on the screen."""
         numbers = {name: f"{value:.4g}" for name, value in run.history.rows[-1].items() if name != "lr"}
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(f"{name}={text}" for name, text in numbers.items()), refresh=True)
@@ -238,7 +212,6 @@ class Progress(Callback):
         self._end()
 
     def on_train_end(self, run: Run) -> None:
-        """Close an unfinished bar, and print why training ended early."""
         self._end()
         if run.history.stopped:
             write_line(f"fit: stopped after epoch {run.history.epochs}: {run.history.stopped}.")
@@ -247,10 +220,3 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.close()
         self._bar, self._mean, self._began, self._before, self._shown = None, Mean(), perf_counter(), 0, 0.0
-
-
-def _bar(run: Run, done: int) -> tqdm[NoReturn]:
-    from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
-
-    return tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}", unit=" samples",
-                leave=True, file=Forgiving(sys.stderr))
