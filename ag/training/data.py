@@ -1,13 +1,14 @@
 """The samples of a training, as `dp_train` takes them: arrays with samples on the first axis, loaders, datasets.
 
-A sample of `dp_train` is a leaf, which counts as many times as it has samples.
-Leaves of a batch are equally large, as far as possible, as batch norm needs two samples.
+A sample of `dp_train` is a leaf, which counts as many times as it has samples.  Leaves of a batch are equally large, as
+far as possible, as batch norm needs two samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,8 @@ class Data:
             weights = weights[self._numbers]
         self.weights = weights
         self._samples = Samples(self._loader)
+        self.close, self.ahead = self._samples.close, self._samples.ahead  # steps for which samples are announced
+        self.targets = self._loader.targets  # all, or the first where they are made
         self._all = self._loader.n_samples
         asked = self._loader.batch_size if batch_size is None else int(batch_size)
         self.batch_size = min(asked, self._all)
@@ -66,29 +69,16 @@ class Data:
         self.count = self._all - self._all % self.batch_size if drops else self._all
         self.steps = -(-self.count // self.batch_size)
 
-    def close(self) -> None:
-        """End the threads that make samples ahead."""
-        self._samples.close()
-
     @property
     def shuffles(self) -> bool:
         """Return whether every epoch has an order of its own."""
         return self._shuffles and self._loader.shuffle
-
-    @property
-    def ahead(self) -> int:
-        """Return how many steps ahead samples should be announced."""
-        return self._samples.ahead
 
     def step(self, k: int) -> range:
         """Return the places of a step's samples, of all epochs."""
         epoch, batch = divmod(k, self.steps)
         start = epoch * self._all
         return range(start + batch * self.batch_size, start + min((batch + 1) * self.batch_size, self.count))
-
-    def size(self, k: int) -> int:
-        """Return the number of a step's samples."""
-        return len(self.step(k))
 
     def chosen(self, places: range) -> Array:
         """Return the numbers of samples of one epoch; the job's seed is settled when it asks for the first."""
@@ -100,7 +90,8 @@ class Data:
 
     def counted(self, k: int) -> float:
         """Return what a step's samples count together."""
-        return self.size(k) if self.weights is None else float(self.weights[self.chosen(self.step(k))].sum())
+        places = self.step(k)
+        return len(places) if self.weights is None else float(self.weights[self.chosen(places)].sum())
 
     def numbers(self, places: range) -> Sequence[int]:
         """Return the numbers of samples as they were given."""
@@ -110,12 +101,11 @@ class Data:
     def take(self, places: range, coming: Iterable[int] = ()) -> LoaderSample | Weighted:
         """Return samples of one epoch, on the last axis; threads make those that come next meanwhile."""
         chosen = self.chosen(places)
-        leaf = self._unweighted(chosen, places, coming)
+        leaf = self._made(places, coming) if self._loader.threads else loader_sample(
+            *self._loader.samples(chosen, Pass(0, 0)))  # arrays: nothing is drawn
         return leaf if self.weights is None else Weighted(leaf, self.weights[chosen])
 
-    def _unweighted(self, chosen: Array, places: range, coming: Iterable[int]) -> LoaderSample:
-        if not self._loader.threads:
-            return loader_sample(*self._loader.samples(chosen, Pass(0, 0)))  # arrays: nothing is drawn
+    def _made(self, places: range, coming: Iterable[int]) -> LoaderSample:
         made = self._samples.at(places, coming)
         if not all_alike(made):
             shape, dtype = tree_map(np.shape, made[0].x), tree_map(lambda x: x.dtype, made[0].x)
@@ -132,10 +122,6 @@ class Data:
         for k in range(self.steps):
             yield self.take(self.step(k), chain.from_iterable(
                 self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
-
-    def targets(self) -> object:
-        """Return all targets, or the first where they are made."""
-        return self._loader.targets()
 
     def kind_of_targets(self) -> str:
         """Return "numbers"; or of whole numbers "distributions" if all are, as one-hot vectors, or else "ids".
@@ -209,33 +195,25 @@ class Leaves(Batches):
         return leaf.total() if isinstance(leaf, Weighted) else float(leaf.samples)
 
 
-def _loader(given: object, name: str) -> DataLoader:
+def _loader(given: Any, name: str) -> DataLoader:
     """Return a loader of arrays with samples on the first axis, or of a dataset."""
     if is_torch_loader(given):
         return DataLoader(given, seed=0)
-    pair = isinstance(given, tuple) and not hasattr(given, "__array__")
-    if pair and isinstance(given, tuple):
-        if len(given) != 2:
-            raise TypeError(f"{name} is a tuple of {len(given)}; a pair (X, y) is required; what samples count is "
-                            f"given as sample_weight.")
-        x, y = given
-    else:
-        x, y = given, None
-    for part in (x, y) if pair else (x,):
+    parts = given if isinstance(given, tuple) and not hasattr(given, "__array__") else (given,)
+    if parts is given and len(parts) != 2:
+        raise TypeError(f"{name} is a tuple of {len(parts)}; a pair (X, y) is required; what samples count is given as "
+                        f"sample_weight.")
+    for part in parts:
         bad = isinstance(part, (str, bytes, Mapping)) or not (hasattr(part, "__len__") and hasattr(part, "__getitem__"))
         if bad or (hasattr(part, "ndim") and part.ndim == 0):
-            what = f"has a {type(part).__name__}" if pair else f"is a {type(part).__name__}"
-            raise TypeError(f"{name} {what}; a pair of arrays (X, y) with samples on the first axis is required, an "
-                            f"ag_dataloader, an ag_image_folder, or a dataset with len() and [i].")
-    if pair and _length(x) != _length(y):
-        raise ShapeError(f"{name} has {_length(x)} inputs and {_length(y)} targets; as many are required, on the first "
+            raise TypeError(f"{name} {'has' if parts is given else 'is'} a {type(part).__name__}; a pair of arrays "
+                            f"(X, y) with samples on the first axis is required, an ag_dataloader, an ag_image_folder, "
+                            f"or a dataset with len() and [i].")
+    lengths = [part.shape[0] if isinstance(part, Tensor) else len(part) for part in parts]
+    if lengths[0] != lengths[-1]:
+        raise ShapeError(f"{name} has {lengths[0]} inputs and {lengths[1]} targets; as many are required, on the first "
                          f"axis of both.")
-    if _length(x) == 0:
+    if lengths[0] == 0:
         raise ValueError(f"{name} holds no samples; at least one is required.")
-    return DataLoader(x, y, col_major=False, seed=0)  # of its own, and never used: nothing is drawn from ag's generator
-
-
-def _length(data: object) -> int:
-    if isinstance(data, Tensor):
-        return data.shape[0]
-    return len(data) if hasattr(data, "__len__") else 0
+    # A seed of its own, which is never used: nothing is drawn from ag's generator.
+    return DataLoader(parts[0], parts[1] if parts is given else None, col_major=False, seed=0)

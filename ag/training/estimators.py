@@ -33,6 +33,7 @@ from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.evaluation import Loss, Trained, predict
 from ag.training.fit import callbacks_of, fit
 
+_Maker = Callable[[dict[str, Tensor]], Optimizer]
 _TOGETHER = 256  # samples that are predicted at once
 
 
@@ -50,7 +51,7 @@ class _Estimator(BaseEstimator):
     batch_size: int = 32
     lr: float = 1e-2
     loss: Loss | str | None = None
-    optimizer: Callable[[dict[str, Tensor]], Optimizer] | str | None = None
+    optimizer: _Maker | str | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
     devices: Sequence[str] | None = None
@@ -108,7 +109,7 @@ class _Estimator(BaseEstimator):
             restore_generator(before)
         self.loss_curve_ = self.history_["loss"]
 
-    def _maker(self) -> Callable[[dict[str, Tensor]], Optimizer]:
+    def _maker(self) -> _Maker:
         function, name = type(self).__name__, self.optimizer or "adam"
         if not isinstance(name, str):
             for setting in ("lr", "weight_decay"):
@@ -117,8 +118,7 @@ class _Estimator(BaseEstimator):
                                      f"there, as in lambda params: ag.optim.AdamW(params, {setting}=0.01).")
             return name
         decay = {"weight_decay": self.weight_decay} if self.weight_decay or name == "adamw" else {}
-        made: Callable[[dict[str, Tensor]], Optimizer] = optimizer_for(
-            function, "adamw" if decay and name == "adam" else name, lr=self.lr, **decay)
+        made: _Maker = optimizer_for(function, "adamw" if decay and name == "adam" else name, lr=self.lr, **decay)
         return made
 
     def _perceptron(self, inputs: int, outputs: int) -> Sequential:
@@ -153,33 +153,26 @@ class AgClassifier(ClassifierMixin, _Estimator):
     make_model : callable, optional
         ``make_model(features, classes)``: another model, from (features, batch) to logits (classes, batch).
     epochs, batch_size, lr : optional
-        As of `fit`; no more `epochs` than these.
+        As of `fit`.
     loss : callable or str, optional
-        ``loss(logits, ids)``, or a name as of `fit`; default: `ag_softmax_cross_entropy_loss`.
+        ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
     optimizer : callable or str, optional
-        ``optimizer(params)``, "adamw" or "sgd", instead of Adam.
-    patience : int, optional
-        Keep samples back for validation, stop after so many epochs in a row without a better one, take the best
-        weights.
-    validation_fraction : float, optional
-        The share of the samples that is kept back for that.
+        As of `fit`; a function has its own `lr` and `weight_decay`.
+    patience, validation_fraction : optional
+        Keep a share of the samples back for validation, stop after so many epochs in a row without a better one, take
+        the best weights.
     devices : sequence of str, optional
         Where to train; default: the default device.
     random_state : int, RandomState or None, optional
         For initial weights, orders and validation samples; ag's random generator is left as it was.
-    verbose : bool, optional
-        Show the progress.
-    metrics : list of str and callable, or dict of str to callable, optional
-        As of `fit`: columns of ``history_``.
-    scheduler, callbacks : optional
-        As of `fit`.
+    verbose, metrics, scheduler, callbacks : optional
+        As of `fit`; metrics are columns of ``history_``.
     weight_decay : float, optional
         How strongly the optimizer that is named shrinks weights; Adam with it is AdamW.
     dropout : float, optional
         The share of the hidden values that are dropped in training.
     class_weight : "balanced" or dict of label to float, optional
-        What the samples of each class count, times ``sample_weight`` of ``fit(X, y, sample_weight)``; "balanced": all
-        classes the same together.
+        As of `fit`, times ``sample_weight`` of ``fit(X, y, sample_weight)``.
 
     Attributes
     ----------
@@ -189,8 +182,6 @@ class AgClassifier(ClassifierMixin, _Estimator):
         The trained model.
     history_ : History
         Of its training; ``loss_curve_`` is its loss in each epoch.
-    n_features_in_ : int
-        Features of a sample.
 
     Notes
     -----
@@ -239,10 +230,9 @@ class AgClassifier(ClassifierMixin, _Estimator):
 class AgRegressor(RegressorMixin, _Estimator):
     """A network for regression, as an estimator of scikit-learn, with the parameters of `AgClassifier`.
 
-    `make_model(features, targets)` makes a model to (targets, batch), `loss` is `ag_mse_loss` by default, and `model_`,
-    `history_` and `n_features_in_` are there after training.  Inputs should be scaled, such as by ``StandardScaler`` in
-    a pipeline.  Targets are standardised here: `model_` and `loss` have those with ``target_mean_`` taken off, divided
-    by ``target_scale_``.  `predict` undoes it.
+    `make_model(features, targets)` makes a model to (targets, batch), `loss` is `ag_mse_loss` by default, and inputs
+    should be scaled.  Targets are standardised here: `model_` and `loss` have those with ``target_mean_`` taken off,
+    divided by ``target_scale_``.  `predict` undoes it.
 
     Examples
     --------
@@ -275,7 +265,6 @@ class AgRegressor(RegressorMixin, _Estimator):
         return outputs if self._many else outputs[:, 0]
 
     def __sklearn_tags__(self) -> Tags:
-        """Return tags that allow several targets."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

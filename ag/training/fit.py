@@ -101,8 +101,8 @@ class ReplicaModels:
         model = self._model if self._gives_own else copy.deepcopy(self._model)
         self._gives_own = False
         with no_grad():
-            for x in _tensors(model):
-                if x.device != ag_default_device():
+            for x in objects_in(model):  # also tensors that are no state
+                if isinstance(x, Tensor) and x.device != ag_default_device():
                     x.rebind(ag_to_device(x, ag_default_device()).buffer)
             for name, p in trained_or_frozen(model).items() if self._precision else ():
                 self._masters.setdefault(name, p.numpy())
@@ -138,11 +138,6 @@ class ReplicaModels:
             theirs = state_of(trained)
             for name, x in state_of(self._model).items():
                 x.rebind(theirs[name].buffer)
-
-
-def _tensors(model: Trained) -> Iterator[Tensor]:
-    """Yield all tensors in a model, also those that are no state."""
-    return (x for x in objects_in(model) if isinstance(x, Tensor))
 
 
 def fit(
@@ -288,11 +283,9 @@ def fit(
                 raise ValueError(f"fit: {name} is {value!r:.60}; True or False is required.")
         if not counts(epochs, least=0):
             raise ValueError(f"fit: epochs is {epochs!r:.60}; a whole number of at least 0 is required.")
-        if not (leaf is None or counts(leaf)) or not counts(accumulate):
+        if not (leaf is None or counts(leaf)) or not counts(accumulate) or (leaf is not None and accumulate > 1):
             raise ValueError(f"fit: leaf is {leaf!r:.60} and accumulate {accumulate!r:.60}; a whole number of at least "
-                             f"1 is required, or None for leaf.")
-        if leaf is not None and accumulate > 1:
-            raise ValueError(f"fit: leaf is {leaf} and accumulate {accumulate}; give one of them.")
+                             f"1 is required. Or give one of them.")
         if resume and checkpoint is None:
             raise ValueError("fit: resume was given without checkpoint; name the file.")
         make_optimizer = optimizer_for("fit", optimizer, lr=lr)
@@ -494,7 +487,7 @@ class Epochs:
         if step.step == self._next:  # otherwise it was noted before the interrupt
             self._losses.append(step.loss)
             self._next += 1
-            run.seen += self._data.size(step.step)
+            run.seen += len(self._data.step(step.step))
             for callback in self._callbacks:
                 callback.on_step_end(run, step.step, step.loss)
         if self._next % self._data.steps == 0:
@@ -547,7 +540,7 @@ class Epochs:
                                   f"Use another one.")
         history = self.run.history
         self._next, self._told, self._losses = told["next"], told["told"], list(losses)
-        self.run.seen = sum(map(self._data.size, range(self._next - len(losses), self._next)))
+        self.run.seen = sum(len(self._data.step(k)) for k in range(self._next - len(losses), self._next))
         history.rows, history.seconds, history.stopped = [dict(row) for row in rows], list(seconds), told["stopped"]
         for prefix, callback in self._stateful():
             mine = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
