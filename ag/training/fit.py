@@ -65,31 +65,30 @@ from ag.training.metrics import Mean, Metric, named_metrics
 _PRECISIONS = ("f32", "f16", "bf16")
 _LOOKED_AT, _FAR = 1000, 1e3  # samples; how far apart the scales of features may be, and how large one
 _STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
-_INNER = ("dp_train: ", "ag_dataloader: ")  # functions that `fit` calls
+_INNER = ("dp_train: ", "ag_dataloader: ", "fit: ")  # functions that others call
 
 
-class ReplicaModels:
-    """Models for `dp_train` to begin with: the model itself, unless `own` is False, and copies of it."""
+class _ReplicaModels:
+    """Models for `dp_train` to begin with: the model itself, and copies of it."""
 
-    def __init__(self, function: str, model: Trained, devices: Sequence[str] | None, own: bool = True,
-                 precision: str | None = None) -> None:
+    def __init__(self, model: Trained, devices: Sequence[str] | None, precision: str | None) -> None:
         if not model.parameters() and trained_or_frozen(model):
-            raise ValueError(f"{function}: all parameters of the model are frozen, so there is nothing to train; call "
-                             f"unfreeze() of the model, or of one of its layers.")
+            raise ValueError("fit: all parameters of the model are frozen, so there is nothing to train; call "
+                             "unfreeze() of the model, or of one of its layers.")
         listed = isinstance(devices, Sequence) and not isinstance(devices, str)
         if devices is not None and not (listed and all(isinstance(name, str) for name in devices)):
-            raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as "
+            raise TypeError(f"fit: devices is {devices!r:.60}; a list of names is required, such as "
                             f"['cpu', 'cpu:1'].")
         if devices is not None and not devices:
-            raise ValueError(f"{function}: devices is empty; name at least one.")
-        self._model, self._gives_own = model, own
+            raise ValueError("fit: devices is empty; name at least one.")
+        self._model, self._gives_own = model, True
         self.devices = [device_of(model)] if devices is None else [canonical(name) for name in devices]
         if precision not in (None, *_PRECISIONS):
-            raise ValueError(f"{function}: precision is {precision!r:.60}; use {', '.join(map(repr, _PRECISIONS))}, or "
+            raise ValueError(f"fit: precision is {precision!r:.60}; use {', '.join(map(repr, _PRECISIONS))}, or "
                              f"None for the model's own.")
         odd = [f"{name} is {p.dtype}" for name, p in model.parameters().items() if precision and p.dtype != "f32"]
         if odd:
-            raise DtypeError(f"{function}: precision is {precision!r}, and the parameter {odd[0]}; it is for models in "
+            raise DtypeError(f"fit: precision is {precision!r}, and the parameter {odd[0]}; it is for models in "
                              f"float32. Leave it out: a model of another type trains in that.")
         self._precision = "" if precision is None or precision == "f32" else precision
         self._masters: dict[str, Array] = {}  # the weights in float32
@@ -275,7 +274,7 @@ def fit(
     ['loss', 'val_loss', 'val_accuracy', 'lr']
     """
     x = train[0] if isinstance(train, tuple) and train else train
-    with _in_the_name_of_fit(x):
+    with in_the_name_of("fit", x):
         check_model("fit", model)
         check_batch_size("fit", batch_size)
         for name, value in (("shuffle", shuffle), ("resume", resume), ("verbose", verbose)):
@@ -297,7 +296,7 @@ def fit(
                              f"there, as in optimizer=lambda params: ag.optim.SGD(params, lr=0.1).")
         checkpoint = absolute(checkpoint)  # callbacks may change the folder
         measured, called = named_metrics("fit", metrics), callbacks_of("fit", callbacks)
-        replicas = ReplicaModels("fit", model, devices, precision=precision)
+        replicas = _ReplicaModels(model, devices, precision)
         data = Data(train, "fit: train", batch_size, shuffle=bool(shuffle), sample_weight=sample_weight,
                     class_weight=class_weight)
         source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
@@ -355,22 +354,22 @@ def callbacks_of(function: str, given: Any) -> list[Callback]:
 
 
 @contextmanager
-def _in_the_name_of_fit(given: object) -> Iterator[None]:
-    """Let errors of inner functions begin with this one, and say how images have to be given."""
+def in_the_name_of(function: str, given: object) -> Iterator[None]:
+    """Let errors of inner functions begin with the one that was called, and say how images have to be given."""
     try:
         yield
     except Exception as error:
         said = next((x for x in error.args[:1] if isinstance(x, str)), "")
         if said.startswith(_INNER):
-            error.args = (f"fit: {said.partition(': ')[2]}", *error.args[1:])
+            error.args = (f"{function}: {said.partition(': ')[2]}", *error.args[1:])
         for i, note in enumerate(notes := getattr(error, "__notes__", [])):
-            notes[i] = f"fit: {note.partition(': ')[2]}" if note.startswith(_INNER) else note
+            notes[i] = f"{function}: {note.partition(': ')[2]}" if note.startswith(_INNER) else note
         shape = tuple(getattr(given, "shape", ()))
         if isinstance(error, ShapeError) and ("conv" in said or "pool" in said) and (
                 len(shape) == 3 or (len(shape) == 4 and shape[-1] <= 4)):
             write = "X[:, None]" if len(shape) == 3 else "np.moveaxis(X, -1, 1)"
-            raise ShapeError(f"fit: X is {shape}: images are given as (n, channels, height, width); write {write}. "
-                             f"({said.rstrip('.')}.)") from error
+            raise ShapeError(f"{function}: X is {shape}: images are given as (n, channels, height, width); write "
+                             f"{write}. ({said.rstrip('.')}.)") from error
         raise
 
 

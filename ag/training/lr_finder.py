@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,14 +16,10 @@ from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.names import Making
 from ag.optim.optimizer import Optimizer
-from ag.optim.rules import Adam
 from ag.optim.settings import number_or_nan
-from ag.parallel.trainer.callbacks import DPStep
-from ag.parallel.trainer.dp_train import dp_train
-from ag.parallel.trainer.samples import LoaderSample
-from ag.training.data import Data, Leaves
-from ag.training.evaluation import Loss, Trained, check_batch_size, check_model, loss_for, pyplot_for
-from ag.training.fit import ReplicaModels
+from ag.training.callbacks import Callback, Run
+from ag.training.evaluation import Loss, Trained, pyplot_for
+from ag.training.fit import fit, in_the_name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,42 +100,38 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     >>> 1e-7 < ag.training.find_lr(ag.ag_linear(2, 1), (X, X[:, :1]), steps=20, seed=0).suggestion <= 0.1
     True
     """
-    check_model("find_lr", model)
-    check_batch_size("find_lr", batch_size)
     if not (counts(steps, least=5) and steps <= 1_000_000):
         raise ValueError(f"find_lr: steps is {steps!r:.60}; a whole number from 5 to a million is required.")
     if not 0 < number_or_nan(lowest) < number_or_nan(highest) < np.inf:
         raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
                          f"required, the second one larger.")
-    data = Data(train, "find_lr: train", batch_size, shuffle=True)
     with np.errstate(all="ignore"):
         rates = np.geomspace(float(lowest), float(highest), int(steps))
-    smooth: list[float] = []
-    mean = 0.0
-
-    def note(step: DPStep) -> bool:
-        nonlocal mean
-        mean = _SMOOTH * mean + (1 - _SMOOTH) * step.loss
-        smooth.append(mean / (1 - _SMOOTH ** (step.step + 1)))
-        return smooth[-1] <= _DIVERGED * min(smooth) or min(smooth) <= 0
-
-    copies = ReplicaModels("find_lr", model, None, own=False)
-    try:
-        dp_train(copies.make, cast(Sequence[LoaderSample], Leaves(data, data.batch_size, int(steps))),
-                 loss_for("find_lr", loss, data), n_iter=int(steps), verbose=False, devices=copies.devices,
-                 optimizer=optimizer or Adam, scheduler=lambda made: _Growing(made, rates), batch=1, stack=1,
-                 shuffle=False, seed=seed, callback=note)
-    except FloatingPointError:
-        pass  # a rate is too large by far: the curve ends before it
-    finally:
-        data.close()
+    losses = _Losses(int(steps))
+    with in_the_name_of("find_lr", train), suppress(FloatingPointError):  # of a rate that is too large by far
+        fit(deepcopy(model), train, None, int(steps), loss, callbacks=losses, batch_size=batch_size, verbose=False,
+            optimizer=optimizer, scheduler=lambda made: _Growing(made, rates), seed=seed)
+    smooth = losses.smooth
     while smooth and not isfinite(smooth[-1]):
         smooth.pop()
     if len(smooth) < 5:
         raise ValueError(f"find_lr: {len(smooth)} losses were finite, from the rate {rates[0]:.3g} on, and at least 5 "
                          f"are required; give a lower lowest, or look at the loss.")
-    losses = np.array(smooth)
-    return LRCurve(rates[: len(losses)], losses, float(rates[int(np.argmin(losses))]) / 10)
+    return LRCurve(rates[: len(smooth)], np.array(smooth), float(rates[int(np.argmin(smooth))]) / 10)
+
+
+class _Losses(Callback):
+    """Keep running means of the losses, and stop when they diverge, or after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.smooth: list[float] = []
+        self._steps, self._mean = steps, 0.0
+
+    def on_step_end(self, run: Run, step: int, loss: float) -> None:
+        self._mean = _SMOOTH * self._mean + (1 - _SMOOTH) * loss
+        self.smooth.append(self._mean / (1 - _SMOOTH ** (step + 1)))
+        if not (self.smooth[-1] <= _DIVERGED * min(self.smooth) or min(self.smooth) <= 0) or step + 1 == self._steps:
+            run.stop("the rates were tried")
 
 
 class _Growing:
