@@ -129,10 +129,8 @@ class Run:
         Those of the training, whose ``lr`` may be set between steps.
     history : History
         Of the epochs so far.
-    epochs, steps, samples : int
-        How many epochs there will be, and steps and samples in each.
-    seen : int
-        Samples of this epoch so far.
+    epochs, steps, samples, seen : int
+        How many epochs there will be, steps and samples in each, and samples of this epoch so far.
     columns : tuple of str
         The columns of `history`, also before the first epoch.
 
@@ -285,6 +283,8 @@ class EarlyStopping(_Watching):
 class BestWeights(_Watching):
     """Keep the weights and buffers of the best epoch, and give them to the model when training is over.
 
+    Of equal epochs the first is the best.  The weights are restored after Ctrl-C and after an error, too.  A checkpoint
+    holds them for the callback that watches the same column.
     Reference: Keras ``ModelCheckpoint(save_best_only=True)`` and ``EarlyStopping(restore_best_weights=True)``.
 
     Parameters
@@ -298,11 +298,6 @@ class BestWeights(_Watching):
     ----------
     epoch : int or None
         The best one, from 1; None if no epoch has had a finite value.
-
-    Notes
-    -----
-    Of equal epochs the first is the best.  The weights are restored after Ctrl-C and after an error, too.  A checkpoint
-    holds them for the callback that watches the same column.
 
     Examples
     --------
@@ -349,11 +344,9 @@ class BestWeights(_Watching):
                         f"was best in epoch {best + 1}, of which the checkpoint had no weights")
 
     def state_dict(self) -> dict[str, Array | Json]:
-        """The best epoch and its weights."""
         return {"epoch": self.epoch, **{f"weight.{name}": x for name, x in self._weights.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
-        """Go on with these; a CheckpointError if they are damaged, or of another model."""
         epoch: Json = state.get("epoch")
         weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}
         if not (epoch is None or counts(epoch)):
@@ -368,6 +361,7 @@ class BestWeights(_Watching):
 class ReduceLROnPlateau(_Watching):
     """Multiply the learning rate by a factor when a column of the history has not become better for some epochs.
 
+    A schedule sets the rate after every step, so use one of both.
     Reference: Keras ``ReduceLROnPlateau``.
 
     Parameters
@@ -382,10 +376,6 @@ class ReduceLROnPlateau(_Watching):
         As in Keras: the ``cooldown - 1`` epochs after each reduction do not count.
     min_lr : float, optional
         The rate is not reduced below this.
-
-    Notes
-    -----
-    A schedule sets the rate after every step, so use one of both.
 
     Examples
     --------
@@ -435,6 +425,7 @@ class ReduceLROnPlateau(_Watching):
 class ModelCheckpoint(Callback):
     """Save the model after every epoch, or every few, to files of its own.
 
+    `BestWeights` saves the best epoch.  ``fit(checkpoint=..., resume=True)`` is for going on after an interruption.
     Reference: Keras ``ModelCheckpoint``.
 
     Parameters
@@ -446,10 +437,6 @@ class ModelCheckpoint(Callback):
         After how many epochs.
     keep : int, optional
         How many files to keep: older ones of this training are deleted.  Default: all.
-
-    Notes
-    -----
-    `BestWeights` saves the best epoch.  ``fit(checkpoint=..., resume=True)`` is for going on after an interruption.
 
     Examples
     --------

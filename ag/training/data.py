@@ -94,7 +94,6 @@ class Data:
         return len(places) if self.weights is None else float(self.weights[self.chosen(places)].sum())
 
     def numbers(self, places: range) -> Sequence[int]:
-        """Return the numbers of samples as they were given."""
         numbers: list[int] = self._numbers[self.chosen(places)].tolist()
         return numbers
 

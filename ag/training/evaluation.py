@@ -29,7 +29,7 @@ from ag.training.metrics import (
     Mean,
     Metric,
     class_ids,
-    confusion,
+    classes_of,
     is_of_classes,
     named_metrics,
     number_of,
@@ -62,9 +62,7 @@ def evaluate(model: Trained, data: object, loss: Loss | str | None = None, metri
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset
         Like all arguments as in `fit`; also samples that a loader would drop, in their first order.  A triple
         ``(X, y, sample_weight)`` is for a weighted loss.
-    loss : callable or str, optional
-    metrics : list of str and callable, or dict of str to callable or str, optional
-    batch_size : int, optional
+    loss, metrics, batch_size : optional
 
     Returns
     -------
@@ -154,7 +152,10 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
         with _samples("confusion_matrix: data", cast(Trained, model), data, batch_size) as samples:
             output, target = _joined("confusion_matrix", [
                 (on_host(output), target) for output, target, *_ in _outputs(cast(Trained, model), samples)])
-    matrix = confusion("confusion_matrix", cast(ArrayLike, output), target)
+    values, ids = classes_of("confusion_matrix", cast(ArrayLike, output), target, least=1)
+    refuse_nan("confusion_matrix", ids < 0)
+    matrix = np.zeros([max(2, len(values))] * 2, int)
+    np.add.at(matrix, (ids.astype(int), class_ids(values)), 1)
     names = _named("confusion_matrix", range(len(matrix)) if labels is None else labels, len(matrix))
     if plot:
         _draw(matrix, names)
@@ -256,7 +257,6 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int, A
 
 
 def device_of(model: Model) -> str:
-    """Return the device of a model's first parameter, or the default one."""
     return next((p.device for p in model.parameters().values()), None) or ag_default_device()
 
 
@@ -285,8 +285,7 @@ def loss_for(function: str, given: Loss | str | None, data: Data) -> Loss:
 
 
 def check_model(function: str, model: object) -> None:
-    made = not isinstance(model, type)
-    if not made or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
+    if isinstance(model, type) or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         such = "types.SimpleNamespace(**model)" if isinstance(model, dict) else "ag.nn.Sequential(ag.nn.Linear(4, 3))"
         raise TypeError(f"{function}: model is {what}; an object with forward(x) and parameters() is required, such as "

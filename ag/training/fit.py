@@ -93,7 +93,7 @@ class _ReplicaModels:
         self._precision = "" if precision is None or precision == "f32" else precision
         self._masters: dict[str, Array] = {}  # the weights in float32
         self._cast: dict[str, Tensor] = {}  # parameters of the model itself, frozen ones too
-        self._optimizers: list[Optimizer] = []
+        self.optimizers: list[Optimizer] = []
 
     def make(self) -> Trained:
         """Return the model of the next replica, on the default device: first the model itself, then copies."""
@@ -112,8 +112,8 @@ class _ReplicaModels:
 
     def owns(self, made: Optimizer | Sequence[Optimizer]) -> Optimizer | Sequence[Optimizer]:
         """Note the optimizers that were made, and let them begin with the weights in float32."""
-        self._optimizers = [*made] if isinstance(made, Sequence) else [made]
-        for optimizer in self._optimizers if self._precision else ():
+        self.optimizers[:] = made if isinstance(made, Sequence) else [made]
+        for optimizer in self.optimizers if self._precision else ():
             optimizer.load_state_dict({**optimizer.state_dict(), **{
                 f"master.{own}": self._masters[str(p.name)] for own, p in optimizer.params.items()}})
         return made
@@ -125,18 +125,11 @@ class _ReplicaModels:
             with ag_dtype(self._precision or ag_default_dtype()):
                 yield
         finally:
-            for optimizer in self._optimizers if self._precision else ():
+            for optimizer in self.optimizers if self._precision else ():
                 state = optimizer.state_dict()
                 self._masters |= {str(p.name): state[f"master.{own}"] for own, p in optimizer.params.items()}
             for name, p in self._cast.items():
                 p.rebind(to_buffer(self._masters[name].reshape(p.shape), p.buffer.backend, F32))
-
-    def finish(self, trained: Trained) -> None:
-        """Give the model the state of another replica, if its own device was lost."""
-        if trained is not self._model:
-            theirs = state_of(trained)
-            for name, x in state_of(self._model).items():
-                x.rebind(theirs[name].buffer)
 
 
 def fit(
@@ -301,11 +294,13 @@ def fit(
                     class_weight=class_weight)
         source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
         held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
-        if data.count == held.count and _is_bare(train) and _is_bare(valid):  # Keras' fit(X, y) would fit X to itself
+        if data.count == held.count and all(hasattr(given, "__array__") or (  # Keras' fit(X, y) would fit X to itself
+                isinstance(given, list) and not isinstance(given[0], (tuple, Mapping))) for given in (train, valid)):
             raise TypeError(f"fit: train and valid are arrays of {data.count} samples each, without targets; targets "
                             f"belong to train. Write fit(model, (X, y)), or (X, X) where the inputs are the targets.")
         loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
                       [*called, *([Progress()] if verbose else [])])
+        loop.run.optimizers = replicas.optimizers
         if data.weights is not None or held.weights is not None:
             refuse_unweighted("fit", loop.loss)
         if devices is None:
@@ -327,23 +322,19 @@ def fit(
                 result = dp_train(
                     replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
                     max_norm=max_norm, verbose=False, devices=replicas.devices,
-                    optimizer=lambda params: loop.owns(replicas.owns(make_optimizer(params))),
+                    optimizer=lambda params: replicas.owns(make_optimizer(params)),
                     scheduler=schedule_for("fit", scheduler, epochs * data.steps), batch=leaves.each, stack=1,
                     shuffle=False, weight_fn=Leaves.weight if leaves.each > 1 or data.weights is not None else None,
                     seed=seed, balance=balance, on_nonfinite=on_nonfinite, capture=capture, checkpoint=checkpoint,
                     checkpoint_every=None if checkpoint is None else data.steps, resume=bool(resume), callback=loop)
-                replicas.finish(result.model)
+                theirs = {} if result.model is model else state_of(result.model)  # if the model's own device was lost
+                for name, x in state_of(model).items() if theirs else ():
+                    x.rebind(theirs[name].buffer)
                 loop.run.model, loop.run.history.interrupted = model, result.interrupted
         return loop.run.history
 
 
-def _is_bare(given: object) -> bool:
-    """Return whether it is an array, or a list without pairs: nothing in it is a target."""
-    return hasattr(given, "__array__") or (isinstance(given, list) and not isinstance(given[0], (tuple, Mapping)))
-
-
 def callbacks_of(function: str, given: Any) -> list[Callback]:
-    """Return the callbacks of a list, or the only one."""
     listed = [] if given is None else [*given] if isinstance(given, (list, tuple)) else [given]
     for odd in listed:
         if not isinstance(odd, Callback):
@@ -460,10 +451,6 @@ class Epochs:
                                   f"{self.run.epochs}; epochs counts all, those done before too.")
         return steps
 
-    def owns(self, made: Optimizer | Sequence[Optimizer]) -> Optimizer | Sequence[Optimizer]:
-        self.run.optimizers = [*made] if isinstance(made, Sequence) else [made]
-        return made
-
     @contextmanager
     def told(self) -> Iterator[None]:
         """Tell the callbacks of the beginning, and those of the end, in their order, also if one of them fails."""
@@ -524,7 +511,18 @@ class Epochs:
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
         """Go on with the state of a checkpoint; refuse one that is damaged, or of another training."""
-        _refuse_damaged(state)
+        columns, rows = state.get("columns"), state.get("rows")
+        fits = {
+            "dealt": isinstance(state.get("dealt"), str),
+            "columns": isinstance(columns, list) and all(isinstance(name, str) for name in columns),
+            "next": counts(state.get("next"), least=0), "told": counts(state.get("told"), least=0),
+            "losses": _are_numbers(state.get("losses")), "seconds": _are_numbers(state.get("seconds")),
+            "rows": isinstance(rows, list) and all(isinstance(row, dict) and [*row] == columns
+                                                   and _are_numbers([*row.values()]) for row in rows),
+            "stopped": state.get("stopped", 0) is None or isinstance(state.get("stopped"), str)}
+        for name in (name for name, is_fit in fits.items() if not is_fit):
+            what = f"{state[name]!r:.60}" if name in state else "missing"
+            raise CheckpointError(f"fit: the checkpoint's {name} is {what}; the file is damaged. Use another one.")
         if state["dealt"] != self._dealt:
             raise CheckpointError(f"fit: the checkpoint was made with {state['dealt']}, and the training has "
                                   f"{self._dealt}; give the same.")
@@ -555,23 +553,6 @@ class Epochs:
                 places = chain([label], (f"{label}, number {n}" for n in count(2)))
                 found[next(place + _STATE for place in places if place + _STATE not in found)] = callback
         return [*found.items()]
-
-
-def _refuse_damaged(state: Mapping[str, Array | Json]) -> None:
-    """Refuse a checkpoint in which an entry is missing or of another kind than `state_dict` writes."""
-    columns, rows = state.get("columns"), state.get("rows")
-    fits = {
-        "dealt": isinstance(state.get("dealt"), str),
-        "columns": isinstance(columns, list) and all(isinstance(name, str) for name in columns),
-        "next": counts(state.get("next"), least=0), "told": counts(state.get("told"), least=0),
-        "losses": _are_numbers(state.get("losses")), "seconds": _are_numbers(state.get("seconds")),
-        "rows": isinstance(rows, list) and all(isinstance(row, dict) and [*row] == columns
-                                               and _are_numbers([*row.values()]) for row in rows),
-        "stopped": state.get("stopped", 0) is None or isinstance(state.get("stopped"), str)}
-    for name, is_fit in fits.items():
-        if not is_fit:
-            what = f"{state[name]!r:.60}" if name in state else "missing"
-            raise CheckpointError(f"fit: the checkpoint's {name} is {what}; the file is damaged. Use another one.")
 
 
 def _are_numbers(given: object) -> bool:

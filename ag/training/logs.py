@@ -26,7 +26,9 @@ __all__ = ["CSVLog", "Logger", "TensorBoard"]
 
 
 class CSVLog(Callback):
-    """Write the history to a CSV file, a row per epoch.
+    """Write the history to a CSV file, a row per epoch: ``epoch``, from 1, ``seconds``, and the columns of the history.
+
+    Rows are on the disk when their epoch is over; of a resumed training the file has all epochs.
 
     Parameters
     ----------
@@ -34,11 +36,6 @@ class CSVLog(Callback):
         A file that is there is replaced, unless `append`.
     append : bool, optional
         Go on with a file that is there; one with other columns is a CheckpointError when training begins.
-
-    Notes
-    -----
-    Columns are ``epoch``, from 1, ``seconds``, and those of the history.  Rows are on the disk when their epoch is
-    over; of a resumed training the file has all epochs.
 
     Examples
     --------
@@ -57,7 +54,14 @@ class CSVLog(Callback):
     def on_train_begin(self, run: Run) -> None:
         names = ["epoch", "seconds", *run.columns]
         self._file = Path(absolute(self.path))
-        before = self._lines() if self.append and self._file.exists() else []
+        before: list[str] = []
+        if self.append and self._file.exists():
+            try:
+                before = read_regular(self._file).decode().replace("\r\n", "\n").split("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise CheckpointError(f"CSVLog: {self.path} cannot be read ({error}); give another file, or "
+                                      f"append=False.") from error
+            before = before[:-1] if before[-1] == "" else before
         try:
             columns = next(csv.reader(before[:1]), None)
         except csv.Error:
@@ -71,14 +75,6 @@ class CSVLog(Callback):
         self._before = before or [",".join(names)]
         self.on_epoch_end(run)
 
-    def _lines(self) -> list[str]:
-        try:
-            lines = read_regular(self._file).decode().replace("\r\n", "\n").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"CSVLog: {self.path} cannot be read ({error}); give another file, or "
-                                  f"append=False.") from error
-        return lines[:-1] if lines[-1] == "" else lines
-
     def on_epoch_end(self, run: Run) -> None:
         replace_file(self._file, lambda: "\n".join([*self._before, *self._rows(run), ""]).encode())
 
@@ -90,6 +86,8 @@ class CSVLog(Callback):
 class Logger(Callback):
     """Give the numbers of a training to a function, such as that of another library.
 
+    After an epoch, the numbers are ``epoch``, from 1, and the columns of the history.
+
     Parameters
     ----------
     function : callable
@@ -97,10 +95,6 @@ class Logger(Callback):
         ``mlflow.log_metrics`` take them.
     every : int, optional
         Also give the loss of every so many steps, as ``step_loss``.
-
-    Notes
-    -----
-    After an epoch, the numbers are ``epoch``, from 1, and the columns of the history.
 
     Examples
     --------
@@ -126,7 +120,7 @@ class Logger(Callback):
 
 
 class TensorBoard(Logger):
-    """Write event files that TensorBoard shows.
+    """Write event files that TensorBoard shows: the columns of the history, with the epoch, from 1, as the step.
 
     Parameters
     ----------
@@ -134,10 +128,6 @@ class TensorBoard(Logger):
         Where to; one folder per training.
     every : int, optional
         As of `Logger`.
-
-    Notes
-    -----
-    Columns of the history are written under their names, with the number of the epoch, from 1, as the step.
 
     Examples
     --------

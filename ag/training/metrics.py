@@ -44,7 +44,6 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """Return the mean of all samples so far."""
         try:
             return fsum(part / self.count for part in self._parts) if max(map(abs, self._parts)) > 1e300 else (
                 fsum(self._parts) / self.count)
@@ -74,7 +73,7 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     >>> accuracy([[0.1, 0.9], [0.8, 0.3]], [1, 1])
     0.5
     """
-    values, ids = _classes("accuracy", output, target, least=1)
+    values, ids = classes_of("accuracy", output, target, least=1)
     return _mean(class_ids(values) == ids)
 
 
@@ -101,7 +100,7 @@ def top_k_accuracy(k: int) -> Metric:
         raise ValueError(f"top_k_accuracy: k is {k!r}; a whole number of at least 1 is required.")
 
     def metric(output: ArrayLike, target: ArrayLike) -> float:
-        values, ids = _classes(metric.__name__, output, target)
+        values, ids = classes_of(metric.__name__, output, target)
         best = np.argsort(-values, axis=0, kind="stable")[: int(k)]
         return _mean((best == ids).any(0))
 
@@ -145,7 +144,7 @@ def _array(function: str, name: str, given: ArrayLike) -> Array:
     return array
 
 
-def _classes(function: str, output: ArrayLike, target: ArrayLike, least: int = 2) -> tuple[Array, Array]:
+def classes_of(function: str, output: ArrayLike, target: ArrayLike, least: int = 2) -> tuple[Array, Array]:
     """Return outputs, and every sample's class, -1 for those with a NaN."""
     values, ids = _array(function, "output", output), _array(function, "target", target)
     if values.ndim == 0 or values.shape[0] < least:
@@ -198,16 +197,6 @@ def refuse_nan(function: str, odd: Array) -> None:
                          f"no class. Look at the data, or train with a lower lr.")
 
 
-def confusion(function: str, output: ArrayLike, target: ArrayLike) -> Array:
-    """Return how many samples of each class were taken for each class."""
-    values, ids = _classes(function, output, target, least=1)
-    refuse_nan(function, ids < 0)
-    n = max(2, len(values))
-    matrix = np.zeros((n, n), int)
-    np.add.at(matrix, (ids.astype(int), class_ids(values)), 1)
-    return matrix
-
-
 def _mean(values: Array) -> float:
     return float(np.mean(values)) if values.size else nan
 
@@ -235,7 +224,7 @@ class EpochMetric:
     --------
     >>> import ag, numpy as np
     >>> median = ag.training.EpochMetric(lambda output, target: np.median(abs(output - target)))
-    >>> median(np.ones((1, 5)), np.zeros((1, 5)))
+    >>> float(median(np.ones((1, 5)), np.zeros((1, 5))))
     1.0
     """
 
@@ -269,7 +258,6 @@ def more_is_better(name: str) -> bool | None:
 
 
 def _called(function: str, name: str) -> Metric:
-    """Return the metric of a name."""
     own = _ALIASES.get(name, name)
     if own in METRICS:
         return METRICS[own]
@@ -325,7 +313,7 @@ class _Sklearn(EpochMetric):
         if target.shape == output.shape and len(output) > 1 and not _are_probabilities(target):
             raise ValueError(f"{name}: targets are neither class ids nor distributions, which add up to 1; give a "
                              f"function of your own for several labels per sample.")
-        values, ids = _classes(name, output, target, least=1)
+        values, ids = classes_of(name, output, target, least=1)
         flat, ids = values.reshape(len(values), -1), ids.ravel().astype(int)
         several, argument = len(values) > 2, [*self._arguments][1]
         if several and options.get("average", getattr(self._arguments.get("average"), "default", "")) == "binary":
@@ -356,7 +344,6 @@ class _Output(Array):
     """An output that metrics get: an array, with the method that a tensor has for it."""
 
     def numpy(self) -> Array:
-        """Return an ordinary array."""
         return self.view(np.ndarray)
 
 
