@@ -60,7 +60,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "PIL": ("ag.data.image_folder",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.device_threads",),
-    "tqdm": ("ag.parallel", "ag.training.logs"),
+    "tqdm": ("ag.parallel", "ag.training.fit"),
     "matplotlib": ("ag.training",),
     "sklearn": ("ag.training.estimators", "ag.training.metrics"),
     "yaml": ("ag.parallel.elastic.config",),

@@ -13,7 +13,6 @@ from ag.names import door as _door
 from ag.training.callbacks import *
 from ag.training.evaluation import *
 from ag.training.fit import fit as fit
-from ag.training.logs import *
 from ag.training.lr_finder import *
 from ag.training.metrics import *
 from ag.version import install_line as _install_line

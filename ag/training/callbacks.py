@@ -1,15 +1,18 @@
-"""Callbacks: what happens between epochs besides training.
+"""Callbacks: what happens between epochs besides training, and what is written down of it.
 
 A callback decides from the history of its `Run` alone, so it can be used again, and a resumed training goes on with it.
 """
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape, counts
 from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
-from ag.io.safetensors_file import absolute, check_writable
+from ag.io.safetensors_file import absolute, check_writable, read_regular, replace_file
 from ag.log import log
 from ag.names import Making, missing
 from ag.names.elsewhere import HISTORY
@@ -31,7 +34,8 @@ from ag.training.metrics import more_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["BestWeights", "Callback", "EarlyStopping", "History", "ModelCheckpoint", "ReduceLROnPlateau", "Run"]
+__all__ = ["BestWeights", "CSVLog", "Callback", "EarlyStopping", "History", "Logger", "ModelCheckpoint",
+           "ReduceLROnPlateau", "Run", "TensorBoard"]
 
 
 class History(dict[str, list[float]]):
@@ -472,3 +476,141 @@ class ModelCheckpoint(Callback):
         except (LookupError, ValueError, AttributeError) as error:
             raise ValueError(f"ModelCheckpoint: path is {path!r}, and no name can be made of it ({error!r}); it may "
                              f"have {{epoch}} in it, and {', '.join(map('{{{}}}'.format, row))}.") from error
+
+
+class CSVLog(Callback):
+    """Write the history to a CSV file, a row per epoch: ``epoch``, from 1, ``seconds``, and the columns of the history.
+
+    Rows are on the disk when their epoch is over; of a resumed training the file has all epochs.
+
+    Parameters
+    ----------
+    path : path
+        A file that is there is replaced, unless `append`.
+    append : bool, optional
+        Go on with a file that is there; one with other columns is a CheckpointError when training begins.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.training.CSVLog("log.csv", append=True).append
+    True
+    """
+
+    def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"CSVLog: path is {path!r:.60}; the name of a file is required.")
+        self.path, self.append = Path(path), bool(append)
+        self._file = self.path  # where that is when training begins
+        self._before: list[str] = []
+
+    def on_train_begin(self, run: Run) -> None:
+        names = ["epoch", "seconds", *run.columns]
+        self._file = Path(absolute(self.path))
+        before: list[str] = []
+        if self.append and self._file.exists():
+            try:
+                before = read_regular(self._file).decode().replace("\r\n", "\n").split("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise CheckpointError(f"CSVLog: {self.path} cannot be read ({error}); give another file, or "
+                                      f"append=False.") from error
+            before = before[:-1] if before[-1] == "" else before
+        try:
+            columns = next(csv.reader(before[:1]), None)
+        except csv.Error:
+            columns = []
+        if before and columns != names:
+            raise CheckpointError(f"CSVLog: {self.path} has the columns {before[0]:.200} and the training "
+                                  f"{','.join(names)}; give another file, or append=False.")
+        if rows := self._rows(run):  # of a resumed training, which are written anew
+            places = [i for i in range(len(before)) if before[i : i + len(rows)] == rows]
+            before = before[: places[-1]] if places else before
+        self._before = before or [",".join(names)]
+        self.on_epoch_end(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        replace_file(self._file, lambda: "\n".join([*self._before, *self._rows(run), ""]).encode())
+
+    def _rows(self, run: Run) -> list[str]:
+        return [",".join([str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)])
+                for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
+
+
+class Logger(Callback):
+    """Give the numbers of a training to a function, such as that of another library.
+
+    After an epoch, the numbers are ``epoch``, from 1, and the columns of the history.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(numbers, step=step)``: a dict by name, and how many steps there were, as ``wandb.log`` and
+        ``mlflow.log_metrics`` take them.
+    every : int, optional
+        Also give the loss of every so many steps, as ``step_loss``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> log = ag.training.Logger(lambda numbers, step: print(step, *numbers))
+    >>> history = ag.fit(ag.ag_linear(2, 2), (np.ones((4, 2)), [0] * 4), epochs=1, callbacks=log, verbose=False)
+    1 epoch loss lr
+    """
+
+    def __init__(self, function: Callable[..., object], every: int | None = None) -> None:
+        if not callable(function):
+            raise TypeError(f"Logger: function is {function!r:.60}; a function of numbers and step is required, such "
+                            f"as wandb.log.")
+        self.function, self.every = function, None if every is None else whole(type(self).__name__, "every", every)
+
+    def on_step_end(self, run: Run, step: int, loss: float) -> None:
+        if self.every is not None and (step + 1) % self.every == 0:
+            self.function({"step_loss": loss}, step=step + 1)
+
+    def on_epoch_end(self, run: Run) -> None:
+        numbers = {"epoch": run.history.epochs, **run.history.rows[-1]}
+        self.function(numbers, step=run.history.epochs * run.steps)
+
+
+class TensorBoard(Logger):
+    """Write event files that TensorBoard shows: the columns of the history, with the epoch, from 1, as the step.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where to; one folder per training.
+    every : int, optional
+        As of `Logger`.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.training.TensorBoard("runs/first").every is None
+    True
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
+        if not isinstance(folder, (str, os.PathLike)):
+            raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
+        super().__init__(self._write, every)
+        self.folder = os.fspath(folder)
+        self._writer: Any = None  # torch's or tensorboardX's
+
+    def _write(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def on_train_begin(self, run: Run) -> None:
+        for module in ("tensorboardX", "torch.utils.tensorboard"):
+            with suppress(ImportError):
+                self._writer = import_module(module).SummaryWriter(absolute(self.folder))
+                return
+        raise ImportError("TensorBoard: there is no writer of event files; run `pip install tensorboardX`, or install "
+                          "PyTorch and tensorboard.")
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._write(run.history.rows[-1], run.history.epochs)
+        self._writer.flush()
+
+    def on_train_end(self, run: Run) -> None:
+        self._writer.close()

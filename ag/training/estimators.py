@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils.extmath import softmax
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -213,16 +214,13 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     def predict_proba(self, X: Array) -> Array:
         """Return probabilities of shape (samples, classes), in the order of ``classes_``."""
-        logits = self._outputs(X)
         with np.errstate(all="ignore"):
-            powers = np.exp(logits - logits.max(1, keepdims=True))
-            shares: Array = powers / powers.sum(1, keepdims=True)
+            shares: Array = softmax(self._outputs(X))
         return shares
 
     def predict(self, X: Array) -> Array:
         """Return the most probable label of every sample."""
-        logits = self._outputs(X)
-        labels: Array = self.classes_[logits.argmax(1)]
+        labels: Array = self.classes_[self._outputs(X).argmax(1)]
         return labels
 
 

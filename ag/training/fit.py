@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain, count
 from math import inf, isfinite
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from ag.engine.registry import say_once
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, DtypeError, ShapeError
 from ag.io.safetensors_file import absolute
-from ag.log import log
+from ag.log import Forgiving, log, shows_bars, write_line
 from ag.nn.layer import state_of, trained_or_frozen
 from ag.nn.mode import modes_kept, objects_in
 from ag.ops.convert import ag_cast, ag_to_device
@@ -59,8 +60,10 @@ from ag.training.evaluation import (
     means_of,
     why_no_mean,
 )
-from ag.training.logs import Progress
 from ag.training.metrics import Mean, Metric, named_metrics
+
+if TYPE_CHECKING:
+    from tqdm.auto import tqdm
 
 _PRECISIONS = ("f32", "f16", "bf16")
 _LOOKED_AT, _FAR = 1000, 1e3  # samples; how far apart the scales of features may be, and how large one
@@ -299,7 +302,7 @@ def fit(
             raise TypeError(f"fit: train and valid are arrays of {data.count} samples each, without targets; targets "
                             f"belong to train. Write fit(model, (X, y)), or (X, X) where the inputs are the targets.")
         loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
-                      [*called, *([Progress()] if verbose else [])])
+                      [*called, *([_Progress()] if verbose else [])])
         loop.run.optimizers = replicas.optimizers
         if data.weights is not None or held.weights is not None:
             refuse_unweighted("fit", loop.loss)
@@ -557,3 +560,52 @@ class Epochs:
 
 def _are_numbers(given: object) -> bool:
     return isinstance(given, list) and all(type(x) is float or (type(x) is int and abs(x) < 1 << 53) for x in given)
+
+
+class _Progress(Callback):
+    """Show a bar per epoch, with the loss so far and the results of validation; lines without a screen."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[NoReturn] | None = None
+        self._mean = Mean()
+        self._began = self._until = perf_counter()
+        self._before = 0  # samples of this epoch, in the training that is resumed
+        self._shown = 0.0  # when the loss was written into the bar
+
+    def on_train_begin(self, run: Run) -> None:
+        self._mean, self._began, self._before = Mean(), perf_counter(), run.seen
+
+    def on_step_end(self, run: Run, step: int, loss: float) -> None:
+        if self._bar is None and shows_bars():
+            from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
+
+            self._bar = tqdm(total=run.samples, initial=self._before, unit=" samples", leave=True,
+                             desc=f"epoch {run.history.epochs + 1}/{run.epochs}", file=Forgiving(sys.stderr))
+        size = run.seen - self._before - self._mean.count
+        self._mean.add(loss, size)
+        self._until = perf_counter()
+        if self._bar is not None:
+            self._bar.update(size)
+            if perf_counter() - self._shown > 0.1:
+                self._bar.set_postfix_str(f"loss={self._mean.value:.4g}", refresh=False)
+                self._shown = perf_counter()
+
+    def on_epoch_end(self, run: Run) -> None:
+        numbers = {name: f"{value:.4g}" for name, value in run.history.rows[-1].items() if name != "lr"}
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join(f"{name}={text}" for name, text in numbers.items()), refresh=True)
+        elif not shows_bars():
+            rate = self._mean.count / max(self._until - self._began, 1e-9)
+            shown = ", ".join(f"{name} {text}" for name, text in numbers.items())
+            write_line(f"epoch {run.history.epochs}/{run.epochs}: {shown}, {rate:,.0f} samples/s")
+        self._end()
+
+    def on_train_end(self, run: Run) -> None:
+        self._end()
+        if run.history.stopped:
+            write_line(f"fit: stopped after epoch {run.history.epochs}: {run.history.stopped}.")
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar, self._mean, self._began, self._before, self._shown = None, Mean(), perf_counter(), 0, 0.0
