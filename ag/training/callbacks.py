@@ -200,8 +200,10 @@ class Callback:
 class _Watching(Callback):
     """A callback that watches one column of the history."""
 
-    def __init__(self, monitor: str | None, mode: str) -> None:
+    def __init__(self, monitor: str | None, mode: str, patience: int = 1, min_delta: float = 0.0) -> None:
         self._function = type(self).__name__
+        self.patience = whole(self._function, "patience", patience)
+        self.min_delta = NOT_NEGATIVE(self._function, "min_delta", min_delta)
         if not (monitor is None or isinstance(monitor, str)):
             raise TypeError(f"{self._function}: monitor is {monitor!r:.60}; the name of a column of the history is "
                             f"required, such as 'val_loss'.")
@@ -229,13 +231,12 @@ class _Watching(Callback):
         raise ValueError(f"{self._function}: monitor is {name!r}, of which nobody knows whether more is better; give "
                          f"mode='max', or mode='min'.")
 
-    def _best(self, run: Run, least: float = 0.0) -> int | None:
-        """Return the number of the best epoch, from 0; a later one must be better by more than `least`."""
+    def _best(self, run: Run) -> int | None:
+        """Return the number of the best epoch, from 0; a later one must be better by more than `min_delta`."""
         sign, best = self._sign(run), None
-        for i, row in enumerate(run.history.rows):
-            value = sign * row[self._column(run)]
-            if isfinite(value) and (best is None or value > best[1] + least):
-                best = i, value
+        for i, value in enumerate(run.history.get(self._column(run), ())):
+            if isfinite(value) and (best is None or sign * value > best[1] + self.min_delta):
+                best = i, sign * value
         return None if best is None else best[0]
 
 
@@ -271,12 +272,10 @@ class EarlyStopping(_Watching):
 
     def __init__(self, patience: int = 5, min_delta: float = 0.0, monitor: str | None = None,
                  mode: str = "auto") -> None:
-        super().__init__(monitor, mode)
-        self.patience = whole("EarlyStopping", "patience", patience)
-        self.min_delta = NOT_NEGATIVE("EarlyStopping", "min_delta", min_delta)
+        super().__init__(monitor, mode, patience, min_delta)
 
     def on_epoch_end(self, run: Run) -> None:
-        best = self._best(run, self.min_delta)
+        best = self._best(run)
         since = run.history.epochs - (0 if best is None else best + 1)
         if since >= self.patience:
             name = self._column(run)
@@ -390,12 +389,10 @@ class ReduceLROnPlateau(_Watching):
 
     def __init__(self, factor: float = 0.1, patience: int = 10, monitor: str | None = None, mode: str = "auto",
                  min_delta: float = 1e-4, cooldown: int = 0, min_lr: float = 0.0) -> None:
-        super().__init__(monitor, mode)
-        function = "ReduceLROnPlateau"
-        self.factor, self.patience = PART(function, "factor", factor), whole(function, "patience", patience)
-        self.min_delta = NOT_NEGATIVE(function, "min_delta", min_delta)
-        self.cooldown = whole(function, "cooldown", cooldown, 0)
-        self.min_lr = NOT_NEGATIVE(function, "min_lr", min_lr)
+        super().__init__(monitor, mode, patience, min_delta)
+        self.factor = PART(self._function, "factor", factor)
+        self.cooldown = whole(self._function, "cooldown", cooldown, 0)
+        self.min_lr = NOT_NEGATIVE(self._function, "min_lr", min_lr)
         self._rates: list[float] = []  # that were set last
 
     def on_train_begin(self, run: Run) -> None:
@@ -450,9 +447,7 @@ class ModelCheckpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1, keep: int | None = None) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"ModelCheckpoint: path is {path!r:.60}; the name of a file is required.")
-        self.path, self.every = path, whole("ModelCheckpoint", "every", every)
+        self.path, self.every = _path("ModelCheckpoint", "path", path), whole("ModelCheckpoint", "every", every)
         self.keep = None if keep is None else whole("ModelCheckpoint", "keep", keep)
         self._folder = "."  # where a relative path begins
 
@@ -470,12 +465,17 @@ class ModelCheckpoint(Callback):
             Path(old).unlink(missing_ok=True)
 
     def _file(self, epoch: int, row: Mapping[str, float]) -> str:
-        path = os.fspath(self.path)
         try:
-            return os.path.join(self._folder, path.format(epoch=epoch, **row))
+            return os.path.join(self._folder, self.path.format(epoch=epoch, **row))
         except (LookupError, ValueError, AttributeError) as error:
-            raise ValueError(f"ModelCheckpoint: path is {path!r}, and no name can be made of it ({error!r}); it may "
-                             f"have {{epoch}} in it, and {', '.join(map('{{{}}}'.format, row))}.") from error
+            raise ValueError(f"ModelCheckpoint: path is {self.path!r}, and no name can be made of it ({error!r}); it "
+                             f"may have {{epoch}} in it, and {', '.join(map('{{{}}}'.format, row))}.") from error
+
+
+def _path(function: str, name: str, given: object) -> str:
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"{function}: {name} is {given!r:.60}; the name of a file or folder is required.")
+    return os.fspath(given)
 
 
 class CSVLog(Callback):
@@ -498,9 +498,7 @@ class CSVLog(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"CSVLog: path is {path!r:.60}; the name of a file is required.")
-        self.path, self.append = Path(path), bool(append)
+        self.path, self.append = Path(_path("CSVLog", "path", path)), bool(append)
         self._file = self.path  # where that is when training begins
         self._before: list[str] = []
 
@@ -577,10 +575,8 @@ class TensorBoard(Logger):
 
     Parameters
     ----------
-    folder : path, optional
-        Where to; one folder per training.
-    every : int, optional
-        As of `Logger`.
+    folder, every : optional
+        Where to, one folder per training; and as of `Logger`.
 
     Examples
     --------
@@ -590,10 +586,8 @@ class TensorBoard(Logger):
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:
-        if not isinstance(folder, (str, os.PathLike)):
-            raise TypeError(f"TensorBoard: folder is {folder!r:.60}; the name of a folder is required.")
         super().__init__(self._write, every)
-        self.folder = os.fspath(folder)
+        self.folder = _path("TensorBoard", "folder", folder)
         self._writer: Any = None  # torch's or tensorboardX's
 
     def _write(self, numbers: Mapping[str, float], step: int) -> None:

@@ -186,8 +186,7 @@ def _draw(matrix: Array, names: Sequence[object]) -> None:
 
 def _samples(name: str, model: Trained, data: object, batch_size: int | None) -> closing[Data]:
     """Return the samples to measure a model with, which is checked."""
-    check_model(name.partition(":")[0], model)
-    check_batch_size(name.partition(":")[0], batch_size)
+    check_model(name.partition(":")[0], model, batch_size)
     return closing(Data(data, name, batch_size, whole=True))
 
 
@@ -284,7 +283,7 @@ def loss_for(function: str, given: Loss | str | None, data: Data) -> Loss:
     return cross_entropy
 
 
-def check_model(function: str, model: object) -> None:
+def check_model(function: str, model: object, batch_size: object) -> None:
     if isinstance(model, type) or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         such = "types.SimpleNamespace(**model)" if isinstance(model, dict) else "ag.nn.Sequential(ag.nn.Linear(4, 3))"
@@ -293,11 +292,8 @@ def check_model(function: str, model: object) -> None:
     if not isinstance(cast(Model, model).parameters(), Mapping):
         raise TypeError(f"{function}: model is a {type(model).__name__} whose parameters() is no dict, such as one of "
                         f"PyTorch; a model of ag.nn is required. ag.io.load_weights reads weights of PyTorch.")
-
-
-def check_batch_size(function: str, given: object) -> None:
-    if not (given is None or counts(given)):
-        raise ValueError(f"{function}: batch_size is {given!r}; a whole number of at least 1 is required.")
+    if not (batch_size is None or counts(batch_size)):
+        raise ValueError(f"{function}: batch_size is {batch_size!r}; a whole number of at least 1 is required.")
 
 
 def why_no_mean(model: Trained, data: Data, loss: Loss) -> str | None:

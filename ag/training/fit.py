@@ -9,7 +9,7 @@ import copy
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import chain, count
 from math import inf, isfinite
 from time import perf_counter
@@ -21,15 +21,7 @@ from ag.autograd.operands import to_buffer
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.engine.device import (
-    ag_default_device,
-    ag_default_dtype,
-    ag_dtype,
-    canonical,
-    cards,
-    is_accelerator,
-    was_named,
-)
+from ag.engine.device import ag_default_device, ag_dtype, canonical, cards, is_accelerator, was_named
 from ag.engine.dtype import F32
 from ag.engine.primitive import Array
 from ag.engine.registry import say_once
@@ -50,16 +42,7 @@ from ag.parallel.trainer.samples import LoaderSample
 from ag.parallel.trainer.weights import checksum, refuse_unweighted
 from ag.training.callbacks import Callback, History, Run, label_of
 from ag.training.data import Data, Leaves
-from ag.training.evaluation import (
-    Loss,
-    Trained,
-    check_batch_size,
-    check_model,
-    device_of,
-    loss_for,
-    means_of,
-    why_no_mean,
-)
+from ag.training.evaluation import Loss, Trained, check_model, device_of, loss_for, means_of, why_no_mean
 from ag.training.metrics import Mean, Metric, named_metrics
 
 if TYPE_CHECKING:
@@ -125,7 +108,7 @@ class _ReplicaModels:
     def in_precision(self) -> Iterator[None]:
         """Compute in 16 bits, if that is asked for; the model has its weights in float32 afterwards."""
         try:
-            with ag_dtype(self._precision or ag_default_dtype()):
+            with ag_dtype(self._precision) if self._precision else nullcontext():
                 yield
         finally:
             for optimizer in self.optimizers if self._precision else ():
@@ -135,35 +118,15 @@ class _ReplicaModels:
                 p.rebind(to_buffer(self._masters[name].reshape(p.shape), p.buffer.backend, F32))
 
 
-def fit(
-    model: Trained,
-    train: object,
-    valid: object = None,
-    epochs: int = 10,
-    loss: Loss | str | None = None,
-    metrics: object = None,
-    callbacks: Sequence[Callback] | Callback | None = (),
-    *,
-    batch_size: int | None = None,
-    lr: float = 1e-3,
-    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | str | None = None,
-    scheduler: Callable[[Optimizer], object] | str | None = None,
-    shuffle: bool = True,
-    seed: int | None = None,
-    devices: Sequence[str] | None = None,
-    leaf: int | None = None,
-    balance: str | Sequence[float] = "equal",
-    max_norm: float = inf,
-    on_nonfinite: str = "raise",
-    capture: bool | str = "auto",
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    verbose: bool = True,
-    sample_weight: object = None,
-    class_weight: object = None,
-    accumulate: int = 1,
-    precision: str | None = None,
-) -> History:
+def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, loss: Loss | str | None = None,
+        metrics: object = None, callbacks: Sequence[Callback] | Callback | None = (), *, batch_size: int | None = None,
+        lr: float = 1e-3, optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | str | None = None,
+        scheduler: Callable[[Optimizer], object] | str | None = None, shuffle: bool = True, seed: int | None = None,
+        devices: Sequence[str] | None = None, leaf: int | None = None, balance: str | Sequence[float] = "equal",
+        max_norm: float = inf, on_nonfinite: str = "raise", capture: bool | str = "auto",
+        checkpoint: str | os.PathLike[str] | None = None, resume: bool = False, verbose: bool = True,
+        sample_weight: object = None, class_weight: object = None, accumulate: int = 1,
+        precision: str | None = None) -> History:
     """Train a model on samples, epoch by epoch, and measure how good it becomes.
 
     Reference: Keras ``Model.fit``.
@@ -271,8 +234,7 @@ def fit(
     """
     x = train[0] if isinstance(train, tuple) and train else train
     with in_the_name_of("fit", x):
-        check_model("fit", model)
-        check_batch_size("fit", batch_size)
+        check_model("fit", model, batch_size)
         for name, value in (("shuffle", shuffle), ("resume", resume), ("verbose", verbose)):
             if not isinstance(value, (bool, np.bool_)):
                 raise ValueError(f"fit: {name} is {value!r:.60}; True or False is required.")
@@ -495,9 +457,8 @@ class Epochs:
                 found = means_of("fit", run.model, self._held, self.loss, self._metrics)
                 row |= {self._names[name]: value for name, value in found.items() if name in self._names}
             row["lr"] = run.optimizers[0].lr
-            seconds = perf_counter() - self._since
             run.history.append(row)
-            run.history.seconds.append(seconds)
+            run.history.seconds.append(perf_counter() - self._since)
             self._losses, self._told, self._since, run.seen = [], 0, perf_counter(), 0
         while self._told < len(self._callbacks):
             self._callbacks[self._told].on_epoch_end(run)
