@@ -49,10 +49,8 @@ class History(dict[str, list[float]]):
         The same, a dict per epoch.
     seconds : list of float
         The time of each epoch, with its validation.
-    interrupted : bool
-        Whether Ctrl-C ended the training.
-    stopped : str or None
-        The reason of a callback that ended it.
+    interrupted, stopped : bool, str or None
+        Whether Ctrl-C ended the training, and the reason of a callback that did.
 
     Examples
     --------
@@ -375,10 +373,8 @@ class ReduceLROnPlateau(_Watching):
         After how many epochs in a row without a better one the rate is reduced, and after how many more again.
     monitor, mode, min_delta : optional
         As of `EarlyStopping`.
-    cooldown : int, optional
-        As in Keras: the ``cooldown - 1`` epochs after each reduction do not count.
-    min_lr : float, optional
-        The rate is not reduced below this.
+    cooldown, min_lr : optional
+        The ``cooldown - 1`` epochs after each reduction do not count, and the rate is not reduced below `min_lr`.
 
     Examples
     --------
@@ -434,10 +430,8 @@ class ModelCheckpoint(Callback):
     path : path
         Name of a file, as `ag_save_model` writes it.  ``{epoch}``, from 1, and columns of the history are replaced by
         their numbers, as in ``"model-{epoch:03}-{val_loss:.3f}.safetensors"``.
-    every : int, optional
-        After how many epochs.
-    keep : int, optional
-        How many files to keep: older ones of this training are deleted.  Default: all.
+    every, keep : int, optional
+        After how many epochs, and how many files to keep: older ones of this training are deleted.  Default: all.
 
     Examples
     --------

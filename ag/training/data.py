@@ -117,7 +117,6 @@ class Data:
         return leaf
 
     def batches(self) -> Iterator[LoaderSample | Weighted]:
-        """Yield the batches of an epoch in their first order."""
         for k in range(self.steps):
             yield self.take(self.step(k), chain.from_iterable(
                 self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
@@ -195,7 +194,6 @@ class Leaves(Batches):
 
 
 def _loader(given: Any, name: str) -> DataLoader:
-    """Return a loader of arrays with samples on the first axis, or of a dataset."""
     if is_torch_loader(given):
         return DataLoader(given, seed=0)
     parts = given if isinstance(given, tuple) and not hasattr(given, "__array__") else (given,)

@@ -91,9 +91,8 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
     x : array_like of shape (samples, ...), ag_dataloader or dataset
         Inputs; targets of a loader or a dataset are not used.
-    labels : bool or sequence, optional
+    labels, batch_size : optional
         True: return class ids, as `accuracy` finds them: one output is a logit.  A name for each class: return names.
-    batch_size : int, optional
 
     Returns
     -------
@@ -130,11 +129,8 @@ def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequen
         Or the outputs themselves, of shape (classes, samples); one per sample is a logit.
     data : pair of arrays, ag_dataloader, ag_image_folder or dataset, or array_like
         As in `evaluate`; of outputs, the targets of the shape (samples,).
-    labels : sequence, optional
-        Names of the classes, for the picture.
-    plot : bool, optional
-        Also draw a picture, into a new figure of pyplot.
-    batch_size : int, optional
+    labels, plot, batch_size : optional
+        With ``plot=True`` also draw a picture, into a new figure of pyplot, with the names of the classes in `labels`.
 
     Returns
     -------
@@ -185,13 +181,11 @@ def _draw(matrix: Array, names: Sequence[object]) -> None:
 
 
 def _samples(name: str, model: Trained, data: object, batch_size: int | None) -> closing[Data]:
-    """Return the samples to measure a model with, which is checked."""
     check_model(name.partition(":")[0], model, batch_size)
     return closing(Data(data, name, batch_size, whole=True))
 
 
 def _named(function: str, labels: Sequence[object], classes: int) -> Sequence[object]:
-    """Return the labels; refuse any that are not one for each class."""
     if isinstance(labels, str) or len(labels) != classes:
         raise ValueError(f"{function}: labels is {labels!r:.60}, and there are {classes} classes; a name for each is "
                          f"required.")

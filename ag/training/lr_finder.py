@@ -36,10 +36,8 @@ class LRCurve:
 
     Attributes
     ----------
-    rates : ndarray
-        One per step, growing.
-    losses : ndarray
-        Running means of the losses of the steps.
+    rates, losses : ndarray
+        One per step: growing rates, and running means of the losses.
     suggestion : float
         A rate to begin with: a tenth of the one where the loss was least.
 
@@ -67,9 +65,9 @@ class LRCurve:
         return place
 
 
-def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: float = 1e-6, highest: float = 1.0,
-            steps: int = 100, batch_size: int | None = None,
-            optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None, seed: int | None = None) -> LRCurve:
+def find_lr(model: Trained, train: object, loss: Loss | str | None = None, *, lowest: float = 1e-6,
+            highest: float = 1.0, steps: int = 100, batch_size: int | None = None, seed: int | None = None,
+            optimizer: Callable[[dict[str, Tensor]], Optimizer] | str | None = None) -> LRCurve:
     """Try learning rates on a copy of a model, each larger than the one before.
 
     Reference: Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.
@@ -80,14 +78,11 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
         Stays as it is.
     train : pair of arrays, ag_dataloader, ag_image_folder or dataset
         As in `fit`, like `loss`, `batch_size`, `optimizer` and `seed`.
-    loss : callable, optional
-    lowest, highest : float, optional
-        The first rate and the last one.
-    steps : int, optional
-        How many rates; fewer are tried where the loss grows to 4 times its least before, or is not finite.
-    batch_size : int, optional
-    optimizer : callable, optional
-    seed : int, optional
+    loss : callable or str, optional
+    lowest, highest, steps : optional
+        The first rate, the last, and how many; fewer are tried where the loss grows to 4 times its least before, or is
+        not finite.
+    batch_size, seed, optimizer : optional
 
     Returns
     -------

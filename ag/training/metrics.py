@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import Parameter, signature, unwrap
 from math import fsum, nan
@@ -283,7 +284,6 @@ def _called(function: str, name: str) -> Metric:
 
 
 def _is_sklearns(given: object) -> TypeGuard[Callable[..., float]]:
-    """Return whether it is a function or a scorer of scikit-learn."""
     inner = given.func if isinstance(given, partial) else given
     return callable(inner) and (getattr(inner, "__module__", None) or "").startswith("sklearn.metrics")
 
@@ -348,7 +348,6 @@ class _Output(Array):
 
 
 def on_host(output: object) -> object:
-    """Return an output as metrics get it: an array, if it is a tensor."""
     return output.numpy().view(_Output) if isinstance(output, Tensor) else output
 
 
@@ -383,11 +382,9 @@ def named_metrics(function: str, given: object) -> dict[str, Metric]:
 
 def number_of(function: str, name: str, value: object) -> float:
     single = value.reshape(()) if isinstance(value, np.ndarray) and value.size == 1 else value
-    try:
+    with suppress(TypeError, ValueError):
         if isinstance(single, SupportsFloat):  # tensors, and numbers of all kinds
             return float(single)
-    except (TypeError, ValueError):
-        pass
     raise TypeError(f"{function}: the metric {name} returned {value!r:.60}; one number is required.")
 
 
