@@ -19,15 +19,7 @@ from ag.data.samples import Pass, is_torch_loader
 from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import ShapeError
-from ag.parallel.trainer.samples import (
-    Batches,
-    LoaderSample,
-    Samples,
-    all_alike,
-    loader_sample,
-    stacked,
-    target_of,
-)
+from ag.parallel.trainer.samples import Batches, LoaderSample, Samples, all_alike, loader_sample, stacked, target_of
 from ag.parallel.trainer.weights import Weighted, sample_weights
 
 _ENDLESS = 1 << 62  # leaves, of any number of epochs

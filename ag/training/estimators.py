@@ -74,10 +74,9 @@ class _Estimator(BaseEstimator):
         if loss in LOSSES.values() and loss is not LOSSES[usual]:
             raise ValueError(f"{function}: loss is {self.loss!r:.60}, which is {kind}; use {usual!r}, a function of "
                              f"your own, or {other}.")
-        odd = [name for name in ("hidden", "activation", "dropout") if getattr(self, name) != getattr(type(self), name)]
-        if odd and self.make_model is not None:
-            raise ValueError(f"{function}: {odd[0]} is {getattr(self, odd[0])!r:.60}, and make_model is given, which "
-                             f"makes the layers; write it there.")
+        if self.make_model is not None:
+            self._refuse_changed("make_model is given, which makes the layers; write it there.", "hidden", "activation",
+                                 "dropout")
         seed = int(check_random_state(self.random_state).randint(1 << 31))
         valid: tuple[Array, ...] | None = None
         callbacks = callbacks_of(type(self).__name__, self.callbacks)
@@ -110,13 +109,17 @@ class _Estimator(BaseEstimator):
             restore_generator(before)
         self.loss_curve_ = self.history_["loss"]
 
+    def _refuse_changed(self, why: str, *names: str) -> None:
+        """Refuse settings without an effect that are not the usual ones."""
+        for name in names:
+            if (value := getattr(self, name)) != getattr(type(self), name):
+                raise ValueError(f"{type(self).__name__}: {name} is {value!r:.60}, and {why}")
+
     def _maker(self) -> _Maker:
         function, name = type(self).__name__, self.optimizer or "adam"
         if not isinstance(name, str):
-            for setting in ("lr", "weight_decay"):
-                if (value := getattr(self, setting)) != getattr(type(self), setting):
-                    raise ValueError(f"{function}: {setting} is {value!r:.60}, and optimizer is a function; write it "
-                                     f"there, as in lambda params: ag.optim.AdamW(params, {setting}=0.01).")
+            self._refuse_changed("optimizer is a function; write it there, as in lambda params: ag.optim.AdamW(params, "
+                                 "lr=0.01, weight_decay=0.1).", "lr", "weight_decay")
             return name
         decay = {"weight_decay": self.weight_decay} if self.weight_decay or name == "adamw" else {}
         made: _Maker = optimizer_for(function, "adamw" if decay and name == "adam" else name, lr=self.lr, **decay)
@@ -147,10 +150,8 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     Parameters
     ----------
-    hidden : sequence of int, optional
-        Sizes of the hidden layers; () for a linear model.
-    activation : str, optional
-        Of the hidden layers.
+    hidden, activation : sequence of int, str, optional
+        Sizes of the hidden layers, () for a linear model, and their activation.
     make_model : callable, optional
         ``make_model(features, classes)``: another model, from (features, batch) to logits (classes, batch).
     epochs, batch_size, lr : optional
@@ -168,21 +169,16 @@ class AgClassifier(ClassifierMixin, _Estimator):
         For initial weights, orders and validation samples; ag's random generator is left as it was.
     verbose, metrics, scheduler, callbacks : optional
         As of `fit`; metrics are columns of ``history_``.
-    weight_decay : float, optional
-        How strongly the optimizer that is named shrinks weights; Adam with it is AdamW.
-    dropout : float, optional
-        The share of the hidden values that are dropped in training.
+    weight_decay, dropout : float, optional
+        How strongly the optimizer that is named shrinks weights (Adam with it is AdamW), and the share of the hidden
+        values that are dropped in training.
     class_weight : "balanced" or dict of label to float, optional
         As of `fit`, times ``sample_weight`` of ``fit(X, y, sample_weight)``.
 
     Attributes
     ----------
-    classes_ : ndarray
-        The labels.
-    model_ : Layer or object
-        The trained model.
-    history_ : History
-        Of its training; ``loss_curve_`` is its loss in each epoch.
+    classes_, model_, history_ : ndarray, Layer or object, History
+        The labels, the trained model, and its training; ``loss_curve_`` is its loss in each epoch.
 
     Notes
     -----
