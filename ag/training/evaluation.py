@@ -30,7 +30,6 @@ from ag.training.metrics import (
     Metric,
     class_ids,
     classes_of,
-    is_of_classes,
     named_metrics,
     number_of,
     on_host,
@@ -218,7 +217,7 @@ def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Map
         if later:
             parts.append((seen, target))
         for name, metric in metrics.items():
-            if loss is ag_mse_loss and getattr(seen, "shape", ())[:1] == (1,) and is_of_classes(metric):
+            if loss is ag_mse_loss and getattr(seen, "shape", ())[:1] == (1,) and getattr(metric, "of_classes", False):
                 raise ValueError(f"{function}: the metric {name} is of classes, and the loss is mse_loss of one "
                                  f"output, a number; give another loss, or a model with an output for each class and "
                                  f"class ids.")

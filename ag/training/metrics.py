@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import Parameter, signature, unwrap
+from inspect import Parameter, signature
 from math import fsum, nan
 from typing import SupportsFloat, TypeGuard
 
@@ -76,6 +76,9 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     """
     values, ids = classes_of("accuracy", output, target, least=1)
     return _mean(class_ids(values) == ids)
+
+
+vars(accuracy)["of_classes"] = True  # as of `EpochMetric`
 
 
 def top_k_accuracy(k: int) -> Metric:
@@ -349,11 +352,6 @@ class _Output(Array):
 
 def on_host(output: object) -> object:
     return output.numpy().view(_Output) if isinstance(output, Tensor) else output
-
-
-def is_of_classes(metric: Metric) -> bool:
-    """Return whether a metric takes outputs for scores of classes; the public `accuracy` wraps that of the table."""
-    return unwrap(metric) is unwrap(accuracy) or getattr(metric, "of_classes", False)
 
 
 def named_metrics(function: str, given: object) -> dict[str, Metric]:
