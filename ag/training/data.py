@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -185,7 +185,7 @@ class Leaves(Batches):
         return leaf.total() if isinstance(leaf, Weighted) else float(leaf.samples)
 
 
-def _loader(given: Any, name: str) -> DataLoader:
+def _loader(given: object, name: str) -> DataLoader:
     if is_torch_loader(given):
         return DataLoader(given, seed=0)
     parts = given if isinstance(given, tuple) and not hasattr(given, "__array__") else (given,)
@@ -198,7 +198,7 @@ def _loader(given: Any, name: str) -> DataLoader:
             raise TypeError(f"{name} {'has' if parts is given else 'is'} a {type(part).__name__}; a pair of arrays "
                             f"(X, y) with samples on the first axis is required, an ag_dataloader, an ag_image_folder, "
                             f"or a dataset with len() and [i].")
-    lengths = [part.shape[0] if isinstance(part, Tensor) else len(part) for part in parts]
+    lengths = [part.shape[0] if isinstance(part, Tensor) else len(cast(Sequence[object], part)) for part in parts]
     if lengths[0] != lengths[-1]:
         raise ShapeError(f"{name} has {lengths[0]} inputs and {lengths[1]} targets; as many are required, on the first "
                          f"axis of both.")

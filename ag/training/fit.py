@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import chain, count
 from math import inf, isfinite
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
 
@@ -299,14 +299,14 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
         return loop.run.history
 
 
-def callbacks_of(function: str, given: Any) -> list[Callback]:
+def callbacks_of(function: str, given: object) -> list[Callback]:
     listed = [] if given is None else [*given] if isinstance(given, (list, tuple)) else [given]
     for odd in listed:
         if not isinstance(odd, Callback):
             such = f"{odd.__name__}()" if isinstance(odd, type) else "ag.training.EarlyStopping()"
             raise TypeError(f"{function}: callbacks is {odd!r:.60}, or has it in it; a list of ag.training.Callback "
                             f"objects is required, such as [{such}].")
-    return listed
+    return cast(list[Callback], listed)
 
 
 @contextmanager

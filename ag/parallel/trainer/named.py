@@ -61,8 +61,8 @@ def _spanning(function: str, make: Callable[[Optimizer, int], Schedule], steps: 
     schedule = make(optimizer, steps)
     load = schedule.load_state_dict
 
-    def go_on(state: Mapping[str, Any]) -> None:
-        longer = _with_lengths(state, schedule.state_dict())
+    def go_on(state: Mapping[str, object]) -> None:
+        longer = _with_lengths(state, schedule.state_dict()) if isinstance(state, Mapping) else state
         if longer != state:
             log.warning("%s: the checkpoint's schedule was made for another number of steps; it goes on as one of %d "
                         "steps, whose rates differ.", function, steps)
@@ -72,9 +72,12 @@ def _spanning(function: str, make: Callable[[Optimizer, int], Schedule], steps: 
     return schedule
 
 
-def _with_lengths(state: Any, mine: Mapping[str, Any]) -> Any:
+def _with_lengths(state: Mapping[str, object], mine: Mapping[str, object]) -> Mapping[str, object]:
     """Return the state of a schedule with the lengths of another, also of one inside."""
-    if not (isinstance(state, Mapping) and state.keys() == mine.keys()):
-        return state  # the schedule says what is wrong
-    return {name: mine[name] if name in _LENGTHS and type(x) is int else
-            _with_lengths(x, mine[name]) if isinstance(mine[name], Mapping) else x for name, x in state.items()}
+    made = dict(state)  # if it is of something else, the schedule says so
+    for name, own in mine.items():
+        if name in _LENGTHS and type(made.get(name)) is int:
+            made[name] = own
+        elif isinstance(own, Mapping) and isinstance(inner := made.get(name), Mapping):
+            made[name] = _with_lengths(inner, own)
+    return made
