@@ -216,7 +216,8 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     def predict(self, X: Array) -> Array:
         """Return the most probable label of every sample."""
-        labels: Array = self.classes_[self._outputs(X).argmax(1)]
+        logits = self._outputs(X)  # first, as it refuses a model that is not trained
+        labels: Array = self.classes_[logits.argmax(1)]
         return labels
 
 

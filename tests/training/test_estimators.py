@@ -163,6 +163,15 @@ def test_wrong_settings(given: dict[str, Any], error: type[Exception], said: str
         estimator("AgClassifier", **given).fit(X, LABELS)
 
 
+@pytest.mark.parametrize("name", ["AgClassifier", "AgRegressor"])
+def test_a_model_that_is_not_trained(name: str) -> None:
+    model = estimator(name)
+    from sklearn.exceptions import NotFittedError
+
+    with expect_error("predict before fit", NotFittedError, name):
+        model.predict(X)
+
+
 def test_no_callbacks() -> None:
     assert estimator("AgClassifier", callbacks=None, epochs=1).fit(X, LABELS).history_.epochs == 1
 
