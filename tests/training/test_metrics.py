@@ -197,6 +197,13 @@ def test_rates_grow_until_the_loss_explodes() -> None:
     assert found.losses[best] < found.losses[0] < found.losses[-1] and 1e-3 < found.suggestion < 1
 
 
+def test_losses_and_optimizers_of_the_finder_by_name() -> None:
+    ag.ag_seed(0)
+    wanted = curve(loss=ag.ops.mse_loss, optimizer=ag.optim.SGD)
+    ag.ag_seed(0)
+    assert np.array_equal(curve(loss="mse", optimizer="sgd").losses, wanted.losses)
+
+
 def test_the_model_stays_as_it_is() -> None:
     model = ag.ag_sequential(ag.ag_linear(5, 4), ag.ag_batch_norm(4), ag.ag_linear(4, 5)).eval()
     before = model.state_dict()
