@@ -6,6 +6,7 @@ Each class also derives from the built-in error that a Python user would expect.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 
 from ag.names import Making
@@ -76,6 +77,14 @@ class CheckpointError(AgError, ValueError):
 
 class ExportError(AgError, ValueError):
     """A model that cannot be written as an ONNX graph."""
+
+
+def switched_on(variable: str, default: bool = False) -> bool:
+    """Return whether a variable of the environment is 1 and not 0; raise DeviceError for another value."""
+    text = os.environ.get(variable, "") or str(int(default))
+    if text not in ("0", "1"):
+        raise DeviceError(f"{variable} is {text!r}; it must be 1 or 0, or not set.")
+    return text == "1"
 
 
 def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import Any
 
+from ag.errors import switched_on
+
 try:
-    code: Any = import_module("ag.native._code") if os.environ.get("AG_NATIVE") != "0" else None
+    code: Any = import_module("ag.native._code") if switched_on("AG_NATIVE", default=True) else None
 except ImportError:  # there was no compiler
     code = None

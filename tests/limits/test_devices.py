@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ import ag
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.devices import Listed, driver_version, find, preferred
 from ag.engine.backends.vulkan.kp import Properties
+from ag.errors import switched_on
 
 KINDS = {"integrated": 1, "discrete": 2, "virtual": 3, "cpu": 4}
 CHOSEN = """
@@ -129,6 +131,24 @@ def test_the_order_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(preferred(MACHINE)) == ["vulkan:2", "vulkan:5", "vulkan:6", "vulkan:3", "vulkan:0"]
     monkeypatch.setenv("AG_VULKAN_DEVICES", "vulkan:6, llvm,RTX 4090,6")
     assert names(preferred(MACHINE)) == ["vulkan:6", "vulkan:0", "vulkan:5"]
+
+
+def test_a_switch_of_the_environment_is_1_or_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "internals.md").read_text("utf-8")
+    switches = {variable: usual == "0" for variable, usual in re.findall(r"`(AG_\w+)=([01])`", documented)}
+    assert len(switches) == 6
+    for variable, default in switches.items():
+        for text, on in (("", default), ("1", True), ("0", False)):
+            monkeypatch.setenv(variable, text)
+            assert switched_on(variable, default) is on
+        monkeypatch.setenv(variable, "true")
+        with expect_error("a switch that is neither", ag.DeviceError, f"{variable} is 'true'", "1 or 0"):
+            switched_on(variable, default)
+    read = "".join(path.read_text("utf-8") for path in Path(ag.__file__).parent.rglob("*.py"))
+    assert not re.findall(r'environ(?:\.get\(|\[)"(?:' + "|".join(switches) + ")", read)  # beside `switched_on`
+    monkeypatch.delenv("AG_VULKAN_DEVICES", raising=False)
+    with pytest.raises(ag.DeviceError, match="AG_SOFTWARE is 'true'"):
+        preferred(MACHINE)
 
 
 def test_the_environment_names_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

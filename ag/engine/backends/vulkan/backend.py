@@ -6,7 +6,6 @@ nothing waits before a download.  No primitive is known by name here: `plans` an
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import NoReturn
 
@@ -29,7 +28,7 @@ from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program, before_host
-from ag.errors import DeviceError, DtypeError, KernelError
+from ag.errors import DeviceError, DtypeError, KernelError, switched_on
 
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
@@ -155,10 +154,10 @@ class VulkanBackend(TunedBackend):
                                    self._kernels.moving)
         self.timestamps = self.recorder.timestamps
         self._kernels.tiles = tried(self, self._kernels.tiles)
-        tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
+        tuned = switched_on("AG_TUNE") and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
-        self._shadow, self._trace = (os.environ.get(name) == "1" for name in ("AG_SHADOW", "AG_TRACE"))
+        self._shadow, self._trace = map(switched_on, ("AG_SHADOW", "AG_TRACE"))
         if not (guard or self._trace or self._shadow or self._tune) and type(self).launch is VulkanBackend.launch:
             setattr(self, "launch", self._kernels.quick(self, self.launch, self._record))  # noqa: B010
         if self.settings.events is not None:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from ag.engine.arena import after_fork
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kp import Faults, Guarded, Manager, Properties, kompute
-from ag.errors import ArenaError, DeviceError
+from ag.errors import ArenaError, DeviceError, switched_on
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -63,7 +63,7 @@ def preferred(devices: Sequence[Listed]) -> list[DeviceInfo]:
     if asked:
         numbers = dict.fromkeys(find(text, devices, "AG_VULKAN_DEVICES: ") for text in asked)
         return [device.info for number in numbers for device in devices if device.number == number]
-    software = os.environ.get("AG_SOFTWARE") == "1"
+    software = switched_on("AG_SOFTWARE")
     found = [device.info for device in _once(devices) if software or device.info.kind != "cpu"]
     return sorted(found, key=lambda info: _KINDS.index(info.kind))
 

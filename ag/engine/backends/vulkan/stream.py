@@ -21,7 +21,7 @@ from ag.engine.backends.shader.plans import MOST_GROUPS, seconds_of
 from ag.engine.backends.vulkan.devices import DRIVERS
 from ag.engine.backends.vulkan.kp import Algorithm, Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.transfer_queue import TransferQueue
-from ag.errors import AgError, ArenaError, DeviceError
+from ag.errors import AgError, ArenaError, DeviceError, switched_on
 
 TRANSFER = "transfer"  # the kernel of copies, in a profile
 _SECONDS_PER_BYTE = seconds_of(0, 2)  # of a copy, which reads it and writes it
@@ -275,7 +275,7 @@ class Recorder:
         self._manager, self._faults = manager.bare, manager.faults
         self._name, self.budget = name, budget
         self._done = 0.0  # when a submission was last found to have ended
-        self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
+        self._barrier_always = switched_on("AG_BARRIER_ALL")  # for synchronization validation
         self._stopwatch: Stopwatch | None = None
         self._meter: Meter | None = None
         properties = manager.get_device_properties()
