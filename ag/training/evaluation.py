@@ -5,7 +5,7 @@ Modes, the default device and the random generator stay as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
 from typing import Any, Protocol, cast
 
@@ -185,7 +185,7 @@ def _samples(name: str, model: Trained, data: object, batch_size: int | None) ->
 
 
 def _named(function: str, labels: Sequence[object], classes: int) -> Sequence[object]:
-    if isinstance(labels, str) or len(labels) != classes:
+    if isinstance(labels, str) or not isinstance(labels, Sized) or len(labels) != classes:
         raise ValueError(f"{function}: labels is {labels!r:.60}, and there are {classes} classes; a name for each is "
                          f"required.")
     return labels

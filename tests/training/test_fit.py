@@ -177,6 +177,8 @@ def test_targets_that_are_numbers_are_fitted_by_mean_squares() -> None:
     history = ag.fit(model, (X, X[:, 0] * 2), epochs=60, lr=0.1, verbose=False, metrics=["mean_absolute_error"], seed=1)
     assert history["mean_absolute_error"][-1] < 0.05
     assert ag.training.predict(model, X).shape == (37, 1)
+    with expect_error("labels that are none", ValueError, "predict: labels is None", "2 classes"):
+        ag.training.predict(ag.ag_linear(4, 2), X, labels=None)  # type: ignore[arg-type]
 
 
 def test_one_hot_targets_are_classes() -> None:
