@@ -141,7 +141,9 @@ def wrong_arguments(function: str, has: Signature, args: tuple[object, ...], kwa
     listed, wrong = f"its arguments are {', '.join(names) or 'none'}", [name for name in kwargs if name not in names]
     if wrong:
         known = next((f"write {own}" for own in SYNONYMS.get(wrong[0], ()) if own in names), None)
-        hint = known or elsewhere.get(wrong[0]) or ANY_ARGUMENTS.get(wrong[0]) or _nearest(wrong[0], names, listed)
+        theirs = [hint for table in (elsewhere, ANY_ARGUMENTS) if (hint := table.get(wrong[0]))
+                  and f".{function}(" not in hint]  # which would lead back here
+        hint = known or next(iter(theirs), None) or _nearest(wrong[0], names, listed)
         return TypeError(f"{function}: there is no argument {wrong[0]!r}; {hint}.".replace("?.", "?"))
     try:
         has.bind(*args, **kwargs)

@@ -214,7 +214,7 @@ heads=n_heads attn_dropout=dropout in_dim=in_features out_dim=out_features units
 classes=num_classes n_classes=num_classes learning_rate=lr learning_rate_init=lr retain_graph=retain n_epochs=epochs
 num_epochs=epochs max_epochs=epochs max_iter=epochs random_state=seed generator=seed root=path filename=path
 filepath=path img_size=size image_size=size transforms=transform model=model_fn|make_model loss=loss_fn criterion=loss
-device=name loss_fn=loss
+device=name loss_fn=loss dtype=name
 hidden_layer_sizes=hidden n_iter_no_change=patience alpha=weight_decay negative_slope=slope eta_min=lr_min
 warmup_steps=steps callback=callbacks batch=batch_size
 """)}

@@ -18,7 +18,7 @@ import pytest
 
 import ag
 from ag.errors import AgError
-from ag.names import NAMESPACES, answering, elsewhere
+from ag.names import NAMESPACES, answering, elsewhere, wrong_arguments
 
 WORKS, NONE = "works", "none"  # NONE: the answer names nothing else
 
@@ -85,6 +85,7 @@ FUNCTIONS = rows("""
     ag.Function ; ag.custom_gradient(len) ; ag.custom_vjp(len) ; ag.custom_op(len) -> docs/adding_an_op.md
     ag.float32 ; ag.bfloat16 ; ag.int64 -> dtype="f32"
     ag.device("cuda") -> ag.ag_device("vulkan:0")
+    ag.ag_device(device="cuda") ; ag.ag_dtype(dtype="bf16") -> write name
     ag.set_default_device("cuda") -> ag.ag_device("vulkan:0")
     ag.set_default_dtype("bf16") ; ag.autocast() ; ag.GradScaler() -> ag.ag_dtype("bf16")
     ag.cuda.is_available() -> ag.ag_vulkan_devices()
@@ -539,6 +540,15 @@ def test_every_function_answers_an_unknown_argument() -> None:
         if not getattr(thing, "_is_protocol", False) and thing.__name__ not in SILENT:
             with pytest.raises(TypeError, match=r"^\w+: there is no argument 'xyzzy'; its arguments are .*\.$"):
                 thing(xyzzy=1)
+
+
+def test_no_answer_leads_back_to_the_function_itself() -> None:
+    arguments = {name for table in (elsewhere.ANY_ARGUMENTS, *elsewhere.ARGUMENTS.values()) for name in table}
+    for thing in dict(public()).values():
+        has, name = signature(thing), getattr(thing, "_function", thing.__name__)
+        for argument in arguments - {*has.parameters}:
+            for table in elsewhere.ARGUMENTS.values():
+                assert f".{name}(" not in str(wrong_arguments(name, has, (), {argument: 1}, table))
 
 
 def test_functions_that_answer_are_found_by_pickle() -> None:
