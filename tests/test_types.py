@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.kernels.conv import max_pool2d
 from ag.engine.kernels.elementwise import copy
 from ag.engine.shape import Window
+from ag.names import NAMESPACES
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -35,6 +37,16 @@ def test_little_is_untyped() -> None:
     text = "\n".join(path.read_text("utf-8") for path in Path(ag.__file__).parent.rglob("*.py"))
     assert len(re.findall(r"\bAny\b", text)) <= MOST_ANY
     assert text.count("# type: ignore") <= MOST_IGNORED
+
+
+def test_hints_of_public_names_can_be_read() -> None:
+    for space in NAMESPACES:
+        for name in dir(module := import_module(space)):
+            thing = getattr(module, name)
+            own = vars(thing).items() if inspect.isclass(thing) and not issubclass(thing, tuple) else ()
+            for called in [thing, *(x for key, x in own if inspect.isfunction(x) and not key.startswith("_"))]:
+                if inspect.isfunction(called) or inspect.isclass(called):
+                    assert get_type_hints(called) is not None, (space, name, called)
 
 
 def test_callers_pass_tensors_arrays_and_numbers() -> None:
@@ -153,7 +165,7 @@ def test_rules_see_buffers_and_callers_see_tensors() -> None:
 
     try:
         assert str(inspect.signature(typed_copy)) == "(x: 'TensorLike', times: 'int' = 1) -> 'Tensor'"
-        assert inspect.get_annotations(typed_copy) == {"x": "TensorLike", "times": "int", "return": "Tensor"}
+        assert get_type_hints(typed_copy) == {"x": TensorLike, "times": int, "return": Tensor}
         assert (typed_copy.__name__, typed_copy.__doc__) == ("typed_copy", "Copy.")
     finally:
         del OPS["typed_copy"]

@@ -238,7 +238,9 @@ class _Function(Generic[S]):
 
         call.__module__, call.__doc__ = forward.__module__, forward.__doc__
         call.__name__, call.__qualname__ = forward.__name__, forward.__qualname__
-        call.__annotations__ = {p.name: p.annotation for p in self.signature.parameters.values()} | {"return": "Tensor"}
+        known = globals() | forward.__globals__  # the op's own types are of the file of its rule
+        call.__annotations__ = {p.name: _evaluated(p.annotation, known) for p in self.signature.parameters.values()}
+        call.__annotations__["return"] = Tensor
         call.__dict__.update(__signature__=self.signature, vjp=vjp)
         return cast("Op[..., S]", call)
 
@@ -248,6 +250,13 @@ _BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # hot path: runs no 
 _WANTS: Callable[[Tensor], bool] = attrgetter("requires_grad")
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # numpy's names of arguments
 _PUBLISHED = dict.fromkeys(KINDS, "TensorLike") | {f"Sequence[{kind}]": "Sequence[TensorLike]" for kind in KINDS}
+
+
+def _evaluated(annotation: str, known: dict[str, object]) -> object:
+    try:
+        return eval(annotation, known)
+    except (NameError, TypeError):  # a name for type checkers only, or no text
+        return annotation
 
 
 def _items(function: str, argument: str, values: object) -> tuple[object, ...]:

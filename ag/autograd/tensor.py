@@ -26,9 +26,6 @@ from ag.names import Making, MissingNameError, Named
 from ag.names.elsewhere import TENSOR
 from ag.native import code
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 ArrayLike = Any  # whatever numpy.asarray accepts
 Axes = int | tuple[int, ...] | None
 
@@ -255,7 +252,7 @@ class Tensor(metaclass=Named):
     def __format__(self, spec: str) -> str:
         return format(self._number("format"), spec) if spec else str(self)
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: np.dtype[np.generic] | None = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("asarray: copy=False was given, and an array of a tensor is a copy of what is on its "
                              "device; leave it out.")
