@@ -19,9 +19,8 @@ from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices
 from ag.log import log
 from ag.tools.device_table import LEGEND, UnwritableError, chosen, device_table, show
-from ag.tools.doctor import examine
-from ag.tools.probe import fault_of
-from ag.tools.selftest import Outcome, selftest
+from ag.tools.doctor import examine, fault_of
+from ag.tools.selftest import Outcome, report, selftest
 
 
 @contextmanager
@@ -87,8 +86,6 @@ def told(outcome: Outcome) -> Outcome:
 
 def describe(options: argparse.Namespace) -> int:
     """Write a report on the devices into a file."""
-    from ag.tools.report import report
-
     try:
         Path(options.file).open("a").close()  # before a minute of work
         show("Each device is tested, examined and measured, in about a minute.")

@@ -693,13 +693,13 @@ mutant("launcher", "a rank outlives its launcher", "ag/tools/launcher/rank.py", 
 mutant("launcher", "a rank fails when nobody reads it", "ag/tools/launcher/rank.py", "in (errno.EIO, errno.EPIPE)",
        "in ()", f"{LAUNCH}::test_a_script_goes_on_when_nobody_reads_it[pipe-]")
 CONTACT = "tools/launcher/test_contact.py"
-mutant("launcher", "a proof is not compared", "ag/tools/launcher/job.py", "compare_digest(given, proof",
+mutant("launcher", "a proof is not compared", "ag/tools/launcher/launch.py", "compare_digest(given, proof",
        "bool(proof", f"{CONTACT}::test_a_wrong_proof_ends_the_connection[a recorded proof]")
-mutant("launcher", "strangers are kept", "ag/tools/launcher/job.py", "if len(self._strangers) > _STRANGERS:",
+mutant("launcher", "strangers are kept", "ag/tools/launcher/launch.py", "if len(self._strangers) > _STRANGERS:",
        "if False:", f"{CONTACT}::test_hostile_connections_change_nothing[500]")
-mutant("launcher", "strangers stay for ever", "ag/tools/launcher/job.py", "monotonic() - rank.heard > _PROVE",
+mutant("launcher", "strangers stay for ever", "ag/tools/launcher/launch.py", "monotonic() - rank.heard > _PROVE",
        "False", f"{CONTACT}::test_a_stranger_that_is_silent_has_to_go")
-mutant("launcher", "nested brackets end the launcher", "ag/tools/launcher/job.py", ", RecursionError):", "):",
+mutant("launcher", "nested brackets end the launcher", "ag/tools/launcher/launch.py", ", RecursionError):", "):",
        f"{CONTACT}::test_a_wrong_message_of_a_rank_ends_its_connection_alone[line0]")
 mutant("launcher", "any launcher is believed", "ag/tools/launcher/rank.py",
        "hmac.compare_digest(_receive(connection, PROOF, end), proof", "bool(proof",
@@ -708,40 +708,40 @@ mutant("launcher", "a folder open to others is a rank's", "ag/tools/launcher/ran
        "elif False:", f"{LAUNCH}::test_a_folder_that_is_no_rank_s_own_is_refused[open to others]")
 mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 * left <= len(last)",
        "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
-mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/job.py",
+mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/launch.py",
        '"failed", "left", "done", "lost"', '"done", "failed", "left", "lost"', f"{LAUNCH}::test_the_verdict")
 SWEEP = "tools/launcher/test_sweep.py"
-mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/sweep.py",
+mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/hosts.py",
        "flock(file, LOCK_EX | LOCK_NB)\n                    left", "left",
        f"{SWEEP}::test_a_killed_launchers_job_is_swept")
-mutant("launcher", "a job of another TMPDIR stays", "ag/tools/launcher/sweep.py", "{*left.folders, *folders_of(job)}",
+mutant("launcher", "a job of another TMPDIR stays", "ag/tools/launcher/hosts.py", "{*left.folders, *folders_of(job)}",
        "folders_of(job)", f"{SWEEP}::test_a_job_of_another_tmpdir_is_swept")
-mutant("launcher", "one TMPDIR is swept", "ag/tools/launcher/sweep.py", "map(Path, _places())",
+mutant("launcher", "one TMPDIR is swept", "ag/tools/launcher/hosts.py", "map(Path, _places())",
        "[Path(tempfile.gettempdir())]", f"{SWEEP}::test_a_job_of_another_tmpdir_is_swept")
-mutant("launcher", "a letter is a job's name", "ag/tools/launcher/sweep.py", "if _NAME.fullmatch(job) and ", "if ",
+mutant("launcher", "a letter is a job's name", "ag/tools/launcher/hosts.py", "if _NAME.fullmatch(job) and ", "if ",
        f"{SWEEP}::test_what_is_no_name_of_a_job_ends_nobody[a]")
-mutant("launcher", "a link is a job's folder", "ag/tools/launcher/sweep.py", "and not folder.is_symlink() ", "",
+mutant("launcher", "a link is a job's folder", "ag/tools/launcher/hosts.py", "and not folder.is_symlink() ", "",
        f"{SWEEP}::test_what_this_user_has_not_made_is_not_believed[a link]")
-mutant("launcher", "a lock names any folder", "ag/tools/launcher/sweep.py", "if Path(x).name == _PREFIX + job",
+mutant("launcher", "a lock names any folder", "ag/tools/launcher/hosts.py", "if Path(x).name == _PREFIX + job",
        "if Path(x)", f"{SWEEP}::test_only_folders_of_the_job_are_removed")
-mutant("launcher", "a daemon may become a rank", "ag/tools/launcher/sweep.py", " and int(session) != process", "",
+mutant("launcher", "a daemon may become a rank", "ag/tools/launcher/hosts.py", " and int(session) != process", "",
        f"{SWEEP}::test_a_process_that_may_become_a_rank")
-mutant("launcher", "ranks wait for one that was lost", "ag/tools/launcher/job.py",
+mutant("launcher", "ranks wait for one that was lost", "ag/tools/launcher/launch.py",
        "if all(rank.progress == JOINED for", "if all(True for",
        f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[as it joins]")
-mutant("launcher", "a slow start is cut short", "ag/tools/launcher/job.py",
+mutant("launcher", "a slow start is cut short", "ag/tools/launcher/launch.py",
        "(contacts.answer == LEAVE and contacts.joining)", "contacts.joining",
        f"{START}::test_a_slow_rank_is_waited_for")
-mutant("launcher", "ranks wait for one that never called", "ag/tools/launcher/job.py", "absent & known", "set()",
+mutant("launcher", "ranks wait for one that never called", "ag/tools/launcher/launch.py", "absent & known", "set()",
        f"{START}::test_a_rank_is_lost_before_it_has_called")
-mutant("launcher", "the deaf are not told", "ag/tools/launcher/job.py", "if number is not None and deaf:", "if False:",
-       f"{START}::test_a_rank_that_does_not_hear_the_answer_is_signalled")
-mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/job.py",
+mutant("launcher", "the deaf are not told", "ag/tools/launcher/launch.py", "if number is not None and deaf:",
+       "if False:", f"{START}::test_a_rank_that_does_not_hear_the_answer_is_signalled")
+mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/launch.py",
        "number == signal.SIGKILL or dies_of(process, number)", "(number := signal.SIGKILL)",
        f"{START}::test_ranks_that_handle_sigterm_are_not_hurried")
 mutant("launcher", "a wait that SIGTERM came before goes on", "ag/tools/launcher/rank.py", "elif self._told == 2:",
        "elif False:", f"{START}::test_sigterm_that_interrupts_nothing_is_heard")
-mutant("launcher", "a failure for want of a lost rank is the script's", "ag/tools/launcher/job.py",
+mutant("launcher", "a failure for want of a lost rank is the script's", "ag/tools/launcher/launch.py",
        'rank.outcome._replace(kind="lost")', "rank.outcome",
        f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[and others fail for want of it]")
 mutant("launcher", "a start that has failed has joined", "ag/parallel/comm/mpi_process.py", "if _begun:",
@@ -794,9 +794,9 @@ mutant("installed", "the selftest looks at no guard words", "ag/tools/selftest.p
        "tools/test_selftest.py::test_a_kernel_that_writes_outside")
 mutant("installed", "the selftest believes a captured step", "ag/tools/selftest.py",
        "x.tobytes() != y.tobytes()", "False", "tools/test_selftest.py::test_a_capture_with_other_bits")
-mutant("installed", "a report tells the serial number of a card", "ag/tools/report.py", '("uuid", sys.platform)', "()",
-       "tools/test_report.py::test_a_report")
-mutant("installed", "a report tells the user's name", "ag/tools/report.py", "names.add(getpass.getuser())", "pass",
+mutant("installed", "a report tells the serial number of a card", "ag/tools/selftest.py", '("uuid", sys.platform)',
+       "()", "tools/test_report.py::test_a_report")
+mutant("installed", "a report tells the user's name", "ag/tools/selftest.py", "names.add(getpass.getuser())", "pass",
        "tools/test_report.py::test_names_and_paths_are_left_out")
 mutant("installed", "a card counts under each of its drivers", "ag/engine/backends/vulkan/devices.py",
        "for device in _once(devices) if", "for device in devices if",

@@ -61,7 +61,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_device_that_computes_nonsense_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ag.tools.probe.ag_matmul", lambda a, b: ag.ag_tensor([[0.0]]))
+    monkeypatch.setattr("ag.tools.doctor.ag_matmul", lambda a, b: ag.ag_tensor([[0.0]]))
     assert main(["devices"]) == 1
     assert "cpu does not work: a matrix product is [[0.0]], not [[20.0, " in capsys.readouterr().out
 
@@ -70,7 +70,7 @@ def test_a_device_without_kernels_is_named(monkeypatch: pytest.MonkeyPatch, caps
     def refuse(a: ag.Tensor, b: ag.Tensor) -> ag.Tensor:
         raise ag.KernelError("Vulkan: no compiled kernels were found in spv/; run `python kernels_build.py`.")
 
-    monkeypatch.setattr("ag.tools.probe.ag_matmul", refuse)
+    monkeypatch.setattr("ag.tools.doctor.ag_matmul", refuse)
     assert main(["devices"]) == 1
     assert "cpu does not work: Vulkan: no compiled kernels were found" in capsys.readouterr().out
 

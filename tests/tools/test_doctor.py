@@ -21,9 +21,7 @@ from ag.__main__ import main
 from ag.engine.backend import Finding
 from ag.engine.backends.vulkan import examination
 from ag.engine.device import backend_of
-from ag.tools import probe
-from ag.tools.doctor import mpi_report
-from ag.tools.probe import transport_selftest
+from ag.tools.doctor import mpi_report, transport_selftest
 
 DOCTOR = import_module("ag.tools.doctor")
 
@@ -51,22 +49,22 @@ def test_two_devices_and_both_pairs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_precision_of_every_device(device: str) -> None:
-    found = probe.accuracy_of(device)
+    found = DOCTOR.accuracy_of(device)
     assert 0 <= found.div_ulp <= 3 and 0 <= found.sqrt_ulp <= 3  # Vulkan allows division 2.5
 
 
 def test_the_distance_is_counted_in_units_in_the_last_place() -> None:
     one = np.float32(1.0)
     after = np.nextafter(np.nextafter(one, np.float32(2)), np.float32(2))
-    assert probe._distance(np.array([after]), np.array([one])) == 2
-    assert probe._distance(np.array([one]), np.array([after])) == 2
+    assert DOCTOR._distance(np.array([after]), np.array([one])) == 2
+    assert DOCTOR._distance(np.array([one]), np.array([after])) == 2
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_loose_division_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = probe.ag_div
-    monkeypatch.setattr(probe, "ag_div", lambda a, b: right(a, b) * np.float32(1 + 2.0**-22))
-    assert probe.accuracy_of("cpu").div_ulp >= 1
+    right = DOCTOR.ag_div
+    monkeypatch.setattr(DOCTOR, "ag_div", lambda a, b: right(a, b) * np.float32(1 + 2.0**-22))
+    assert DOCTOR.accuracy_of("cpu").div_ulp >= 1
     assert "cpu: division within " in str(ag.doctor())
 
 
@@ -242,7 +240,6 @@ def test_lanes_of_the_bus(lavapipe: str, monkeypatch: pytest.MonkeyPatch, lanes:
 # ---------------------------------------------------------------------------------------------- transport
 
 
-TRANSPORT = import_module("ag.tools.probe")
 
 
 def test_every_pair_both_ways() -> None:
@@ -262,7 +259,7 @@ def test_two_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
 
 def test_zeros_that_arrive_without_an_error_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # what a copy between two cards by a shared file descriptor is known to deliver
-    monkeypatch.setattr(TRANSPORT, "ag_to_device", lambda t, device: ag.ag_tensor([0.0] * t.size, device=device))
+    monkeypatch.setattr(DOCTOR, "ag_to_device", lambda t, device: ag.ag_tensor([0.0] * t.size, device=device))
     found = ag.transport_selftest(["cpu", "cpu:1"], elements=100)
     assert [(t.correct, t.gb_per_s, t.fault) for t in found] == [(False, 0.0, "100 of 100 numbers arrived wrong")] * 2
 
@@ -271,7 +268,7 @@ def test_a_transfer_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(t: ag.Tensor, device: str) -> ag.Tensor:
         raise ag.DeviceError(f"{device}: lost")
 
-    monkeypatch.setattr(TRANSPORT, "ag_to_device", lost)
+    monkeypatch.setattr(DOCTOR, "ag_to_device", lost)
     assert [t.fault for t in ag.transport_selftest(["cpu", "cpu:1"], 10)] == ["cpu:1: lost", "cpu: lost"]
 
 

@@ -17,9 +17,9 @@ from reports import REPORTS, page
 from ag.__main__ import main
 from ag.engine.device import backend_of
 from ag.tools import selftest
-from ag.tools.report import SCHEMA, without_names
+from ag.tools.selftest import SCHEMA, without_names
 
-DOCTOR, REPORT = import_module("ag.tools.doctor"), import_module("ag.tools.report")
+DOCTOR, REPORT = import_module("ag.tools.doctor"), import_module("ag.tools.selftest")
 
 
 @pytest.fixture

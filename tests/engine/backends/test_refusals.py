@@ -145,7 +145,7 @@ said["named"] = error_of(lambda: ag.ag_device(DEVICE))
 
 @pytest.mark.slow
 def test_the_doctor_says_that_a_card_is_full(run: Run, lavapipe: str) -> None:
-    said = run("from ag.tools.probe import fault_of\nsaid['fault'] = fault_of(DEVICE)\n", KPFAULT_ALLOC_LIMIT="0")
+    said = run("from ag.tools.doctor import fault_of\nsaid['fault'] = fault_of(DEVICE)\n", KPFAULT_ALLOC_LIMIT="0")
     assert said["fault"].startswith(f"{lavapipe}: ") and FULL[0] in said["fault"]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from helpers.fuzz import mutations
 
-from ag.tools.launcher import job, rank
-from ag.tools.launcher.job import Contacts, Outcome, verdict
+from ag.tools.launcher import launch, rank
+from ag.tools.launcher.launch import Contacts, Outcome, verdict
 
 DONE = b'{"outcome": "done", "code": 0, "text": "", "progress": ""}\n'
 
@@ -155,10 +155,10 @@ def test_messages_of_any_bytes_are_taken_or_refused(good: bytes, count: int) -> 
     connection.setblocking(False)
     with connection, other:
         for line in mutations(good, count, seed=0):
-            found = job._Rank(connection)
+            found = launch._Rank(connection)
             found.proved, found.number, found.buffer = True, None if good == hello(0) else 0, line
             contacts._lines(found)
-            assert found.outcome is None or len(found.outcome.text) <= job._MOST
+            assert found.outcome is None or len(found.outcome.text) <= launch._MOST
             contacts._ranks.clear()
     contacts.close()
 
@@ -194,9 +194,9 @@ def test_hostile_connections_change_nothing(count: int, launcher: Launcher) -> N
             ranks.append(launcher.rank(1))  # in the midst of them
         if i % 50 == 0:
             assert all(map(is_answered, ranks))
-            assert len(contacts._strangers) <= job._STRANGERS + 1
+            assert len(contacts._strangers) <= launch._STRANGERS + 1
             assert all(len(one.buffer) <= rank.NONCE + rank.PROOF + 1 for one in [*contacts._strangers])
-            assert len(os.listdir("/proc/self/fd")) - before - len(held) <= job._STRANGERS + job._AT_ONCE
+            assert len(os.listdir("/proc/self/fd")) - before - len(held) <= launch._STRANGERS + launch._AT_ONCE
         for old in held[:-400]:
             old.close()
         del held[:-400]
@@ -213,7 +213,7 @@ def test_hostile_connections_change_nothing(count: int, launcher: Launcher) -> N
 def test_a_stranger_that_is_silent_has_to_go(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     with launcher.rank(0) as honest, launcher.connect() as stranger:
         assert rank._receive(stranger, rank.NONCE, monotonic() + 20)
-        monkeypatch.setattr(job, "monotonic", lambda: monotonic() + job._PROVE + 1)
+        monkeypatch.setattr(launch, "monotonic", lambda: monotonic() + launch._PROVE + 1)
         assert has_hung_up(stranger) and is_answered(honest)
 
 
@@ -227,11 +227,11 @@ def test_a_launcher_out_of_files_does_not_spin(monkeypatch: pytest.MonkeyPatch) 
     with socket.create_connection(("127.0.0.1", contacts.port)):
         with monkeypatch.context() as patched:
             patched.setattr(socket.socket, "accept", accept)
-            end = monotonic() + job._PAUSE / 4
+            end = monotonic() + launch._PAUSE / 4
             while monotonic() < end:
                 contacts.look(0.01)
         assert len(asked) == 1
-        monkeypatch.setattr(job, "_PAUSE", 0.0)
+        monkeypatch.setattr(launch, "_PAUSE", 0.0)
         contacts._deaf_until = 0.0
         contacts.look(1.0)
         assert len(contacts._strangers) == 1

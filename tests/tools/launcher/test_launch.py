@@ -21,8 +21,8 @@ from helpers import forked
 from helpers.probe import patience
 
 from ag.__main__ import add_arguments, main
-from ag.tools.launcher import hosts, job, launch, rank
-from ag.tools.launcher.job import Contacts, Outcome, verdict
+from ag.tools.launcher import hosts, launch, rank
+from ag.tools.launcher.launch import Contacts, Outcome, verdict
 
 DONE, LEFT, LOST, FAILED = (Outcome(kind) for kind in ("done", "left", "lost", "failed"))
 HERE = __file__
@@ -286,13 +286,13 @@ def test_who_is_silent_and_seen_to_run_is_there(caller: Caller, monkeypatch: pyt
     os.waitpid(caller.process.pid, os.WUNTRACED)
     there = [caller.contacts.there]
     clock = monotonic()
-    monkeypatch.setattr(job, "monotonic", lambda: clock + rank.SILENCE + 3)
+    monkeypatch.setattr(launch, "monotonic", lambda: clock + rank.SILENCE + 3)
     there.append(caller.contacts.there)  # nobody has hung up
     caller.contacts.answer = rank.END
     there.append(caller.contacts.there)
-    monkeypatch.setattr(job._Rank, "_runs", lambda _: True)
+    monkeypatch.setattr(launch._Rank, "_runs", lambda _: True)
     there.append(caller.contacts.there)
-    monkeypatch.setattr(job, "monotonic", lambda: clock + 1000)
+    monkeypatch.setattr(launch, "monotonic", lambda: clock + 1000)
     there.append(caller.contacts.there)
     assert there == [True, True, False, True, False]
 

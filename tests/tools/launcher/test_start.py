@@ -18,7 +18,7 @@ from helpers.probe import patience
 
 from ag.__main__ import main
 from ag.parallel.comm.mpi_settings import find_mpiexec
-from ag.tools.launcher import hosts, job, launch, rank, sweep
+from ag.tools.launcher import hosts, launch, rank
 
 MPIEXEC = f"""#!{sys.executable}
 import os, subprocess, sys
@@ -89,15 +89,15 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     mpiexec.write_text(MPIEXEC, "utf-8")
     mpiexec.chmod(0o700)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
-    monkeypatch.setattr(sweep, "_COMMON", (str(tmp_path / "memory"),))
+    monkeypatch.setattr(hosts.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    monkeypatch.setattr(hosts, "_COMMON", (str(tmp_path / "memory"),))
     monkeypatch.setattr(launch, "find_mpiexec", lambda: str(mpiexec))
     monkeypatch.setattr(launch, "find_spec", lambda _: True)
     monkeypatch.setattr(launch, "started_by_launcher", lambda: False)
-    monkeypatch.setattr(launch, "_PAUSE", 0.0)
-    monkeypatch.setattr(job, "_JOINS", 0.5)
-    monkeypatch.setattr(job, "_DEAF", 0.8)
-    monkeypatch.setattr(job, "_ABSENT", (0.1, 0.1))
+    monkeypatch.setattr(launch, "_AGAIN", 0.0)
+    monkeypatch.setattr(launch, "_JOINS", 0.5)
+    monkeypatch.setattr(launch, "_DEAF", 0.8)
+    monkeypatch.setattr(launch, "_ABSENT", (0.1, 0.1))
     return Starts(tmp_path, capfd)
 
 
@@ -175,7 +175,7 @@ def test_a_script_that_fails_before_the_others_have_joined_ends_them(starts: Sta
     begin = monotonic()
     assert starts.run("sys.exit(7) if rank == 1 else join()") == 7
     assert starts.starts == [1, 1, 1] and "the script has failed (status 7)" in starts.text, starts.text
-    assert monotonic() - begin < patience(job._FAILED / 2)
+    assert monotonic() - begin < patience(launch._FAILED / 2)
 
 
 @pytest.mark.slow
@@ -214,10 +214,10 @@ def test_sigterm_ends_a_job_that_starts(whom: str, starts: Starts) -> None:
 def test_a_rank_that_does_not_hear_the_answer_is_signalled(answer: bytes, number: int | None,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(job, "processes_of", lambda name: {7: name})
-    monkeypatch.setattr(job, "dies_of", lambda process, number: True)
+    monkeypatch.setattr(launch, "processes_of", lambda name: {7: name})
+    monkeypatch.setattr(launch, "dies_of", lambda process, number: True)
     monkeypatch.setattr(os, "kill", lambda process, number: told.append((process, number)))
-    running = job.Job.__new__(job.Job)
+    running = launch.Job.__new__(launch.Job)
     running._name = "a job"
     running.contacts = SimpleNamespace(answer=answer, processes_here=lambda silent: [7, 8])  # type: ignore[assignment]
     running._tell_the_deaf()
@@ -298,7 +298,7 @@ def test_stdin_of_ranks_has_ended(starts: Starts, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_ranks_skip_assertions_if_the_launcher_does(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if name[0] != "_"}  # imports read others
-    monkeypatch.setattr(job.sys, "flags", SimpleNamespace(**flags | {"optimize": 2}))
+    monkeypatch.setattr(launch.sys, "flags", SimpleNamespace(**flags | {"optimize": 2}))
     assert starts.run("join(); sys.exit(sys.flags.optimize != 2)") == 0, starts.text
 
 

@@ -16,7 +16,7 @@ from typing import TextIO
 
 import pytest
 
-from ag.tools.launcher import hosts, launch, sweep
+from ag.tools.launcher import hosts, launch
 
 JOB, OTHER = sorted([token_hex(8), token_hex(8)])  # whatever has such a name on this machine is killed
 
@@ -29,8 +29,8 @@ class Places:
         self.memory = folder / "memory"
         for path in (self.temporary, folder / "b", self.memory):
             path.mkdir()
-        monkeypatch.setattr(sweep.tempfile, "gettempdir", lambda: str(self.temporary))
-        monkeypatch.setattr(sweep, "_COMMON", (str(self.memory),))
+        monkeypatch.setattr(hosts.tempfile, "gettempdir", lambda: str(self.temporary))
+        monkeypatch.setattr(hosts, "_COMMON", (str(self.memory),))
 
     def elsewhere(self) -> None:
         """From now on it has another TMPDIR."""
@@ -60,64 +60,64 @@ def idle() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     yield idle
     for job in (JOB, OTHER):
-        sweep.sweep(job)
+        hosts.sweep(job)
     for process in started:
         process.communicate()
 
 
 def test_a_killed_launchers_job_is_swept(places: Places, idle: Callable[..., subprocess.Popen[bytes]]) -> None:
-    file, other = sweep.lock(JOB), sweep.lock(OTHER)
+    file, other = hosts.lock(JOB), hosts.lock(OTHER)
     process = idle()
-    assert sweep.sweep_older() == []
+    assert hosts.sweep_older() == []
     assert len(places.left()) == 4 and process.poll() is None  # both launchers are there
     file.close()
     os.kill(process.pid, signal.SIGSTOP)
-    sweep.sweep_older()
+    hosts.sweep_older()
     assert process.wait(10) == -signal.SIGKILL
     assert places.left() == [f"a/{OTHER}", f"memory/{OTHER}"]
     other.close()
-    sweep.sweep(OTHER)
+    hosts.sweep(OTHER)
     assert not places.left()
 
 
 def test_a_job_of_another_tmpdir_is_swept(places: Places) -> None:
-    file, other = sweep.lock(JOB, ["b", "c"]), sweep.lock(OTHER)
-    folders = sweep.folders_of(JOB)
+    file, other = hosts.lock(JOB, ["b", "c"]), hosts.lock(OTHER)
+    folders = hosts.folders_of(JOB)
     places.elsewhere()
-    assert sweep.sweep_older() == [] and len(places.left()) == 4
+    assert hosts.sweep_older() == [] and len(places.left()) == 4
     file.close()
-    assert sweep.sweep_older() == [sweep.Left(JOB, folders, ["b", "c"])]
+    assert hosts.sweep_older() == [hosts.Left(JOB, folders, ["b", "c"])]
     assert places.left() == [f"a/{OTHER}", f"memory/{OTHER}"]
     other.close()
-    sweep.sweep_older()
+    hosts.sweep_older()
     assert not places.left()
 
 
 def test_a_job_is_swept_after_its_host_has_started_again(places: Places) -> None:
-    sweep.lock(JOB).close()
+    hosts.lock(JOB).close()
     shutil.rmtree(places.memory)
     places.memory.mkdir()
-    assert sweep.sweep_older()[0].job == JOB and not places.left()
+    assert hosts.sweep_older()[0].job == JOB and not places.left()
 
 
 def test_a_job_of_a_version_whose_locks_were_elsewhere_is_swept(places: Places) -> None:
     """Beside the temporary files, and empty; in shared memory there was none."""
-    for folder in sweep.folders_of(JOB):
+    for folder in hosts.folders_of(JOB):
         Path(folder).mkdir()
     (places.temporary / f"ag-launch-{JOB}" / "lock").touch()
-    assert sweep.sweep_older() == [sweep.Left(JOB, [], [])] and not places.left()
+    assert hosts.sweep_older() == [hosts.Left(JOB, [], [])] and not places.left()
 
 
 def test_a_folder_without_a_lock_may_be_that_of_a_living_job(places: Places) -> None:
     """As it has just been made, or is that of ranks whose launcher is on another host."""
     (places.memory / f"ag-launch-{JOB}").mkdir()
-    assert sweep.sweep_older() == [] and len(places.left()) == 1
+    assert hosts.sweep_older() == [] and len(places.left()) == 1
 
 
 def test_a_folder_that_is_there_already_is_refused(places: Places) -> None:
     (places.memory / f"ag-launch-{JOB}").mkdir()
     with pytest.raises(ValueError, match=f"launch: the folder .*{JOB} cannot be made .*; set TMPDIR to"):
-        sweep.lock(JOB)
+        hosts.lock(JOB)
 
 
 def test_a_lock_is_held_before_anybody_can_see_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,20 +127,20 @@ def test_a_lock_is_held_before_anybody_can_see_it(places: Places, monkeypatch: p
         seen.append(Path(file.name).with_name("lock").exists())
         real(file, how)
 
-    real = sweep.flock
-    monkeypatch.setattr(sweep, "flock", flock)
-    with sweep.lock(JOB):
+    real = hosts.flock
+    monkeypatch.setattr(hosts, "flock", flock)
+    with hosts.lock(JOB):
         assert seen == [False, False] and len([*places.memory.parent.glob("*/*/lock")]) == 2
 
 
 @pytest.mark.parametrize("name", ["", "a", "0123456789abcdeg", "0123456789abcdef0", "PATH"])
 def test_what_is_no_name_of_a_job_ends_nobody(name: str, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     swept = []
-    monkeypatch.setattr(sweep, "sweep", lambda *what: swept.append(what))
+    monkeypatch.setattr(hosts, "sweep", lambda *what: swept.append(what))
     folder = places.memory / f"ag-launch-{name}"
     folder.mkdir()
     (folder / "lock").touch()
-    assert sweep.sweep_older() == [] and not swept
+    assert hosts.sweep_older() == [] and not swept
 
 
 @pytest.mark.parametrize("how", ["a link", "another user's", "open to others"])
@@ -156,7 +156,7 @@ def test_what_this_user_has_not_made_is_not_believed(how: str, places: Places, t
     (folder / "lock").touch()
     if how == "another user's":
         os.chown(folder, 65534, 65534)
-    assert sweep.sweep_older() == [] and (folder / "lock").exists()
+    assert hosts.sweep_older() == [] and (folder / "lock").exists()
 
 
 SAID = ["", "{", "null", "[]", "7", '{"folders": 3, "hosts": []}', '{"folders": [3], "hosts": []}', '{"folders": []}']
@@ -164,25 +164,25 @@ SAID = ["", "{", "null", "[]", "7", '{"folders": 3, "hosts": []}', '{"folders": 
 
 @pytest.mark.parametrize("said", SAID)
 def test_a_launcher_that_was_killed_as_it_wrote_is_swept(said: str, places: Places) -> None:
-    sweep.lock(JOB).close()
+    hosts.lock(JOB).close()
     (places.memory / f"ag-launch-{JOB}" / "lock").write_text(said, "utf-8")
     (places.temporary / f"ag-launch-{JOB}" / "lock").unlink()
-    assert sweep.sweep_older() == [sweep.Left(JOB, [], [])] and not places.left()
+    assert hosts.sweep_older() == [hosts.Left(JOB, [], [])] and not places.left()
 
 
 def test_only_folders_of_the_job_are_removed(places: Places, tmp_path: Path) -> None:
-    sweep.lock(JOB).close()
+    hosts.lock(JOB).close()
     precious = tmp_path / "precious"
     precious.mkdir()
     said = {"folders": [str(precious)], "hosts": []}
     (places.memory / f"ag-launch-{JOB}" / "lock").write_text(json.dumps(said), "utf-8")
     (places.temporary / f"ag-launch-{JOB}" / "lock").unlink()
-    assert sweep.sweep_older() == [sweep.Left(JOB, [], [])] and not places.left() and precious.is_dir()
+    assert hosts.sweep_older() == [hosts.Left(JOB, [], [])] and not places.left() and precious.is_dir()
 
 
 def test_the_other_hosts_of_a_killed_launcher_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(launch, "sweep_older", lambda: [sweep.Left(JOB, ["/scratch/x"], ["b", "c"])])
+    monkeypatch.setattr(launch, "sweep_older", lambda: [hosts.Left(JOB, ["/scratch/x"], ["b", "c"])])
     monkeypatch.setattr(launch, "answering", lambda *what: asked.append(what))
     monkeypatch.setattr(launch._Launcher, "_jobs", lambda _: 0)
     options = argparse.Namespace(script=__file__, arguments=[], discover=None)
@@ -191,24 +191,24 @@ def test_the_other_hosts_of_a_killed_launcher_are_swept(monkeypatch: pytest.Monk
 
 
 def test_ranks_with_a_process(idle: Callable[..., subprocess.Popen[bytes]]) -> None:
-    assert sweep.ranks_of(JOB) == set()
+    assert hosts.ranks_of(JOB) == set()
     processes = [idle(OMPI_COMM_WORLD_RANK=str(i)) for i in (0, 12)]
     idle(NOT_OMPI_COMM_WORLD_RANK="3")
     idle(OTHER, OMPI_COMM_WORLD_RANK="4")
-    assert sweep.ranks_of(JOB) == {0, 12}
+    assert hosts.ranks_of(JOB) == {0, 12}
     processes[0].kill()
     os.waitid(os.P_PID, processes[0].pid, os.WEXITED | os.WNOWAIT)  # nobody has asked for its status yet
-    assert sweep.ranks_of(JOB) == {12}
+    assert hosts.ranks_of(JOB) == {12}
 
 
 def test_a_process_that_may_become_a_rank(idle: Callable[..., subprocess.Popen[bytes]]) -> None:
     """A child that is what its parent is; not a daemon, which has left its parent's session."""
     daemon = idle(program="a, b = os.pipe()\nif os.fork() == 0: os.setsid(); os.write(b, b'x')\nelse: os.read(a, 1)")
-    assert sweep.ranks_of(JOB) == set()
-    sweep.sweep(JOB)
+    assert hosts.ranks_of(JOB) == set()
+    hosts.sweep(JOB)
     assert daemon.wait(10) == -signal.SIGKILL
     idle(program="os.fork()")
-    assert sweep.ranks_of(JOB) is None
+    assert hosts.ranks_of(JOB) is None
 
 
 def test_ranks_on_other_hosts(idle: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch,
@@ -223,7 +223,7 @@ def test_ranks_on_other_hosts(idle: Callable[..., subprocess.Popen[bytes]], monk
     assert hosts.ranks_with_processes(there, OTHER) == set()
     fork = idle(program="os.fork()")
     assert hosts.ranks_with_processes(there, JOB) is None
-    sweep.sweep(JOB)
+    hosts.sweep(JOB)
     assert fork.wait(10) == -signal.SIGKILL and hosts.ranks_with_processes(there, JOB) == set()
     monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "/bin/false")
     assert hosts.ranks_with_processes(there, JOB) is None  # nobody knows
@@ -231,6 +231,6 @@ def test_ranks_on_other_hosts(idle: Callable[..., subprocess.Popen[bytes]], monk
 
 def test_what_a_process_does_about_a_signal(idle: Callable[..., subprocess.Popen[bytes]]) -> None:
     dies = idle().pid
-    assert sweep.dies_of(dies, signal.SIGTERM) and not sweep.dies_of(dies, signal.SIGPIPE)  # which Python ignores
-    assert not sweep.dies_of(idle(program="signal.signal(15, print)").pid, signal.SIGTERM)
-    assert not sweep.dies_of(2**22 + 1, signal.SIGTERM)  # there is no such process
+    assert hosts.dies_of(dies, signal.SIGTERM) and not hosts.dies_of(dies, signal.SIGPIPE)  # which Python ignores
+    assert not hosts.dies_of(idle(program="signal.signal(15, print)").pid, signal.SIGTERM)
+    assert not hosts.dies_of(2**22 + 1, signal.SIGTERM)  # there is no such process
