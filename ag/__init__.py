@@ -19,41 +19,20 @@ _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 from ag.names import MissingNameError as _MissingNameError, answer_arguments as _answer_arguments
 
 # errors
-from ag.errors import (
-    AgError as AgError,
-    ArenaError as ArenaError,
-    CacheError as CacheError,
-    CaptureError as CaptureError,
-    CheckpointError as CheckpointError,
-    CommError as CommError,
-    DeviceError as DeviceError,
-    DtypeError as DtypeError,
-    ExportError as ExportError,
-    KernelError as KernelError,
-    RankLostError as RankLostError,
-    ShapeError as ShapeError,
-    TapeError as TapeError,
-)
+from ag.errors import *
 
 # devices
 from ag.engine.backend import DeviceInfo as DeviceInfo
 from ag.engine.device import (
-    ag_default_device as ag_default_device,
-    ag_default_dtype as ag_default_dtype,
-    ag_device as ag_device,
-    ag_dtype as ag_dtype,
-    ag_shutdown as ag_shutdown,
-    ag_synchronize as ag_synchronize,
+    ag_default_device as ag_default_device, ag_default_dtype as ag_default_dtype, ag_device as ag_device,
+    ag_dtype as ag_dtype, ag_shutdown as ag_shutdown, ag_synchronize as ag_synchronize,
 )
 from ag.engine.random import ag_seed as ag_seed
 
 # tensors and the tape
 from ag.autograd.create import ag_param as ag_param, ag_tensor as ag_tensor, is_ag_tensor as is_ag_tensor
 from ag.autograd.tape import (
-    Gradients as Gradients,
-    backward as backward,
-    no_grad as no_grad,
-    with_grad_tape as with_grad_tape,
+    Gradients as Gradients, backward as backward, no_grad as no_grad, with_grad_tape as with_grad_tape,
 )
 from ag.autograd.tensor import Tensor as Tensor
 
@@ -64,38 +43,20 @@ from ag.ops import *
 # layers
 from ag import nn as nn
 from ag.nn import (
-    KeyValueCache as KeyValueCache,
-    Layer as Layer,
-    ag_avg_pool as ag_avg_pool,
-    ag_batch_norm as ag_batch_norm,
-    ag_conv2d_layer as ag_conv2d_layer,
-    ag_dropout as ag_dropout,
-    ag_embedding as ag_embedding,
-    ag_eval as ag_eval,
-    ag_flatten_layer as ag_flatten_layer,
-    ag_global_pool as ag_global_pool,
-    ag_layer_norm as ag_layer_norm,
-    ag_linear as ag_linear,
-    ag_max_pool as ag_max_pool,
-    ag_multihead_attention as ag_multihead_attention,
-    ag_residual as ag_residual,
-    ag_resnet as ag_resnet,
-    ag_rms_norm as ag_rms_norm,
-    ag_sequential as ag_sequential,
-    ag_train as ag_train,
-    summary as summary,
+    KeyValueCache as KeyValueCache, Layer as Layer, ag_avg_pool as ag_avg_pool, ag_batch_norm as ag_batch_norm,
+    ag_conv2d_layer as ag_conv2d_layer, ag_dropout as ag_dropout, ag_embedding as ag_embedding, ag_eval as ag_eval,
+    ag_flatten_layer as ag_flatten_layer, ag_global_pool as ag_global_pool, ag_layer_norm as ag_layer_norm,
+    ag_linear as ag_linear, ag_max_pool as ag_max_pool, ag_multihead_attention as ag_multihead_attention,
+    ag_residual as ag_residual, ag_resnet as ag_resnet, ag_rms_norm as ag_rms_norm, ag_sequential as ag_sequential,
+    ag_train as ag_train, summary as summary,
 )
 
 # optimizers
 from ag import optim as optim
 from ag.optim import (
-    clip_grad_norm as clip_grad_norm,
-    lr_scheduler_cosine as lr_scheduler_cosine,
-    lr_scheduler_step as lr_scheduler_step,
-    lr_scheduler_warmup as lr_scheduler_warmup,
-    optimizer_adam as optimizer_adam,
-    optimizer_adamw as optimizer_adamw,
-    optimizer_sgd as optimizer_sgd,
+    clip_grad_norm as clip_grad_norm, lr_scheduler_cosine as lr_scheduler_cosine,
+    lr_scheduler_step as lr_scheduler_step, lr_scheduler_warmup as lr_scheduler_warmup,
+    optimizer_adam as optimizer_adam, optimizer_adamw as optimizer_adamw, optimizer_sgd as optimizer_sgd,
 )
 from ag.version import __version__ as __version__
 

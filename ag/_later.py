@@ -11,44 +11,22 @@ from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck
 from ag.data import Batch as Batch, ag_dataloader as ag_dataloader, ag_image_folder as ag_image_folder
 from ag.engine.device import ag_matmul_precision as ag_matmul_precision
 from ag.io import (
-    Checkpoint as Checkpoint,
-    ag_load_checkpoint as ag_load_checkpoint,
-    ag_load_model as ag_load_model,
-    ag_save_checkpoint as ag_save_checkpoint,
-    ag_save_model as ag_save_model,
-    export_onnx as export_onnx,
-    load_onnx as load_onnx,
-    load_weights as load_weights,
+    Checkpoint as Checkpoint, ag_load_checkpoint as ag_load_checkpoint, ag_load_model as ag_load_model,
+    ag_save_checkpoint as ag_save_checkpoint, ag_save_model as ag_save_model, export_onnx as export_onnx,
+    load_onnx as load_onnx, load_weights as load_weights,
 )
 from ag.parallel import (
-    ColumnParallelLinear as ColumnParallelLinear,
-    CompressedDataParallel as CompressedDataParallel,
-    DataParallel as DataParallel,
-    DistributedWorld as DistributedWorld,
-    DPResult as DPResult,
-    DPStep as DPStep,
-    ModelParallel as ModelParallel,
-    Pipeline as Pipeline,
-    RowParallelLinear as RowParallelLinear,
-    SyncBatchNorm as SyncBatchNorm,
-    ZeroOptimizer as ZeroOptimizer,
-    dp_train as dp_train,
-    gather as gather,
-    load_config as load_config,
-    parallel_apply as parallel_apply,
-    replicate as replicate,
-    scatter as scatter,
-    start as start,
-    syncgrads as syncgrads,
-    train_distributed as train_distributed,
+    ColumnParallelLinear as ColumnParallelLinear, CompressedDataParallel as CompressedDataParallel,
+    DataParallel as DataParallel, DistributedWorld as DistributedWorld, DPResult as DPResult, DPStep as DPStep,
+    ModelParallel as ModelParallel, Pipeline as Pipeline, RowParallelLinear as RowParallelLinear,
+    SyncBatchNorm as SyncBatchNorm, ZeroOptimizer as ZeroOptimizer, dp_train as dp_train, gather as gather,
+    load_config as load_config, parallel_apply as parallel_apply, replicate as replicate, scatter as scatter,
+    start as start, syncgrads as syncgrads, train_distributed as train_distributed,
 )
 from ag.tools.device_table import (
-    ag_vulkan_device_count as ag_vulkan_device_count,
-    ag_vulkan_devices as ag_vulkan_devices,
-    ag_vulkan_status as ag_vulkan_status,
-    ggml_vulkan_device_count as ggml_vulkan_device_count,
-    ggml_vulkan_list_devices as ggml_vulkan_list_devices,
-    ggml_vulkan_status as ggml_vulkan_status,
+    ag_vulkan_device_count as ag_vulkan_device_count, ag_vulkan_devices as ag_vulkan_devices,
+    ag_vulkan_status as ag_vulkan_status, ggml_vulkan_device_count as ggml_vulkan_device_count,
+    ggml_vulkan_list_devices as ggml_vulkan_list_devices, ggml_vulkan_status as ggml_vulkan_status,
 )
 from ag.tools.doctor import doctor as doctor, transport_selftest as transport_selftest
 from ag.tools.memory import free_memory as free_memory, memory as memory
