@@ -178,33 +178,6 @@ apply_gradients: write optimizer.step(gradients)
 learning_rate: write optimizer.lr
 """)
 
-OPTIMIZER_ARGUMENTS = _table("""
-weight_decay: write ag.optim.AdamW(params, weight_decay=0.01), which shrinks the weights beside the gradient
-betas: write beta1=0.9, beta2=0.999 to ag.optim.Adam
-amsgrad maximize foreach fused dampening last_epoch: leave it out: there is none
-momentum nesterov: write ag.optim.SGD(params, lr=0.01, momentum=0.9)
-clipnorm clipvalue: write ag.clip_grad_norm(params, gradients, max_norm) before the step
-""")
-
-LAYER_ARGUMENTS = _table("""
-device: make the layer under `with ag.ag_device("vulkan:0"):`, or write layer.to("vulkan:0")
-dtype: make the layer under `with ag.ag_dtype("bf16"):`
-padding_mode: images are padded with zeros
-batch_first: axes are (features, time, batch)
-affine elementwise_affine track_running_stats: leave it out: the layer has them
-padding_idx max_norm kdim vdim input_shape: leave it out: there is none
-kernel_initializer kernel_regularizer: assign values, layer.W.data = ...; ag.optim.AdamW has the weight decay
-""")
-
-LOADER_ARGUMENTS = _table("""
-num_workers workers prefetch_factor: write prefetch=2, batches made ahead by a thread
-pin_memory persistent_workers: leave it out: nothing is needed
-collate_fn sampler batch_sampler worker_init_fn: give an object with len() and [i] that does it
-transform: let the [i] of your data set do it
-dataset: give it first, DataLoader(dataset)
-target_transform: class ids are 0, 1, ... in the order of the folders; change batch.y
-""")
-
 # What others call an argument, and what it may be here.
 SYNONYMS: Mapping[str, tuple[str, ...]] = {name: tuple(here.split("|")) for name, here in findall(r"(\w+)=(\S+)", """
 kernel_size=kernel|size pool_size=size in_channels=in_ch out_channels=out_ch filters=out_ch strides=stride p=rate
@@ -214,37 +187,9 @@ heads=n_heads attn_dropout=dropout in_dim=in_features out_dim=out_features units
 classes=num_classes n_classes=num_classes learning_rate=lr learning_rate_init=lr retain_graph=retain n_epochs=epochs
 num_epochs=epochs max_epochs=epochs max_iter=epochs random_state=seed generator=seed root=path filename=path
 filepath=path img_size=size image_size=size transforms=transform model=model_fn|make_model loss=loss_fn criterion=loss
-device=name loss_fn=loss dtype=name
-hidden_layer_sizes=hidden n_iter_no_change=patience alpha=weight_decay negative_slope=slope eta_min=lr_min
-warmup_steps=steps callback=callbacks batch=batch_size
+device=name dtype=name loss_fn=loss hidden_layer_sizes=hidden n_iter_no_change=patience alpha=weight_decay
+negative_slope=slope eta_min=lr_min warmup_steps=steps callback=callbacks batch=batch_size
 """)}
-
-TRAINING_ARGUMENTS = _table("""
-epochs n_epochs num_epochs max_epochs: write n_iter, a number of steps, or ag.fit(model, (X, y), epochs=10), which
-    passes over the data
-steps n_steps num_steps max_steps iterations: write n_iter, a number of steps
-batch_size: write batch, the samples of a step, or give data=ag.data.DataLoader(x, y, batch_size=32)
-callbacks: write callback, one function
-valid validation_data metrics: write ag.fit(model, train, valid, metrics=...)
-""")
-
-FIT_ARGUMENTS = _table("""
-validation_data val_data eval_set: write valid=(X, y)
-validation_split: write train, valid = ag.data.split(data, 0.8), and fit(model, train, valid)
-x X y data: give both as one argument, (X, y)
-device: write devices, a list of names such as ["vulkan:0"]
-steps_per_epoch initial_epoch: leave it out: an epoch is a pass over all samples
-early_stopping: write callbacks=[ag.training.EarlyStopping(patience=5)]
-restore_best_weights save_best_only: add ag.training.BestWeights() to the callbacks
-""")
-
-ESTIMATOR_ARGUMENTS = _table("""
-early_stopping: write patience=5, epochs without a better one
-device: write devices, a list of names such as ["vulkan:0"]
-solver momentum beta_1 beta_2 epsilon: write optimizer=lambda p: ag.optim.SGD(p, lr=0.1, momentum=0.9)
-warm_start: leave it out: fit begins anew; ag.fit(clf.model_, (X, ids)) goes on
-tol shuffle power_t max_fun n_jobs: leave it out: there is none
-""")
 
 ANY_ARGUMENTS = _table("""
 requires_grad: write ag.ag_param(values), of which gradients are computed
@@ -257,6 +202,48 @@ opset_version: leave it out: the file says which it needs
 map_location: models are read to the default device, which ag.ag_device("vulkan:0") sets
 """)
 
-ARGUMENTS: Mapping[str, Mapping[str, str]] = {  # by the namespace of the function
-    "ag.nn": LAYER_ARGUMENTS, "ag.optim": OPTIMIZER_ARGUMENTS, "ag.data": LOADER_ARGUMENTS,
-    "ag.training": FIT_ARGUMENTS, "ag.training.estimators": ESTIMATOR_ARGUMENTS, "ag.parallel": TRAINING_ARGUMENTS}
+# By the namespace of the function.
+ARGUMENTS: Mapping[str, Mapping[str, str]] = {space: _table(text) for space, text in {
+    "ag.optim": """
+weight_decay: write ag.optim.AdamW(params, weight_decay=0.01), which shrinks the weights beside the gradient
+betas: write beta1=0.9, beta2=0.999 to ag.optim.Adam
+amsgrad maximize foreach fused dampening last_epoch: leave it out: there is none
+momentum nesterov: write ag.optim.SGD(params, lr=0.01, momentum=0.9)
+clipnorm clipvalue: write ag.clip_grad_norm(params, gradients, max_norm) before the step
+""", "ag.nn": """
+device: make the layer under `with ag.ag_device("vulkan:0"):`, or write layer.to("vulkan:0")
+dtype: make the layer under `with ag.ag_dtype("bf16"):`
+padding_mode: images are padded with zeros
+batch_first: axes are (features, time, batch)
+affine elementwise_affine track_running_stats: leave it out: the layer has them
+padding_idx max_norm kdim vdim input_shape: leave it out: there is none
+kernel_initializer kernel_regularizer: assign values, layer.W.data = ...; ag.optim.AdamW has the weight decay
+""", "ag.data": """
+num_workers workers prefetch_factor: write prefetch=2, batches made ahead by a thread
+pin_memory persistent_workers: leave it out: nothing is needed
+collate_fn sampler batch_sampler worker_init_fn: give an object with len() and [i] that does it
+transform: let the [i] of your data set do it
+dataset: give it first, DataLoader(dataset)
+target_transform: class ids are 0, 1, ... in the order of the folders; change batch.y
+""", "ag.parallel": """
+epochs n_epochs num_epochs max_epochs: write n_iter, a number of steps, or ag.fit(model, (X, y), epochs=10), which
+    passes over the data
+steps n_steps num_steps max_steps iterations: write n_iter, a number of steps
+batch_size: write batch, the samples of a step, or give data=ag.data.DataLoader(x, y, batch_size=32)
+callbacks: write callback, one function
+valid validation_data metrics: write ag.fit(model, train, valid, metrics=...)
+""", "ag.training": """
+validation_data val_data eval_set: write valid=(X, y)
+validation_split: write train, valid = ag.data.split(data, 0.8), and fit(model, train, valid)
+x X y data: give both as one argument, (X, y)
+device: write devices, a list of names such as ["vulkan:0"]
+steps_per_epoch initial_epoch: leave it out: an epoch is a pass over all samples
+early_stopping: write callbacks=[ag.training.EarlyStopping(patience=5)]
+restore_best_weights save_best_only: add ag.training.BestWeights() to the callbacks
+""", "ag.training.estimators": """
+early_stopping: write patience=5, epochs without a better one
+device: write devices, a list of names such as ["vulkan:0"]
+solver momentum beta_1 beta_2 epsilon: write optimizer=lambda p: ag.optim.SGD(p, lr=0.1, momentum=0.9)
+warm_start: leave it out: fit begins anew; ag.fit(clf.model_, (X, ids)) goes on
+tol shuffle power_t max_fun n_jobs: leave it out: there is none
+"""}.items()}

@@ -580,7 +580,7 @@ def objects() -> Mapping[str, list[object]]:
 
 
 ANSWERS = {name: table for name, table in vars(elsewhere).items()
-           if name.isupper() and name not in ("SYNONYMS", "ARGUMENTS")}
+           if name.isupper() and name not in ("SYNONYMS", "ARGUMENTS")} | elsewhere.ARGUMENTS
 
 
 @pytest.mark.parametrize("table", ANSWERS)
