@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from hmac import compare_digest
@@ -95,30 +95,17 @@ class _Rank:
         self.over = False
         self.buffer = b""
 
-    @property
-    def lost(self) -> bool:
-        """True if it has ended without saying how."""
-        return self.over and self.outcome is None
-
     def there(self, patience: float) -> bool:
         """Return whether it may still act, if it is silent for less than so many seconds."""
         silent = monotonic() - self.heard
         return not self.over and (silent < patience or (silent < _LONG and self._runs()))
 
-    @property
-    def here(self) -> bool:
-        """True if it is on this host."""
-        return self.host == socket.gethostname()
-
     def _runs(self) -> bool:
         """Return whether it is seen to run on this host, and not stopped."""
-        if not self.here:
-            return False
-        try:
+        with suppress(OSError):
             state = Path(f"/proc/{self.process}/stat").read_text("utf-8", "replace").rpartition(") ")[2][:1]
-        except OSError:
-            return False
-        return state in ("R", "S", "D")
+            return self.host == socket.gethostname() and state in ("R", "S", "D")
+        return False
 
 
 class Contacts:
@@ -213,7 +200,6 @@ class Contacts:
         return True
 
     def _lines(self, rank: _Rank) -> bool:
-        """Take the lines that are there; False if one is no rank's."""
         *lines, rank.buffer = rank.buffer.split(b"\n")
         return len(rank.buffer) <= _MOST and all(self._take(rank, line) for line in lines)
 
@@ -263,10 +249,10 @@ class Contacts:
     @property
     def loss(self) -> str:
         """The ranks that were lost before all had joined each other, so that the others never will; or ""."""
-        lost = [i for i, rank in self._ranks.items() if rank.lost]
-        if all(rank.progress == JOINED for rank in self._ranks.values() if not rank.lost):
+        lost = {i for i, rank in self._ranks.items() if rank.over and rank.outcome is None}
+        if all(rank.progress == JOINED for i, rank in self._ranks.items() if i not in lost):
             return ""  # they go on by themselves
-        return ", ".join(map(self._named, sorted({*lost, *self.absent - self._ranks.keys()})))
+        return self._named(lost | (self.absent - self._ranks.keys()))
 
     @property
     def deserted(self) -> str:
@@ -274,39 +260,34 @@ class Contacts:
         ranks = self._ranks.items()
         waits = [i for i, rank in ranks if rank.progress == JOINING and not rank.over and rank.outcome is None]
         gone = [i for i, rank in ranks if rank.progress != JOINED and rank.outcome is not None]
-        return ", ".join(map(self._named, sorted(gone))) if waits else ""
+        return self._named(gone) if waits else ""
 
     def processes_here(self, silent: float) -> list[int]:
         """Return the processes of ranks on this host that have not hung up and are silent for so many seconds."""
         return [rank.process for rank in self._ranks.values()
-                if rank.here and not rank.over and monotonic() - rank.heard > silent]
+                if rank.host == socket.gethostname() and not rank.over and monotonic() - rank.heard > silent]
 
     @property
     def over(self) -> bool:
         """True once every rank has hung up, so that mpiexec will end by itself."""
         return self.come and all(rank.over for rank in self._ranks.values())
 
-    @property
-    def failed(self) -> bool:
-        """True if the script of a rank has failed."""
-        return any(rank.outcome is not None and rank.outcome.kind == "failed" for rank in self._ranks.values())
-
     def outcomes(self) -> list[Outcome | None]:
         """Return how every rank has ended, as far as it has said so."""
         return [self._ranks[i].outcome if i in self._ranks else None for i in range(self._size)]
 
-    def uncalled(self) -> list[str]:
+    def uncalled(self) -> str:
         """Name the ranks that have not called, and are not known to be lost."""
-        return [self._named(i) for i in range(self._size) if i not in self._ranks and i not in self.absent]
+        return self._named({*range(self._size)} - self._ranks.keys() - self.absent)
 
-    def unsaid(self) -> list[str]:
+    def unsaid(self) -> str:
         """Name the ranks that have not said how they ended."""
-        return [self._named(i) for i, outcome in enumerate(self.outcomes()) if outcome is None]
+        return self._named(i for i, outcome in enumerate(self.outcomes()) if outcome is None)
 
-    def _named(self, i: int) -> str:
-        if i in self._ranks:
-            return f"rank {i} ({self._ranks[i].host}, process {self._ranks[i].process})"
-        return f"rank {i} ({self._hosts[i] if self._hosts else '?'})"
+    def _named(self, numbers: Iterable[int]) -> str:
+        where = {i: f"{rank.host}, process {rank.process}" for i, rank in self._ranks.items()}
+        return ", ".join(f"rank {i} ({where.get(i) or (self._hosts[i] if self._hosts else '?')})"
+                         for i in sorted(numbers))
 
     def close(self) -> None:
         """Hang up."""
@@ -379,7 +360,7 @@ class Job:
         while monotonic() < end:
             contacts.look(_LOOK)
             gone = self._mpiexec.poll() is not None
-            if contacts.failed:
+            if any(outcome is not None and outcome.kind == "failed" for outcome in contacts.outcomes()):
                 failed = min(failed, monotonic() + _FAILED)
             ended = contacts.answer == END
             if not ended:
@@ -413,7 +394,7 @@ class Job:
             return Outcome("failed", 1, f"{self._deserted} has come to the end of its script without joining the "
                                         f"others, which waited for it")
         if self._loss and found.kind != "failed":
-            late = ", ".join(self.contacts.uncalled())
+            late = self.contacts.uncalled()
             return Outcome("lost", 1, f"{self._loss} was lost as the job started, before all ranks had joined each "
                                       f"other{f'; {late} had not called' if late else ''}")
         return found
@@ -441,7 +422,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Run a job to its end and return the status of the command, or raise ValueError if an argument is wrong.
+    """Run a job to its end and return the status of the command; raise ValueError if an argument is wrong.
 
     0: the script came to its end on the ranks that are left.  143: SIGTERM was received, here or by a rank, and the job
     has left.  The script's own status if it failed.  1: the job was lost and cannot go on.  141: it was lost because
@@ -468,7 +449,6 @@ def launch(options: argparse.Namespace) -> int:
 
 
 def _hosts(options: argparse.Namespace, signals: _Signals) -> list[Host]:
-    """Return the hosts that are named, or raise ValueError."""
     ranks, least = options.ranks, options.min_ranks
     hosts = parse_hosts([x.strip() for x in options.hosts.split(",")], "--hosts") if options.hosts else []
     with signals.raised():
@@ -483,7 +463,7 @@ def _hosts(options: argparse.Namespace, signals: _Signals) -> list[Host]:
 
 
 class _AskedToEndError(Exception):
-    """Raised by a signal that comes where there is nothing to save."""
+    """Raised by a signal where there is nothing to save."""
 
 
 class _Signals:
@@ -613,7 +593,7 @@ class _Launcher:
             job = Job(self._name, self._mpiexec, self._command, ranks, hosts)
             try:
                 job.run(leaves, lambda: self._signals.count > 1)
-                found, unsaid = job.verdict(), ", ".join(job.contacts.unsaid())
+                found, unsaid = job.verdict(), job.contacts.unsaid()
                 began = bool(job.contacts.called)
             finally:
                 job.close()

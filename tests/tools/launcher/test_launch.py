@@ -257,8 +257,8 @@ def test_a_rank_is_told_to_leave_and_to_end(caller: Caller) -> None:
     assert caller.process.stdout.readline() == "on\n"
     caller.contacts.answer = rank.LEAVE
     caller.until(lambda: bool(select_line(caller.process)))
-    assert caller.contacts.there and caller.contacts.unsaid() == [f"rank 0 ({socket.gethostname()}, process "
-                                                                  f"{caller.process.pid})"]
+    assert caller.contacts.there and caller.contacts.unsaid() == (f"rank 0 ({socket.gethostname()}, process "
+                                                                  f"{caller.process.pid})")
     caller.contacts.answer = rank.END
     assert caller.end()[0] == -signal.SIGKILL
 
