@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.device import backend_of
+from ag.engine.device import backend_of, open_backends
 
 STATM = Path("/proc/self/statm")
 BIG = np.ones((1 << 20, 8), np.float32)  # 32 MiB
@@ -128,7 +128,7 @@ def test_after_dp_train_on_several_cpu_devices() -> None:
                 ag.ag_mse_loss, lambda model, s: model.forward(s[0]), lambda s: s[1], n_iter=2,
                 devices=["cpu:6", "cpu:7"], verbose=False)
     assert ag.free_memory() > 0
-    alive = {id(there) for name in ("cpu", "cpu:6", "cpu:7") for n, there in backend_of(name).arena.segments if n}
+    alive = {id(there) for backend in open_backends() for n, there in backend.arena.segments if n}
     assert all(id(there) in alive for name in ("cpu", "cpu:6", "cpu:7")
                for _, there in backend_of(name).arena.segments if there is not None)
 
