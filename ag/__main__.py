@@ -10,8 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from ag import __version__
@@ -21,17 +20,6 @@ from ag.log import log
 from ag.tools.device_table import LEGEND, UnwritableError, chosen, device_table, show
 from ag.tools.doctor import examine, fault_of
 from ag.tools.selftest import Outcome, report, selftest
-
-
-@contextmanager
-def without_log() -> Iterator[None]:
-    """Log no warnings: a report lists itself what devices lack."""
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 def devices(options: argparse.Namespace) -> int:
@@ -98,12 +86,6 @@ def describe(options: argparse.Namespace) -> int:
     return 0
 
 
-def complain(text: str) -> None:
-    """Print a text on stderr, if that can be written."""
-    with suppress(OSError):
-        show(text, "stderr")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``launch``."""
     parser.add_argument("-n", dest="ranks", type=int, metavar="N", help="ranks (at most, where hosts are named)")
@@ -148,20 +130,26 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             return launch(options)
         except ValueError as error:
-            complain(str(error))
+            with suppress(OSError):
+                show(str(error), "stderr")
             return 2
     try:
         if options.command is None:
             show(parser.format_help().rstrip())
             return 0
-        with without_log():
+        before = log.level
+        log.setLevel(logging.ERROR)  # a report lists itself what devices lack
+        try:
             return COMMANDS[options.command](options)
+        finally:
+            log.setLevel(before)
     except UnwritableError as error:
         with suppress(OSError, ValueError, AttributeError):  # or Python would fail at its end, with what is buffered
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error.__cause__, BrokenPipeError):
             return 141
-        complain(f"ag: {error}")
+        with suppress(OSError):
+            show(f"ag: {error}", "stderr")
         return 1
 
 

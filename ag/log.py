@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 log = logging.getLogger("ag")
+# Of streams: such as a pipe without reader, a closed stream, None, a window that is gone.
+_BROKEN = (OSError, ValueError, AttributeError, TypeError, RuntimeError)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
@@ -35,25 +37,16 @@ def _call_handlers(record: logging.LogRecord) -> None:
             record.msg, record.args = "".join(map(_printable, text)), ()
     try:
         logging.Logger.callHandlers(log, record)
-    except (ValueError, AttributeError, TypeError, RuntimeError):
-        if _stderr_takes_text():
-            raise
-
-
-def _stderr_takes_text() -> bool:
-    try:
-        if sys.stderr is not None:
-            sys.stderr.write("")
-    except (ValueError, AttributeError, TypeError, RuntimeError):  # closed, no stream, a window that is gone
-        return False
-    return True
+    except _BROKEN:
+        try:
+            if sys.stderr is not None:
+                sys.stderr.write("")
+        except _BROKEN:
+            return
+        raise
 
 
 setattr(log, "callHandlers", _call_handlers)  # noqa: B010 - of this logger alone
-
-
-# Such as a pipe without reader, a closed stream, None, a window that is gone.
-_BROKEN = (OSError, ValueError, AttributeError, TypeError, RuntimeError)
 
 
 class Forgiving:

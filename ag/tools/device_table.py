@@ -1,8 +1,4 @@
-"""The devices of this machine as a table, and ggmlR's functions about Vulkan devices.
-
-Reads what the registry knows of devices; only `chosen` opens some.  Names the Vulkan backend, because ggmlR's functions
-do.
-"""
+"""The devices of this machine as a table, and ggmlR's functions about Vulkan devices; only `chosen` opens some."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
 
     Examples
     --------
-    >>> import ag
     >>> names = [d.name for d in ag.ag_vulkan_devices()]
     """
     for why in unusable_devices():
@@ -43,13 +38,8 @@ def ag_vulkan_device_count() -> int:
 
     Reference: ggmlR ``ggml_vulkan_device_count``.
 
-    Returns
-    -------
-    int
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_vulkan_device_count() >= 0
     True
     """
@@ -63,7 +53,6 @@ def ag_vulkan_status() -> None:
 
     Examples
     --------
-    >>> import ag
     >>> ag.ag_vulkan_status()  # doctest: +SKIP
     """
     devices, missing = devices_of("vulkan")

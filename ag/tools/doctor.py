@@ -32,21 +32,18 @@ from ag.errors import AgError
 from ag.ops import ag_div, ag_matmul, ag_mul, ag_sqrt, ag_to_device
 from ag.parallel.comm.device_threads import blas_threads
 from ag.parallel.comm.mpi_settings import find_mpiexec, rank_environment
-from ag.tools.device_table import device_table
+from ag.tools.device_table import chosen, device_table
 from ag.version import install_line
 
-_OPTIONAL = {  # distribution: (what is not there without it, how to get it)
-    "pillow": ("image folders", install_line("images")),
-}
 _SAMPLES = 4096  # numbers that show the precision
 _TRIES, _ELEMENTS = 3, 1 << 20  # transfers, of which the quickest counts, and numbers in one
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy of a device in float32."""
+    """The accuracy of a device in float32; distances from the correctly rounded result are the largest, in ulps."""
 
-    div_ulp: int  # largest distance from the correctly rounded result, in units in the last place
+    div_ulp: int
     sqrt_ulp: int
     fma: bool  # matrix products add to the running sum without rounding the product first
     denormals: bool  # numbers below 1.2e-38 are kept, and do not become zero
@@ -68,9 +65,9 @@ class Checked:
 
     info: DeviceInfo
     fault: str
-    precision: Accuracy | None
-    reserved_bytes: int
-    findings: list[Finding]
+    precision: Accuracy | None = None
+    reserved_bytes: int = 0
+    findings: Sequence[Finding] = ()
 
 
 @dataclass(frozen=True)
@@ -130,16 +127,13 @@ class Diagnosis:
         parts = [*([f"Drivers:\n{_found(self.drivers)}"] if self.drivers else []),
                  "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
                  f"MPI: {self.mpi or 'none'}",
-                 "\n".join(self.missing) or "Nothing is missing.",
-                 *self._counted(),
-                 "Healthy: every device works." if self.healthy else "NOT HEALTHY: see the faults above."]
-        return "\n\n".join(parts)
-
-    def _counted(self) -> list[str]:
+                 "\n".join(self.missing) or "Nothing is missing."]
         verdicts = [x.verdict for found in (self.drivers, *(d.findings for d in self.devices)) for x in found]
-        counts = [f"{count} {verdict}{'s' * (count > 1)}" for verdict in ("problem", "note")
-                  if (count := verdicts.count(verdict))]
-        return [f"{' and '.join(counts)} above, each with a remedy behind the arrow."] if counts else []
+        if counts := [f"{count} {verdict}{'s' * (count > 1)}" for verdict in ("problem", "note")
+                      if (count := verdicts.count(verdict))]:
+            parts.append(f"{' and '.join(counts)} above, each with a remedy behind the arrow.")
+        return "\n\n".join([*parts, "Healthy: every device works." if self.healthy else
+                            "NOT HEALTHY: see the faults above."])
 
 
 def doctor() -> Diagnosis:
@@ -147,19 +141,16 @@ def doctor() -> Diagnosis:
 
     Reference: ggmlR ``ggml_vulkan_status`` and its transport self-test, in one.
 
+    Takes a few seconds: every device computes with a few thousand numbers and sends some megabytes to every other.
+    Without Vulkan the report is about the CPU and says what to install.
+
     Returns
     -------
     Diagnosis
         To be printed, or read by its attributes.
 
-    Notes
-    -----
-    Takes a few seconds: every device computes with a few thousand numbers and sends some megabytes to every other.
-    Without Vulkan the report is about the CPU and says what to install.
-
     Examples
     --------
-    >>> import ag
     >>> ag.doctor().devices[0].info.name
     'cpu'
     """
@@ -175,25 +166,23 @@ def examine(say: Callable[[str], object]) -> Diagnosis:
     for info in infos:
         devices.append(_checked(info))
         say(_shown(devices[-1]) + "\n")
-    packages = {name: version_of(name) for name in _OPTIONAL}
-    missing = missing_devices() + _without_a_card()
-    missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
-                for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
+    missing, packages = missing_devices() + _without_a_card(), {"pillow": version_of("pillow")}
+    if packages["pillow"] is None:
+        missing.append(f"pillow is not installed, so image folders cannot be read; to get it: {install_line('images')}")
+    missing += [str(error) for key, error in chosen().items() if key == "error"]
     mpi, lacks = mpi_report()
-    missing += lacks
     working = [d.info.name for d in devices if not d.fault]
-    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi, missing)
+    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi, missing + lacks)
 
 
 def _checked(info: DeviceInfo) -> Checked:
-    fault = fault_of(info.name)
-    if not fault:
+    if not (fault := fault_of(info.name)):
         try:
             precision, device = accuracy_of(info.name), backend_of(info.name)
             return Checked(info, "", precision, device.arena.stats().reserved, device.examine())
         except AgError as error:
             fault = str(error)
-    return Checked(info, fault, None, 0, [])
+    return Checked(info, fault)
 
 
 def _without_a_card() -> list[str]:
@@ -205,18 +194,7 @@ def _without_a_card() -> list[str]:
     software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more "
                 f"slowly than the device cpu does, and are used only by name, or with AG_SOFTWARE=1. No graphics card "
                 f"was found.")
-    return [*([software] if found else []), *card_nodes()]
-
-
-def _said(device: Checked) -> str:
-    if device.precision is None:
-        return f"DOES NOT WORK: {device.fault}"
-    p = device.precision
-    exact = [f"{name} {'exact' if ulp == 0 else f'within {ulp} ulp'}"
-             for name, ulp in (("division", p.div_ulp), ("square root", p.sqrt_ulp))]
-    return ", ".join([*exact, "fused multiply-add" if p.fma else "separate multiply and add",
-                      "denormals kept" if p.denormals else "denormals become zero",
-                      f"{device.reserved_bytes / 2**20:.0f} MiB in use here"])
+    return [software, *card_nodes()] if found else card_nodes()
 
 
 def _head(system: dict[str, str], infos: list[DeviceInfo]) -> str:
@@ -224,15 +202,18 @@ def _head(system: dict[str, str], infos: list[DeviceInfo]) -> str:
 
 
 def _shown(device: Checked) -> str:
-    said = _judged(not device.fault, f"{device.info.name}: {_said(device)}")
-    return "\n".join([said, _found(device.findings)]).rstrip()
+    p, said = device.precision, [f"DOES NOT WORK: {device.fault}"]
+    if p is not None:
+        said = [f"{name} {'exact' if ulp == 0 else f'within {ulp} ulp'}"
+                for name, ulp in (("division", p.div_ulp), ("square root", p.sqrt_ulp))]
+        said += ["fused multiply-add" if p.fma else "separate multiply and add",
+                 "denormals kept" if p.denormals else "denormals become zero",
+                 f"{device.reserved_bytes / 2**20:.0f} MiB in use here"]
+    judged = f"{'problem' if device.fault else 'ok':9}{device.info.name}: {', '.join(said)}"
+    return "\n".join([judged, _found(device.findings)]).rstrip()
 
 
-def _judged(well: bool, text: str) -> str:
-    return f"{'ok' if well else 'problem':9}{text}"
-
-
-def _found(findings: list[Finding]) -> str:
+def _found(findings: Sequence[Finding]) -> str:
     """Return a line for each finding, and one for each remedy."""
     lines = []
     for x in findings:
@@ -243,8 +224,9 @@ def _found(findings: list[Finding]) -> str:
 
 
 def _link(link: Transport) -> str:
-    found = f"correct, {link.gb_per_s:.1f} GB/s" if link.correct else f"WRONG: {link.fault}"
-    return _judged(link.correct, f"{link.source} to {link.target}: {found}")
+    verdict, found = ("ok", f"correct, {link.gb_per_s:.1f} GB/s") if link.correct else (
+        "problem", f"WRONG: {link.fault}")
+    return f"{verdict:9}{link.source} to {link.target}: {found}"
 
 
 # ---------------------------------------------------------------------------------------------- probes
@@ -321,13 +303,8 @@ def transport_selftest(devices: Sequence[str] | None = None, elements: int = _EL
     DeviceError
         If a device is not there.
 
-    Notes
-    -----
-    Values are new for every transfer, so that memory which still holds those of the last one does not pass.
-
     Examples
     --------
-    >>> import ag
     >>> for link in ag.transport_selftest(["cpu", "cpu:1"]):
     ...     print(link.source, link.target, link.correct)
     cpu cpu:1 True
@@ -343,7 +320,7 @@ def transport_selftest(devices: Sequence[str] | None = None, elements: int = _EL
 def _tried(source: str, target: str, elements: int) -> Transport:
     rng, seconds = np.random.default_rng(0), []
     try:
-        for _ in range(_TRIES):
+        for _ in range(_TRIES):  # with new values: memory that holds those of the last transfer must not pass
             values = rng.standard_normal(elements, np.float32)
             sent = ag_tensor(values, device=source)
             ag_synchronize(source)
@@ -411,17 +388,13 @@ def mpi_report() -> tuple[str, list[str]]:
     if not library:
         return "", [f"mpi4py {binding} finds no MPI library, so processes cannot train together; to get one: "
                     f"{install_line('mpi')}, or load the site's own"]
-    parts, missing = [f"{library} (mpi4py {binding})"], list[str]()
-    launcher = find_mpiexec()
+    launcher, missing = find_mpiexec(), list[str]()
     if launcher is None:
         missing.append("mpiexec is not on the path, so processes are started by the site's launcher only, such as srun")
     info = _open_mpi(launcher) if library.startswith("Open MPI") else ""
-    if "options:ft_mpi_support:yes" in info:
-        parts.append("goes on without lost ranks")
-    else:
-        parts.append("restarts when a rank is lost")
-    names = sorted({line.split(":")[2] for line in info.splitlines() if line.startswith("mca:btl:")})
-    if names:
+    parts = [f"{library} (mpi4py {binding})", "goes on without lost ranks" if "options:ft_mpi_support:yes" in info else
+             "restarts when a rank is lost"]
+    if names := sorted({line.split(":")[2] for line in info.splitlines() if line.startswith("mca:btl:")}):
         parts.append(f"transports {' '.join(names)}")
     for name, value in rank_environment().items():
         given = os.environ.get(name, value)

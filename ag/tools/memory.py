@@ -26,9 +26,8 @@ class MemoryTable(dict[str, dict[str, int]]):
 
 
 def memory(device: str | None = None, reset_peak: bool = False) -> MemoryTable:
-    """Return the bytes that are used on the devices, and by what.
+    """Return the bytes that are used on the devices, without staging memory, kernels and what drivers need.
 
-    Staging memory, kernels and what drivers need for themselves are not counted.
     Reference: PyTorch ``torch.cuda.memory_allocated``, ``torch.cuda.memory_summary``.
 
     Parameters
@@ -36,7 +35,7 @@ def memory(device: str | None = None, reset_peak: bool = False) -> MemoryTable:
     device : str, optional
         Default: every device in use.
     reset_peak : bool, optional
-        Whether the peak is measured anew from now on.
+        Measure the peak anew from now on.
 
     Returns
     -------

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ag.engine.backend import Backend, Event
 from ag.engine.device import open_backends
 from ag.errors import AgError
+from ag.log import aligned
 from ag.names import Making
 
 
@@ -40,17 +41,15 @@ class Profile:
     Raises
     ------
     AgError
-        On entering, if another profile is active: there is one for all threads of the process.
+        On entering, if another profile is active, in any thread.
     DeviceError
         On entering, if a device in use cannot be timed.
 
     Notes
     -----
-    ``table()`` is the time per kernel, which ``str()`` shows as text, and ``save_chrome_trace(path)`` writes a trace.
-
-    On a CPU device the host's clock is read around each call.  On Vulkan the device writes a timestamp after each
-    command, also in replays of captured steps, without any waiting.  Copies to, from and on the device count as
-    ``transfer``.  Entering and leaving wait for all devices.
+    ``str()`` shows `table` as text.  On a CPU device the host's clock is read around each call.  On Vulkan the device
+    writes a timestamp after each command, also in replays of captured steps, without any waiting.  Copies to, from and
+    on the device count as ``transfer``.  Entering and leaving wait for all devices.
 
     Examples
     --------
@@ -83,13 +82,7 @@ class Profile:
         self.events.sort(key=lambda e: e.begin)
 
     def table(self) -> list[KernelTime]:
-        """Return the time per device and kernel, the largest first.
-
-        Returns
-        -------
-        list of KernelTime
-            Tuples (device, kernel, calls, total_ms, share, mean_us).
-        """
+        """Return tuples (device, kernel, calls, total_ms, share, mean_us), for each device the largest first."""
         calls: dict[tuple[str, str], list[int]] = defaultdict(list)
         of_device: dict[str, int] = defaultdict(int)
         for e in self.events:
@@ -100,26 +93,19 @@ class Profile:
         return sorted(rows, key=lambda row: (row.device, -row.total_ms))
 
     def __str__(self) -> str:
-        lines = [f"{'device':10} {'kernel':28} {'calls':>7} {'total ms':>10} {'share':>7} {'mean us':>10}"]
-        lines += [f"{r.device:10} {r.kernel:28} {r.calls:7} {r.total_ms:10.3f} {r.share:7.1%} {r.mean_us:10.2f}"
-                  for r in self.table()]
-        return "\n".join(lines)
+        rows = [("device", "kernel", "calls", "total ms", "share", "mean us")]
+        rows += [(r.device, r.kernel, str(r.calls), f"{r.total_ms:.3f}", f"{r.share:.1%}", f"{r.mean_us:.2f}")
+                 for r in self.table()]
+        return aligned(rows, 2)
 
     def save_chrome_trace(self, path: str | PathLike[str]) -> None:
-        """Write the events as JSON for chrome://tracing or ui.perfetto.dev, with a row per device.
-
-        Parameters
-        ----------
-        path : str or path
-            File to write.
-        """
+        """Write the events as JSON for chrome://tracing or ui.perfetto.dev, with a row per device."""
         rows = {device: i for i, device in enumerate(sorted({e.device for e in self.events}))}
         start = min((e.begin for e in self.events), default=0)
         names = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": device}}
                  for device, row in rows.items()]
-        launches = [{"name": e.kernel, "ph": "X", "pid": 0, "tid": rows[e.device],
-                     "ts": (e.begin - start) / 1e3, "dur": (e.end - e.begin) / 1e3}
-                    for e in self.events]
+        launches = [{"name": e.kernel, "ph": "X", "pid": 0, "tid": rows[e.device], "ts": (e.begin - start) / 1e3,
+                     "dur": (e.end - e.begin) / 1e3} for e in self.events]
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"traceEvents": names + launches, "displayTimeUnit": "ms"}, file)
 
