@@ -114,11 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"ag {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
     listed = commands.add_parser("devices", help="list the devices, check each, say what is missing")
-    listed.add_argument("--json", action="store_true", help="for programs")
     examined = commands.add_parser("doctor", help="examine devices, their precision and the transport between them")
     tested = commands.add_parser("selftest", help="compare what each device computes with numpy, in half a minute")
     tested.add_argument("--device", action="append", metavar="NAME", help="only this one; may be repeated")
-    for each in (examined, tested):
+    for each in (listed, examined, tested):
         each.add_argument("--json", action="store_true", help="for programs")
     described = commands.add_parser("report", help="write selftest, doctor and a benchmark into a file for the project")
     described.add_argument("file", nargs="?", default="ag-report.json", metavar="FILE", help="default: ag-report.json")

@@ -29,7 +29,6 @@ from ag.tools.device_table import (
     ggml_vulkan_list_devices as ggml_vulkan_list_devices, ggml_vulkan_status as ggml_vulkan_status,
 )
 from ag.tools.doctor import doctor as doctor, transport_selftest as transport_selftest
-from ag.tools.memory import free_memory as free_memory, memory as memory
-from ag.tools.profile import profile as profile
+from ag.tools.profile import free_memory as free_memory, memory as memory, profile as profile
 from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor
 from ag.training.fit import fit as fit

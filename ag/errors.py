@@ -89,10 +89,9 @@ def switched_on(variable: str, default: bool = False) -> bool:
 
 def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],
                   required: Collection[str] | None = None, others: bool = False) -> None:
-    """Raise a CheckpointError unless a state has the expected names and shapes; list everything that is wrong.
+    """Raise a CheckpointError that begins with `refusal` unless a state has the expected names and shapes.
 
-    `refusal` begins the message.  `required` are names that may not be missing, by default all that are expected.  With
-    `others`, names that are not expected are ignored.
+    Of the names, `required` may not be missing, by default all.  With `others`, unexpected names are ignored.
     """
     wrong = [f"missing {name}" for name in (expected if required is None else required) if name not in given]
     wrong += [f"unexpected {name}" for name in given if name not in expected and not others]

@@ -82,14 +82,13 @@ class Diagnosis:
         With ``info``, ``fault`` (empty if it works), ``precision``, ``reserved_bytes`` and ``findings``.  A finding has
         a subject, a verdict (``"ok"``, ``"note"`` or ``"problem"``) and, where that is not ``"ok"``, a remedy.
     drivers : list of Finding
-        A line for every driver that is there: what it brings, or why it cannot be used.
+        What every driver brings, or why it cannot be used.
     transport : list of Transport
         Of every ordered pair of devices that work.
     packages : dict of str to (str or None)
         Optional packages and their versions.
     mpi : str
-        The MPI over which processes train together: library, whether it goes on without lost ranks, transports; "" if
-        there is none.
+        The MPI over which processes train together; "" if there is none.
     missing : list of str
         What is not there, what follows from that, and how to get it.
     """
@@ -104,10 +103,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """True if every device works, none has a problem, and every transport is right.
-
-        Missing packages and drivers without a device are no faults.
-        """
+        """True if all devices and transports work, and no device has a problem; what is missing is no fault."""
         faulty = any(d.fault or any(x.verdict == "problem" for x in d.findings) for d in self.devices)
         return not faulty and all(link.correct for link in self.transport)
 

@@ -56,8 +56,7 @@ def parse_hosts(words: Sequence[str], source: str) -> list[Host]:
 def discover(script: str) -> list[Host]:
     """Return the hosts that a script prints, one in a line; ValueError if it fails, or prints something else."""
     source = f"--discover {script}"
-    path = script if os.sep in script else os.path.join(os.curdir, script)
-    with _begun({script: [path]}, "") as begun:
+    with _begun({script: [script if os.sep in script else os.path.join(os.curdir, script)]}, "") as begun:
         try:
             if isinstance(process := begun[script], OSError):
                 raise process
@@ -101,8 +100,7 @@ def answering(hosts: Sequence[Host], job: str = "", folders: Sequence[str] = ())
 
     What the job of a name has left on them is swept, in `folders` or where this launcher's jobs have theirs.
     """
-    told = {"job": job, "folders": [*folders] or folders_of(job)}
-    with _ask(hosts, told) as answers:
+    with _ask(hosts, {"job": job, "folders": [*folders] or folders_of(job)}) as answers:
         if job:
             sweep(job, folders)
         said = dict(answers)
@@ -226,7 +224,6 @@ class Discovery:
 
 # ---------------------------------------------------------------------------------------------- killed jobs
 
-
 _PREFIX, _LOCK = "ag-launch-", "lock"
 _NAME = re.compile("[0-9a-f]{16}")  # of a job: whatever has it is killed, so nothing shorter is one
 _COMMON = ("/dev/shm", "/tmp")
@@ -290,10 +287,7 @@ def dies_of(process: int, number: int) -> bool:
 
 
 def sweep(job: str, folders: Iterable[str] = ()) -> None:
-    """End all processes of a job on this host, stopped and orphaned ones too, and remove its files.
-
-    Its folders are `folders`, or where this host's jobs have them.
-    """
+    """End all processes of a job on this host, stopped and orphaned ones too, and remove its folders, or the usual."""
     end = monotonic() + _PATIENCE
     while (processes := processes_of(job)) and monotonic() < end:
         for process in processes:
@@ -306,14 +300,9 @@ def sweep(job: str, folders: Iterable[str] = ()) -> None:
 
 
 def lock(job: str, hosts: Sequence[str] = ()) -> ExitStack:
-    """Make a job's folders and hold their locks until the result is closed.
+    """Make a job's folders, or raise ValueError, and hold their locks until the result is closed.
 
     If this launcher is killed, the next one sweeps `hosts`, too.
-
-    Raises
-    ------
-    ValueError
-        If a folder is there already, or cannot be made.
     """
     files = ExitStack()
     for folder in map(Path, reversed(folders_of(job))):

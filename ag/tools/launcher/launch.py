@@ -125,7 +125,7 @@ class Contacts:
         self.secret = token_hex(32)
         self.answer = GO_ON  # to ranks that call
         self.absent: set[int] = set()  # ranks that were lost before they called
-        self._ranks: dict[int, _Rank] = {}
+        self.ranks: dict[int, _Rank] = {}  # those that have called
         self._strangers: dict[_Rank, None] = {}  # connections without a proof, the oldest first
         self._deaf_until = 0.0  # no connection is accepted before
         self._selector = selectors.DefaultSelector()
@@ -133,7 +133,7 @@ class Contacts:
 
     def look(self, seconds: float) -> None:
         """Listen for so long, or until a rank calls."""
-        before = [rank for rank in self._ranks.values() if rank.outcome is not None]
+        before = [rank for rank in self.ranks.values() if rank.outcome is not None]
         if self._server not in self._selector.get_map() and monotonic() >= self._deaf_until:
             self._selector.register(self._server, selectors.EVENT_READ)
         ready = [key.data for key, _ in self._selector.select(seconds)]
@@ -143,7 +143,7 @@ class Contacts:
             self._hang_up(rank)
         if None in ready:  # the server
             self._accept()
-        for rank in self._ranks.values() if self.loss else ():
+        for rank in self.ranks.values() if self.loss else ():
             if rank.outcome is not None and rank.outcome.kind == "failed" and rank.progress != JOINED and (
                     rank not in before):  # for want of the one that is lost: no fault of its script
                 rank.outcome = rank.outcome._replace(kind="lost")
@@ -219,73 +219,68 @@ class Contacts:
             number, rank.host, rank.process = int(message["rank"]), str(message["host"]), int(message["pid"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return False
-        if not 0 <= number < self._size or number in self._ranks:
+        if not 0 <= number < self._size or number in self.ranks:
             return False
-        rank.number, self._ranks[number] = number, rank
+        rank.number, self.ranks[number] = number, rank
         return True
-
-    @property
-    def called(self) -> set[int]:
-        """The ranks that have called."""
-        return set(self._ranks)
 
     @property
     def come(self) -> bool:
         """True once every rank has called."""
-        return len(self._ranks) == self._size
+        return len(self.ranks) == self._size
 
     @property
     def there(self) -> bool:
         """True while a rank may still act."""
-        ranks = self._ranks.values()
+        ranks = self.ranks.values()
         patience = SILENCE + _GRACE if any(rank.over for rank in ranks) or self.answer == END else _LONG
         return any(rank.there(patience) for rank in ranks)
 
     @property
     def joining(self) -> bool:
         """True if a rank waits for others, or has not called at all."""
-        return not self.come or any(rank.progress == JOINING and not rank.over for rank in self._ranks.values())
+        return not self.come or any(rank.progress == JOINING and not rank.over for rank in self.ranks.values())
 
     @property
     def loss(self) -> str:
         """The ranks that were lost before all had joined each other, so that the others never will; or ""."""
-        lost = {i for i, rank in self._ranks.items() if rank.over and rank.outcome is None}
-        if all(rank.progress == JOINED for i, rank in self._ranks.items() if i not in lost):
+        lost = {i for i, rank in self.ranks.items() if rank.over and rank.outcome is None}
+        if all(rank.progress == JOINED for i, rank in self.ranks.items() if i not in lost):
             return ""  # they go on by themselves
-        return self._named(lost | (self.absent - self._ranks.keys()))
+        return self._named(lost | (self.absent - self.ranks.keys()))
 
     @property
     def deserted(self) -> str:
         """The ranks that have ended their scripts without joining those that wait for all; or ""."""
-        ranks = self._ranks.items()
+        ranks = self.ranks.items()
         waits = [i for i, rank in ranks if rank.progress == JOINING and not rank.over and rank.outcome is None]
         gone = [i for i, rank in ranks if rank.progress != JOINED and rank.outcome is not None]
         return self._named(gone) if waits else ""
 
     def processes_here(self, silent: float) -> list[int]:
         """Return the processes of ranks on this host that have not hung up and are silent for so many seconds."""
-        return [rank.process for rank in self._ranks.values()
+        return [rank.process for rank in self.ranks.values()
                 if rank.host == socket.gethostname() and not rank.over and monotonic() - rank.heard > silent]
 
     @property
     def over(self) -> bool:
         """True once every rank has hung up, so that mpiexec will end by itself."""
-        return self.come and all(rank.over for rank in self._ranks.values())
+        return self.come and all(rank.over for rank in self.ranks.values())
 
     def outcomes(self) -> list[Outcome | None]:
         """Return how every rank has ended, as far as it has said so."""
-        return [self._ranks[i].outcome if i in self._ranks else None for i in range(self._size)]
+        return [self.ranks[i].outcome if i in self.ranks else None for i in range(self._size)]
 
     def uncalled(self) -> str:
         """Name the ranks that have not called, and are not known to be lost."""
-        return self._named({*range(self._size)} - self._ranks.keys() - self.absent)
+        return self._named({*range(self._size)} - self.ranks.keys() - self.absent)
 
     def unsaid(self) -> str:
         """Name the ranks that have not said how they ended."""
         return self._named(i for i, outcome in enumerate(self.outcomes()) if outcome is None)
 
     def _named(self, numbers: Iterable[int]) -> str:
-        where = {i: f"{rank.host}, process {rank.process}" for i, rank in self._ranks.items()}
+        where = {i: f"{rank.host}, process {rank.process}" for i, rank in self.ranks.items()}
         return ", ".join(f"rank {i} ({where.get(i) or (self._hosts[i] if self._hosts else '?')})"
                          for i in sorted(numbers))
 
@@ -293,7 +288,7 @@ class Contacts:
         """Hang up."""
         self._selector.close()
         self._server.close()
-        for rank in (*self._ranks.values(), *self._strangers):
+        for rank in (*self.ranks.values(), *self._strangers):
             rank.connection.close()
 
 
@@ -343,7 +338,7 @@ class Job:
         """Look for ranks that have lost their process before they called, until all have called."""
         known = set[int]()
         while not self._over.wait(_ABSENT[self._others]) and not self.contacts.come:
-            there, called = ranks_with_processes(self._hosts, self._name), self.contacts.called
+            there, called = ranks_with_processes(self._hosts, self._name), {*self.contacts.ranks}
             if there is None or not called & there:  # nobody may have been started, or nobody can be seen
                 known.clear()
                 continue
@@ -594,7 +589,7 @@ class _Launcher:
             try:
                 job.run(leaves, lambda: self._signals.count > 1)
                 found, unsaid = job.verdict(), job.contacts.unsaid()
-                began = bool(job.contacts.called)
+                began = bool(job.contacts.ranks)
             finally:
                 job.close()
                 sweep(self._name)

@@ -95,7 +95,7 @@ def record(launcher: Launcher) -> bytes:
 def test_a_rank_and_its_launcher_prove_the_secret(launcher: Launcher) -> None:
     with launcher.rank(0) as honest, launcher.connect() as stranger:
         assert not rank._proves(stranger, "another secret", monotonic() + 20)
-        assert is_answered(honest) and launcher.contacts.called == {0}
+        assert is_answered(honest) and {*launcher.contacts.ranks} == {0}
 
 
 def test_a_rank_does_not_believe_another_launcher() -> None:
@@ -132,7 +132,7 @@ def test_a_wrong_proof_ends_the_connection(how: str, launcher: Launcher) -> None
     with launcher.connect() as stranger:
         nonce = rank._receive(stranger, rank.NONCE, monotonic() + 20)
         stranger.sendall(WRONG[how](launcher, nonce, good))
-        assert has_hung_up(stranger) and launcher.contacts.called == set()
+        assert has_hung_up(stranger) and launcher.contacts.ranks == {}
 
 
 @pytest.mark.parametrize("line", [b"[" * 8000, b'{"rank": 1e999, "pid": 1, "host": ""}', hello(2), hello(0), b"",
@@ -144,7 +144,7 @@ def test_a_wrong_message_of_a_rank_ends_its_connection_alone(line: bytes, launch
         assert rank._proves(connection, launcher.contacts.secret, monotonic() + 20)
         connection.sendall(line.removesuffix(b"\n") + b"\n")
         assert has_hung_up(connection)
-        assert is_answered(honest) and launcher.contacts.called == {0} and not launcher.contacts.over
+        assert is_answered(honest) and {*launcher.contacts.ranks} == {0} and not launcher.contacts.over
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
@@ -159,7 +159,7 @@ def test_messages_of_any_bytes_are_taken_or_refused(good: bytes, count: int) -> 
             found.proved, found.number, found.buffer = True, None if good == hello(0) else 0, line
             contacts._lines(found)
             assert found.outcome is None or len(found.outcome.text) <= launch._MOST
-            contacts._ranks.clear()
+            contacts.ranks.clear()
     contacts.close()
 
 
