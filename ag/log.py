@@ -94,6 +94,4 @@ def shows_bars() -> bool:
 
 def write_line(text: str) -> None:
     """Write a line to stdout and flush it, if stdout takes it."""
-    out = Forgiving(sys.stdout)
-    out.write(text + "\n")
-    out.flush()
+    print(text, file=Forgiving(sys.stdout), flush=True)

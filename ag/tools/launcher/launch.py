@@ -37,7 +37,6 @@ from ag.tools.launcher.hosts import (
     addresses_for,
     answering,
     dies_of,
-    discover,
     folders_of,
     is_here,
     lock,
@@ -437,24 +436,17 @@ def launch(options: argparse.Namespace) -> int:
     mpiexec = find_mpiexec()
     if mpiexec is None or find_spec("mpi4py") is None:
         raise ValueError(f"launch: mpi4py or mpiexec is missing; {install_line('mpi')} brings both.")
-    _open_streams()
-    with _Signals() as signals, suppress(_AskedToEndError):
-        return _Launcher(options, mpiexec, _hosts(options, signals), signals).run()
-    return 128 + signals.first
-
-
-def _hosts(options: argparse.Namespace, signals: _Signals) -> list[Host]:
-    ranks, least = options.ranks, options.min_ranks
     hosts = parse_hosts([x.strip() for x in options.hosts.split(",")], "--hosts") if options.hosts else []
-    with signals.raised():
-        discovered = discover(options.discover) if options.discover else []
-    most = places(hosts or discovered) or ranks
-    if least > min(ranks or most, most) and not options.discover:
+    most = places(hosts) or ranks
+    if not options.discover and least > min(ranks or most, most):
         raise ValueError(f"launch: --min-ranks is {least}, and there are {min(ranks or most, most)} ranks; ask for "
                          f"fewer, or name more hosts.")
     if hosts and ranks and ranks > most:
         raise ValueError(f"launch: -n is {ranks}, and --hosts has room for {most}; ask for fewer ranks, or name more.")
-    return hosts
+    _open_streams()
+    with _Signals() as signals, suppress(_AskedToEndError):
+        return _Launcher(options, mpiexec, hosts, signals).run()
+    return 128 + signals.first
 
 
 class _AskedToEndError(Exception):
