@@ -93,7 +93,8 @@ def _public(owner: str, name: str) -> str:
         if plain in places:
             return _written(places[plain], anywhere[plain])
     for places in (own, anywhere):  # classes have capitals
-        kind = {known: [x for x in full if _is_class(x) is _is_class(name)] for known, full in places.items()}
+        kind = {known: [x for x in full if x.rpartition(".")[2][0].isupper() is name[0].isupper()]
+                for known, full in places.items()}
         if near := _close(plain, [known for known in kind if kind[known]]):
             return _written(kind[near], anywhere[near])
     return f"dir({owner}) lists what there is"
@@ -105,10 +106,6 @@ def _written(names: list[str], others: list[str]) -> str:
     space, thing = first.rpartition(".")[0], _found(first)
     also = [other for other in others if other.rpartition(".")[0] != space and _found(other) is thing]
     return f"did you mean {first}{f' (also {also[0]})' if also else ''}?"
-
-
-def _is_class(name: str) -> bool:
-    return name.rpartition(".")[2][0].isupper()
 
 
 def _found(name: str) -> object:
@@ -217,21 +214,14 @@ class Named(type):
 
 
 class Making:
-    """The ``__signature__`` of a class and its subclasses, for `help` and editors: ``__init__`` without its "None".
-
-    For named tuples it also drops the ``ForwardRef(...)`` noise.
-    """
+    """The ``__signature__`` of a class, for `help` and editors: without "None", and without ForwardRef(...) of fields."""
 
     def __get__(self, instance: object, owner: type) -> Signature:
         if instance is None and issubclass(owner, tuple):
-            return _of_fields(owner)
+            _, *fields = signature(owner.__new__).parameters.values()
+            return Signature([field.replace(annotation=getattr(field.annotation, "__forward_arg__", field.annotation))
+                              for field in fields])
         init = next(vars(cls)["__init__"] for cls in owner.__mro__ if "__init__" in vars(cls))
         if instance is not None or not isinstance(init, FunctionType) or isinstance(owner.__new__, FunctionType):
             raise AttributeError("__signature__")  # then `inspect` does as it always does
         return signature(MethodType(init, owner)).replace(return_annotation=Signature.empty)
-
-
-def _of_fields(named: type) -> Signature:
-    _, *fields = signature(named.__new__).parameters.values()
-    return Signature([field.replace(annotation=getattr(field.annotation, "__forward_arg__", field.annotation))
-                      for field in fields])

@@ -38,6 +38,10 @@ def ag_vulkan_device_count() -> int:
 
     Reference: ggmlR ``ggml_vulkan_device_count``.
 
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> ag.ag_vulkan_device_count() >= 0

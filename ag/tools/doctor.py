@@ -387,7 +387,9 @@ def mpi_report() -> tuple[str, list[str]]:
     launcher, missing = find_mpiexec(), list[str]()
     if launcher is None:
         missing.append("mpiexec is not on the path, so processes are started by the site's launcher only, such as srun")
-    info = _open_mpi(launcher) if library.startswith("Open MPI") else ""
+    beside = os.path.dirname(launcher) if launcher else ""
+    program = shutil.which("ompi_info", path=os.pathsep.join(filter(None, [beside, os.environ.get("PATH", "")])))
+    info = _output(program, "--parsable") if program and library.startswith("Open MPI") else ""
     parts = [f"{library} (mpi4py {binding})", "goes on without lost ranks" if "options:ft_mpi_support:yes" in info else
              "restarts when a rank is lost"]
     if names := sorted({line.split(":")[2] for line in info.splitlines() if line.startswith("mca:btl:")}):
@@ -406,13 +408,6 @@ def version_of(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
-
-
-def _open_mpi(launcher: str | None) -> str:
-    """Return the output of ``ompi_info``, which lies beside mpiexec."""
-    beside = os.path.dirname(launcher) if launcher else ""
-    program = shutil.which("ompi_info", path=os.pathsep.join(filter(None, [beside, os.environ.get("PATH", "")])))
-    return _output(program, "--parsable") if program else ""
 
 
 def _output(*command: str) -> str:
