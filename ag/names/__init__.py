@@ -214,7 +214,7 @@ class Named(type):
 
 
 class Making:
-    """The ``__signature__`` of a class, for `help` and editors: without "None", and without ForwardRef(...) of fields."""
+    """The ``__signature__`` of a class, for `help` and editors: without "None", and without ForwardRef(...)."""
 
     def __get__(self, instance: object, owner: type) -> Signature:
         if instance is None and issubclass(owner, tuple):

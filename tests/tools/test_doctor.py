@@ -79,6 +79,12 @@ def test_a_broken_device_is_named_and_left_out(
     assert "cpu to " not in text and "cpu:1 to " not in text
 
 
+@pytest.mark.usefixtures("brief")
+def test_a_variable_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DOCTOR, "chosen", lambda: {"error": "AG_SOFTWARE is 'true'"})
+    assert "AG_SOFTWARE is 'true'" in ag.doctor().missing
+
+
 def doctor_in_a_process(before: str, **environment: str) -> str:
     script = f"import sys\n{before}\nfrom ag.__main__ import main\nsys.exit(main(['doctor']))"
     done = forked.run(script, environment=environment)
