@@ -27,7 +27,6 @@ from ag.engine.kernels.convert import refuse_masked
 from ag.engine.program import Program
 from ag.errors import CaptureError, ExportError
 from ag.log import log
-from ag.names import Making
 
 PROGRAMS_KEPT = 16  # per step, or kind of call where these are limited; the least recently used one is closed
 _GROWTH = 4  # factor between the calls at which a program is compared
@@ -86,8 +85,6 @@ class CapturedStep(Generic[P, R]):
     >>> [step(ag.ag_tensor([[1.0]])).item() for _ in range(4)], step.replayed
     ([2.0, 2.0, 2.0, 2.0], True)
     """
-
-    __signature__ = Making()
 
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
                  calls: Sequence[object] = (), trial: bool = False, kinds: int | None = None) -> None:

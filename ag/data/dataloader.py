@@ -23,7 +23,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.names import Making, missing
+from ag.names import missing
 from ag.names.elsewhere import BATCH, LOADER
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
@@ -127,7 +127,6 @@ class DataLoader(Splittable):
     (4, 4)
     """
 
-    __signature__ = Making()
     _function = "ag_dataloader"  # the name users know it by
     _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 

@@ -25,7 +25,6 @@ from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.io.model_file import check_arguments, tied_in
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
-from ag.names import Making
 from ag.nn.layer import Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.optim.optimizer import Optimizer
 
@@ -75,7 +74,6 @@ class Checkpoint:
     (7, {'best': 0.5})
     """
 
-    __signature__ = Making()
     step: int
     extra: Any
 

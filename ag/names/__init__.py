@@ -163,6 +163,7 @@ def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
             init = vars(cls).get("__init__")
             if cls.__module__.startswith("ag.") and isinstance(init, FunctionType) and not hasattr(init, "__wrapped__"):
                 type.__setattr__(cls, "__init__", answering(init, table))
+                type.__setattr__(cls, "__signature__", Making())
     return names
 
 

@@ -20,7 +20,6 @@ from ag.engine.interpreter import current, recording_here
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
-from ag.names import Making
 from ag.nn.layer import Layer, number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
@@ -68,8 +67,6 @@ class KeyValueCache:
     >>> attention(x[:, 3:], causal_mask=True, cache=cache).shape, cache.positions
     ((4, 1), 4)
     """
-
-    __signature__ = Making()
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Layer, _Kept] = WeakKeyDictionary()

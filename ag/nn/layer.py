@@ -27,7 +27,7 @@ from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
-from ag.names import Making, missing
+from ag.names import missing
 from ag.names.elsewhere import LAYER
 from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation
@@ -93,7 +93,6 @@ class Layer(Watched):
     (['inner_W', 'inner_b'], (2, 1))
     """
 
-    __signature__ = Making()
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ag.autograd.watched import Watched
-from ag.names import Making
 
 Check = Callable[[str, str, object], float]  # (function, name, value) -> the value to keep, or ValueError
 
@@ -77,7 +76,6 @@ def nearest(name: object, names: Iterable[str]) -> str:
 class Settings(Watched):
     """Base of what has settings, whose names `settings` has in the order of the constructor's arguments."""
 
-    __signature__ = Making()
     settings: tuple[str, ...] = ()
     _function: str  # the name users know it by
     _checks: ClassVar[Mapping[str, Check]] = {}

@@ -20,7 +20,6 @@ from ag.engine.device import backend_of, open_backends
 from ag.engine.program import Program
 from ag.errors import AgError
 from ag.log import aligned
-from ag.names import Making
 from ag.optim.flat import DeviceState
 
 
@@ -65,8 +64,6 @@ class Profile:
     >>> [(row.kernel, row.calls) for row in seen.table()]
     [('add', 1)]
     """
-
-    __signature__ = Making()
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -22,7 +22,7 @@ from ag.errors import CheckpointError
 from ag.io.model_file import ag_save_model
 from ag.io.safetensors_file import absolute, check_writable, read_regular, replace_file
 from ag.log import log
-from ag.names import Making, missing
+from ag.names import missing
 from ag.names.elsewhere import HISTORY
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
@@ -58,8 +58,6 @@ class History(dict[str, list[float]]):
     >>> len(ag.fit(ag.nn.Linear(1, 1), ([[0.0], [1.0]], [[0.0], [1.0]]), epochs=3, verbose=False)["loss"])
     3
     """
-
-    __signature__ = Making()
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,8 +142,6 @@ class Run:
     ...         run.optimizers[0].lr /= 2
     """
 
-    __signature__ = Making()
-
     def __init__(self, model: Trained, history: History, epochs: int, steps: int, samples: int,
                  columns: Sequence[str]) -> None:
         self.model, self.history = model, history
@@ -171,8 +167,6 @@ class Callback:
     ...     def on_epoch_end(self, run):
     ...         print(run.history.epochs, run.columns)
     """
-
-    __signature__ = Making()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

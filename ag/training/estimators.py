@@ -20,7 +20,7 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
-from ag.names import Making, answer_arguments, missing
+from ag.names import answer_arguments, missing
 from ag.names.elsewhere import ESTIMATOR
 from ag.nn.layer import Layer
 from ag.nn.linear import Linear
@@ -42,7 +42,6 @@ _TOGETHER = 256  # samples that are predicted at once
 class _Estimator(BaseEstimator):
     """The part that classifier and regressor share."""
 
-    __signature__ = Making()
     _losses: ClassVar[tuple[str, str, str]]  # the usual one, what others are for, and the estimator for that
 
     hidden: Sequence[int] = (64,)

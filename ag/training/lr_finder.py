@@ -14,7 +14,6 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
-from ag.names import Making
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import number_or_nan
 from ag.training.callbacks import Callback, Run
@@ -49,7 +48,6 @@ class LRCurve:
     True
     """
 
-    __signature__ = Making()
     rates: Array
     losses: Array
     suggestion: float

@@ -21,7 +21,6 @@ from ag.engine.primitive import Array
 from ag.engine.registry import say_once
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
-from ag.names import Making
 from ag.version import install_line
 
 __all__ = ["EpochMetric", "accuracy", "mean_absolute_error", "mean_squared_error", "top_k_accuracy"]
@@ -232,7 +231,6 @@ class EpochMetric:
     1.0
     """
 
-    __signature__ = Making()
     of_classes = False  # whether it takes outputs for scores of classes
 
     def __init__(self, function: Metric) -> None:

@@ -119,7 +119,6 @@ def test_data_frames_keep_their_columns() -> None:
 
 @pytest.mark.parametrize(("data", "options", "error", "fragments"), [
     ([1, 2], {"sizes": 2}, ValueError, ["sizes is 2 of 2 samples", "None may be empty"]),
-    ([1, 2], {"sizes": True}, ValueError, ["sizes is True of 2 samples", "between 0 and 1 or a number"]),
     ([1, 2], {"sizes": 1.0}, ValueError, ["sizes is 1.0", "between 0 and 1"]),
     ([1, 2, 3], {"sizes": (0.5, 0.3)}, ValueError, ["sizes is (0.5, 0.3) of 3", "make up all"]),
     ([1, 2, 3], {"sizes": (1, 1)}, ValueError, ["sizes is (1, 1) of 3", "make up all"]),

@@ -30,7 +30,6 @@ from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
 from ag.errors import compare_names
-from ag.names import Making
 from ag.nn.layer import Layer, Model, State, load_into
 from ag.ops.convert import ag_to_device
 from ag.optim.clipping import LEAST_FACTOR, clip_grad_norm, factors, least_norm, norm_on_the_host
@@ -98,8 +97,6 @@ class ZeroOptimizer:
     >>> zero.t
     1
     """
-
-    __signature__ = Making()
 
     def __init__(self, model: Any, optimizer: Callable[..., Optimizer] = optimizer_adam,
                  devices: Sequence[str] | None = None, stage: int = 1, **kwargs: Any) -> None:
