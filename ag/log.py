@@ -23,10 +23,6 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
         zip(row, widths, strict=True))).rstrip() for row in rows)
 
 
-def _printable(character: str) -> str:
-    return character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
-
-
 def _call_handlers(record: logging.LogRecord) -> None:
     """Escape what cannot be printed, as texts of files may, and lose the record where stderr takes nothing.
 
@@ -34,7 +30,8 @@ def _call_handlers(record: logging.LogRecord) -> None:
     """
     with suppress(TypeError, ValueError, KeyError):  # wrong arguments: the handlers report them
         if not (text := record.getMessage()).isprintable():
-            record.msg, record.args = "".join(map(_printable, text)), ()
+            record.msg = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+            record.args = ()
     try:
         logging.Logger.callHandlers(log, record)
     except _BROKEN:

@@ -157,7 +157,7 @@ def examine(say: Callable[[str], object]) -> Diagnosis:
     """Examine this machine, and say what was found of each device when it is known."""
     system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
     system |= {f"BLAS threads ({library})": str(count) for library, count in blas_threads()}
-    infos, devices = list_devices(), []
+    infos, devices = list_devices(), list[Checked]()
     say(_head(system, infos) + "\n")
     for info in infos:
         devices.append(_checked(info))
