@@ -9,6 +9,7 @@ pass: `Buffer`, `Elements`, `Wide`, `Ids`, `RowOrColumn` or `Matrix`.  docs/addi
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -26,10 +27,11 @@ from ag.errors import ShapeError
 from ag.names import wrong_arguments
 
 __all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
-           "along_axes", "launching", "op", "operands_on_one_device", "part_of"]
+           "along_axes", "documented", "launching", "op", "operands_on_one_device", "part_of"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., object])
 
 # Operands of rules; `Buffer` itself is a float of the type of the others, of which a host vector is a column.
 Elements = Buffer  # of any type, as the op only moves elements
@@ -242,7 +244,42 @@ class _Function(Generic[S]):
         call.__annotations__ = {p.name: _evaluated(p.annotation, known) for p in self.signature.parameters.values()}
         call.__annotations__["return"] = Tensor
         call.__dict__.update(__signature__=self.signature, vjp=vjp)
-        return cast("Op[..., S]", call)
+        return cast("Op[..., S]", documented(call))
+
+
+# Parameters that mean the same in every op: docstrings leave them out.
+_SHARED = {text.partition(" : ")[0]: text for text in (
+    "dim : int or tuple of int, optional\n    Axes that are reduced, as numpy's ``axis``; default: all.",
+    "keepdim : bool, optional\n    Keep these axes with size 1.",
+    "gamma : Tensor of shape (features, 1)\n    Factor of each feature.",
+    "beta : Tensor of shape (features, 1)\n    Offset of each feature.",
+    "eps : float, optional\n    Added to the variance; positive.",
+    "sample_weight : Tensor or array_like of shape (batch,), optional\n    What each sample counts in the mean.")}
+
+
+def documented(function: F) -> F:
+    """Fill in what the docstring of an op with an example leaves out.
+
+    These are operands of any shape, the parameters of `_SHARED`, a result of the operands' shape, and the heading of
+    the examples.
+    """
+    text = inspect.cleandoc(function.__doc__ or "")
+    if ">>>" not in text:
+        return function
+    prose, *parts = re.split(r"\n\n(\w+)\n-{3,}\n|\n\n(?=>>>)", text)
+    given = {heading or "Examples": body for heading, body in zip(parts[::2], parts[1::2], strict=True)}
+    said = _SHARED | {name.strip(" *"): entry for entry in re.split(r"\n(?=\S)", given.get("Parameters", ""))
+                      for name in entry.partition(" : ")[0].split(",")}
+    parameters = inspect.signature(function).parameters
+    operands = [name for name, p in parameters.items() if name not in said and p.annotation == "TensorLike"]
+    of, result = ("shapes that broadcast", "broadcast") if len(operands) > 1 else ("any shape", "same")
+    said |= dict.fromkeys(operands, f"{', '.join(operands)} : Tensor, array_like or float, of {of}")
+    returned = "without these axes" if "keepdim" in parameters else f"of the {result} shape"
+    sections = {"Parameters": "", "Returns": f"Tensor {returned}"} | given
+    sections["Parameters"] = "\n".join(dict.fromkeys(said[name] for name in parameters if name in said))
+    filled = [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections.items()]
+    function.__doc__ = "\n\n".join([prose, *filled]) + "\n"
+    return function
 
 
 _REQUIRED = inspect.Parameter.empty

@@ -15,20 +15,8 @@ __all__ = ["ag_relu", "ag_sigmoid", "ag_tanh", "ag_softmax", "ag_leaky_relu", "a
 
 @op
 def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
-    """Rectified linear unit, ``max(x, 0)``.
+    """Rectified linear unit, ``max(x, 0)``; its gradient at 0 is 0.
 
-    The gradient at 0 is 0.
-
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_relu([[-1.0, 2.0]]).numpy().tolist()
     [[0.0, 2.0]]
     """
@@ -43,16 +31,6 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
     that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_sigmoid([[0.0]]).item()
     0.5
     """
@@ -64,16 +42,6 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
 def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     """Hyperbolic tangent.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_tanh([[0.0]]).item()
     0.0
     """
@@ -84,22 +52,13 @@ def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
 @along_axes
 @op
 def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
-    """Softmax along one axis: positive numbers that sum to 1.
-
-    The maximum is subtracted first, so nothing overflows.
+    """Softmax along one axis: positive numbers that sum to 1; nothing overflows.
 
     Parameters
     ----------
-    x : Tensor or array_like of shape (features, batch), or any other
     dim : int, optional
         Axis that sums to 1; default 0, the features, so each sample is normalised.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_softmax([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """
@@ -115,22 +74,13 @@ def _softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotang
 @along_axes
 @op
 def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
-    """Logarithm of the softmax along one axis.
-
-    Exact where the softmax itself is too small to be held.
+    """Logarithm of the softmax along one axis, exact where the softmax itself is too small to be held.
 
     Parameters
     ----------
-    x : Tensor or array_like of shape (features, batch), or any other
     dim : int, optional
         Axis along which the probabilities sum to 1; default 0, the features.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_log_softmax([[0.0], [1000.0]]).numpy().tolist()
     [[-1000.0], [0.0]]
     """
@@ -152,16 +102,9 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
     slope : float, optional
-        Slope for negative arguments; no gradient flows to it.
+        Slope for negative arguments.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
     [[-1.0, 2.0]]
     """
@@ -175,16 +118,6 @@ def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement
     learning", Neural Networks 107 (2018).
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> round(ag.ag_silu([[1.0]]).item(), 4)
     0.7311
     """
@@ -199,16 +132,9 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
     approximate : {"none", "tanh"}, optional
         ``"none"`` is exact, by the error function; ``"tanh"`` the approximation that GPT-2 was trained with.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> round(ag.ag_gelu([[1.0]]).item(), 4)
     0.8413
     """

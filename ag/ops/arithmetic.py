@@ -18,16 +18,6 @@ def ag_add(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[None]:
 
     Reference: ggmlR ``ag_add`` (which broadcasts one way only).
 
-    Parameters
-    ----------
-    A, B : Tensor, array_like or float, of shapes that broadcast
-
-    Returns
-    -------
-    Tensor of the broadcast shape
-
-    Examples
-    --------
     >>> ag.ag_add([[1.0], [2.0]], [[10.0, 20.0]]).numpy().tolist()
     [[11.0, 21.0], [12.0, 22.0]]
     """
@@ -43,16 +33,6 @@ def _add_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
 def ag_sub(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[None]:
     """Difference of two tensors, with broadcasting both ways.
 
-    Parameters
-    ----------
-    A, B : Tensor, array_like or float, of shapes that broadcast
-
-    Returns
-    -------
-    Tensor of the broadcast shape
-
-    Examples
-    --------
     >>> ag.ag_sub([[1.0], [2.0]], 1.0).numpy().tolist()
     [[0.0], [1.0]]
     """
@@ -68,16 +48,6 @@ def _sub_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
 def ag_mul(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise product of two tensors, with broadcasting both ways.
 
-    Parameters
-    ----------
-    A, B : Tensor, array_like or float, of shapes that broadcast
-
-    Returns
-    -------
-    Tensor of the broadcast shape
-
-    Examples
-    --------
     >>> ag.ag_mul([[1.0, 2.0]], [[3.0], [4.0]]).numpy().tolist()
     [[3.0, 6.0], [4.0, 8.0]]
     """
@@ -97,16 +67,6 @@ def ag_div(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[tuple[Buffer, Buf
     Division by zero follows IEEE 754: an infinity, or NaN for 0/0.
     Reference: numpy ``divide``; ggmlR has no such function.
 
-    Parameters
-    ----------
-    A, B : Tensor, array_like or float, of shapes that broadcast
-
-    Returns
-    -------
-    Tensor of the broadcast shape
-
-    Examples
-    --------
     >>> ag.ag_div([[1.0, 2.0]], 4.0).numpy().tolist()
     [[0.25, 0.5]]
     """
@@ -123,22 +83,12 @@ def _div_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
 
 @op
 def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
-    """A tensor times a constant.
-
-    In a captured step the factor is a constant.
+    """A tensor times a constant `scalar`, which a captured step keeps.
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
     scalar : float
-        The factor; no gradient flows to it.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_scale([[1.0, 2.0]], 3.0).numpy().tolist()
     [[3.0, 6.0]]
     """

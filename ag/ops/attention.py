@@ -178,8 +178,6 @@ def ag_attention(
     -------
     Tensor of shape (heads * dv, queries) or (heads * dv, queries, batch)
 
-    Examples
-    --------
     >>> ag.ag_attention([[1.0, 1.0]], [[0.0, 0.0]], [[2.0, 4.0]], causal=True).numpy().tolist()
     [[2.0, 3.0]]
     """

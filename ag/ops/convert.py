@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ag.autograd.create import move_cotangent
-from ag.autograd.op import Cotangents
+from ag.autograd.op import Cotangents, documented
 from ag.autograd.operands import to_buffer
 from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
 from ag.autograd.tensor import Tensor, register, tensor_given
@@ -32,6 +32,7 @@ def _result(out: Buffer, t: Tensor, name: str, rule: Callable[..., Cotangents], 
     return Tensor(out, True, Node(name, rule, (t,), (True,), saved, (), half))
 
 
+@documented
 def ag_to_device(t: Tensor, device: str) -> Tensor:
     """A tensor on another device; gradients flow back.
 
@@ -39,17 +40,14 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
 
     Parameters
     ----------
-    t : Tensor of any shape
+    t : Tensor
     device : str
-        Where it shall be.
 
     Returns
     -------
     Tensor of the same shape
         `t` itself if it is there already.
 
-    Examples
-    --------
     >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
     'cpu:1'
     """
@@ -66,6 +64,7 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     return result
 
 
+@documented
 def ag_cast(t: Tensor, dtype: str) -> Tensor:
     """A tensor with another element type; gradients flow back.
 
@@ -84,8 +83,6 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     Tensor of the same shape
         `t` itself if it has that type already.
 
-    Examples
-    --------
     >>> ag.ag_cast(ag.ag_tensor([[1.0001]]), "f16").item()
     1.0
     """
@@ -107,7 +104,6 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     if here is not None:
         here.after_op(ag_cast, "ag_cast", (t,), (), result)
     return result
-
 
 
 register("ag_cast", ag_cast)

@@ -24,17 +24,9 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
-        Bases; negative ones are fine for integer `p` and give NaN otherwise.
     p : float
-        The exponent; no gradient flows to it.
+        The exponent; negative numbers to a power that is no whole number are NaN.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_pow([[-2.0, 3.0]], 3).numpy().tolist()
     [[-8.0, 27.0]]
     """
@@ -47,16 +39,6 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
 def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise exponential.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_exp([[0.0]]).item()
     1.0
     """
@@ -71,19 +53,8 @@ def _exp_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
 
 @op
 def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
-    """Elementwise natural logarithm.
+    """Elementwise natural logarithm; of 0 it is -inf, and of negative numbers NaN.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-        Positive numbers; 0 gives -inf and negative numbers NaN.
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_log([[1.0]]).item()
     0.0
     """
@@ -99,19 +70,8 @@ def _log_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
 def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise square root.
 
-    The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
+    Of negative numbers it is NaN.  The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-        Numbers that are not negative; negative ones give NaN.
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
@@ -126,20 +86,8 @@ def _sqrt_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
 
 @op
 def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
-    """Elementwise absolute value.
+    """Elementwise absolute value; its gradient is the sign, so 0 at 0.
 
-    The gradient is the sign, so 0 at 0.
-
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_abs([[-2.0, 3.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
@@ -154,16 +102,9 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
     lo, hi : float, optional
         Ends of the interval; ``lo <= hi``.
 
-    Returns
-    -------
-    Tensor of the same shape
-
-    Examples
-    --------
     >>> ag.ag_clamp([[-2.0, 0.5, 2.0]], -1.0, 1.0).numpy().tolist()
     [[-1.0, 0.5, 1.0]]
     """

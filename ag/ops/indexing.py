@@ -15,7 +15,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, along_axes, op, part_of
+from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, along_axes, documented, op, part_of
 from ag.autograd.operands import checked_ids
 from ag.autograd.tape import SliceCotangent
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
@@ -27,9 +27,6 @@ from ag.engine.shape import Shape, is_whole, normalize_axes, normalize_axis, res
 from ag.errors import ShapeError
 
 __all__ = ["ag_concat", "ag_embedding_lookup", "ag_flatten", "ag_reshape", "ag_slice", "ag_transpose"]
-
-
-# ---------------------------------------------------------------------------------------------- slicing
 
 Place = SupportsIndex | slice | EllipsisType | None
 Index = Place | tuple[Place, ...]
@@ -44,19 +41,14 @@ def ag_slice(run: Run, x: Elements, key: Index) -> Result[tuple[Shape, Shape, li
 
     Parameters
     ----------
-    x : Tensor or array_like of any shape
     key : int, slice, Ellipsis, None, or a tuple of these
         An int picks one place and drops the axis, a slice may have any step but 0, None adds an axis of size 1.
 
     Returns
     -------
-    Tensor
-        A copy, also if nothing is left out.
+    Tensor, a copy
 
-    Examples
-    --------
-    >>> t = ag.ag_tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
-    >>> t[:, ::-2].numpy().tolist()
+    >>> ag.ag_tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])[:, ::-2].numpy().tolist()
     [[3.0, 1.0], [6.0, 4.0]]
     """
     cuts, shape = _cuts(x.shape, key)
@@ -129,9 +121,6 @@ def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
     return axis, place % n, 1, 1
 
 
-# ---------------------------------------------------------------------------------------------- joining
-
-
 @along_axes
 @op
 def ag_concat(run: Run, tensors: Sequence[Elements], dim: int = 0) -> Result[list[int]]:
@@ -142,15 +131,11 @@ def ag_concat(run: Run, tensors: Sequence[Elements], dim: int = 0) -> Result[lis
     tensors : list or tuple of Tensor or array_like
         At least one; their shapes are equal but for the size along `dim`.
     dim : int, optional
-        The axis; default 0, the features.
 
     Returns
     -------
     Tensor
-        Its size along `dim` is the sum of theirs.
 
-    Examples
-    --------
     >>> ag.ag_concat([[[1.0, 2.0]], [[3.0, 4.0]]]).numpy().tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     """
@@ -192,7 +177,6 @@ def ag_reshape(run: Run, x: Elements, *shape: int) -> Result[Shape]:
 
     Parameters
     ----------
-    x : Tensor or array_like of any shape
     *shape : int
         New sizes, or one tuple of them; one may be -1 and is filled in.
 
@@ -201,8 +185,6 @@ def ag_reshape(run: Run, x: Elements, *shape: int) -> Result[Shape]:
     Tensor of the new shape
         A copy: assigning to `x`, or stepping an optimizer, changes no result, and the other way round.
 
-    Examples
-    --------
     >>> ag.ag_reshape([[1.0, 2.0], [3.0, 4.0]], 1, -1).shape
     (1, 4)
     """
@@ -222,11 +204,8 @@ def ag_flatten(run: Run, x: Elements) -> Result[Shape]:
 
     Returns
     -------
-    Tensor of shape (features, batch)
-        A copy, as of `ag_reshape`.
+    Tensor of shape (features, batch), a copy
 
-    Examples
-    --------
     >>> ag.ag_flatten(ag.ag_tensor([[[1.0, 2.0], [3.0, 4.0]]])).shape
     (2, 2)
     """
@@ -247,17 +226,13 @@ def ag_transpose(run: Run, x: Elements, *axes: int) -> Result[Shape]:
 
     Parameters
     ----------
-    x : Tensor or array_like of any shape
     *axes : int
         The order; default: reversed.
 
     Returns
     -------
-    Tensor with permuted axes
-        A copy, dense in the new order.
+    Tensor, a copy
 
-    Examples
-    --------
     >>> ag.ag_transpose([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).shape
     (3, 2)
     """
@@ -275,6 +250,7 @@ def _transpose_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *axes: int) ->
 _MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 65,535 iterations
 
 
+@documented
 def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     """Columns of a matrix, by number.
 
@@ -293,8 +269,6 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     -------
     Tensor of shape (dim, *S)
 
-    Examples
-    --------
     >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
     [[3.0, 1.0, 3.0]]
     """

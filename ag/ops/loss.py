@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Ids, Need, Result, Run, op, part_of
+from ag.autograd.op import Cotangents, Ids, Need, Result, Run, documented, op, part_of
 from ag.autograd.operands import CLASS_RULE, as_array, checked_ids, lift, number_given, operands_on_one_device
 from ag.autograd.tape import answered
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
@@ -45,6 +45,7 @@ def _batch(shape: Shape) -> int:
     return prod(shape[1:])
 
 
+@documented
 @answered
 def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None) -> Tensor:
     """Mean squared error over all elements.
@@ -56,15 +57,11 @@ def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLi
     pred : Tensor of any shape
     target : Tensor or array_like of the same shape
         A gradient flows to it too, if it is a parameter.
-    sample_weight : Tensor or array_like of shape (batch,), optional
-        What each sample counts in the mean.
 
     Returns
     -------
     Tensor of shape ()
 
-    Examples
-    --------
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]]).item()
     2.0
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]], sample_weight=[3.0, 1.0]).item()
@@ -110,8 +107,6 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
     -------
     Tensor of shape ()
 
-    Examples
-    --------
     >>> round(ag.ag_cross_entropy_loss([[0.5], [0.5]], [[1.0], [0.0]]).item(), 4)
     0.6931
     """
@@ -135,6 +130,7 @@ def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer]
     )
 
 
+@documented
 @answered
 def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, weight: TensorLike | None = None,
                                   label_smoothing: float = 0.0, sample_weight: TensorLike | None = None) -> Tensor:
@@ -157,15 +153,11 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
         number, as in PyTorch.
     label_smoothing : float, optional
         The share of every target, from 0 to 1, that is spread evenly over all classes.
-    sample_weight : Tensor or array_like of shape (batch,), optional
-        What each sample counts in the mean.
 
     Returns
     -------
     Tensor of shape ()
 
-    Examples
-    --------
     >>> round(ag.ag_softmax_cross_entropy_loss([[0.0], [0.0]], [1]).item(), 4)
     0.6931
     >>> logits = [[2.0, 0.0], [0.0, 0.0]]
@@ -215,6 +207,7 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     return _weighted_mean(name, losses, counts, sample_weight, batch)
 
 
+@documented
 @answered
 def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: TensorLike | None = None,
                             pos_weight: TensorLike | None = None, sample_weight: TensorLike | None = None) -> Tensor:
@@ -232,15 +225,11 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
         Factors of the losses.  The mean is over their number, as in PyTorch.
     pos_weight : Tensor or array_like of shape (outputs,), or float, optional
         What the targets 1 of each output count, where those of 0 count 1.
-    sample_weight : Tensor or array_like of shape (batch,), optional
-        What each sample counts in the mean.
 
     Returns
     -------
     Tensor of shape ()
 
-    Examples
-    --------
     >>> round(ag.ag_bce_with_logits_loss([[0.0, 2.0]], [[1.0, 1.0]]).item(), 4)
     0.41
     """

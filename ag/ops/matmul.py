@@ -67,8 +67,6 @@ def ag_matmul(run: Run, A: Matrix, B: Buffer) -> Result[Factors]:
     -------
     Tensor of shape (m, ...)
 
-    Examples
-    --------
     >>> ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item()
     11.0
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.op import Cotangents, Need, Result, Run, Wide, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, Wide, documented, op, part_of
 from ag.autograd.tape import repeated_since
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -97,28 +97,16 @@ def _wanted(gradients: tuple[Buffer | None, ...], shapes: list[Shape], need: Nee
 
 
 @op
-def ag_layer_norm_op(
-    run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: float = 1e-5
-) -> Result[Normed]:
+def ag_layer_norm_op(run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: float = 1e-5) -> Result[Normed]:
     """Layer norm: each sample's features get mean 0 and variance 1, then ``gamma`` and ``beta``.
 
-    The variance is the biased one.  Gradients flow to all three tensors, through mean and variance too.
+    The variance is the biased one; gradients flow through mean and variance too.
     Ba, Kiros, Hinton, "Layer Normalization".
 
     Parameters
     ----------
     x : Tensor of shape (features, ...)
-    gamma, beta : Tensor of shape (features, 1)
-        Factor and offset of each feature.
-    eps : float, optional
-        Added to the variance; positive.
 
-    Returns
-    -------
-    Tensor of the shape of x
-
-    Examples
-    --------
     >>> y = ag.ag_layer_norm_op([[1.0], [3.0]], [[1.0], [1.0]], [[0.0], [0.0]])
     >>> y.numpy().round(3).tolist()
     [[-1.0], [1.0]]
@@ -144,24 +132,14 @@ def _layer_norm_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) 
 def ag_rms_norm_op(run: Run, x: Buffer, gamma: Buffer, eps: float = 1e-6) -> Result[Scaled]:
     """RMS norm: each sample's features divided by the root of their mean square, then times ``gamma``.
 
-    Gradients flow to both tensors, through the mean square too.
     Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
 
     Parameters
     ----------
     x : Tensor of shape (features, ...)
-    gamma : Tensor of shape (features, 1)
-        Factor of each feature.
     eps : float, optional
-        Added to the mean square; positive.  PyTorch takes the machine epsilon of the type where none is given,
-        2**-23 for float32.
+        Added to the mean square; positive.  PyTorch's default is the machine epsilon, 2**-23 for float32.
 
-    Returns
-    -------
-    Tensor of the shape of x
-
-    Examples
-    --------
     >>> ag.ag_rms_norm_op([[3.0], [-3.0]], [[1.0], [10.0]]).numpy().round(3).tolist()
     [[1.0], [-10.0]]
     """
@@ -181,13 +159,12 @@ def _rms_norm_vjp(run: Run, g: Buffer, saved: Scaled, need: Need, eps: float) ->
     return _wanted((dx, dgamma), shapes, need)
 
 
-def ag_batch_norm_op(
-    x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5,
-    mean: TensorLike | None = None, variance: TensorLike | None = None,
-) -> Tensor:
+@documented
+def ag_batch_norm_op(x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5,
+                     mean: TensorLike | None = None, variance: TensorLike | None = None) -> Tensor:
     """Batch norm: each feature gets mean 0 and variance 1 over all samples, then ``gamma`` and ``beta``.
 
-    The batch's variance is the biased one.  Gradients flow to every tensor, through mean and variance too.
+    The batch's variance is the biased one; gradients flow through mean and variance too.
     Reference: ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
     Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
 
@@ -195,19 +172,9 @@ def ag_batch_norm_op(
     ----------
     x : Tensor of shape (features, ...)
         Everything but the first axis counts as samples: pixels of images, steps of sequences.
-    gamma, beta : Tensor of shape (features, 1)
-        Factor and offset of each feature.
-    eps : float, optional
-        Added to the variance; positive.
     mean, variance : Tensor of shape (features, 1), optional
         Use these instead of the batch's own, as in eval mode; both or none.
 
-    Returns
-    -------
-    Tensor of the shape of x
-
-    Examples
-    --------
     >>> ag.ag_batch_norm_op([[1.0, 3.0]], [[1.0]], [[0.0]]).numpy().round(3).tolist()
     [[-1.0, 1.0]]
     """

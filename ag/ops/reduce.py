@@ -46,20 +46,6 @@ def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     Long sums are added up in pieces, pairwise, so float32 keeps about seven digits.
     Reference: ggmlR ``ag_sum`` (where dim = 1 are row sums: ``dim=1`` here; dim = 2 is ``dim=0``).
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-    dim : int or tuple of int, optional
-        Axes that are summed over, as numpy's ``axis``; default: all.
-    keepdim : bool, optional
-        Keep summed axes with size 1.
-
-    Returns
-    -------
-    Tensor without the summed axes
-
-    Examples
-    --------
     >>> ag.ag_sum([[1.0, 2.0], [3.0, 4.0]], dim=1).numpy().tolist()
     [3.0, 7.0]
     """
@@ -71,19 +57,6 @@ def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
 def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
     """Mean over some or all axes.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-    dim : int or tuple of int, optional
-    keepdim : bool, optional
-        Both as of `ag_sum`.
-
-    Returns
-    -------
-    Tensor without the averaged axes
-
-    Examples
-    --------
     >>> ag.ag_mean([[1.0, 2.0], [3.0, 4.0]]).item()
     2.5
     """
@@ -104,19 +77,6 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
 
     Elements that are equally large share the gradient equally, as in PyTorch's ``amax``.  NaN counts as largest.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-    dim : int or tuple of int, optional
-    keepdim : bool, optional
-        Both as of `ag_sum`.
-
-    Returns
-    -------
-    Tensor without the reduced axes
-
-    Examples
-    --------
     >>> ag.ag_max([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """

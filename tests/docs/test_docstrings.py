@@ -18,6 +18,7 @@ import pytest
 from numpydoc.validate import validate
 
 import ag
+from ag.autograd.op import Result, RowOrColumn, Run, op
 
 OFF = {"ES01", "SA01", "PR07", "RT03", "SS05"}
 # Classes under their own names are made by the library: they document attributes, and come without an example.
@@ -44,6 +45,29 @@ def test_docstring(name: str) -> None:
     assert not wrong, f"ag.{name}: {wrong}"
     lines = [line for line in (inspect.getdoc(public) or "").splitlines() if line.startswith((">>>", "..."))]
     assert len(lines) <= 9, f"ag.{name}: an example of {len(lines)} lines; make it short"
+
+
+def test_ops_get_what_their_docstrings_leave_out() -> None:
+    @op
+    def plus(run: Run, A: RowOrColumn, B: RowOrColumn, much: int = 1, keepdim: bool = False) -> Result[None]:
+        """Plus.
+
+        Parameters
+        ----------
+        much : int, optional
+            How much.
+
+        >>> 1 + 1
+        2
+        """
+        raise NotImplementedError
+
+    shown = (plus.__doc__ or "").partition("Plus.\n\nParameters\n----------\n")[2].splitlines()
+    assert shown[0] == "A, B : Tensor, array_like or float, of shapes that broadcast"
+    assert shown[1:5] == ["much : int, optional", "    How much.", "keepdim : bool, optional",
+                          "    Keep these axes with size 1."]
+    assert shown[5:] == ["", "Returns", "-------", "Tensor without these axes", "", "Examples", "--------", ">>> 1 + 1",
+                         "2"]
 
 
 def test_methods_have_docstrings() -> None:
