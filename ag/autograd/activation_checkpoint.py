@@ -40,44 +40,32 @@ def is_repeating() -> bool:
 def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     """Call a function without keeping its intermediate results; `backward` computes them again.
 
-    It saves memory; files are written by `ag_save_checkpoint`.
+    Gradients are those without it, bit for bit, dropout included, in captured steps too.  Of a chain of layers, only
+    what lies between the checkpoints is in memory at one time.  Running averages of a batch norm are updated once;
+    whatever else `fn` does besides computing happens twice.  Files are written by `ag_save_checkpoint`.
+    Reference: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
 
     Parameters
     ----------
     fn : callable
-        Such as a layer.  Takes `args` and returns one tensor; it may use parameters and other tensors of its own.  It
-        is called a second time by `backward`, and must do the same then.
+        Such as a layer.  Takes `args` and returns one tensor; it may use other tensors, too, and must do the same when
+        `backward` repeats the call.
     *args : object
         Tensors and anything else that `fn` takes.
 
     Returns
     -------
     Tensor
-        What `fn` returns.
 
     Raises
     ------
-    TypeError
-        If `fn` is no function, or returns anything but one tensor.
     TapeError
         From `backward`, if `fn` does something else the second time: gives another shape, draws other random numbers,
         calls other ops or the same with other numbers or arrays; or if a tensor it computes with was changed in
         between, replaced, or moved, as making an optimizer does.
 
-    Notes
-    -----
-    Gradients are those without it, bit for bit, dropout included, in captured steps too; of a chain of layers, only
-    what lies between the checkpoints is in memory at one time.  Default device and element type are in the second call
-    what they were in the first.  Running averages of a batch norm are updated once; whatever else `fn` does besides
-    computing happens twice.  Outside `with_grad_tape` it is just a call.
-
-    References
-    ----------
-    Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[2.0]])
     >>> with ag.with_grad_tape():
     ...     loss = ag.ag_checkpoint(lambda x: ag.ag_sum(x * W * W), ag.ag_tensor([[3.0]]))

@@ -68,7 +68,7 @@ def move_cotangent(g: Buffer, target: Device) -> Buffer:
 
 
 def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
-    """Make a tensor from host data; no gradient is tracked for it.
+    """Make a tensor from host data; no gradient is tracked for it.  Reference: ggmlR ``ag_tensor``.
 
     Parameters
     ----------
@@ -96,13 +96,8 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     DeviceError
         If the device is unknown or not there.
 
-    References
-    ----------
-    ggmlR ``ag_tensor``.
-
     Examples
     --------
-    >>> import ag
     >>> ag.ag_tensor([1.0, 2.0, 3.0]).shape
     (3, 1)
     """
@@ -118,16 +113,16 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
 
 
 def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
-    """Make a parameter: a tensor for which `backward` computes a gradient.
+    """Make a parameter: a tensor for which `backward` computes a gradient, in float32 if it has 16 bits.
+
+    Reference: ggmlR ``ag_param``.
 
     Parameters
     ----------
     data : array_like or Tensor
-        Initial values, copied; a vector of length n becomes a column of shape (n, 1).
-    device : str, optional
-        Default: the current default device, and for f64 the CPU where no device was named.
-    dtype : str, optional
-        ``"f32"``, ``"f16"``, ``"bf16"``, or ``"f64"`` on CPU devices.  Default: the current default element type.
+        Initial values, copied.
+    device, dtype : str, optional
+        As of `ag_tensor`; a floating type.
 
     Returns
     -------
@@ -141,17 +136,8 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     CaptureError
         Inside a captured step: a replay would not make a new parameter.
 
-    Notes
-    -----
-    A parameter of a 16-bit type gets its gradient in float32, and an optimizer keeps its digits in float32.
-
-    References
-    ----------
-    ggmlR ``ag_param``.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[1.0, 2.0]])
     >>> W.requires_grad
     True
@@ -169,7 +155,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
 
 
 def is_ag_tensor(x: object) -> bool:
-    """Return whether `x` is a tensor of this library.
+    """Return whether `x` is a tensor of this library, as ggmlR ``is_ag_tensor``.
 
     Parameters
     ----------
@@ -179,13 +165,8 @@ def is_ag_tensor(x: object) -> bool:
     -------
     bool
 
-    References
-    ----------
-    ggmlR ``is_ag_tensor``.
-
     Examples
     --------
-    >>> import ag
     >>> ag.is_ag_tensor(3.0)
     False
     """

@@ -15,16 +15,12 @@ from ag.engine.primitive import Array
 from ag.log import Forgiving
 
 
-def ag_gradcheck(
-    fn: Callable[[object], Tensor],
-    inputs: Mapping[str, Tensor] | Sequence[Tensor],
-    eps: float = 1e-5,
-    atol: float = 1e-4,
-    rtol: float = 1e-3,
-    verbose: bool = False,
-    quiet: bool = False,
-) -> bool:
+def ag_gradcheck(fn: Callable[[object], Tensor], inputs: Mapping[str, Tensor] | Sequence[Tensor], eps: float = 1e-5,
+                 atol: float = 1e-4, rtol: float = 1e-3, verbose: bool = False, quiet: bool = False) -> bool:
     """Compare the gradients of a function with central differences.
+
+    Everything runs in float64 on the CPU, whatever device the inputs are on; a gradient rule is the same on all.
+    Reference: ggmlR ``ag_gradcheck``.
 
     Parameters
     ----------
@@ -36,15 +32,13 @@ def ag_gradcheck(
         Step of the differences.
     atol, rtol : float, optional
         An entry passes if ``|analytic - numeric| <= atol + rtol * |numeric|``.
-    verbose : bool, optional
-        Print every entry.
-    quiet : bool, optional
-        Print nothing.
+    verbose, quiet : bool, optional
+        Print every entry, or nothing.
 
     Returns
     -------
     bool
-        Whether all entries pass.
+        True if all entries pass.
 
     Raises
     ------
@@ -53,17 +47,8 @@ def ag_gradcheck(
     DtypeError
         If `fn` mixes in float32 tensors from outside `inputs`.
 
-    Notes
-    -----
-    Everything runs in float64 on the CPU, whatever device the inputs are on; a gradient rule is the same on all.
-
-    References
-    ----------
-    ggmlR ``ag_gradcheck``.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[1.0, 2.0]])
     >>> ag.ag_gradcheck(lambda t: ag.ag_sum(t["W"] * t["W"]), {"W": W}, quiet=True)
     True

@@ -21,15 +21,7 @@ from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import BF16, F32, I32, DType
 from ag.engine.interpreter import current
-from ag.engine.kernels.convert import (
-    Placeholder,
-    array_to_upload,
-    converted,
-    host_array,
-    loaded,
-    narrow,
-    stored,
-)
+from ag.engine.kernels.convert import Placeholder, array_to_upload, converted, host_array, loaded, narrow, stored
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive_types import Array
 from ag.engine.shape import broadcast

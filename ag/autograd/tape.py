@@ -81,6 +81,9 @@ def with_grad_tape(fn: Callable[[], R]) -> R: ...
 def with_grad_tape(fn: Callable[[], R] | None = None) -> _Switch | R:
     """Record what is computed, so that `backward` can be called on the result.
 
+    Blocks nest, and each thread records for itself.  The record hangs on the results: when they die, so does it.
+    Reference: ggmlR ``with_grad_tape``.
+
     Parameters
     ----------
     fn : callable, optional
@@ -91,17 +94,8 @@ def with_grad_tape(fn: Callable[[], R] | None = None) -> _Switch | R:
     object
         What `fn` returned, or a context manager.
 
-    Notes
-    -----
-    Blocks nest, and each thread records for itself.  The record hangs on the results: when they die, so does it.
-
-    References
-    ----------
-    ggmlR ``with_grad_tape``.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[2.0]])
     >>> with ag.with_grad_tape():
     ...     loss = ag.ag_sum(W * W)
@@ -126,7 +120,6 @@ def no_grad() -> _Switch:
 
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[2.0]])
     >>> with ag.with_grad_tape(), ag.no_grad():
     ...     y = W * W
@@ -139,9 +132,6 @@ def no_grad() -> _Switch:
 def record_later() -> _Switch:
     """Return a context for an activation checkpoint: `backward` computes its content again and records it then."""
     return _Switch(None)
-
-
-# ------------------------------------------------------------------------------------------ the record
 
 
 class Node:
@@ -175,9 +165,6 @@ class Node:
     def spend(self) -> None:
         """Free what was saved; a second backward raises."""
         self.inputs, self.saved, self.spent = (), None, True
-
-
-# ------------------------------------------------------------------------------------------ the backward pass
 
 
 class Gradients(Mapping[Tensor, Tensor]):
@@ -246,6 +233,10 @@ def answered(function: Callable[P, R]) -> Callable[P, R]:
 def backward(loss: Tensor, retain: bool = False) -> Gradients:
     """Compute the gradients of a recorded loss with respect to every parameter it depends on.
 
+    Every parameter's ``.grad`` receives this call's gradient once, and sums over calls until `zero_grad`.  A
+    parameter that the loss does not reach is absent from the mapping and keeps its ``.grad``.
+    Reference: ggmlR ``backward``; Griewank and Walther, "Evaluating Derivatives", ch. 3.
+
     Parameters
     ----------
     loss : Tensor of one element
@@ -264,19 +255,8 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
         If the loss has more than one element, was not recorded, or its record was already used up.  If a tensor whose
         values a gradient needs was changed since, by an assignment or an optimizer's step.
 
-    Notes
-    -----
-    Every parameter's ``.grad`` receives this call's gradient once, and sums over calls until `zero_grad`.  A
-    parameter that the loss does not reach is absent from the mapping and keeps its ``.grad``.  Each gradient has memory
-    of its own.
-
-    References
-    ----------
-    ggmlR ``backward``; reverse-mode accumulation: Griewank and Walther, "Evaluating Derivatives", ch. 3.
-
     Examples
     --------
-    >>> import ag
     >>> W = ag.ag_param([[3.0]])
     >>> with ag.with_grad_tape():
     ...     loss = ag.ag_mse_loss(W, [[1.0]])
@@ -310,7 +290,7 @@ def _reached(root: Node) -> list[Tensor]:
 
 
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
-    """Return the gradients of the parameters that the loss depends on."""
+    """Return the gradients of the parameters that the loss depends on, each in memory of its own."""
     dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
     backend, shape = loss.buffer.backend, loss.buffer.shape
     one = backend.constants.get((1.0, dtype)) or backend.constant(1.0, dtype)

@@ -96,7 +96,6 @@ class Tensor(metaclass=Named):
 
     Examples
     --------
-    >>> import ag
     >>> t = ag.ag_tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> (2 * t + 1).mean().item(), t.T[0].numpy().tolist(), t.sum(dim=0).shape
     (6.0, [1.0, 3.0], (2,))
