@@ -8,18 +8,17 @@ with weights are composed of other ops, in float32 at least.
 from __future__ import annotations
 
 from math import prod
-from typing import cast
 
 import numpy as np
 
 from ag.autograd.op import Cotangents, Ids, Need, Result, Run, documented, op, part_of
 from ag.autograd.operands import CLASS_RULE, as_array, checked_ids, lift, number_given, operands_on_one_device
 from ag.autograd.tape import answered
-from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
-from ag.engine.kernels.reduce import sum_over
+from ag.engine.kernels.reduce import expand, sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
@@ -177,12 +176,12 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     if of_target == shape or (is_vector and of_target != (1,)):
         target = _as_float(target, logits)
         if plain:
-            return _soft_target(logits, target)
+            return _of_distributions(logits, target, True)
     elif of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
         rule = CLASS_RULE if shape[0] > 1 else f"{CLASS_RULE}, and one output is of class 0 only: use {_BCE} for it"
         ids = checked_ids(name, logits, target, shape[0], "label", rule)
         if plain:
-            return _class_ids(logits, ids)
+            return _of_ids(logits, ids, True)
     else:
         raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
                          f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
@@ -190,20 +189,19 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
         raise ValueError(f"{name}: label_smoothing is {smoothing!r}; a number from 0 to 1 is required.")
     x, classes, batch = _wide(name, logits)[0], shape[0], shape[1:][-1:]
     x = ag_reshape(x, classes, -1)
-    w = None if weight is None else ag_reshape(_counting(name, "weight", weight, x, (classes,), fixed=True), classes, 1)
-    logs = ag_log_softmax(x) if ids is None or smoothing else x
-    logs = logs if w is None else logs * w
+    w = 1.0 if weight is None else ag_reshape(
+        _counting(name, "weight", weight, x, (classes,), fixed=True), classes, 1)
     if ids is None:
         soft = ag_reshape(_wide(name, logits, target)[1], classes, -1)
-        losses = ag_sum(logs * (soft * (smoothing - 1) - smoothing / classes), 0)
+        losses = _of_distributions(x, (soft * (1 - smoothing) + smoothing / classes) * w, False)
         return _weighted_mean(name, losses, None, sample_weight, batch)
     ids = ag_reshape(ids, -1)
-    losses, counts = _each_of_ids(x, ids), None
-    if w is not None:
+    losses, counts = _of_ids(x, ids, False), None
+    if isinstance(w, Tensor):
         counts = ag_reshape(_lookup(ag_reshape(w, 1, classes), ids), -1)
         losses = losses * counts
     if smoothing:
-        losses = losses * (1 - smoothing) - ag_sum(logs, 0) * (smoothing / classes)
+        losses = losses * (1 - smoothing) + _of_distributions(x, w * (smoothing / classes), False)
     return _weighted_mean(name, losses, counts, sample_weight, batch)
 
 
@@ -249,7 +247,7 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
         t = t * ag_reshape(positive, -1, *[1] * (x.ndim - 1))
     losses = losses - t * logs[1]
     if weight is not None:
-        losses = losses * _counting(_BCE, "weight", weight, x, *({shape[-1:], shape} - {()}))
+        losses = losses * _counting(_BCE, "weight", weight, x, *({shape[-1:], shape} - {()}), signed=True)
     return _weighted_mean(_BCE, losses, None, sample_weight, shape[-1:])
 
 
@@ -281,16 +279,21 @@ def _wide(function: str, *given: TensorLike) -> list[Tensor]:
     return [ag_cast(x, "f32") if dtype.is_half else x for x in tensors]
 
 
-def _counting(function: str, name: str, given: TensorLike, x: Tensor, *shapes: Shape, fixed: bool = False) -> Tensor:
+def _counting(function: str, name: str, given: TensorLike, x: Tensor, *shapes: Shape, fixed: bool = False,
+              signed: bool = False) -> Tensor:
     """Return weights of one of the shapes as a tensor like `x`; `fixed` ones are constants, also of a captured step."""
     if (shape := _shape_of(function, given)) not in shapes:
         raise ShapeError(f"{function}: {name} is {shape}; {' or '.join(map(str, shapes))} is required.")
     if isinstance(given, Tensor):
         return _wide(function, given)[0]
     backend, dtype = x.buffer.backend, x.buffer.dtype
-    if not fixed or isinstance(given, Placeholder):
+    if isinstance(given, Placeholder):
         return lift(given, backend, dtype, function)
-    return Tensor(backend.constant(as_array(cast(ArrayLike, given), function), dtype))
+    values = as_array(given, function)
+    if not (signed or (values >= 0).all()):
+        raise ValueError(f"{function}: {name} goes from {values.min()} to {values.max()}; numbers of at least 0 are "
+                         f"required.")
+    return Tensor(backend.constant(values, dtype)) if fixed else lift(values, backend, dtype, function)
 
 
 def _weighted_mean(function: str, losses: Tensor, counts: Tensor | None, sample_weight: TensorLike | None,
@@ -304,47 +307,36 @@ def _weighted_mean(function: str, losses: Tensor, counts: Tensor | None, sample_
     return ag_sum(losses) / ag_clamp(total, _TINY)
 
 
-def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buffer, target: Buffer, soft: bool
+def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buffer, target: Buffer, mean: bool
             ) -> Result[tuple[Buffer, Buffer]]:
-    """The mean loss, and what the gradient rule wants."""
+    """The losses of samples or their mean, and what the gradient rule wants."""
     classes, batch = logits.shape[0], _batch(logits.shape)
-    target = target.view((classes, batch) if soft else (batch,))
-    losses, dx = run(primitive, logits.view((classes, batch)), target, factor=1.0 / batch)
-    return sum_over(run, losses, (0, 1), 1.0 / batch).view(()), (logits, dx)
+    factor = 1.0 / batch if mean else 1.0
+    losses, dx = run(primitive, logits.view((classes, batch)), target, factor=factor)
+    return sum_over(run, losses, (0, 1), factor).view(()) if mean else losses.view((batch,)), (logits, dx)
 
 
 @part_of(_SOFTMAX_CE)
-def _soft_target(run: Run, logits: Buffer, target: Buffer) -> Result[tuple[Buffer, Buffer]]:
-    return _losses(run, softmax_cross_entropy, logits, target, True)
+def _of_distributions(run: Run, logits: Buffer, target: Buffer, mean: bool) -> Result[tuple[Buffer, Buffer]]:
+    """Where a target is 0, a logit of -inf counts nothing.  One number, or one column, is the target of all samples."""
+    shape = logits.shape[0], _batch(logits.shape)
+    target = target.view(shape) if target.size == logits.size else run(
+        expand, target.view((target.size, 1)), shape=shape, factor=1.0)
+    return _losses(run, softmax_cross_entropy, logits, target, mean)
 
 
-@_soft_target.vjp
-def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
+@part_of(_SOFTMAX_CE)
+def _of_ids(run: Run, logits: Buffer, ids: Ids, mean: bool) -> Result[tuple[Buffer, Buffer]]:
+    return _losses(run, softmax_cross_entropy_ids, logits, ids.view((ids.size,)), mean)
+
+
+@_of_distributions.vjp
+@_of_ids.vjp
+def _softmax_cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need,
+                               mean: bool) -> Cotangents:
     x, dx = saved
     dt = None
     if need[1]:
-        share = run(scale, g, factor=-1.0 / dx.shape[1])
+        share = run(scale, g, factor=-1.0 / dx.shape[1] if mean else -1.0)
         dt = run(mul, run(log_softmax, x.view(dx.shape), axis=0), share).view(x.shape)
     return run(mul, dx, g).view(x.shape) if need[0] else None, dt
-
-
-@part_of(_SOFTMAX_CE)
-def _class_ids(run: Run, logits: Buffer, ids: Ids) -> Result[tuple[Buffer, Buffer]]:
-    return _losses(run, softmax_cross_entropy_ids, logits, ids, False)
-
-
-@_class_ids.vjp
-def _class_ids_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
-    x, dx = saved
-    return run(mul, dx, g).view(x.shape), None
-
-
-@part_of(_SOFTMAX_CE)
-def _each_of_ids(run: Run, logits: Buffer, ids: Ids) -> Result[Buffer]:
-    losses, dx = run(softmax_cross_entropy_ids, logits, ids, factor=1.0)
-    return losses.view(ids.shape), dx
-
-
-@_each_of_ids.vjp
-def _each_of_ids_vjp(run: Run, g: Buffer, dx: Buffer, need: Need) -> Cotangents:
-    return run(mul, dx, g), None

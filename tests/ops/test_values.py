@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,39 @@ def test_softmax_cross_entropy_is_exact_for_any_logits(device: str, gap: float) 
             loss = ag.ag_softmax_cross_entropy_loss(p, target)
         np.testing.assert_allclose(ag.backward(loss)[p].numpy(), [[0.5, -0.5], [-0.5, 0.5]], rtol=1e-6)
     assert ag.ag_softmax_cross_entropy_loss(logits, [0, 1]).item() == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["ids", "one-hot"])
+@pytest.mark.parametrize("options", [
+    {"sample_weight": [1.0, 0.0, 3.0]}, {"weight": [1.0, 2.0, 0.0]},
+    {"weight": [1.0, 2.0, 0.0], "label_smoothing": 0.1, "sample_weight": [1.0, 0.0, 3.0]}], ids=", ".join)
+def test_a_class_that_cannot_be_counts_nothing_with_weights(device: str, kind: str, options: dict[str, Any]) -> None:
+    """Logits of -inf beside targets of 0: the loss and the gradient are those without that class."""
+    x, ids = np.array([[1.0, 0.5, -1.0], [0.0, 2.0, 0.25], [-INF, -INF, -INF]]), np.array([0, 1, 1])
+    weight = options.get("weight", np.ones(3))
+    target = ids if kind == "ids" else np.eye(3)[ids].T
+    smoothing = options.get("label_smoothing", 0.0)
+    soft = (np.eye(3)[ids].T * (1 - smoothing) + smoothing / 3)[:2] * np.c_[weight[:2]]
+    of_sample = np.array(options.get("sample_weight", np.ones(3)))
+    counts = of_sample * (np.array(weight)[ids] if kind == "ids" else 1)
+    chance = np.exp(x[:2]) / np.exp(x[:2]).sum(0)
+    p = ag.ag_param(x)
+    with ag.with_grad_tape():
+        loss = ag.ag_softmax_cross_entropy_loss(p, target, **options)
+    assert loss.item() == pytest.approx(-(soft * np.log(chance)).sum(0) @ of_sample / counts.sum(), rel=1e-5)
+    slope = (chance * soft.sum(0) - soft) * of_sample / counts.sum()
+    np.testing.assert_allclose(ag.backward(loss)[p].numpy(), [*slope, np.zeros(3)], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", [
+    lambda w: ag.ag_mse_loss(np.ones((2, 2)), np.ones((2, 2)), sample_weight=w),
+    lambda w: ag.ag_softmax_cross_entropy_loss(np.ones((2, 2)), [0, 1], weight=w),
+    lambda w: ag.ag_bce_with_logits_loss(np.ones((2, 2)), np.ones((2, 2)), pos_weight=w)])
+def test_weights_are_not_negative(loss: Callable[[object], Tensor]) -> None:
+    assert loss([0.0, 0.0]).item() == 0.0
+    for w in ([-1.0, 1.0], [NAN, 1.0]):
+        with pytest.raises(ValueError, match=r"eight goes from .* numbers of at least 0 are required"):
+            loss(w)
 
 
 def test_one_inf_among_the_logits_is_not_hidden(device: str) -> None:

@@ -147,10 +147,14 @@ def _seen(g: Graph, queries: Dim, keys: Dim) -> str:
     return g.once("LessOrEqual", places[1], g.once("Unsqueeze", places[0], g.whole([1])))
 
 
-def _negative_sum(g: Graph, x: Value, terms: str) -> str:
-    """Minus the sum over classes, averaged over samples."""
+def _negative_sum(g: Graph, op: Called, terms: str) -> str:
+    """Minus the sum over classes, averaged over samples unless the op has ``mean=False``."""
     losses = g.node("ReduceSum", terms, g.whole([0]), keepdims=0)
-    return g.node("Neg", g.node("ReduceMean", losses, g.whole(range(x.ndim - 1)), keepdims=0) if x.ndim > 1 else losses)
+    if False in op.params:
+        return g.reshape(g.node("Neg", losses), op.dims)
+    if op.x.ndim > 1:
+        losses = g.node("ReduceMean", losses, g.whole(range(op.x.ndim - 1)), keepdims=0)
+    return g.node("Neg", losses)
 
 
 def _cross_entropy(logarithm: str, **attributes: Attribute) -> Writer:
@@ -159,7 +163,7 @@ def _cross_entropy(logarithm: str, **attributes: Attribute) -> Writer:
         x, target = op.xs
         nothing, logs = g.number(0, target.dtype), g.node(logarithm, x.name, **attributes)
         seen = g.node("Where", g.node("Equal", target.name, nothing), nothing, logs)  # a target of 0 counts 0, not -inf
-        return _negative_sum(g, x, g.node("Mul", target.name, seen))
+        return _negative_sum(g, op, g.node("Mul", target.name, seen))
     return write
 
 
@@ -347,9 +351,8 @@ WRITERS: Mapping[object, Writer] = {
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
     loss._mean_squares: _mse,
     loss.ag_cross_entropy_loss: _cross_entropy("Log"),
-    loss._soft_target: _cross_entropy("LogSoftmax", axis=0),
-    loss._class_ids: lambda g, op: _negative_sum(g, op.x, _of_ids(g, op)),
-    loss._each_of_ids: lambda g, op: g.reshape(g.node("Neg", _of_ids(g, op)), op.dims),
+    loss._of_distributions: _cross_entropy("LogSoftmax", axis=0),
+    loss._of_ids: lambda g, op: _negative_sum(g, op, _of_ids(g, op)),
 }
 
 REFUSED: Mapping[object, str] = {
