@@ -25,7 +25,7 @@ from ag.autograd.tape import (
 from ag.autograd.tensor import Tensor, type_name
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
-from ag.engine.interpreter import Interpreter, current, recording_here
+from ag.engine.interpreter import Interpreter, along, current, recording_here
 from ag.engine.primitive import Array
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
@@ -87,7 +87,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     first.uses((out,), True)
     used = tuple(x for x in first.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
     first.used.clear()
-    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), first)
+    again = along(partial(_computed_again, fn, args, context, keys, out.shape, now(), first))
     return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ag.autograd.half import SCALES
+from ag.autograd.half import is_scaling
 from ag.autograd.tape import Cotangent, called
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Run
@@ -77,13 +77,19 @@ class Anomaly(Interpreter):
         if out.node is not None:
             out.node.vjp = partial(_pulled, out.node.vjp, name, inputs, place)
 
+    def grad_written(self, x: Tensor) -> None:
+        super().grad_written(x)
+        grad = x.peek_grad()
+        if isinstance(grad, Tensor) and not is_scaling() and (what := _not_finite(grad.buffer)):
+            raise FloatingPointError(f"backward: the gradients of {called(x)} add up to what is {what}.{_place()}")
+
 
 def _pulled(rule: Callable[..., tuple[Cotangent | None, ...]], name: str, inputs: Sequence[Tensor], place: str,
             run: Run, g: Buffer, *rest: object) -> tuple[Cotangent | None, ...]:
     """Call a gradient rule, and read what it is given and returns."""
     cotangents = rule(run, g, *rest)
     if what := _not_finite(g):
-        if SCALES:
+        if is_scaling():
             return cotangents
         raise FloatingPointError(f"backward: the gradients of the result of {name} add up to what is {what}.{place}")
     for x, cotangent in zip(inputs, cotangents, strict=True):

@@ -183,7 +183,7 @@ class Scaling:
 
     def __init__(self, params: Iterable[Any]) -> None:
         self._params = {p.id: p for p in params}
-        self._scales = scales_of(self._params)
+        self.scales = scales_of(self._params)
         self._states: dict[Device, Buffer | None] = {}
 
     def __enter__(self) -> None:
@@ -192,7 +192,7 @@ class Scaling:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         _current.reset(self._token)
-        for scale in self._scales:
+        for scale in self.scales:
             if not scale.states.keys().isdisjoint(self._states):
                 scale.reached.update({number: p for number, p in self._params.items()
                                       if number not in scale.params and number not in scale.reached})
@@ -200,7 +200,7 @@ class Scaling:
     def state(self, device: Device) -> Buffer | None:
         """Return the scale and its inverse on a device; None if nothing is scaled there."""
         if device not in self._states:
-            states = _states(self._scales, device)
+            states = _states(self.scales, device)
             if device.recording is not None:
                 _guard("the loss scale is another one, or there is none any more", [*map(ref, states)],
                        partial(_references, [*self._params], device))
@@ -258,6 +258,12 @@ def scaled(g: Buffer) -> Buffer:
 def unscaled(g: Buffer) -> Buffer:
     """Return `g` divided by the scale of this backward pass, in float32."""
     return _times(g, 1)
+
+
+def is_scaling() -> bool:
+    """Return whether a backward pass runs whose parameters have a loss scale."""
+    scaling = _current.get()
+    return scaling is not None and scaling.scales != []
 
 
 def _times(g: Buffer, word: int) -> Buffer:

@@ -272,7 +272,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
                         "from at least one ag_param. Gradients of gradients are not supported.")
     with Scaling(_reached(loss.node)) if SCALES else _NOT_SCALED:
         gradients = _propagate(loss, loss.node, retain)
-    return Gradients({x.id: (x, _accumulated(x, plain_tensor(g))) for x, g in gradients.items()})
+        return Gradients({x.id: (x, _accumulated(x, plain_tensor(g))) for x, g in gradients.items()})
 
 
 def _reached(root: Node) -> list[Tensor]:

@@ -157,9 +157,9 @@ class Tensor(metaclass=Named):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        self._grad = value
         if (here := current()) is not None:
             here.grad_written(self)
-        self._grad = value
 
     def set_grad(self, grad: Tensor | PendingGrad | None) -> None:
         """Set ``.grad`` on behalf of a captured step; a recording does not note it."""

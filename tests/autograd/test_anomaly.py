@@ -86,6 +86,36 @@ def test_a_sum_of_gradients_that_overflows() -> None:
     assert "the gradients of the result of ag_mul add up to what is infinite" in refused(call)
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_sum_of_gradients_of_a_parameter_that_overflows(calls: int) -> None:
+    """Of several uses, and of several calls of backward."""
+    def call() -> None:
+        W = ag.ag_param([[1.0]])
+        for _ in range(calls):
+            with ag.with_grad_tape():
+                loss = ag.ag_sum(W * 3e38)
+                if calls == 1:
+                    loss = loss - ag.ag_sum((1.0 - W) * 3e38)
+            ag.backward(loss)
+
+    assert "the gradients of a parameter of shape (1, 1) add up to what is infinite" in refused(call)
+
+
+def test_a_loss_scale_of_other_parameters_hides_nothing() -> None:
+    with ag.ag_dtype("f16"):
+        optimizer = ag.optimizer_adam({"W": ag.ag_param([[1.0]])})
+    test_a_sum_of_gradients_that_overflows()
+    assert optimizer.lr
+
+
+def test_a_checkpoint_whose_backward_pass_is_outside() -> None:
+    W = ag.ag_param([[0.0]])
+    with ag.detect_anomaly(), ag.with_grad_tape():
+        loss = ag.ag_sum(ag.ag_checkpoint(lambda x: ag.ag_sqrt(x * W), ag.ag_tensor([[1.0]])))
+    with pytest.raises(FloatingPointError, match="gradient of ag_sqrt"):
+        ag.backward(loss)
+
+
 def test_gradients_are_the_same(device: str) -> None:
     x = ag.ag_tensor(np.arange(6.0).reshape(2, 3) + 1)
     with ag.detect_anomaly(), ag.detect_anomaly():
