@@ -107,7 +107,7 @@ def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
 
 def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context: Context, keys: list[Buffer],
                     shape: Shape, since: int, first: Comparison) -> Tensor:
-    again = first.again(since)
+    again = Comparison(first, first.compares, since)
     out, left = context.run(_recorded, fn, args, keys, again)
     if left or out.shape != shape:
         raise TapeError(f"ag_checkpoint: a function that returned a tensor of shape {shape} and drew {len(keys)} times "
@@ -137,7 +137,7 @@ class Comparison(Interpreter):
 
     def __init__(self, first: Comparison | None = None, compares: bool = True, since: int = 0) -> None:
         self._first = first  # None in the first call
-        self._compares = compares  # note ops and arrays; a captured step compares recordings instead
+        self.compares = compares  # note ops and arrays; a captured step compares recordings instead
         self._since = since  # when the first call had ended
         self._began = now()
         self._items: list[tuple[str, object]] = []  # ops of the first call with their numbers, and arrays
@@ -145,17 +145,13 @@ class Comparison(Interpreter):
         self._before: dict[int, Buffer] = {}  # buffers of the first call that are older than it, by id
         self.used: dict[Tensor, None] = {}  # tensors of the first call through which gradients flow
 
-    def again(self, since: int) -> Comparison:
-        """Return the interpreter of the second call."""
-        return Comparison(self, self._compares, since)
-
     @property
     def repeats(self) -> int:
         return self._since or super().repeats
 
     def before_op(self, name: str, inputs: Sequence[Tensor], values: Sequence[object], params: Sequence[object],
                   launch: Run) -> Run:
-        if self._compares:
+        if self.compares:
             self._note(name, [params, [x for x in values if isinstance(x, (int, float))]])
         self._use(inputs, is_recording() is not False)
         launch = super().before_op(name, inputs, values, params, launch)
@@ -173,7 +169,7 @@ class Comparison(Interpreter):
 
     def _note(self, what: str, value: object) -> None:
         """Note the next op with its numbers, or the next host array with its values; compare in the second call."""
-        if not self._compares:
+        if not self.compares:
             return
         item = what, _plain(value)
         if self._left is None:

@@ -60,13 +60,6 @@ def place_cotangent(values: Array, target: Device, dtype: DType) -> Buffer:
     return scaled(wide) if dtype is F16 else wide
 
 
-def move_cotangent(g: Buffer, target: Device) -> Buffer:
-    """Copy a cotangent to another device, which may have another loss scale."""
-    if g.dtype is F16:
-        return place_cotangent(fetch_cotangent(g), target, F16)
-    return to_buffer(g.backend.download(g), target, g.dtype)
-
-
 def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
     """Make a tensor from host data; no gradient is tracked for it.  Reference: ggmlR ``ag_tensor``.
 

@@ -14,11 +14,12 @@ from functools import partial, reduce
 from itertools import chain, count, repeat
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
 
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device, Run
 from ag.engine.dtype import F32, DType
 from ag.engine.interpreter import recording_here
@@ -33,6 +34,7 @@ from ag.engine.primitive import Array, PrimitiveTo, Returned
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+
 
 class Widening:
     """`Backend.launch` with 16-bit operands widened first; one object per call of a rule, as it caches conversions."""
@@ -82,6 +84,7 @@ def _swapped(saved: object, old: Buffer, new: Buffer) -> object:
         return new.view(saved.shape)
     return saved
 
+
 FIRST_SCALE = 65536.0
 INTERVAL = 2000
 SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")
@@ -102,17 +105,17 @@ class LossScale:
     it is made, and again in a step if another one has claimed since.  State dicts keep the order of claims.
     """
 
-    def __init__(self, params: Iterable[Any], devices: Iterable[Device]) -> None:
+    def __init__(self, params: Iterable[Tensor], devices: Iterable[Device]) -> None:
         self.number = next(_numbers)  # increases with every scale
         self.params: dict[int, int] = {}  # claims by ids of parameters: the larger, the later
         self.states: dict[Device, Buffer] = {}  # the numbers of `SCALE_WORDS`
         # Other parameters that a scaled backward pass has reached: their gradients may have overflowed as well.
-        self.reached: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.reached: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self.claim(params)
         self.place(devices)
         SCALES[self.number] = ref(self, partial(SCALES.pop, self.number))
 
-    def claim(self, params: Iterable[Any], *later: int) -> None:
+    def claim(self, params: Iterable[Tensor], *later: int) -> None:
         """Claim parameters; then let the last `later` of the other scales claim theirs again, in their order.
 
         With other claims 3 and 5 and ``later=1``, this scale's claim is 6, and 5 becomes 7.
@@ -131,7 +134,7 @@ class LossScale:
         others = [scale.params for scale in _every()]
         return [sum(n in other and other[n] > self.params[n] for other in others) for n in params]
 
-    def adopt(self, params: Collection[Any]) -> None:
+    def adopt(self, params: Collection[Tensor]) -> None:
         """Claim what other scales have claimed since; a recording gets a guard, as its replay does not claim."""
         numbers = [p.id for p in params]
         if any(self.later(numbers)):
@@ -181,7 +184,7 @@ def _every() -> list[LossScale]:
 class Scaling:
     """Context of one backward pass that reaches `params`: sets the loss scale, the smallest of those of `params`."""
 
-    def __init__(self, params: Iterable[Any]) -> None:
+    def __init__(self, params: Iterable[Tensor]) -> None:
         self._params = {p.id: p for p in params}
         self.scales = scales_of(self._params)
         self._states: dict[Device, Buffer | None] = {}
@@ -273,7 +276,7 @@ def _times(g: Buffer, word: int) -> Buffer:
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
 
 
-def is_scaled(params: Iterable[Any]) -> bool:
+def is_scaled(params: Iterable[Tensor]) -> bool:
     """Return whether gradients of these parameters may be infinite because of a loss scale."""
     if not SCALES:
         return False

@@ -104,11 +104,12 @@ def _without_variables(data: object, function: str) -> Array:
     return array_to_upload(data, function)
 
 
-def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
+def _holds_a_variable(data: Sequence[object]) -> bool:
     kinds = set(map(type, data))
     if Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data):
         return True
-    return not kinds.isdisjoint((list, tuple)) and any(type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
+    return not kinds.isdisjoint((list, tuple)) and any(
+        isinstance(x, (list, tuple)) and _holds_a_variable(x) for x in data)
 
 
 def number_given(function: str, argument: str, value: object) -> float:
@@ -238,19 +239,19 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
 def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str) -> Tensor:
     """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too."""
     backend = operands_on_one_device(function, (beside,))[0]
-    if isinstance(ids, Tensor) and ids.buffer.backend is not backend:
-        raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
-                          f"move one with ag_to_device first.")
-
     check = partial(refuse_outside, function, count, noun, rule)
-    if isinstance(ids, Tensor) and backend.recording is not None:
-        positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
-        backend.recording.refuse(CaptureError(
-            f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; pass them to the "
-            f"step as a numpy array.{positions}"))
-    if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
-        check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
-        return ids
+    if isinstance(ids, Tensor):
+        if ids.buffer.backend is not backend:
+            raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
+                              f"move one with ag_to_device first.")
+        if backend.recording is not None:
+            positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
+            backend.recording.refuse(CaptureError(
+                f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; pass them to "
+                f"the step as a numpy array.{positions}"))
+        if ids.buffer.dtype is I32:
+            check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
+            return ids
     values = array_to_upload(ids, function)
     if values.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")
@@ -267,34 +268,25 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
     """Compare element by element on the host; host values are rounded to the type of `x`, as in arithmetic."""
     with np.errstate(all="ignore"):  # NaN compares, whatever the user's `np.seterr`
-        return _compared(relation, x, other)
-
-
-def _compared(relation: np.ufunc, x: Tensor, other: object) -> Any:
-    name, dtype = relation.__name__, x.buffer.dtype
-    if isinstance(other, Tensor):
-        values = other.numpy()
-    elif isinstance(other, (int, float)) and not dtype.is_float:
-        return relation(x.numpy(), other)
-    elif not _is_numeric(other):
-        return NotImplemented
-    else:
-        values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
-        if values.ndim == 1 and vector_beside(name, len(values), [x.shape]):
-            values = values.reshape(-1, 1)
-        if dtype.is_float:
-            values = loaded(stored(values, dtype), dtype)
-    try:
-        broadcast(x.shape, values.shape)
-    except ShapeError as error:
-        raise ShapeError(f"{name}: {error}") from None
-    return relation(x.numpy(), values)
-
-
-def _is_numeric(other: object) -> bool:
-    """Return whether arithmetic takes `other` for numbers: a number, an array, or a sequence."""
-    return isinstance(other, (Number, np.generic)) or hasattr(other, "__array__") or (
-        isinstance(other, Sequence) and not isinstance(other, (str, bytes, bytearray)))
+        name, dtype = relation.__name__, x.buffer.dtype
+        if isinstance(other, Tensor):
+            values = other.numpy()
+        elif isinstance(other, (int, float)) and not dtype.is_float:
+            return relation(x.numpy(), other)
+        elif not (isinstance(other, (Number, np.generic)) or hasattr(other, "__array__") or (
+                isinstance(other, Sequence) and not isinstance(other, (str, bytes, bytearray)))):
+            return NotImplemented
+        else:
+            values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
+            if values.ndim == 1 and vector_beside(name, len(values), [x.shape]):
+                values = values.reshape(-1, 1)
+            if dtype.is_float:
+                values = loaded(stored(values, dtype), dtype)
+        try:
+            broadcast(x.shape, values.shape)
+        except ShapeError as error:
+            raise ShapeError(f"{name}: {error}") from None
+        return relation(x.numpy(), values)
 
 
 def _contains(x: Tensor, value: object) -> bool:

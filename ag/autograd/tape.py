@@ -359,23 +359,15 @@ def _accumulated(x: Tensor, g: Tensor) -> Tensor:
     held = x.grad
     if held is not None:
         if not isinstance(held, Tensor) or (held.shape, held.dtype, held.device) != (g.shape, g.dtype, g.device):
-            raise TapeError(f"backward: the gradient is added to .grad of {_called(x)}, which was set to "
-                            f"{_shown(held)}; a tensor of shape {g.shape} and type {g.dtype} on {g.device} is "
-                            f"required. Set .grad to such a one, or to None.")
+            what = f"a {type(held).__name__}" if not isinstance(held, Tensor) else (
+                f"one of shape {held.shape} and type {held.dtype} on {held.device}")
+            raise TapeError(f"backward: the gradient is added to .grad of {called(x)}, which was set to {what}; a "
+                            f"tensor of shape {g.shape} and type {g.dtype} on {g.device} is required. Set .grad to "
+                            f"such a one, or to None.")
         x.grad = Tensor(g.buffer.backend.launch(add, held.buffer, g.buffer))
     else:
         x.grad = g
     return g
-
-
-def _called(x: Tensor) -> str:
-    return f"parameter {x.name!r}" if x.name else f"a parameter of shape {x.shape}"
-
-
-def _shown(held: object) -> str:
-    if isinstance(held, Tensor):
-        return f"one of shape {held.shape} and type {held.dtype} on {held.device}"
-    return f"a {type(held).__name__}"
 
 
 # ------------------------------------------------------------------------------------------ cotangents

@@ -63,7 +63,7 @@ def _reflected(name: str) -> Callable[[Tensor, TensorLike], Tensor]:
     return lambda x, other: _call(name, other, x)
 
 
-def _in_place(sign: str, function: Callable[..., Any]) -> Callable[[Tensor, TensorLike], Tensor]:
+def _in_place(sign: str, function: Callable[[Tensor, TensorLike], Tensor]) -> Callable[[Tensor, TensorLike], Tensor]:
     return lambda x, other: _changed(sign, x, function(x, other))
 
 

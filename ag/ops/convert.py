@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ag.autograd.create import move_cotangent
+from ag.autograd.create import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, documented
 from ag.autograd.operands import to_buffer
 from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
@@ -58,7 +58,9 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     if (here := current()) is not None:
         here.uses((t,), is_recording() is not False)
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
-    result = _result(moved, t, "ag_to_device", lambda run, g, saved, need: (move_cotangent(g, saved),), source)
+    # true values, as the devices may have different loss scales
+    result = _result(moved, t, "ag_to_device", lambda run, g, saved, need: (
+        place_cotangent(fetch_cotangent(g), saved, g.dtype),), source)
     if here is not None:
         here.same(t, result)
     return result

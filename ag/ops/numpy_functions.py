@@ -16,6 +16,7 @@ import numpy as np
 
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import HOST_OPERATORS, Tensor, TensorLike
+from ag.autograd.tree import tree_leaves, tree_map
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
 from ag.engine.shape import normalize_axes, normalize_axis
@@ -112,31 +113,16 @@ _QUESTIONS = {np.size, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonz
 _WRITING = {np.copyto, np.put, np.putmask, np.place, np.fill_diagonal, np.put_along_axis}
 
 
-def _tensors(values: object) -> list[Tensor]:
-    """All tensors among arguments."""
-    if isinstance(values, Tensor):
-        return [values]
-    inside = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
-    return [x for value in inside for x in _tensors(value)]
-
-
-def _on_host(values: object) -> object:
-    """Arguments with arrays for tensors."""
-    if isinstance(values, Tensor):
-        return values.numpy()
-    if isinstance(values, (list, tuple)):
-        return type(values)(map(_on_host, values))
-    return {k: _on_host(x) for k, x in values.items()} if isinstance(values, dict) else values
-
-
 def _by_numpy(function: Callable[..., object], name: str, args: tuple[object, ...], options: dict[str, object],
               asks: bool) -> object:
     """Call numpy's function with the values."""
-    if not asks and is_recording() and any(x.requires_grad for x in _tensors([args, options])):
+    if not asks and is_recording() and any(
+            isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((args, options))):
         raise TypeError(f"{name}: a tensor that requires a gradient was given inside with_grad_tape, and no op "
                         f"does this, so the gradient would be lost; compose it of ag.ops where that is possible, or "
                         f"give t.detach().")
-    return function(*cast("tuple[object, ...]", _on_host(args)), **cast("dict[str, object]", _on_host(options)))
+    args, options = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, (args, options))
+    return function(*args, **options)
 
 
 def _refuse_writing(name: str) -> TypeError:
