@@ -258,11 +258,7 @@ _SHARED = {text.partition(" : ")[0]: text for text in (
 
 
 def documented(function: F) -> F:
-    """Fill in what the docstring of an op with an example leaves out.
-
-    These are operands of any shape, the parameters of `_SHARED`, a result of the operands' shape, and the heading of
-    the examples.
-    """
+    """Fill in what the docstring of an op with an example leaves out: docs/adding_an_op.md says what."""
     text = inspect.cleandoc(function.__doc__ or "")
     if ">>>" not in text:
         return function
@@ -275,6 +271,8 @@ def documented(function: F) -> F:
     of, result = ("shapes that broadcast", "broadcast") if len(operands) > 1 else ("any shape", "same")
     said |= dict.fromkeys(operands, f"{', '.join(operands)} : Tensor, array_like or float, of {of}")
     returned = "without these axes" if "keepdim" in parameters else f"of the {result} shape"
+    if function.__name__.endswith("_loss"):
+        returned = "of shape ()"
     sections = {"Parameters": "", "Returns": f"Tensor {returned}"} | given
     sections["Parameters"] = "\n".join(dict.fromkeys(said[name] for name in parameters if name in said))
     filled = [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections.items()]

@@ -319,8 +319,6 @@ class Tensor(metaclass=Named):
         __delitem__ = _refused("delitem: a part of a tensor was to be deleted; make another of what is left, such as "
                                "ag.ops.concat([t[:2], t[3:]]).")
 
-    # -------------------------------------------------------------------------------------- comparison
-
     __hash__ = object.__hash__  # by identity, as tensors are keys
 
     __eq__, __ne__ = _compared(np.equal), _compared(np.not_equal)
@@ -362,8 +360,6 @@ class Tensor(metaclass=Named):
     __iadd__, __isub__ = _in_place("+=", operator.add), _in_place("-=", operator.sub)
     __imul__, __itruediv__ = _in_place("*=", operator.mul), _in_place("/=", operator.truediv)
     __imatmul__, __ipow__ = _in_place("@=", operator.matmul), _in_place("**=", operator.pow)
-
-    # -------------------------------------------------------------------------------------- numpy's functions
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> object:
         return HOST_OPERATORS["ufunc"](ufunc, method, inputs, kwargs)

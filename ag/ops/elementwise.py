@@ -46,11 +46,6 @@ def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     return y, y
 
 
-@ag_exp.vjp
-def _exp_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
-    return (run(kernels.mul, g, y),)
-
-
 @op
 def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise natural logarithm; of 0 it is -inf, and of negative numbers NaN.
@@ -125,6 +120,7 @@ def _dropped_vjp(run: Run, g: Buffer, key: Buffer, need: Need, rate: float) -> C
     return (run(dropout, g, key, rate=rate),)
 
 
+ag_exp.vjp(launching(kernels.mul))
 ag_pow.vjp(launching(kernels.pow_grad, "p"))
 ag_abs.vjp(launching(kernels.abs_grad))
 ag_clamp.vjp(launching(kernels.clamp_grad, "lo", "hi"))

@@ -57,10 +57,6 @@ def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLi
     target : Tensor or array_like of the same shape
         A gradient flows to it too, if it is a parameter.
 
-    Returns
-    -------
-    Tensor of shape ()
-
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]]).item()
     2.0
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]], sample_weight=[3.0, 1.0]).item()
@@ -101,10 +97,6 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
         Probabilities, such as from `ag_softmax`; 0 where the target is not 0 gives an infinite loss, and 0 where the
         target is 0 counts as 0.
     target : Tensor or array_like of the same shape
-
-    Returns
-    -------
-    Tensor of shape ()
 
     >>> round(ag.ag_cross_entropy_loss([[0.5], [0.5]], [[1.0], [0.0]]).item(), 4)
     0.6931
@@ -152,10 +144,6 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
         number, as in PyTorch.
     label_smoothing : float, optional
         The share of every target, from 0 to 1, that is spread evenly over all classes.
-
-    Returns
-    -------
-    Tensor of shape ()
 
     >>> round(ag.ag_softmax_cross_entropy_loss([[0.0], [0.0]], [1]).item(), 4)
     0.6931
@@ -223,10 +211,6 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
         Factors of the losses.  The mean is over their number, as in PyTorch.
     pos_weight : Tensor or array_like of shape (outputs,), or float, optional
         What the targets 1 of each output count, where those of 0 count 1.
-
-    Returns
-    -------
-    Tensor of shape ()
 
     >>> round(ag.ag_bce_with_logits_loss([[0.0, 2.0]], [[1.0, 1.0]]).item(), 4)
     0.41
@@ -318,7 +302,7 @@ def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buf
 
 @part_of(_SOFTMAX_CE)
 def _of_distributions(run: Run, logits: Buffer, target: Buffer, mean: bool) -> Result[tuple[Buffer, Buffer]]:
-    """Where a target is 0, a logit of -inf counts nothing.  One number, or one column, is the target of all samples."""
+    """Losses beside targets of 0 are 0, even of logits of -inf.  One number or column is the target of all samples."""
     shape = logits.shape[0], _batch(logits.shape)
     target = target.view(shape) if target.size == logits.size else run(
         expand, target.view((target.size, 1)), shape=shape, factor=1.0)

@@ -49,15 +49,6 @@ def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: 
     return operands
 
 
-def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
-    """Mean and biased variance of every row."""
-    length, chunk = x.shape[1], _chunk(x)
-    mean, variance = run(kernels.norm_statistics, x, chunk=chunk)
-    if length > chunk:
-        mean, variance = run(kernels.joined_statistics, mean, variance, length=length, chunk=chunk)
-    return mean, variance
-
-
 def _chunk(x: Buffer) -> int:
     """Return the length of the pieces that sums along rows are cut into."""
     rows, length = x.shape
@@ -78,7 +69,10 @@ def _sums(run: Run, x: Buffer, g: Buffer, mean: Buffer, variance: Buffer, eps: f
 def _by_own_statistics(run: Run, function: str, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> Result[Normed]:
     """Batch norm: the result, and what the gradient rule wants."""
     m, a, b = _operands(function, _SAMPLES, eps, x, gamma=gamma, beta=beta)
-    mean, variance = _statistics(run, m)
+    length, chunk = m.shape[1], _chunk(m)
+    mean, variance = run(kernels.norm_statistics, m, chunk=chunk)
+    if length > chunk:
+        mean, variance = run(kernels.joined_statistics, mean, variance, length=length, chunk=chunk)
     out = run(kernels.normalize, m, a, b, mean, variance, eps=eps).view(x.shape)
     return out, ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
 
@@ -107,8 +101,7 @@ def ag_layer_norm_op(run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: floa
     ----------
     x : Tensor of shape (features, ...)
 
-    >>> y = ag.ag_layer_norm_op([[1.0], [3.0]], [[1.0], [1.0]], [[0.0], [0.0]])
-    >>> y.numpy().round(3).tolist()
+    >>> ag.ag_layer_norm_op([[1.0], [3.0]], [[1.0], [1.0]], [[0.0], [0.0]]).numpy().round(3).tolist()
     [[-1.0], [1.0]]
     """
     m, a, b = _operands("ag_layer_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta)
@@ -120,11 +113,8 @@ def ag_layer_norm_op(run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: floa
 def _layer_norm_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
     (x, gamma, mean, variance), shapes = saved
     g = g.view(x.shape)
-    dx = dgamma = dbeta = None
-    if need[0]:
-        dx = run(kernels.layer_norm_grad, x, g, gamma, mean, variance, eps=eps)
-    if need[1] or need[2]:
-        dgamma, dbeta = _sums(run, x, g, mean, variance, eps)
+    dx = run(kernels.layer_norm_grad, x, g, gamma, mean, variance, eps=eps) if need[0] else None
+    dgamma, dbeta = _sums(run, x, g, mean, variance, eps) if need[1] or need[2] else (None, None)
     return _wanted((dx, dgamma, dbeta), shapes, need)
 
 
@@ -153,9 +143,7 @@ def _rms_norm_vjp(run: Run, g: Buffer, saved: Scaled, need: Need, eps: float) ->
     (x, gamma, square), shapes = saved
     g = g.view(x.shape)
     dx = run(kernels.rms_norm_grad, x, g, gamma, square, eps=eps) if need[0] else None
-    dgamma = None
-    if need[1]:
-        dgamma = _row(run, run(kernels.rms_norm_sums, x, g, square, eps=eps, chunk=_chunk(x)))
+    dgamma = _row(run, run(kernels.rms_norm_sums, x, g, square, eps=eps, chunk=_chunk(x))) if need[1] else None
     return _wanted((dx, dgamma), shapes, need)
 
 
@@ -244,9 +232,8 @@ def _by_statistics(
 def _by_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
     (x, gamma, mean, variance), shapes = saved
     g = g.view(x.shape)
-    dx = dgamma = dbeta = dmean = dvariance = None
-    if need[1] or need[2]:
-        dgamma, dbeta = _sums(run, x, g, mean, variance, eps)
+    dx = dmean = dvariance = None
+    dgamma, dbeta = _sums(run, x, g, mean, variance, eps) if need[1] or need[2] else (None, None)
     if need[0] or need[3] or need[4]:
         rate = run(kernels.inverse_std, variance, eps=eps)
         apart = run(mul, g, run(mul, gamma, rate))
