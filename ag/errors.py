@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
+from ag.names import Making
+
 __all__ = ["AgError", "ArenaError", "CacheError", "CaptureError", "CheckpointError", "CommError", "DeviceError",
            "DtypeError", "ExportError", "KernelError", "RankLostError", "ShapeError", "TapeError"]
 
@@ -57,6 +59,8 @@ class RankLostError(CommError, RuntimeError):
     ranks : tuple of int
         Those known to be lost, by their numbers in the group; it may be that only another rank knows.
     """
+
+    __signature__ = Making()
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)

@@ -30,7 +30,7 @@ from ag.engine.kernels.reduce import sum_to
 from ag.engine.primitive_types import PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.errors import TapeError
-from ag.names import wrong_arguments
+from ag.names import Making, wrong_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -169,6 +169,8 @@ class Node:
 
 class Gradients(Mapping[Tensor, Tensor]):
     """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
+
+    __signature__ = Making()
 
     def __init__(self, by_id: dict[int, tuple[Tensor, Tensor]]) -> None:
         self._by_id = by_id

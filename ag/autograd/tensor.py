@@ -22,7 +22,7 @@ from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
-from ag.names import MissingNameError, Named
+from ag.names import Making, MissingNameError, Named
 from ag.names.elsewhere import TENSOR
 from ag.native import code
 
@@ -101,6 +101,7 @@ class Tensor(metaclass=Named):
     (6.0, [1.0, 3.0], (2,))
     """
 
+    __signature__ = Making()
     __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
     __pandas_priority__ = 5000  # pandas leaves operators between its objects and tensors to the tensor
 

@@ -33,6 +33,8 @@ from ag.training.metrics import more_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+else:
+    Axes = object
 
 __all__ = ["BestWeights", "CSVLog", "Callback", "EarlyStopping", "History", "Logger", "ModelCheckpoint",
            "ReduceLROnPlateau", "Run", "TensorBoard"]

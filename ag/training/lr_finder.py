@@ -22,6 +22,8 @@ from ag.training.fit import fit, in_the_name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+else:
+    Axes = object
 
 __all__ = ["LRCurve", "find_lr"]
 

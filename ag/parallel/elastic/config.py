@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
+from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.elastic.world import BACKENDS, DistributedWorld, other_name
 from ag.parallel.replicas.data_parallel import DataParallel
@@ -86,6 +87,7 @@ class Config:
     ('cpu', 'cpu:1')
     """
 
+    __signature__ = Making()
     strategy: str = "data_parallel"
     devices: tuple[str, ...] | None = None
     backend: str = "local"

@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from ag.engine.device import ag_default_device, ag_synchronize, backend_of, cards, default_devices, prefer, was_named
 from ag.engine.registry import accelerator_titles, families
 from ag.errors import CommError, DeviceError
+from ag.names import Making
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.mpi_settings import started_by_launcher
 from ag.parallel.comm.tree_reduction import shard_sizes
@@ -67,6 +68,8 @@ class DistributedWorld:
     >>> world.rank, world.size, world.devices
     (0, 1, ('cpu', 'cpu:1'))
     """
+
+    __signature__ = Making()
 
     def __init__(self, devices: Sequence[str], comm: Comm | None = None, min_ranks: int = 1) -> None:
         if not devices:

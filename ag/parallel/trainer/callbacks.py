@@ -17,6 +17,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError
 from ag.io.checkpoint import Stateful as Stateful
+from ag.names import Making
 from ag.nn.layer import Layer
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.replicas import Ranks
@@ -168,6 +169,7 @@ class DPStep:
     (True, False)
     """
 
+    __signature__ = Making()
     step: int
     loss: float
     models: list[Any]
@@ -217,6 +219,7 @@ class DPResult:
     (['cpu'], 5, ['W', 'b'])
     """
 
+    __signature__ = Making()
     params: dict[str, Tensor]
     loss_history: Array
     loss: float
