@@ -182,28 +182,30 @@ def spoilt() -> Any:
                          ids=["arrays", "frame", "dataset"])
 def test_values_that_are_not_finite_are_named(data: Any, caplog: pytest.LogCaptureFixture) -> None:
     with expect_error("NaN in X", FloatingPointError, "fit: ", "in step 0, as X has NaN in 1 of the step's 16 samples",
-                      "such as sample 3, column 2" + (" ('c')" if isinstance(data[0], Frame) else "")):
+                      "such as sample 3 of the data given, column 2" + (" ('c')" if isinstance(data[0], Frame) else "")):
         train(data, shuffle=False, leaf=4)
     train(data, shuffle=False, epochs=1, on_nonfinite="skip")
     assert "such as sample 20" in caplog.text
-    with expect_error("in another order", FloatingPointError, "such as sample ", ", column 2"):
+    with expect_error("in another order", FloatingPointError, "such as sample ", "of the data given, column 2"):
         train(data, batch_size=37)
 
 
 def test_a_value_beyond_float32_and_targets() -> None:
     numbers = X[:, :1].astype(np.float64)
     numbers[7] = 1e300
-    with expect_error("targets", FloatingPointError, "y has infinities in 1 of the step's 37", "such as sample 7;"):
+    with expect_error("targets", FloatingPointError, "y has infinities in 1 of the step's 37",
+                      "such as sample 7 of the data given;"):
         train((X, numbers), ag.ag_linear(4, 1), batch_size=37)
     with pytest.raises(FloatingPointError, match="Lower lr"):
         train((X, X[:, :1]), ag.ag_linear(4, 1), lr=1e38, optimizer="sgd")
 
 
 def test_dp_train_names_them_too() -> None:
-    with expect_error("dp_train with a loader", FloatingPointError, "dp_train: ", "as X has NaN", "sample 3, column 2"):
+    with expect_error("dp_train with a loader", FloatingPointError, "dp_train: ", "as X has NaN",
+                      "sample 3 of the data given, column 2"):
         ag.dp_train(net, ag.ag_dataloader(spoilt().T, Y, shuffle=False), "cross_entropy", devices=["cpu"], n_iter=1,
                     verbose=False)
-    with expect_error("dp_train with samples of one's own", FloatingPointError, "as data has NaN in 1 of", "sample 3;"):
+    with expect_error("dp_train with samples of one's own", FloatingPointError, "as data has NaN in 1 of", "sample 3 of"):
         ag.dp_train(lambda: ag.ag_linear(4, 2), [x[:, None] for x in spoilt()[:5]], lambda o, t: ag.ag_sum(o),
                     devices=["cpu"], n_iter=5, batch=5, verbose=False)
 

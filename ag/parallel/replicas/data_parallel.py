@@ -74,7 +74,10 @@ class DataParallel(Layer):
                  output_device: Device | None = None, dim: int = -1, *, axis: int | None = None) -> None:
         devices: list[tuple[str, ...]]
         if device_ids is None:
-            devices = [(name,) for name in default_devices()]
+            params = model.parameters().values()
+            kinds = {p.buffer.dtype for p in params}  # a card may have no float64
+            able = [name for name in default_devices() if kinds <= backend_of(name).dtypes]
+            devices = [(name,) for name in able or [p.device for p in params][:1]]
         else:
             devices = [_names(where) for where in device_ids]
         if not devices or () in devices:

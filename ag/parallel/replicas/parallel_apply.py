@@ -38,6 +38,10 @@ M = TypeVar("M", bound=Model)
 T = TypeVar("T")
 
 
+class NotFiniteError(CommError, FloatingPointError):
+    """Raised for a replica's FloatingPointError, such as that of `detect_anomaly`."""
+
+
 def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree],
                    kwargs: Sequence[Mapping[str, Tree]] | None = None,
                    devices: Sequence[str | Sequence[str]] | None = None) -> list[Tree]:
@@ -64,7 +68,8 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     ValueError
         If the numbers of models, inputs, kwargs and devices differ.
     CommError
-        If a model fails, naming the replica and the device; the model's own error is its cause.
+        If a model fails, naming the replica and the device; the model's own error is its cause.  It is a
+        FloatingPointError, too, where that is one, as of `detect_anomaly`.
 
     Notes
     -----
@@ -94,8 +99,9 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     failed = [(i, error) for i, (_, error) in enumerate(outcomes) if error is not None]
     for i, error in sorted(failed, key=lambda pair: isinstance(pair[1], FollowingError)):
         cause = error.__cause__ if isinstance(error, FollowingError) else error
-        raise CommError(f"parallel_apply: replica {i} on {places[i][0]} failed with "
-                        f"{type(cause).__name__}: {cause}") from cause
+        kind = NotFiniteError if isinstance(cause, FloatingPointError) else CommError
+        raise kind(f"parallel_apply: replica {i} on {places[i][0]} failed with "
+                   f"{type(cause).__name__}: {cause}") from cause
     return [result for result, _ in outcomes]
 
 

@@ -27,7 +27,7 @@ def bad_values(samples: Iterable[tuple[Tree, Sequence[int]]], columns: Sequence[
                 label = f" ({columns[place]!r})" if is_table and place < len(columns) else ""
                 where = f", column {place}{label}" if is_table else ""
                 what = "NaN" if np.isnan(rows[place, j]) else "infinities"
-                found.setdefault(f"{name} has {what}", []).append(f"sample {numbers[j]}{where}")
+                found.setdefault(f"{name} has {what}", []).append(f"sample {numbers[j]} of the data given{where}")
     return next((f"{what} in {len(places)} of the step's {counts} samples, such as {places[0]}"
                  for what, places in found.items()), None)
 

@@ -283,6 +283,8 @@ class Replica:
     def _weighed(self, stack: Stack, depth: int, alone: bool) -> Buffer:
         """Return the row just computed times the stack's weight, in the memory for nodes at this depth."""
         weight = stack.weight
+        if weight == 0.0:  # what counts nothing may be NaN
+            return self.backend.launch(copy, self.backend.zeros(self.row.shape, self.row.dtype), into=self._row(depth))
         if weight != 1.0:
             return self.backend.launch(scale, self.row, factor=weight, into=self._row(depth))
         return self.row if alone else self.backend.launch(copy, self.row, into=self._row(depth))

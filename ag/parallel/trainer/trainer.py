@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from operator import attrgetter
 from threading import current_thread, main_thread
 from time import perf_counter
@@ -89,6 +89,7 @@ class Trainer:
         self._draws: int | None = None
         self._used: tuple[int, set[str]] = 0, set()
         self._reduce_s = 0.0
+        self._told_of_0 = False  # that the samples of a step count nothing
         for replica in self.replicas:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizers.loss_scale)
@@ -134,10 +135,10 @@ class Trainer:
                                 f"every replica would have a number of its own, so that results depend on how many "
                                 f"there are; keep it in a buffer, or set it in a callback.")
         begin = perf_counter()
-        finite = self._reduce(k, nodes)
-        loss, moved = float(self._mean[self._size]), self._moved
+        counted, finite = self._reduce(k, nodes)
+        loss, moved = float(self._mean[self._size]) if counted else nan, self._moved
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
-        if not finite and not overflow:
+        if counted and not finite and not overflow:
             self._nonfinite(k, nodes, cause)
 
         def end() -> None:
@@ -158,15 +159,17 @@ class Trainer:
 
         self.endings.end_of_step(end)
 
-    def _reduce(self, k: int, computed: list[list[Node]]) -> bool:
-        """Compute the mean row over all samples of a step; return whether it is finite."""
+    def _reduce(self, k: int, computed: list[list[Node]]) -> tuple[bool, bool]:
+        """Compute the mean row over all samples of a step; return whether any counts, and whether it is finite."""
         nodes = self._ranks.nodes([node for of_replica in computed for node in of_replica],
                                   map(_used, self.replicas), self.endings.asked)
         count = sum_at(nodes, self._size + 1)
         if count == 0:
-            raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
-                             f"at least one must count.")
-        return add_up(nodes, self._mean, count)
+            say = log.debug if self._told_of_0 or self._ranks.rank else log.warning
+            say("dp_train: the weights of the samples of step %d add up to 0, so it has no loss and changes nothing.", k)
+            self._told_of_0 = True
+            return False, False
+        return True, add_up(nodes, self._mean, count)
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
         """Return the sums of every replica's samples."""

@@ -233,10 +233,13 @@ def test_output_device_and_dim() -> None:
 
 def test_devices_by_number(lavapipe: str, swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [info.name for info in ag.ag_vulkan_devices()]
+    with ag.ag_device("cpu"), ag.ag_dtype("f64"):
+        exact = ag.ag_linear(1, 1)
     with ag.ag_device("auto"):
         assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == ("cpu",)  # these two are software
         monkeypatch.setenv("AG_SOFTWARE", "1")
         assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == tuple(names)
+        assert ag.DataParallel(exact).device_ids == ("cpu",)  # no card has float64
     with ag.ag_device("vulkan:1"):
         assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == ("vulkan:1",)
     assert ag.DataParallel(ag.ag_linear(1, 1), [1, 0]).device_ids == ("vulkan:1", "vulkan:0")

@@ -234,8 +234,22 @@ def test_wrong_weights() -> None:
     for weight, words in ((-1.0, "at least 0"), (float("nan"), "finite"), ("a", "number"), (None, "number")):
         with expect_error(f"dp_train with weights of {weight!r}", ValueError, "weight_fn returned", words):
             train(["cpu"], weight_fn=lambda s, weight=weight: weight)
-    with expect_error("dp_train with weights of 0", ValueError, "step 0", "add up to 0"):
-        train(["cpu"], weight_fn=lambda s: 0)
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu:1"]])
+def test_a_step_whose_samples_count_nothing_changes_nothing(devices: list[str],
+                                                            caplog: pytest.LogCaptureFixture) -> None:
+    weights = {0: 0.0, 1: 0.0, 3: 0.0}  # of the first step, and one of the second, which is not even finite
+    data = [{**s, "w": weights.get(i, 1.0), "x": s["x"] * np.nan if i in (0, 3) else s["x"]}
+            for i, s in enumerate(DATA[:4])]
+    options: dict[str, Any] = {"data": data, "weight_fn": lambda s: s["w"], "shuffle": False, "batch": 2}
+    none, one, two, four = (train(devices, n_iter=n, **options) for n in (0, 1, 2, 4))
+    assert all((one.params[name].numpy() == p.numpy()).all() for name, p in none.params.items())
+    assert any((two.params[name].numpy() != p.numpy()).any() for name, p in none.params.items())
+    assert one.optimizer_state["state"].tolist() == none.optimizer_state["state"].tolist()
+    assert np.isnan(four.loss_history).tolist() == [True, False, True, False]
+    assert [r.getMessage() for r in caplog.records].count(
+        "dp_train: the weights of the samples of step 0 add up to 0, so it has no loss and changes nothing.") == 3
 
 
 # ---------------------------------------------------------------------------------------------- random numbers
