@@ -32,15 +32,13 @@ class DataParallel(Layer):
     model : Layer, or any callable with ``parameters()``
         Keeps its parameters, wherever they are.
     device_ids : sequence of str or int, or of sequences of these, optional
-        Devices, which may occur several times; a number is that of a Vulkan device.  For a model that is on several
-        devices itself, a group of as many for each replica.  Default: the device that `ag_device` was given, else
-        every card, else the CPU.
+        Devices, which may occur several times; a number is that of a card.  For a model that is on several devices
+        itself, a group of as many for each replica.  Default: the device that `ag_device` was given, else every card
+        that holds the model's types, else the CPU.
     output_device : str or int, optional
         Where results are gathered; default: the first device.
-    dim : int, optional
+    dim, axis : int, optional
         The axis along which inputs are cut and results joined; default -1, the batch.
-    axis : int, optional
-        Another name of `dim`, which is numpy's.
 
     Raises
     ------
@@ -55,10 +53,7 @@ class DataParallel(Layer):
     (tensors without axes) gets their mean, in which every sample counts the same; `backward` of this class takes that.
     Buffers, such as running averages, follow the first replica, wherever the model is; those of `SyncBatchNorm` are
     averages over all.  Whatever else a replica changes of itself, such as a number, is lost with it.
-
-    References
-    ----------
-    torch-dl ``DataParallel``; PyTorch ``torch.nn.DataParallel``.
+    Reference: torch-dl ``DataParallel``; PyTorch ``torch.nn.DataParallel``.
 
     Examples
     --------
@@ -147,15 +142,6 @@ class DataParallel(Layer):
             loss, or `backward` was called for it already.
         TypeError
             If the loss is neither tensor nor number, or `scale` is no number.
-
-        Examples
-        --------
-        >>> import ag
-        >>> model = ag.DataParallel(ag.ag_linear(2, 1), ["cpu", "cpu:1"])
-        >>> with ag.with_grad_tape():
-        ...     loss = ag.ag_mse_loss(model(ag.ag_tensor([[1.0, 2.0], [0.0, 1.0]])), ag.ag_tensor([[1.0, 0.0]]))
-        >>> sorted(p.name for p in model.backward(loss))
-        ['W', 'b']
         """
         if loss is not None and not isinstance(loss, Tensor):
             if scale is not None:

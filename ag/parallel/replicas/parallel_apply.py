@@ -74,10 +74,7 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     Notes
     -----
     Models that share a device run one after the other, so random numbers do not depend on timing.
-
-    References
-    ----------
-    PyTorch ``torch.nn.parallel.parallel_apply``.
+    Reference: PyTorch ``torch.nn.parallel.parallel_apply``.
 
     Examples
     --------
@@ -252,8 +249,7 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
     list
         Models like `model`.  Inside `with_grad_tape`, their parameters are results computed from the model's: the
         gradients of all replicas arrive, added up, at the model's parameters.  The first replica works with the
-        model's own buffers, such as running averages, if it is on their device; the others with copies.  `DataParallel`
-        has the first replica's buffers in the model after every pass.
+        model's own buffers, such as running averages, if it is on their device; the others with copies.
 
     Raises
     ------
@@ -264,12 +260,9 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
 
     Notes
     -----
-    Replicas are made anew for every pass, so they cannot lag behind: weights, train or eval mode, buffers and whatever
-    else the model holds are as they are now.  Tensors that occur twice in the model do so in a replica.
-
-    References
-    ----------
-    PyTorch ``torch.nn.parallel.replicate``.
+    Replicas are made anew for every pass, so they cannot lag behind: weights, modes, buffers and whatever else the
+    model holds are as they are now.  Tensors that occur twice in the model do so in a replica.
+    Reference: PyTorch ``torch.nn.parallel.replicate``.
 
     Examples
     --------

@@ -33,7 +33,7 @@ class SyncBatchNorm(BatchNorm):
     Parameters
     ----------
     num_features : int
-        Size of the first axis, at least 1: features of vectors, channels of images.
+        Size of the first axis: features of vectors, channels of images.
     eps : float, optional
         Added to the variance; positive.
     momentum : float, optional
@@ -41,26 +41,20 @@ class SyncBatchNorm(BatchNorm):
 
     Attributes
     ----------
-    gamma, beta : Tensor of shape (num_features, 1)
-        Factor and offset, initially 1 and 0.
-    running_mean, running_var : Tensor of shape (num_features, 1)
-        Buffers, initially 0 and 1, moved by every replica alike.
+    gamma, beta, running_mean, running_var : Tensor of shape (num_features, 1)
+        Parameters, initially 1 and 0, and buffers, initially 0 and 1, moved by every replica alike.
 
     Raises
     ------
     ValueError
-        If `num_features` or `eps` is not positive or `momentum` is outside [0, 1].
+        If an argument is out of range.
 
     Notes
     -----
     Inside `DataParallel` the replicas exchange sums, and gradients flow through these, so outputs and all gradients
     are those of one device with the whole batch; a replica may have no sample at all.  All sums are made in the order
     of the replicas, so the result is the same in every run.  It cannot be inside `ag_checkpoint` there.  Elsewhere it
-    is a batch norm.  The parameters of a trained batch norm fit: ``convert`` makes the layers of a model synchronous.
-
-    References
-    ----------
-    PyTorch ``torch.nn.SyncBatchNorm``.
+    is a batch norm, whose trained parameters fit.  Reference: PyTorch ``torch.nn.SyncBatchNorm``.
 
     Examples
     --------

@@ -49,17 +49,14 @@ class ModelParallel(Layer):
 
     Raises
     ------
-    ValueError
-        If there is no layer, `device_map` names a layer that does not exist, or not one device per layer is given.
-    TypeError
-        If there is a string among the layers, as `device_map` was given first.
+    ValueError, TypeError
+        If there is no layer, or `device_map` does not give each layer, and no other, a device.
     ArenaError
         If the layers do not fit, with the bytes that are needed and the bytes that are free.
 
     Notes
     -----
-    Only one device works at a time; `Pipeline` keeps all busy.  Parameters, gradients and two moments of each are
-    counted.
+    Only one device works at a time; `Pipeline` keeps all busy.  Parameters, gradients and two moments are counted.
 
     References
     ----------

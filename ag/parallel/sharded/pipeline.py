@@ -33,18 +33,15 @@ class Pipeline(Layer):
     Parameters
     ----------
     stages : sequence of Layer
-        Called one after the other.  A stage may return a tuple of tensors, which the next one gets as arguments, so
-        that a value can skip stages.
+        Called one after the other.  A stage may return a tuple of tensors, which the next one gets as arguments.
     devices : sequence of str, optional
         Where each stage works; its parameters are moved there.  Default: where they are.
     micro_batches : int, optional
         How many parts a batch is cut into.
     schedule : {"1f1b", "gpipe"}, optional
         "1f1b" holds the results of at most as many micro-batches as there are stages, "gpipe" those of all.
-    dim : int, optional
+    dim, axis : int, optional
         The axis along which a batch is cut; default -1.
-    axis : int, optional
-        Another name of `dim`, which is numpy's.
 
     Raises
     ------
@@ -107,7 +104,7 @@ class Pipeline(Layer):
         return x
 
     def step(self, x: Tensor, y: Tree, loss_fn: LossFn) -> Tensor:
-        """Forward and backward passes of a batch, by the schedule.
+        """Make the forward and backward passes of a batch, by the schedule; return the mean loss, on the last device.
 
         Parameters
         ----------
@@ -117,11 +114,6 @@ class Pipeline(Layer):
             Targets.
         loss_fn : callable
             ``loss_fn(output, targets)``: the mean loss of a micro-batch.
-
-        Returns
-        -------
-        Tensor of shape ()
-            The mean loss, on the last device; gradients are added to the parameters' ``.grad``.
 
         Raises
         ------
@@ -254,11 +246,6 @@ def timetable(orders: Orders) -> Table:
 
     A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.  Both
     schedules take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.
-
-    Raises
-    ------
-    ValueError
-        If the orders make stages wait for each other for ever.
     """
     stages, done = len(orders), [set[Work]() for _ in orders]
     waiting = [list(order) for order in orders]

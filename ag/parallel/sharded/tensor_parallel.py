@@ -113,7 +113,6 @@ class ColumnParallelLinear(_ParallelLinear):
     Parameters
     ----------
     in_features, out_features : int
-        Sizes of input and output, at least 1.
     devices : sequence of str
         A device may occur several times.
     activation : str or None, optional
@@ -126,8 +125,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
     Attributes
     ----------
-    W : list of Tensor of shape (share, in_features)
-    b : list of Tensor of shape (share, 1)
+    W, b : list of Tensor of shape (share, in_features) and (share, 1)
 
     Raises
     ------
@@ -137,7 +135,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
     References
     ----------
-    Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", sec. 3.
+    Shoeybi et al., "Megatron-LM", 2019, section 3.
 
     Examples
     --------
@@ -175,12 +173,11 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """Fully connected layer with its input features spread over devices.
+    """Fully connected layer with its input features spread over devices, often behind a `ColumnParallelLinear`.
 
     Parameters
     ----------
     in_features, out_features : int
-        Sizes of input and output, at least 1.
     devices : sequence of str
         A device may occur several times; the first makes the sum.
     activation : str or None, optional
@@ -200,10 +197,6 @@ class RowParallelLinear(_ParallelLinear):
     ValueError
         If a size is no positive whole number, a device has no feature, or the activation is unknown.
 
-    References
-    ----------
-    Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", sec. 3.
-
     Examples
     --------
     >>> import ag
@@ -219,10 +212,7 @@ class RowParallelLinear(_ParallelLinear):
         self.b = ag_param(whole, device=self.devices[0])
 
     def forward(self, x: Any) -> Tensor:
-        """Output of shape (out_features, batch, ...) on the first device.
-
-        `x` is of shape (in_features, batch, ...), or a list of its parts, one per device.
-        """
+        """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...), or its parts."""
         places = self.places()
         if isinstance(x, (list, tuple)):
             parts = [ag_to_device(part, device) for part, device in zip(x, places, strict=False)]

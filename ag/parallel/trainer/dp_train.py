@@ -77,26 +77,23 @@ def dp_train(
     make_model : callable
         Returns a new model: an object with ``forward(x)`` and ``parameters()``.  Called once per replica.
     data : sequence, `ag_dataloader` or `ag_image_folder`
-        Training samples, any objects that `forward_fn` understands, with ``len(data)`` and ``data[i]``.  A loader is
-        asked for its samples one by one: each has ``x`` and ``y``, with one sample on the last axis.  Its threads make
-        those of the next ``prefetch`` steps while devices work.
+        Samples, any objects that `forward_fn` understands, with ``len(data)`` and ``data[i]``.  Those of a loader have
+        ``x`` and ``y``, with one sample on the last axis; its threads make those of the next ``prefetch`` steps.
     loss_fn : callable or str, optional
         ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given; or "cross_entropy",
         "mse" or "bce_with_logits".  Without it, the output is the loss.
     forward_fn : callable, optional
-        ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``, or ``model.forward(sample.x)``
-        where data is a loader.  What it makes of a sample with numpy, such as a slice, cannot be replayed; make it in
-        ``data[i]``.
+        ``forward_fn(model, sample)``: the output; default: ``model.forward(sample)``, or of a loader's ``sample.x``.
+        What it makes of a sample with numpy, such as a slice, cannot be replayed; make it in ``data[i]``.
     target_fn : callable, optional
-        ``target_fn(sample)``: the target.  Default: the sample itself, or ``sample.y``.
+        ``target_fn(sample)``: the target; default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
-        Number of replicas.  Default: one on the device that `ag_device` was given, else one per card, else one on the
-        CPU.  More replicas than cards share them.  Software drivers are used only by name, or with ``AG_SOFTWARE=1``.
+        Number of replicas; more than cards share them.  Default: one on the device that `ag_device` was given, else one
+        per card, else one on the CPU.  Software drivers are used only by name, or with ``AG_SOFTWARE=1``.
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
-        Learning rate of Adam, and of an optimizer that is named.  An `optimizer` that is made has its own; a warning in
-        the log says so where the two differ.
+        Learning rate of Adam, and of an optimizer that is named; one that is made has its own.
     max_norm : float, optional
         Clip the global gradient norm, over all parameters that an optimizer has, to this.
     verbose : int, bool or None, optional
@@ -104,19 +101,17 @@ def dp_train(
     devices : sequence of str, optional
         Device of every replica, instead of `n_gpu`.  Default: those of `world`, if it has some.
     optimizer : callable or str, optional
-        ``optimizer(params)``: another optimizer, such as ``lambda p: optimizer_sgd(p, lr=0.1)``, or a list of several
-        that share the parameters; or "adam", "adamw" or "sgd".  A parameter that none has is frozen, and named once in
-        the log.
+        ``optimizer(params)``, such as ``lambda p: optimizer_sgd(p, lr=0.1)``, or several in a list, which share the
+        parameters; or "adam", "adamw" or "sgd".  What none of them has is frozen, and named once in the log.
     scheduler : callable or str, optional
-        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.  Called for each optimizer.  Or
+        ``scheduler(optimizer)``, called for each optimizer: an object whose ``step()`` is called after every step.  Or
         a name or class as of `fit`, for `n_iter` steps.
     micro_batch : int, optional
         Samples per replica and pass; where it is 1 and data is a loader, the loader's ``batch_size``.
     accumulate : int, optional
         Passes per optimizer step.
     batch : int, optional
-        Samples per step of the whole job, whatever the replicas and ranks; default: replicas * `micro_batch` *
-        `accumulate`.  Never more than there are.
+        Samples per step of the whole job; default: replicas * `micro_batch` * `accumulate`.  Never more than there are.
     stack : int or "auto", optional
         How many samples are passed at once; see Notes.  "auto": `micro_batch` where all samples are arrays and numbers
         of one structure and shape, and where the loss of a stack is the mean of its samples' losses; else 1.
@@ -132,22 +127,18 @@ def dp_train(
     on_nonfinite : {"raise", "skip"}, optional
         What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
     sync_batch_norm : bool, optional
-        Let every batch norm use the statistics of all samples of a step, on all replicas; otherwise each sample is
-        normalised on its own.  Steps are uncaptured then.
+        Let every batch norm use the statistics of all samples of a step, uncaptured, on all replicas of one rank.
     capture : bool or "auto", optional
-        Replay captured steps; "auto" where possible.
+        Replay captured steps; "auto": what was computed twice in the same way, and the rest in Python.
     checkpoint : path, optional
-        File to write the job's state to, at the end, after Ctrl-C and every `checkpoint_every` steps; whether it can
-        be written is tried before the first step.
+        File to write the job's state to, at the end, after Ctrl-C and every `checkpoint_every` steps.
     checkpoint_every : int, optional
         Default: only at the end.
     resume : bool, optional
         Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
-        the steps done before, too.  What the optimizers, `max_norm`, schedules or `weight_fn` are otherwise is said in
-        the log, and the job's own hold.  Without it a file that is there is replaced, which the log says.
+        the steps done before, too.  The log says where other arguments differ; the job's own hold.
     timeout : float, optional
-        Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
-        single device has none to tell of it, and no limit.
+        Seconds for a device's part of a step, after which it is given up; a single device has no limit.
     world : communicator or DistributedWorld, optional
         This rank's place among others that train the same model, each with devices of its own.  All ranks give the same
         arguments, but for `n_gpu`, `devices` and `balance`.
@@ -158,8 +149,7 @@ def dp_train(
         What each sample of `data` counts, instead of `weight_fn`.  The loss gets those of a stack as ``sample_weight``,
         and is their weighted mean; samples with other weights are passed at once, too.
     class_weight : "balanced" or dict of class to float, optional
-        What the samples of each class count, times `sample_weight`; as of `fit`.  For loaders of arrays, and lists of
-        pairs.
+        What the samples of each class count, times `sample_weight`; for loaders of arrays, and lists of pairs.
 
     Returns
     -------
@@ -168,20 +158,16 @@ def dp_train(
 
     Raises
     ------
-    ValueError
-        If there are no samples, an argument is out of range, `optimizer` makes no optimizers of the parameters, or the
-        loss of a stack turns out not to be the mean of its samples' losses.
-    TypeError
-        If an argument is of a wrong kind, such as a model in the place of `make_model`.
+    ValueError, TypeError
+        If there are no samples, an argument is out of range or of a wrong kind, `optimizer` makes no optimizers of the
+        parameters, or the loss of a stack turns out not to be the mean of its samples' losses.
     CaptureError
-        If a replayed step turns out to differ from what the functions do; with ``capture=True``, if a step cannot be
-        captured.
+        If a replay turns out to differ from what the functions do; with ``capture=True``, if it is not possible.
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
-        If replicas differ in their parameters or buffers, or a device did not finish in time, naming replica and step;
-        if ranks were given different arguments, or another rank failed or did not come in time, naming rank and step;
-        if ranks were lost and those that are left may not go on.
+        If replicas or ranks differ, a device or rank does not finish in time or fails, naming it and the step, or too
+        few ranks are left.
     DeviceError
         If a device is not there, or none is left.
     CheckpointError
@@ -190,61 +176,39 @@ def dp_train(
     Notes
     -----
     A step takes the next `batch` samples; replica i gets the i-th contiguous share of them.  The places of a step are
-    cut into stacks of n, and the samples of a stack are passed to `forward_fn` at once, as one sample of the same
-    structure with the samples on the last axis.  An array whose last axis has one element is joined along it, as that
-    is its axis of samples; any other array, and a number, gets a new last axis::
+    cut into stacks of n, each passed to `forward_fn` as one sample of the same structure with the samples on the last
+    axis.  An array whose last axis has one element is joined along it; others, and numbers, get a new last axis::
 
         a sample           {"x": array of shape (4, 1), "label": array of shape (1,), "image": (3, 8, 8), "w": 0.5}
         a stack of 32      {"x": (4, 32), "label": (32,), "image": (3, 8, 8, 32), "w": (32,)}
 
-    A stack counts n times what a sample counts, so its loss must be a mean over its samples.  In the
-    first step, and with ``stack="auto"`` in some later ones, the loss of one stack is compared with those of its
-    samples, in eval mode.  Batch norm in train mode is over the stack.  Samples of a stack that differ in structure,
-    shape, type or `weight_fn` are passed one by one.
+    A stack counts n times what a sample counts, so its loss must be a mean over its samples; some steps compare, in
+    eval mode.  Samples of a stack that differ in structure, shape, type or `weight_fn` are passed one by one.  A step
+    whose samples all count 0 changes nothing, and its loss is NaN.
 
-    Sums of gradients, times what each stack counts, are reduced in one fixed tree, whose leaves are the stacks, and
-    divided once: for the same batch and stack, any number of replicas on like devices that get whole stacks gives the
-    same parameters, buffers, optimizer state and losses, to the bit; with ``stack=1``, any number at all.  So does a
-    resumed job, also with another number of replicas.  (On the CPU, BLAS libraries round products with inner axes of
-    several hundred elements otherwise with one thread than with more: where replicas share the cores, set one thread
-    for all jobs to compare, such as by ``OPENBLAS_NUM_THREADS=1``.)  The default device is the same after as before;
-    the random generator goes on from a seed that follows from the job's, whatever the replicas.
-
-    ``capture="auto"`` replays what was computed twice in the same way, and computes in Python where functions do
-    something else for every sample, which is said once; where a difference shows later, the job ends with an error.
+    Sums of gradients, times what each stack counts, are reduced in one fixed tree and divided once.  So for the same
+    batch and stack, any number of replicas on like devices that get whole stacks gives the same result to the bit; with
+    ``stack=1``, any number at all.  So does a resumed job, and any ranks.  (On the CPU, BLAS libraries round otherwise
+    with one thread than with more: set ``OPENBLAS_NUM_THREADS=1`` for all jobs to compare.)  The default device is the
+    same after as before; the random generator goes on from a seed that follows from the job's.
 
     Weights, modes, ``requires_grad``, and numbers, strings and functions in attributes that a callback sets on the
-    model of any replica hold for all; buffers, and other objects, are to be set on all models alike.  After Ctrl-C
-    between or in two steps the result is that of the steps done, with ``interrupted`` set; it is raised before the
-    first step, and where there are several ranks.  A resumed job begins with the call of the callback that was
-    interrupted.
+    model of any replica hold for all; buffers, and other objects, are to be set on all models alike.  After Ctrl-C the
+    result is that of the steps done, with ``interrupted`` set; it is raised before the first step, and where there are
+    several ranks.  With a `checkpoint`, SIGTERM on any rank ends all of them after the same step, with `SystemExit` of
+    status 143; a handler of the program's own is left alone.
 
-    With a `checkpoint`, SIGTERM on any rank ends all of them after the same step: the checkpoint is written, and
-    `SystemExit` raised with status 143, so that a job that was told to go can be resumed.  A handler of the program's
-    own is left alone.
+    Buffers, such as running statistics, move once in a step, by the mean over all samples.  Those of another type than
+    the gradients (float32 for 16-bit models), or with infinities in them, are constants.  A checkpoint holds what
+    schedules with `state_dict` and `load_state_dict` say, as JSON; others are stepped anew.
 
-    Buffers, such as running statistics, move once in a step: every sample begins with the same ones, and they move by
-    the mean over all samples, also where each sample is normalised on its own.  Those of another type than the
-    gradients (float32 for 16-bit models), or with infinities in them, are constants.
+    A step is done on all replicas or on none: a function that raises leaves weights as before, and a line names the
+    replica (Python 3.11).  Without a device or rank that is lost the others make the step again, and go on.  A device
+    that hangs must not be used until its call has returned.  Every 100 steps, and at the end, the SHA-256 of weights
+    and buffers of all replicas is compared with the host's.
 
-    Several optimizers step together, each has a schedule of its own, and a parameter may be in one of them only.  A
-    checkpoint holds parameters, buffers, optimizers, learning rates and what schedules with `state_dict` and
-    `load_state_dict` say, as JSON; others are stepped anew as often as before.
-
-    A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
-    it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a
-    checkpoint goes on from there.  Of several devices each has a thread, which calls `forward_fn`.  One that hangs
-    cannot be ended: after a timeout, do not use its device until the call has returned.  Without a device that fails
-    with a DeviceError the others make the step again, and go on.  Every 100 steps, and at the end, the SHA-256 of every
-    replica's parameters, and of its buffers, is compared with the host's.
-
-    With a `world`, replicas are those of all ranks, in the order of ranks, and all of the above holds for them: the
-    result is to the bit that of one process with all devices.  A rank asks `data` for its own samples only.  Rank 0
-    gives weights, seed and checkpoint to all, and alone prints and saves; ``balance="auto"`` moves samples between
-    the replicas of a rank.  In a step, sums of gradients are exchanged once; ``report`` has the bytes.  A rank that
-    fails raises its own error and all others a CommError that names it.  Without a rank that is lost, as its process
-    was killed or its host is cut off, the others make the step again, and go on, if they are more than half of the
-    ranks, or half of them with the lowest.  Ranks that are threads of one process must not share a device.
+    A rank asks `data` for its own samples only.  Rank 0 gives weights, seed and checkpoint to all, and alone prints and
+    saves.  Ranks that are threads of one process must not share a device.
 
     References
     ----------
