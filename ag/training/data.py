@@ -19,8 +19,17 @@ from ag.data.samples import Pass, is_torch_loader
 from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import ShapeError
-from ag.parallel.trainer.samples import Batches, LoaderSample, Samples, all_alike, loader_sample, stacked, target_of
-from ag.parallel.trainer.weights import Weighted, sample_weights
+from ag.parallel.trainer.samples import (
+    Batches,
+    LoaderSample,
+    Samples,
+    Weighted,
+    all_alike,
+    loader_sample,
+    sample_weights,
+    stacked,
+    target_of,
+)
 
 _ENDLESS = 1 << 62  # leaves, of any number of epochs
 

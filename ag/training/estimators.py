@@ -28,8 +28,8 @@ from ag.nn.norm import Dropout
 from ag.nn.sequential import Sequential
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import PART
-from ag.parallel.trainer.named import LOSSES, named, optimizer_for
-from ag.parallel.trainer.weights import sample_weights
+from ag.parallel.trainer.host_optimizer import LOSSES, named, optimizer_for
+from ag.parallel.trainer.samples import sample_weights
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.evaluation import Loss, Trained, predict
 from ag.training.fit import callbacks_of, fit

@@ -20,9 +20,8 @@ from ag.errors import ShapeError
 from ag.nn.layer import Model
 from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.loss import ag_bce_with_logits_loss, ag_mse_loss, ag_softmax_cross_entropy_loss, refuse_beyond
-from ag.parallel.trainer.named import LOSSES, named
-from ag.parallel.trainer.samples import Shard, input_of, target_of, why_not_stacked
-from ag.parallel.trainer.weights import Weighted, refuse_unweighted
+from ag.parallel.trainer.host_optimizer import LOSSES, named
+from ag.parallel.trainer.samples import Shard, Weighted, input_of, refuse_unweighted, target_of, why_not_stacked
 from ag.training.data import Data
 from ag.training.metrics import (
     EpochMetric,

@@ -37,9 +37,8 @@ from ag.parallel.comm.comm import Json
 from ag.parallel.trainer.callbacks import DPStep, Stateful
 from ag.parallel.trainer.checkpoint import load_state
 from ag.parallel.trainer.dp_train import dp_train
-from ag.parallel.trainer.named import optimizer_for, schedule_for
-from ag.parallel.trainer.samples import LoaderSample
-from ag.parallel.trainer.weights import checksum, refuse_unweighted
+from ag.parallel.trainer.host_optimizer import optimizer_for, schedule_for
+from ag.parallel.trainer.samples import LoaderSample, checksum, refuse_unweighted
 from ag.training.callbacks import Callback, History, Run, label_of
 from ag.training.data import Data, Leaves
 from ag.training.evaluation import Loss, Trained, check_model, device_of, loss_for, means_of, why_no_mean

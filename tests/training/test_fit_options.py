@@ -182,7 +182,7 @@ def spoilt() -> Any:
                          ids=["arrays", "frame", "dataset"])
 def test_values_that_are_not_finite_are_named(data: Any, caplog: pytest.LogCaptureFixture) -> None:
     with expect_error("NaN in X", FloatingPointError, "fit: ", "in step 0, as X has NaN in 1 of the step's 16 samples",
-                      "such as sample 3 of the data given, column 2" + (" ('c')" if isinstance(data[0], Frame) else "")):
+                      "sample 3 of the data given, column 2" + (" ('c')" if isinstance(data[0], Frame) else "")):
         train(data, shuffle=False, leaf=4)
     train(data, shuffle=False, epochs=1, on_nonfinite="skip")
     assert "such as sample 20" in caplog.text
@@ -205,7 +205,7 @@ def test_dp_train_names_them_too() -> None:
                       "sample 3 of the data given, column 2"):
         ag.dp_train(net, ag.ag_dataloader(spoilt().T, Y, shuffle=False), "cross_entropy", devices=["cpu"], n_iter=1,
                     verbose=False)
-    with expect_error("dp_train with samples of one's own", FloatingPointError, "as data has NaN in 1 of", "sample 3 of"):
+    with expect_error("dp_train with samples of one's own", FloatingPointError, "as data has NaN in 1 of", "sample 3"):
         ag.dp_train(lambda: ag.ag_linear(4, 2), [x[:, None] for x in spoilt()[:5]], lambda o, t: ag.ag_sum(o),
                     devices=["cpu"], n_iter=5, batch=5, verbose=False)
 

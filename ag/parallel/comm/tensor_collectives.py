@@ -31,6 +31,8 @@ __all__ = ["gather", "scatter", "syncgrads"]
 def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | None = None) -> list[Tree]:
     """Deal a tensor out to devices, in nearly equal parts.
 
+    Reference: torch-dl ``TorchDL.scatter``; PyTorch ``torch.nn.parallel.scatter``.
+
     Parameters
     ----------
     tensor : Tensor, array, or list, tuple or dict of them
@@ -38,10 +40,8 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | 
         so do tensors and arrays without axes.
     devices : sequence of str
         A device may occur several times.
-    dim : int, optional
+    dim, axis : int, optional
         The axis to cut; default -1, the batch.
-    axis : int, optional
-        Another name of `dim`, which is numpy's.
 
     Returns
     -------
@@ -52,14 +52,8 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | 
     ------
     ShapeError
         If there is no such axis, or the sizes along it differ.
-    ValueError
-        If there is no device.
-    DeviceError
-        If a device is not there.
-
-    References
-    ----------
-    torch-dl ``TorchDL.scatter``; PyTorch ``torch.nn.parallel.scatter``.
+    ValueError, DeviceError
+        If there is no device, or one is not there.
 
     Examples
     --------
@@ -112,6 +106,8 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
            axis: int | None = None) -> Tree:
     """Put the results of replicas together on a device.
 
+    Reference: torch-dl ``TorchDL.gather``; PyTorch ``torch.nn.parallel.gather``.
+
     Parameters
     ----------
     tensors : sequence
@@ -138,10 +134,6 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
         If shapes differ in another axis than `dim`.
     ValueError
         If there is nothing to gather, structures differ, or there are not as many weights, adding up to more than 0.
-
-    References
-    ----------
-    torch-dl ``TorchDL.gather``; PyTorch ``torch.nn.parallel.gather``.
 
     Examples
     --------
@@ -215,6 +207,8 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
               world: Comm | HasComm | None = None) -> dict[str, Tensor]:
     """Average sets of gradients, such as those of several replicas or micro-batches.
 
+    Reference: ResNetImageNet.jl ``syncgrads`` (which divides by 4 whatever the number of workers is).
+
     Parameters
     ----------
     grad_sets : sequence of Gradients, or of dicts of str to Tensor or array
@@ -236,14 +230,8 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     ------
     ValueError
         If the weights are not as many as the sets, negative or not finite, or all 0.
-    ShapeError
-        If a gradient differs in shape between sets.
-    CommError
-        If it differs in shape between ranks.
-
-    References
-    ----------
-    ResNetImageNet.jl ``syncgrads`` (which divides by 4 whatever the number of workers is).
+    ShapeError, CommError
+        If a gradient differs in shape between sets, or between ranks.
 
     Examples
     --------

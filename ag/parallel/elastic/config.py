@@ -54,18 +54,15 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Config:
-    """The contents of a configuration file, checked.
+    """The contents of a configuration file, checked; `load_config` says where they are used.
 
     Attributes
     ----------
-    strategy : str
-        "data_parallel", "model_parallel" or "pipeline".
+    strategy : {"data_parallel", "model_parallel", "pipeline"}
     devices : tuple of str, or None
         None: every graphics card, or the CPU.
-    backend : str
-        "local" or "mpi".
-    gradient_sync : str
-        "all_reduce".
+    backend : {"local", "mpi"}
+    gradient_sync : {"all_reduce"}
     checkpoint : str, or None
         File for the job's state; None: a device that fails ends the job.
     checkpoint_every : int, or None
@@ -80,10 +77,7 @@ class Config:
     Examples
     --------
     >>> import ag
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "job.yaml")
-    >>> _ = path.write_text("distributed:\\n  strategy: data_parallel\\n  devices: [cpu, 'cpu:1']\\n")
-    >>> ag.load_config(path).devices
+    >>> ag.parallel.Config(devices=("cpu", "cpu:1")).world().devices
     ('cpu', 'cpu:1')
     """
 
@@ -115,11 +109,12 @@ class Config:
 def load_config(path: str | os.PathLike[str]) -> Config:
     """Read a YAML file that says how to train.
 
+    Reference: ML Odyssey ``configs/distributed/config.yaml``.
+
     Parameters
     ----------
     path : path
-        A file with a section ``distributed``, in which ``strategy``, ``devices``, ``backend``, ``gradient_sync``,
-        ``checkpoint``, ``checkpoint_every``, ``max_restarts``, ``timeout`` and ``min_ranks`` may be given.
+        A file with a section ``distributed``, in which the attributes of `Config` may be given.
 
     Returns
     -------
@@ -133,10 +128,6 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         If the file is no YAML, or has an unknown key or a wrong value; all of them are named, with their lines.
     FileNotFoundError
         If there is no such file.
-
-    References
-    ----------
-    ML Odyssey ``configs/distributed/config.yaml``.
 
     Examples
     --------

@@ -82,41 +82,32 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     Raises
     ------
     ValueError
-        If there is no batch, a `Pipeline`, or a model that takes no targets, comes without `loss_fn`, or an argument is
-        out of range.
+        If there is no batch, `loss_fn` is missing where the model takes no targets, or an argument is out of range.
     FloatingPointError
         If a loss is not finite; weights are those before the step.
-    DeviceError
-        If a device fails and there is no checkpoint, no device is left, or it is one failure too many.
-    CommError
-        Likewise, where a replica fails or a rank is lost; if a replica or another rank fails for another reason, naming
-        it; if ranks were given different models, data or arguments, or those who are left may not go on.
+    DeviceError, CommError
+        If a device, replica or rank fails and there is no checkpoint, too little is left, or it is one failure too
+        many; if ranks were given different models, data or arguments; a replica's error of another kind.
     CheckpointError
         If `checkpoint` cannot be read or belongs to another job.
 
     Notes
     -----
-    When a device fails, the others take over: each replica, stage or layer that was on it goes to the device that has
-    least to do.  The state of the last checkpoint is loaded, and the steps since then are done again.  The model and
-    its parameters stay the same objects; ``world.devices`` names the devices that work now, and the log says so once.
+    When a device fails, or a replica does not come in time, each replica, stage or layer that was on it goes to the
+    device that has least to do.  The last checkpoint is loaded, and the steps since then are done again.  The model and
+    its parameters stay the same objects; ``world.devices`` names the devices that work now.  Replicas are as many as
+    before and get the same samples.  So the job ends with the weights and losses of an undisturbed one, on like devices
+    to the bit, unless the model draws random numbers: each device has its own stream.
 
-    Replicas are as many as before and get the same samples.  So a restarted job ends with the weights and losses of an
-    undisturbed one, on like devices to the bit, unless the model draws random numbers: each device has its own stream.
-    A device has failed if it cannot compute any more, or if a replica did not come in time.  Any other error is raised.
-
-    With a `world` of several ranks all ranks make the same call, each with devices of its own.  Rank 0 gives weights,
-    optimizer, place in the data and seed to all, and alone sees the checkpoint.  In a step every rank computes the mean
-    loss of its share of the batch.  Gradients times samples are added up and divided by all samples, and every rank
-    makes the optimizer's step.  Of a `CompressedDataParallel` only the replicas' messages travel.  Buffers, such as
-    running averages, are those of rank 0.  A batch norm sees the samples of one replica.
+    With several ranks all make the same call, each with devices of its own.  Rank 0 gives weights, optimizer, place in
+    the data and seed to all, and alone sees the checkpoint.  In a step every rank computes the mean loss of its share
+    of the batch; gradients count by samples, and every rank makes the optimizer's step.  Buffers, such as running
+    averages, are those of rank 0.  A batch norm sees the samples of one replica.
 
     When a rank is lost, the others take its share over and go on from the last checkpoint, if they are more than half
     of the ranks, or half of them with the lowest.  Results then differ by rounding.  After the loss of rank 0 the next
     one reads the file, so it must be in a folder that all hosts share.
-
-    References
-    ----------
-    ML Odyssey ``train_distributed``.
+    Reference: ML Odyssey ``train_distributed``.
 
     Examples
     --------

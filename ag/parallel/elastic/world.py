@@ -25,6 +25,8 @@ BACKENDS = ("local", "mpi")
 class DistributedWorld:
     """The processes and devices that train together; made by `DistributedWorld.init`.
 
+    Reference: ML Odyssey ``DistributedWorld``; ResNetImageNet.jl and `torch.distributed` for ``local_rank``.
+
     Parameters
     ----------
     devices : sequence of str
@@ -36,30 +38,19 @@ class DistributedWorld:
 
     Attributes
     ----------
-    rank, size : int
-        This process and how many there are.
-    local_rank, local_size : int
-        The same among those on this host.
+    rank, size, local_rank, local_size : int
+        This process and how many there are; the same among those on this host.
     host : str
         Its name.
     devices : tuple of str
         `train_distributed` puts another one in the place of a device that fails.
-    comm : Comm
-        The communicator.
-    min_ranks : int
 
     Raises
     ------
-    ValueError
-        If there is no device.
-    DeviceError
-        If a device is not there.
+    ValueError, DeviceError
+        If there is no device, or one is not there.
     CommError
         If there are fewer than `min_ranks`.
-
-    References
-    ----------
-    ML Odyssey ``DistributedWorld``; ResNetImageNet.jl and `torch.distributed` for ``local_rank``.
 
     Examples
     --------
@@ -109,10 +100,8 @@ class DistributedWorld:
             `num_devices` are given.
         DeviceError
             If a device is not there, or there are fewer than `num_devices`.
-        CommError
-            If the other ranks do not come, or are fewer than `min_ranks`.
-        ImportError
-            If the program was started by mpiexec, and mpi4py is missing.
+        CommError, ImportError
+            If the other ranks do not come or are too few, or mpi4py is missing under mpiexec.
         """
         if backend not in BACKENDS:
             raise ValueError(f"DistributedWorld.init: backend is {backend!r}; it must be 'local', which moves values "

@@ -68,12 +68,11 @@ class ZeroOptimizer:
 
     Raises
     ------
-    ValueError
-        If `stage` is another number, there are no devices, or the model has a `SyncBatchNorm` at stage 3.
+    ValueError, TypeError
+        If `stage` is another number, there are no devices, `optimizer` is no function, or the model has a
+        `SyncBatchNorm` or is no layer at stage 3.
     DeviceError
         If a device is not there.
-    TypeError
-        If the model is no layer at stage 3, or `optimizer` no function.
 
     Notes
     -----
@@ -81,10 +80,7 @@ class ZeroOptimizer:
     ``clip_grad_norm`` of this class and schedules, too.  ``state_dict`` is the ordinary optimizer's, whatever the
     number of devices, and can be loaded by either.  At stage 3 `model` is emptied: whole weights exist while the layer
     that owns them runs, forward and, computed again, backward; replicas then run one after the other.
-
-    References
-    ----------
-    Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
+    Reference: Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 
     Examples
     --------
@@ -184,7 +180,7 @@ class ZeroOptimizer:
             s.param.grad = None
 
     def clip_grad_norm(self, max_norm: float) -> float:
-        """Scale the gradients that `backward` left so that their global norm is at most `max_norm`.
+        """Scale the gradients so that their global norm is at most `max_norm`; return the norm before.
 
         As the function `clip_grad_norm`, with the same sums; one whole gradient at a time is on the first device.
 
@@ -192,11 +188,6 @@ class ZeroOptimizer:
         ----------
         max_norm : float
             Positive.
-
-        Returns
-        -------
-        float
-            The norm before.
         """
         if self.stage == 1:
             return float(clip_grad_norm({s.name: s.param for s in self._sharded}, None, max_norm))

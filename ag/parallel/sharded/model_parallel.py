@@ -58,9 +58,7 @@ class ModelParallel(Layer):
     -----
     Only one device works at a time; `Pipeline` keeps all busy.  Parameters, gradients and two moments are counted.
 
-    References
-    ----------
-    ML Odyssey ``ModelParallel``; Hugging Face Accelerate ``device_map="auto"``.
+    Reference: ML Odyssey ``ModelParallel``; Hugging Face Accelerate ``device_map="auto"``.
 
     Examples
     --------

@@ -53,9 +53,7 @@ class Pipeline(Layer):
     `step` gives the gradients that the unsplit model has, as every sample counts the same.  Batch norm sees a
     micro-batch at a time.  A stage may itself be `DataParallel` or tensor parallel.
 
-    References
-    ----------
-    Huang et al., "GPipe"; Narayanan et al., "PipeDream" (1F1B); PyTorch ``torch.distributed.pipelining``.
+    Reference: Huang et al., "GPipe"; Narayanan et al., "PipeDream" (1F1B); PyTorch ``torch.distributed.pipelining``.
 
     Examples
     --------

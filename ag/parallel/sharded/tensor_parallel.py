@@ -133,9 +133,7 @@ class ColumnParallelLinear(_ParallelLinear):
         If a size is no positive whole number, a device has no feature, or the activation is unknown or not
         elementwise.
 
-    References
-    ----------
-    Shoeybi et al., "Megatron-LM", 2019, section 3.
+    Reference: Shoeybi et al., "Megatron-LM", 2019, section 3.
 
     Examples
     --------

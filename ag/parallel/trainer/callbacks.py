@@ -189,18 +189,16 @@ class DPResult:
     loss : float
         The last of them.
     model : object
-        Replica 0's model; its buffers are those of all replicas.  It is in the modes that training had: call `ag_eval`
-        on it before it predicts.
+        Replica 0's model, with the buffers of all.  It is in the modes that training had: call `ag_eval` on it before
+        it predicts.
     devices : list of str
         Device of every replica.
     report : list of dict
         Per replica: ``replica``, ``device``, ``driver``; ``samples`` of all steps and ``shard``, those of the last one;
         over all steps ``compute_ms`` that the device has worked on them, ``elapsed_ms`` from giving it the work to
         having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
-        optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
-        where ``clock`` is ``"device"``: those of the first two steps and every 16th, as they cost time; a sample of
-        the steps between counts as long as one of the last such step.  Where it is ``"host"``, there are none, and
-        it is `elapsed_ms`.
+        optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps of
+        the first two steps and every 16th where ``clock`` is ``"device"``, and else `elapsed_ms`.
         Of this rank, ``data_wait_ms`` that it waited for its samples, and ``data_wait_share``, which part of the time
         of all steps that was.  Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``;
         ``wire_bytes_per_step``, what this rank sent to others in the last step.

@@ -26,11 +26,10 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
 from ag.parallel.trainer.checkpoint import Dealt
-from ag.parallel.trainer.named import LOSSES, named, optimizer_for, schedule_for
+from ag.parallel.trainer.host_optimizer import LOSSES, named, optimizer_for, schedule_for
 from ag.parallel.trainer.replicas import Ranks, balance_of
-from ag.parallel.trainer.samples import Samples
+from ag.parallel.trainer.samples import Samples, Weighted, refuse_unweighted, sample_weights
 from ag.parallel.trainer.trainer import Job, Trainer
-from ag.parallel.trainer.weights import Weighted, refuse_unweighted, sample_weights
 
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]
 
@@ -71,6 +70,8 @@ def dp_train(
     class_weight: object = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
+
+    Reference: ggmlR ``dp_train``.
 
     Parameters
     ----------
@@ -210,10 +211,6 @@ def dp_train(
     A rank asks `data` for its own samples only.  Rank 0 gives weights, seed and checkpoint to all, and alone prints and
     saves.  Ranks that are threads of one process must not share a device.
 
-    References
-    ----------
-    ggmlR ``dp_train``.
-
     Examples
     --------
     >>> import ag, numpy as np
@@ -279,13 +276,14 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
           devices: Sequence[str] | None = None, world: Comm | HasComm | None = None, **options: Any) -> DPResult:
     """Train a model on several devices, as many cycles through its samples as asked for.
 
+    Reference: ResNetImageNet.jl ``start``, which draws with replacement and has each worker step an optimizer.
+
     Parameters
     ----------
     loss : callable
         ``loss(output, target)``: a loss of one element, the mean over the samples it is given.
     data : sequence of pairs, `ag_dataloader` or `ag_image_folder`
-        ``(input, target)`` of each sample, tensors or arrays; or a loader of inputs and targets, whose own batch size
-        does not count.
+        ``(input, target)`` of each sample, tensors or arrays; or a loader, whose own batch size does not count.
     model_fn : callable
         Returns a new model.
     workers : int, optional
@@ -302,9 +300,8 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
         Print the loss of every step.
     devices : sequence of str, optional
         Device of every worker, instead of `workers`; default: those of `world`, if it has some.
-    world : communicator, or something that has one as ``comm``, optional
-        This rank's place among others that make the same call.  The workers of all ranks share the samples, so a cycle
-        is a pass through all whatever their number.
+    world : communicator or DistributedWorld, optional
+        This rank's place among others that make the same call; the workers of all ranks share the samples.
     **options : object
         Passed on to `dp_train`, such as ``seed``, ``lr``, ``shuffle``, ``stack`` or ``checkpoint``.
 
@@ -318,15 +315,6 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
         If there are no samples, or a number is out of range.
     CommError
         If ranks have different numbers of samples, or another one fails.
-
-    Notes
-    -----
-    A step takes ``workers * batchsize`` samples; every pass has an order of its own, or that of `data` with
-    ``shuffle=False``.  The original draws samples with replacement and has the workers step one optimizer each.
-
-    References
-    ----------
-    ResNetImageNet.jl ``start``.
 
     Examples
     --------

@@ -1,20 +1,23 @@
 """The samples of a job: their order, the shards of replicas, and the stacks in which they are passed.
 
 Every pass has a new order, from the seed and the pass alone; a step may begin in one pass and end in the next.  A stack
-is one sample of the same structure, with all of its samples on the last axis.  Stacks follow from the step and their
-size alone; each is one leaf of the reduction tree and counts once per sample.
+is one sample of the same structure, with all of its samples on the last axis.  Each is one leaf of the reduction tree
+and counts the sum of its samples' weights, so the loss of a step is ``sum(w * loss) / sum(w)``, whatever the stacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from functools import lru_cache, partial
+from inspect import signature
 from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
+from ag.autograd.operands import host_values
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree, sequence_of, tree_leaves, tree_map
@@ -23,13 +26,14 @@ from ag.data.samples import Pass
 from ag.data.threads import Prefetcher
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
+from ag.errors import DtypeError, ShapeError
 from ag.ops.indexing import ag_concat, ag_reshape
 from ag.parallel.comm.tree_reduction import PART
-from ag.parallel.trainer.weights import Weighted
 
 _LOW32 = 0xFFFFFFFF
 _ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31
 _CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
+_FAR = 32  # powers of 2 between 1 and weights that are scaled
 _BEYOND, _EACH = 1 << 62, 1 << 20  # streams of samples that draw more often than the first, a million for each
 
 Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.prepare` takes them
@@ -45,6 +49,17 @@ class LoaderSample(NamedTuple):
     def samples(self) -> int:
         """Return how many samples are on the last axis."""
         return int(tree_leaves(self.x)[0].shape[-1])
+
+
+class Weighted(NamedTuple):
+    """A sample, or several on the last axis, and what each counts."""
+
+    sample: Tree
+    weights: Array
+
+    def total(self) -> float:
+        """Return what all count together."""
+        return float(self.weights.sum())
 
 
 def loader_sample(x: Tree, y: Tree = None) -> LoaderSample:
@@ -357,3 +372,107 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
     return (f"The loss of a stack of {count} samples is {together:.6g} and the mean of their losses {mean:.6g}; "
             f"forward_fn, target_fn and loss_fn must take samples on the last axis, and the loss be their mean. Give "
             f"weights of classes as class_weight.")
+
+
+# ---------------------------------------------------------------------------------------------- what they count
+
+
+def refuse_unweighted(function: str, loss: object) -> None:
+    """Refuse a loss that takes no weights."""
+    try:
+        takes = callable(loss) and "sample_weight" in signature(loss).parameters
+    except ValueError:  # it does not tell
+        takes = False
+    if not takes:
+        raise TypeError(f"{function}: samples have weights, and the loss {getattr(loss, '__name__', loss)!s:.60} takes "
+                        f"none; write def loss(output, target, sample_weight), the weighted mean, or use "
+                        f"'cross_entropy', 'mse' or 'bce_with_logits'.")
+
+
+def sample_weights(function: str, count: int, sample_weight: object, class_weight: object,
+                   targets: Callable[[], object]) -> Array | None:
+    """Return what each of `count` samples counts, by itself times by its class; None if nobody has said."""
+    if sample_weight is None and class_weight is None:
+        return None
+    weights = np.ones(count) if sample_weight is None else host_values(sample_weight, function)
+    if weights.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: sample_weight is of type {weights.dtype}; numbers are required.")
+    if weights.shape != (count,):
+        raise ShapeError(f"{function}: sample_weight is {weights.shape}; ({count},), a number per sample, is required.")
+    parts = np.ones((2, count))  # what the samples count themselves, and for their classes
+    parts[0] = weights
+    if class_weight is not None:
+        parts[1] = _of_classes(function, class_weight, targets(), parts[0])
+    counted: Array = _in_range(parts[0]) * _in_range(parts[1])
+    if not ((parts >= 0) & (parts < np.inf)).all() or not counted.any():
+        raise ValueError(f"{function}: the weights of samples or classes go from {parts.min()} to {parts.max()}; "
+                         f"finite numbers of at least 0 are required, that are not all zero.")
+    return counted
+
+
+def checksum(weights: Array | None) -> str:
+    """Return what tells other weights from these."""
+    return "None" if weights is None else f"an array of checksum {crc32(weights.tobytes()):08x}"
+
+
+def _in_range(weights: Array) -> Array:
+    """Return weights that float32 can add up, in the same ratios to the bit: those that are far from 1 are scaled."""
+    power = int(np.frexp(weights.max())[1])
+    return np.ldexp(weights, -power) if abs(power) > _FAR else weights
+
+
+def _of_classes(function: str, given: object, targets: object, weights: Array) -> Array:
+    """Return what each sample counts for its class; "balanced": all classes count the same together."""
+    if not isinstance(targets, np.ndarray):
+        raise TypeError(f"{function}: class_weight is given, and the class of each sample is not in memory; give "
+                        f"sample_weight instead, an array with a number for each sample.")
+    if targets.size != len(weights) or (targets.dtype.kind == "f" and (targets % 1).any()):
+        raise ValueError(f"{function}: class_weight is given, and the targets are no class ids; give ids, or "
+                         f"sample_weight.")
+    classes, numbers = np.unique(targets.ravel(), return_inverse=True)
+    if isinstance(given, str) and given == "balanced":
+        counts = np.bincount(numbers, weights)
+        each = weights.sum() / max(1, np.count_nonzero(counts))
+        return np.asarray(each / np.where(counts > 0, counts, np.inf))[numbers]
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{function}: class_weight is {given!r:.60}; use 'balanced', or a dict of class to weight.")
+    odd = [key for key in given if key not in classes.tolist()]
+    if odd and len(given) - len(odd) < len(classes):  # otherwise some samples lack a class, such as a fold
+        raise ValueError(f"{function}: class_weight has the class {odd[0]!r}, and the targets have "
+                         f"{', '.join(map(repr, classes.tolist()[:10]))} only; name these, or each of them besides it.")
+    return np.array([given.get(label, 1.0) for label in classes.tolist()], np.float64)[numbers]
+
+
+def bad_values(samples: Iterable[tuple[Tree, Sequence[int]]], columns: Sequence[object] = ()) -> str | None:
+    """Say which samples have NaN or infinities in them; None if none has.
+
+    Each item has one or more samples, on the last axis, and their numbers; `columns` are the names of features.
+    """
+    counts, found = 0, dict[str, list[str]]()
+    for sample, numbers in samples:
+        counts += len(numbers)
+        for name, array in _parts(sample) if numbers else ():  # a leaf may have no samples of its own
+            for j in np.flatnonzero(~np.isfinite(rows := _rows(array, len(numbers))).all(0)).tolist():
+                place = int(np.argmin(np.isfinite(rows[:, j])))
+                is_table = name == "X" and array.ndim == 2
+                label = f" ({columns[place]!r})" if is_table and place < len(columns) else ""
+                where = f", column {place}{label}" if is_table else ""
+                what = "NaN" if np.isnan(rows[place, j]) else "infinities"
+                found.setdefault(f"{name} has {what}", []).append(f"sample {numbers[j]} of the data given{where}")
+    return next((f"{what} in {len(places)} of the step's {counts} samples, such as {places[0]}"
+                 for what, places in found.items()), None)
+
+
+def _parts(sample: Tree) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays of floats in a sample, by name."""
+    sample = sample.sample if isinstance(sample, Weighted) else sample
+    for name, part in zip(("X", "y"), sample, strict=False) if isinstance(sample, LoaderSample) else [("data", sample)]:
+        inner = [(f"{name}[{key!r}]", x) for key, x in part.items()] if isinstance(part, dict) else [(name, part)]
+        yield from ((own, x) for own, tree in inner for x in tree_leaves(tree)
+                    if isinstance(x, np.ndarray) and x.dtype.kind == "f")
+
+
+def _rows(array: Array, samples: int) -> Array:
+    """Return the values of each sample as a column, in float32, in which they are used."""
+    with np.errstate(all="ignore"):
+        return array.astype(np.float32).reshape(-1, samples)

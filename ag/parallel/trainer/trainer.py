@@ -36,7 +36,6 @@ from ag.optim.rules import Adam
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
-from ag.parallel.trainer.bad_samples import bad_values
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
 from ag.parallel.trainer.checkpoint import (
     Dealt,
@@ -50,8 +49,7 @@ from ag.parallel.trainer.checkpoint import (
 from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, Replica
 from ag.parallel.trainer.replicas import Balance, Ranks, Replicas, digest
-from ag.parallel.trainer.samples import Samples, Shard, all_alike, loss_of, weighed
-from ag.parallel.trainer.weights import checksum
+from ag.parallel.trainer.samples import Samples, Shard, all_alike, bad_values, checksum, loss_of, weighed
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 _64_BITS = (1 << 64) - 1
@@ -166,7 +164,7 @@ class Trainer:
         count = sum_at(nodes, self._size + 1)
         if count == 0:
             say = log.debug if self._told_of_0 or self._ranks.rank else log.warning
-            say("dp_train: the weights of the samples of step %d add up to 0, so it has no loss and changes nothing.", k)
+            say("dp_train: the weights of the samples of step %d add up to 0; it has no loss and changes nothing.", k)
             self._told_of_0 = True
             return False, False
         return True, add_up(nodes, self._mean, count)

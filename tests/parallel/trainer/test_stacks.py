@@ -249,7 +249,7 @@ def test_a_step_whose_samples_count_nothing_changes_nothing(devices: list[str],
     assert one.optimizer_state["state"].tolist() == none.optimizer_state["state"].tolist()
     assert np.isnan(four.loss_history).tolist() == [True, False, True, False]
     assert [r.getMessage() for r in caplog.records].count(
-        "dp_train: the weights of the samples of step 0 add up to 0, so it has no loss and changes nothing.") == 3
+        "dp_train: the weights of the samples of step 0 add up to 0; it has no loss and changes nothing.") == 3
 
 
 # ---------------------------------------------------------------------------------------------- random numbers
