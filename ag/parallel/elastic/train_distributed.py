@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from itertools import islice
@@ -135,38 +135,28 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
         raise ValueError(f"train_distributed: there are {world.size} ranks and the optimizer is a "
                          f"{type(optimizer).__name__}, which divides its state among the devices of one process; use "
                          f"an ordinary optimizer.")
-    if checkpoint is None:
-        if resume or checkpoint_every is not None:
-            raise ValueError("train_distributed: resume or checkpoint_every was given without checkpoint; name the "
-                             "file.")
-        loop = _Loop(model, data, world, loss_fn, optimizer, epochs)
-        with loop.ranks or nullcontext():
-            try:
-                loop.begin()
-                return loop.run()
-            except RankLostError as error:
-                raise CommError(f"{str(error).rstrip('.')}; give checkpoint, so that those who are left go "
-                                f"on.") from error
+    if checkpoint is None and (resume or checkpoint_every is not None):
+        raise ValueError("train_distributed: resume or checkpoint_every was given without checkpoint; name the file.")
     for name, value, least in (("checkpoint_every", checkpoint_every, 1), ("max_restarts", max_restarts, 0)):
         if value is not None and not counts(value, least=least):
             raise ValueError(f"train_distributed: {name} is {value!r}; a whole number of at least {least} is required.")
-    if not isinstance(optimizer, Optimizer):
+    if checkpoint is not None and not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
-    path = Path(os.path.abspath(checkpoint))  # the program may change its folder meanwhile
-    saved = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, path, checkpoint_every, max_restarts, resume)
-    with same_default(), saved.ranks or nullcontext():
-        saved.begin()
+    path = None if checkpoint is None else Path(os.path.abspath(checkpoint))  # the program may change its folder
+    loop = _Loop(model, data, world, loss_fn, optimizer, epochs, path, checkpoint_every, max_restarts, resume)
+    with same_default(), loop.ranks or nullcontext():
+        loop.begin()
         while True:
             try:
-                return saved.run()
+                return loop.run()
             except (DeviceError, CommError) as error:
-                saved.recover(error)
+                loop.recover(error)
 
 
 @dataclass(eq=False)
 class _Loop:
-    """The training loop, and its place in the data; without a checkpoint."""
+    """The training loop, its place in the data, and the checkpoint to go back to, if there is one."""
 
     model: Any
     data: Iterable[Tree]
@@ -174,32 +164,44 @@ class _Loop:
     loss_fn: LossFn | None
     optimizer: Optimizer
     epochs: int
+    path: Path | None
+    every: int | None
+    restarts: int
+    resume: bool
 
     def __post_init__(self) -> None:
         self.epoch = self.batch = 0  # epochs done, and batches done of the next one
         self.losses: list[float] = []
         self.ranks = RankSteps(self.world, self.model) if self.world.size > 1 else None
         self._loader: Any = self.data if isinstance(self.data, Stateful) else None  # on several ranks, this one's share
+        self._saved = 0  # the step of the checkpoint
+        self._failed = False  # whether to load the checkpoint first
 
     def begin(self) -> None:
-        """Let all ranks begin alike."""
+        """Let all ranks begin alike: from the checkpoint that is there, or from a first one of rank 0."""
         if self.ranks is not None:
             self._meet()
-            with TemporaryDirectory() as folder:
-                path = Path(folder) / "state"
-                if self.ranks.rank == 0:
-                    ag_save_checkpoint(path, self.model, self.optimizer, dataloader=self._loader)
-                with self.ranks.state(path) as file:
-                    ag_load_checkpoint(file, self.model, self.optimizer, dataloader=self._loader)
+        elif self.path is None:
+            return
+        with nullcontext(self.path) if self.path is not None else _temporary() as path:
+            goes_on = False
+            if self._is_first():
+                check_writable(path, "train_distributed")
+                goes_on = self.resume and path.exists()
+                if not goes_on:
+                    self._write(path)
+            if self.ranks is not None or goes_on:
+                self._load(path)
 
-    def _meet(self, *alike: tuple[str, object]) -> None:
+    def _meet(self) -> None:
         """Compare the arguments of all ranks; take a share of the loader, with the seed of rank 0."""
         assert self.ranks is not None
         data = f"a {type(self.data).__name__}"
         if isinstance(self.data, DataLoader):
             data += (f" of {self.data.n_samples} samples, batch_size={self.data.batch_size}, "
                      f"shuffle={self.data.shuffle}, drop_last={self.data.drop_last}")
-        self.ranks.meet([("epochs", self.epochs), ("the optimizer", repr(self.optimizer)), ("data", data), *alike])
+        self.ranks.meet([("epochs", self.epochs), ("the optimizer", repr(self.optimizer)), ("data", data),
+                         ("checkpoint_every", self.every), ("max_restarts", self.restarts), ("resume", self.resume)])
         if isinstance(self.data, DataLoader):
             state, *_ = self.ranks.exchange(self.data.state_dict())
             self.data.load_state_dict(state)
@@ -209,8 +211,13 @@ class _Loop:
         if self.ranks is not None and isinstance(self.data, DataLoader):
             self._loader = self.data.share(self.ranks.rank, self.ranks.size)
 
+    def _is_first(self) -> bool:
+        return self.ranks is None or self.ranks.rank == 0
+
     def run(self) -> list[float]:
         """Train to the end; return the loss of every step."""
+        if self._failed and self.path is not None:
+            self._load(self.path)
         while self.epoch < self.epochs:
             for batch in self._rest_of_epoch():
                 x, y = (batch.x, batch.y) if isinstance(batch, Batch) else batch
@@ -219,14 +226,16 @@ class _Loop:
                 self.optimizer.step()
                 self.losses.append(loss)
                 self.batch += 1
-                self.after_step()
+                if self.every is not None and len(self.losses) % self.every == 0:
+                    self._save()
             if not self.batch:
                 raise ValueError(f"train_distributed: data has no batch in epoch {self.epoch}; give at least one, in "
                                  f"every epoch.")
             if self.ranks is None:
                 self.world.barrier()
             self.epoch, self.batch = self.epoch + 1, 0
-            self.after_epoch()
+            if self.every is None or self.epoch == self.epochs:
+                self._save()
         if self.ranks is not None:
             self.ranks.exchange()  # none is lost before all have come here, nor has failed to save
             self.ranks.finish()
@@ -261,81 +270,33 @@ class _Loop:
                                      f"data.")
         return float(value)
 
-    def after_step(self) -> None:
-        """Save, where there is a checkpoint."""
-
-    def after_epoch(self) -> None:
-        """Save, where there is a checkpoint."""
-
-
-@dataclass(eq=False)
-class _SavedLoop(_Loop):
-    """A training loop with a checkpoint to go back to."""
-
-    path: Path
-    every: int | None
-    restarts: int
-    resume: bool
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._saved = 0  # the step of the checkpoint
-        self._failed = False  # whether to load the checkpoint first
-
-    def begin(self) -> None:
-        """Load the checkpoint that is there, or write a first one."""
-        if self.ranks is not None:
-            self._meet(("checkpoint_every", self.every), ("max_restarts", self.restarts), ("resume", self.resume))
-        goes_on = False
-        if self._is_first():
-            check_writable(self.path, "train_distributed")
-            goes_on = self.resume and self.path.exists()
-            if not goes_on:
-                self._write()
-        if self.ranks is not None or goes_on:
-            self._load()
-
-    def _is_first(self) -> bool:
-        return self.ranks is None or self.ranks.rank == 0
-
-    def run(self) -> list[float]:
-        if self._failed:
-            self._load()
-        return super().run()
-
-    def after_step(self) -> None:
-        if self.every is not None and len(self.losses) % self.every == 0:
-            self._save()
-
-    def after_epoch(self) -> None:
-        if self.every is None or self.epoch == self.epochs:
-            self._save()
-
     def _save(self) -> None:
+        if self.path is None:
+            return
         if self.ranks is not None:
             self.ranks.gather_residuals()
         if self._is_first():
-            self._write()
+            self._write(self.path)
         self._saved = len(self.losses)
 
-    def _write(self) -> None:
+    def _write(self, path: Path) -> None:
         extra = {"epoch": self.epoch, "batch": self.batch, "losses": self.losses}
-        ag_save_checkpoint(self.path, self.model, self.optimizer, dataloader=self._loader, step=len(self.losses),
+        ag_save_checkpoint(path, self.model, self.optimizer, dataloader=self._loader, step=len(self.losses),
                            extra=extra)
 
-    def _load(self) -> None:
-        with nullcontext(self.path) if self.ranks is None else self.ranks.state(self.path) as path:
-            checkpoint = ag_load_checkpoint(path, self.model, self.optimizer, dataloader=self._loader)
+    def _load(self, path: Path) -> None:
+        with nullcontext(path) if self.ranks is None else self.ranks.state(path) as file:
+            checkpoint = ag_load_checkpoint(file, self.model, self.optimizer, dataloader=self._loader)
         extra = checkpoint.extra if isinstance(checkpoint.extra, dict) else {}
         losses = extra.get("losses")
         if not (counts(extra.get("epoch"), extra.get("batch"), least=0) and isinstance(losses, list)
                 and all(type(x) is float for x in losses) and len(losses) == checkpoint.step):
-            raise CheckpointError(f"train_distributed: {self.path} lacks the epoch, batch and losses of a checkpoint "
+            raise CheckpointError(f"train_distributed: {path} lacks the epoch, batch and losses of a checkpoint "
                                   f"of train_distributed, or has others than numbers; name another file.")
         if self._failed and self.ranks is not None:
             known = min(len(losses), len(self.losses))
             if not np.array_equal(losses[:known], self.losses[:known]):
-                raise CheckpointError(f"train_distributed: {self.path} on host {self.world.host} is of another job; "
+                raise CheckpointError(f"train_distributed: {path} on host {self.world.host} is of another job; "
                                       f"name a file in a folder that all hosts share.")
         self.epoch, self.batch, self.losses = extra["epoch"], extra["batch"], losses
         self._saved, self._failed = checkpoint.step, False
@@ -344,7 +305,9 @@ class _SavedLoop(_Loop):
 
     def recover(self, error: DeviceError | CommError) -> None:
         """Prepare `run` to go on from the checkpoint on devices that work, or raise."""
-        if self.ranks is not None and self.ranks.over:
+        if self.path is None and isinstance(error, RankLostError):
+            raise CommError(f"{str(error).rstrip('.')}; give checkpoint, so that those who are left go on.") from error
+        if self.path is None or (self.ranks is not None and self.ranks.over):
             raise error
         step, before = len(self.losses), self.world.devices
         failed = failed_among([*before, *(x.device for x in state_of(self.model).values()), ag_default_device()])
@@ -378,6 +341,12 @@ class _SavedLoop(_Loop):
                         self._saved, ", ".join(dict.fromkeys(self.world.devices)))
         elif self._is_first():
             log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    with TemporaryDirectory() as folder:
+        yield Path(folder) / "state"
 
 
 def _takes_targets(model: Any) -> bool:
