@@ -36,6 +36,7 @@ from ag.ops.convert import ag_to_device
 M = TypeVar("M", bound="Layer")
 ActivationLike = str | Callable[..., Tensor] | None  # such as "relu" or `ag_relu`
 State = Mapping[str, TensorLike]  # values by name
+Modes = Mapping[str, tuple[bool, tuple[str, ...]]]  # mode and frozen tensors of layers, by their names
 Settings = Mapping[str, Any]  # arguments of a layer's constructor, or the description of a layer, as JSON has them
 
 
@@ -498,6 +499,21 @@ def trained_or_frozen(model: Model) -> dict[str, Tensor]:
     frozen = [(_joined(prefix, name), own_tensors(layer)[name]) for prefix, layer in model.modules()
               for name in layer._frozen] if isinstance(model, Layer) else []
     return {**model.parameters(), **{name: x for name, x in frozen if not x.requires_grad}}
+
+
+def modes_of(model: object) -> Modes:
+    """Return mode and frozen tensors of each layer, by its name."""
+    return {name: (x.training, x._frozen) for name, x in model.modules()} if isinstance(model, Layer) else {}
+
+
+def restore_modes(model: object, modes: Modes) -> None:
+    """Give layers these modes, and freeze what was frozen."""
+    for name, layer in model.modules() if isinstance(model, Layer) else ():
+        layer.training, frozen = modes.get(name, (layer.training, ()))
+        for own, x in own_tensors(layer).items():
+            x.requires_grad = x.requires_grad and own not in frozen
+        if frozen:
+            layer._frozen = frozen
 
 
 def buffers_of(model: object) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite, prod
 
@@ -247,7 +247,8 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
         raise ValueError(f"syncgrads: weights are {counts}; all must be finite and at least 0.")
     group = comm_of(world, "syncgrads")
     named = [_by_name(i, grads) for i, grads in enumerate(grad_sets)]
-    layout = _agreed(_layout(named), group)
+    mine = _merged(map(_layout, named), "in set", ShapeError)
+    layout = _merged(everyone(group, mine), "on rank", CommError)
     total = np.array([sum(counts)], np.float64)
     group.all_reduce(total)
     if total[0] == 0:
@@ -282,30 +283,28 @@ def _by_name(i: int, grads: Gradients | Mapping[str, TensorLike]) -> dict[str, T
     return named
 
 
-def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ...], str]]:
-    layout: dict[str, tuple[tuple[int, ...], str]] = {}
-    for i, grads in enumerate(named):
-        for name, g in grads.items():
-            shape = g.shape if isinstance(g, Tensor) else column(np.asarray(g)).shape  # as the optimizers take it
-            kind = "float64" if (g.dtype if isinstance(g, Tensor) else np.asarray(g).dtype) in ("f64", np.float64) \
-                else "float32"
-            known = layout.setdefault(name, (shape, kind))
-            if known[0] != shape:
-                raise ShapeError(f"syncgrads: the gradient of {name!r} is {shape} in set {i} and {known[0]} in one "
-                                 f"before; the shapes must be equal.")
+Layout = Mapping[str, tuple[Sequence[int], str]]  # of gradients: shape and type
+
+
+def _layout(grads: dict[str, TensorLike]) -> Layout:
+    layout = {}
+    for name, g in grads.items():
+        x = g if isinstance(g, Tensor) else column(np.asarray(g))  # as the optimizers take it
+        layout[name] = x.shape, "float64" if x.dtype in ("f64", np.float64) else "float32"
     return layout
 
 
-def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the gradients of any rank, in the same order on all of them."""
-    agreed: dict[str, tuple[tuple[int, ...], str]] = {}
-    for rank, layout in enumerate(everyone(group, mine)):
+def _merged(layouts: Iterable[Layout], where: str, error: type[Exception]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the gradients of any set or rank, of the widest type; raise `error` where shapes differ."""
+    merged: dict[str, tuple[tuple[int, ...], str]] = {}
+    for i, layout in enumerate(layouts):
         for name, (sizes, kind) in layout.items():
-            known = agreed.setdefault(name, (tuple(sizes), kind))
-            if known != (tuple(sizes), kind):
-                raise CommError(f"syncgrads: the gradient of {name!r} is {tuple(sizes)} {kind} on rank {rank} and "
-                                f"{known[0]} {known[1]} on one before; they must be equal.")
-    return agreed
+            shape, known = merged.get(name, (tuple(sizes), kind))
+            if shape != tuple(sizes):
+                raise error(f"syncgrads: the gradient of {name!r} is {tuple(sizes)} {where} {i} and {shape} in one "
+                            f"before; the shapes must be equal.")
+            merged[name] = shape, max(known, kind)
+    return merged
 
 
 def _flat(grads: dict[str, TensorLike], weight: float, starts: Mapping[str, int], row: Array) -> Array:

@@ -145,8 +145,7 @@ class Link:
     def carry(self, name: str, gradient: Array, ratio: float) -> Array:
         """Return what arrives of a gradient, of which the message has the part `ratio`; all, if not finite."""
         if not np.isfinite(gradient).all():
-            self.sent += gradient.nbytes
-            self._keep(name, Message(gradient.astype(np.float32).reshape(-1), None))
+            self._send(name, Message(gradient.astype(np.float32).reshape(-1), None))
             return gradient
         with np.errstate(all="ignore"):
             flat = gradient.reshape(-1) * self.weight / self._now
@@ -155,11 +154,11 @@ class Link:
             message = pack(whole * self._now if everything else whole, ratio, self.wire)
             arrived = unpack(message, flat.size, self.wire)
             self.residuals[name] = (whole - arrived).reshape(gradient.shape)
-        self.sent += message.nbytes
-        self._keep(name, message)
+        self._send(name, message)
         return arrived.reshape(gradient.shape)
 
-    def _keep(self, name: str, message: Message) -> None:
+    def _send(self, name: str, message: Message) -> None:
+        self.sent += message.nbytes
         if self.messages is not None:
             self.messages.append((name, message))
 

@@ -6,8 +6,6 @@ batch.  Outside a group of replicas it is a plain `BatchNorm`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from ag.autograd.activation_checkpoint import is_repeating
@@ -20,7 +18,7 @@ from ag.ops.arithmetic import ag_scale, ag_sub
 from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
-from ag.parallel.replicas.parallel_apply import ReplicaGroup, current_group
+from ag.parallel.replicas.parallel_apply import current_group
 
 __all__ = ["SyncBatchNorm"]
 
@@ -87,19 +85,14 @@ class SyncBatchNorm(BatchNorm):
         if count < 2:
             raise ShapeError(f"SyncBatchNorm: all replicas together have {count} values per feature; the running "
                              f"variance needs at least two in train mode.")
-        total = partial(_total, group, counts)
-        mean = ag_scale(total(rows, lambda r: r), 1.0 / count)
-        variance = ag_scale(total(rows, lambda r: _squares(ag_sub(r, mean))), 1.0 / count)
+
+        def mean_over_replicas(x: Tensor) -> Tensor:
+            mine = ag_sum(x, dim=1, keepdim=True) if counts[group.rank] else None
+            return ag_scale(group.total(mine, x.device), 1.0 / count)
+
+        mean = mean_over_replicas(rows)
+        centred = ag_sub(rows, mean) if rows.size else rows
+        variance = mean_over_replicas(centred * centred)
         if not is_repeating():
             move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
         return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, mean, variance) if x.size else x
-
-
-def _squares(x: Tensor) -> Tensor:
-    return x * x
-
-
-def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the sum over the samples of all replicas, on this one's device."""
-    mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
-    return group.total(mine, rows.device)

@@ -19,11 +19,10 @@ from ag.errors import CheckpointError
 from ag.io.checkpoint import LARGEST_RATE
 from ag.io.safetensors_file import read_file, to_json, write_file
 from ag.log import log
-from ag.nn.layer import Layer, own_tensors
+from ag.nn.layer import Modes
 from ag.parallel.comm.comm import Json
 
 _FORMAT = "ag-dp-train-1"
-Settings = Mapping[str, tuple[bool, tuple[str, ...]]]  # mode and frozen tensors of each layer, by its name
 _WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."
 _HEADER = ("step", "seed", "draws", "seen", "dealt", "rates", "schedules", "made")  # what is no array
 
@@ -54,7 +53,7 @@ class DPState:
     seen: int = 0  # steps for which the callback has returned
     callback: Mapping[str, Array | Json] = field(default_factory=dict)  # its state
     made: Mapping[str, str] = field(default_factory=dict)  # other arguments of the job, in words
-    layers: Settings = field(default_factory=dict)
+    layers: Modes = field(default_factory=dict)
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
@@ -141,29 +140,9 @@ def _check(step: int, seed: int, draws: int, seen: int, dealt: Dealt, rates: lis
         raise ValueError(f"losses of shape {losses.shape} and type {losses.dtype}")
 
 
-def _layers(given: object) -> Settings:
+def _layers(given: object) -> Modes:
     """Return the modes of layers in a file."""
-    if not isinstance(given, dict):
+    if not isinstance(given, dict) or not all(isinstance(mode, bool) and isinstance(frozen, list) and all(
+            isinstance(x, str) for x in frozen) for mode, frozen in given.values()):
         raise ValueError("layers of another kind")
-    found = {}
-    for name, (mode, frozen) in given.items():
-        if not isinstance(mode, bool) or not isinstance(frozen, list) or not all(isinstance(x, str) for x in frozen):
-            raise ValueError(f"the layer {name!r:.60} of another kind")
-        found[str(name)] = mode, tuple(frozen)
-    return found
-
-
-def layers_of(model: object) -> Settings:
-    """Return mode and frozen tensors of each layer, by its name, as callbacks may have set them."""
-    return {name: (layer.training, tuple(layer._frozen)) for name, layer in model.modules()} if isinstance(
-        model, Layer) else {}
-
-
-def restore_layers(model: object, layers: Settings) -> None:
-    """Give layers the modes of a checkpoint, and freeze what was frozen."""
-    for name, layer in model.modules() if isinstance(model, Layer) else ():
-        layer.training, frozen = layers.get(name, (layer.training, ()))
-        for own, x in own_tensors(layer).items():
-            x.requires_grad = x.requires_grad and own not in frozen
-        if frozen:
-            layer._frozen = frozen
+    return {name: (mode, tuple(frozen)) for name, (mode, frozen) in given.items()}

@@ -29,7 +29,7 @@ from ag.errors import CommError, DeviceError, RankLostError
 from ag.io.checkpoint import Stateful
 from ag.io.safetensors_file import to_json
 from ag.log import Forgiving, log, shows_bars, write_line
-from ag.nn.layer import Layer, Model
+from ag.nn.layer import Layer, Model, modes_of, restore_modes
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
 from ag.optim.rules import Adam
@@ -37,15 +37,7 @@ from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
-from ag.parallel.trainer.checkpoint import (
-    Dealt,
-    DPState,
-    layers_of,
-    refuse_unlike,
-    restore_layers,
-    save_state,
-    tell_of_unlike,
-)
+from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import HostOptimizers, RateSchedules
 from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, Replica
 from ag.parallel.trainer.replicas import Balance, Ranks, Replicas, digest
@@ -103,14 +95,14 @@ class Trainer:
                        self.replicas.first.buffers.named(self._buffers),
                        [optimizer.state_dict() for optimizer in optimizers],
                        [optimizer.lr for optimizer in optimizers], schedules,
-                       layers=layers_of(self.replicas.first.model))
+                       layers=modes_of(self.replicas.first.model))
 
     def restore(self, state: DPState) -> None:
         self.optimizers.load(state.weights, state.optimizers, state.rates)
         self._buffers = self.replicas.first.buffers.restored(state.buffers)
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
-            restore_layers(replica.model, state.layers)
+            restore_modes(replica.model, state.layers)
         self._draws = state.draws if state.step else None  # the first step counts them
         self._broadcast()
 
