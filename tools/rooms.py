@@ -63,7 +63,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tqdm": ("ag.parallel", "ag.training.fit"),
     "matplotlib": ("ag.training",),
     "sklearn": ("ag.training.estimators", "ag.training.metrics"),
-    "yaml": ("ag.parallel.elastic.config",),
+    "yaml": ("ag.parallel.elastic.world",),
 }
 
 

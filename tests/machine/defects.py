@@ -100,7 +100,7 @@ DEFECTS = [
     ),
     Defect(
         "work of threads is not recorded",
-        *("ag/parallel/replicas/parallel_apply.py", "if len(calls) > 1 and recording_here() is not None:", "if False:"),
+        *("ag/parallel/replicas/data_parallel.py", "if len(calls) > 1 and recording_here() is not None:", "if False:"),
         *(_RECORDING, "if self._is_foreign(b.block):", "if False:"),
         *(_RECORDING, "if foreign is not None:", "if False:"),
         *(_RECORDING, "owner.fail(_threaded((self.nbytes,)))", "pass"),

@@ -153,24 +153,22 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
 
 
 def _joined(values: list[Tree], device: str, dim: int, shares: list[float]) -> Tree:
-    first = values[0]
-    if any(type(x) is not type(first) for x in values):
-        kinds = " and ".join(sorted({type(x).__name__ for x in values}))
-        raise ValueError(f"gather: the replicas returned {kinds}; their results must be alike.")
+    first, kinds = values[0], dict.fromkeys(map(_kind, values))
+    if len(kinds) > 1:
+        raise ValueError(f"gather: the replicas returned {' and '.join(kinds)}; their results must be alike.")
     if isinstance(first, Tensor):
         return _one(values, device, dim, shares)
     if isinstance(first, dict):
-        if any(x.keys() != first.keys() for x in values):
-            raise ValueError(f"gather: the replicas returned dicts with the keys "
-                             f"{' and '.join(str(sorted(map(str, x))) for x in values)}; they must be equal.")
         return {name: _joined([x[name] for x in values], device, dim, shares) for name in first}
     if isinstance(first, (list, tuple)):
-        if any(len(x) != len(first) for x in values):
-            raise ValueError(f"gather: the replicas returned {' and '.join(str(len(x)) for x in values)} items; "
-                             f"the numbers must be equal.")
         items = [_joined(list(column), device, dim, shares) for column in zip(*values, strict=True)]
         return sequence_of(type(first), items)
     return first
+
+
+def _kind(x: Tree) -> str:
+    keys = f" with the keys {sorted(map(str, x))}" if isinstance(x, dict) else ""
+    return f"a {type(x).__name__}{keys}" + (f" of {len(x)} items" if isinstance(x, (list, tuple)) else "")
 
 
 def _one(tensors: list[Tensor], device: str, dim: int, shares: list[float]) -> Tensor:

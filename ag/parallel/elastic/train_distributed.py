@@ -39,8 +39,7 @@ from ag.parallel.comm.device_threads import failed_among
 from ag.parallel.comm.tensor_collectives import moved
 from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
 from ag.parallel.elastic.world import DistributedWorld
-from ag.parallel.sharded.model_parallel import ModelParallel
-from ag.parallel.sharded.pipeline import Pipeline
+from ag.parallel.sharded.pipeline import ModelParallel, Pipeline
 
 LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 

@@ -27,8 +27,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import compare_names
 from ag.ops.convert import ag_to_device
-from ag.parallel.replicas.data_parallel import DataParallel, Device
-from ag.parallel.replicas.parallel_apply import replicas_of
+from ag.parallel.replicas.data_parallel import DataParallel, Device, replicas_of
 
 __all__ = ["CompressedDataParallel"]
 

@@ -18,7 +18,7 @@ from ag.ops.arithmetic import ag_scale, ag_sub
 from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
-from ag.parallel.replicas.parallel_apply import current_group
+from ag.parallel.replicas.data_parallel import current_group
 
 __all__ = ["SyncBatchNorm"]
 

@@ -1,9 +1,6 @@
 """ZeRO: optimizer state, gradients and weights of data-parallel training, shared out over the replicas' devices.
 
-    stage   of weights   of gradients   of the optimizer's moments, on each of N devices
-      1        all           all                 1/N
-      2        all           1/N                 1/N
-      3        1/N           1/N                 1/N           and the whole weights of the layer that runs
+Each device has its 1/N of the moments, from stage 2 on of gradients, and at stage 3 of weights.
 """
 
 from __future__ import annotations
@@ -37,8 +34,7 @@ from ag.optim.flat import ALIGN, flat_layout, named_parameters
 from ag.optim.optimizer import Optimizer, as_gradient, gradients_given, refuse_untrained
 from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
-from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.replicas.parallel_apply import parallel_apply, replicas_of
+from ag.parallel.replicas.data_parallel import DataParallel, parallel_apply, replicas_of
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 
 __all__ = ["ZeroOptimizer"]

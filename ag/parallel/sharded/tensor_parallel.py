@@ -1,9 +1,6 @@
 """Tensor parallelism: fully connected layers whose weights are spread over devices, in equal parts or not.
 
-A column and a row parallel layer, one after the other, exchange one sum, as in Megatron-LM:
-
-    cpu      x  ->  W1[:h]  ->  relu  ->  W2[:, :h]  ->  +  ->  y
-    cpu:1    x  ->  W1[h:]  ->  relu  ->  W2[:, h:]  ->  |
+A column and a row parallel layer, one after the other, exchange one sum, as in Megatron-LM.
 """
 
 from __future__ import annotations

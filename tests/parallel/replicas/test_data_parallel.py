@@ -282,7 +282,7 @@ def test_an_error_in_one_replica_surfaces_once() -> None:
     (lambda: ag.gather([ag.ag_tensor(1.0)], "cpu", weights=[1.0, 2.0]), ValueError, "one per result"),
     (lambda: ag.gather([ag.ag_tensor(1.0), None], "cpu"), ValueError, "must be alike"),
     (lambda: ag.gather([{"a": 1}, {"b": 1}], "cpu"), ValueError, "keys"),
-    (lambda: ag.gather([(1,), (1, 2)], "cpu"), ValueError, "1 and 2 items"),
+    (lambda: ag.gather([(1,), (1, 2)], "cpu"), ValueError, "1 items and a tuple of 2"),
     (lambda: ag.gather([ag.ag_tensor(1.0), ag.ag_tensor([[1.0]])], "cpu"), ag.ShapeError, "as many axes"),
     (lambda: ag.parallel_apply([ag.ag_sum], []), ValueError, "1 models, 0 inputs"),
 ])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ag
 from ag.engine.device import backend_of
-from ag.parallel.sharded.model_parallel import measured, place
+from ag.parallel.sharded.pipeline import measured, place
 
 RNG = np.random.default_rng(43)
 
