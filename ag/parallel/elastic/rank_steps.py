@@ -2,7 +2,7 @@
 
 Each rank computes the gradients of its share of a batch.  Times samples they are added up over the ranks, and divided
 once, so every sample counts the same.  Ranks first tell each other their place in the data, and faults since the last
-step.  A step counts for all of them or for none (`ag.parallel.comm.membership`).
+step.  A step counts for all of them or for none (`ag.parallel.comm.comm.Member`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from ag.errors import CheckpointError, CommError, ShapeError
 from ag.io.safetensors_file import elements_of
 from ag.nn.layer import Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
-from ag.parallel.comm.comm import Comm, Json, everyone
-from ag.parallel.comm.membership import Member, this_process
+from ag.parallel.comm.comm import Comm, Json, Member, everyone, this_process
 from ag.parallel.comm.tensor_collectives import cut, sizes_along, syncgrads
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld

@@ -22,9 +22,8 @@ from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, DeviceError, RankLostError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
-from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
+from ag.parallel.comm.comm import Comm, Json, Member, comm_of, everyone, this_process
 from ag.parallel.comm.device_threads import DeviceThreads, Task, named
-from ag.parallel.comm.membership import Member, this_process
 from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
 from ag.parallel.trainer.checkpoint import Dealt, DPState, load_state
 from ag.parallel.trainer.replica import Replica
