@@ -683,7 +683,7 @@ mutant("comm", "a step is committed without a lost rank", "ag/parallel/comm/thre
        "not group.revoked and all(votes.values())", "all(votes.values())",
        "parallel/comm/test_threads.py::test_a_commit_is_made_by_all_or_by_none")
 mutant("comm", "either half of the ranks goes on", "ag/parallel/comm/comm.py",
-       "2 * len(left) == of and 0 in left", "2 * len(left) == of",
+       "2 * self.size == before.size and 0 not in self.old_ranks", "False",
        "parallel/elastic/test_lost.py::test_half_of_the_ranks_without_the_first_may_not_go_on")
 
 LAUNCH = "tools/launcher/test_launch.py"

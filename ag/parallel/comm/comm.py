@@ -91,11 +91,7 @@ class Comm(ABC):
 
     @abstractmethod
     def survivors(self) -> tuple[Comm, list[int]]:
-        """Return the group of the remaining ranks, in their order, and their former numbers.
-
-        All remaining ranks call it, after a `RankLostError` or a `commit` that was False.  Ranks that still wait in the
-        old group get a `RankLostError`.
-        """
+        """Return the group of the ranks that are left and their former numbers, after a loss; all call it."""
 
     def all_reduce(self, array: Array) -> None:
         """Replace `array`, contiguous and of one shape and type on all ranks, by the sum over the ranks."""
@@ -387,7 +383,7 @@ class Member:
         gone = [i for i in range(before.size) if i not in self.old_ranks]
         named = ", ".join(f"rank {i} ({before.hosts[i]})" for i in gone) or "a connection"
         numbers = ", ".join(map(str, self.old_ranks))
-        if not _has_quorum(self.old_ranks, before.size):
+        if 2 * self.size < before.size or (2 * self.size == before.size and 0 not in self.old_ranks):
             raise CommError(f"{named} was lost, and rank {numbers} alone may not go on, as the others may have gone on "
                             f"without it; more than half of the {before.size} ranks must be left, or half of them with "
                             f"rank 0.") from lost
@@ -439,27 +435,14 @@ class Member:
                     raise CommError(f"{self.who}: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
 
     def _refuse_shared(self, places: Sequence[tuple[Json, Sequence[str]]], advice: str) -> None:
-        """Raise a CommError, on every rank, if two ranks have a `shared_device`; `advice` ends the message."""
-        if (shared := shared_device(places)) is not None:
-            self.over = True
-            a, b, device = shared
-            raise CommError(f"{self.who}: rank {a} and rank {b} are threads of one process and both use "
-                            f"{device}; {advice}")
+        """Raise a CommError, on every rank, if two are threads of one process and have a device of both."""
+        for (a, (one, mine)), (b, (other, theirs)) in combinations(enumerate(places), 2):
+            if one == other and (shared := {*mine} & {*theirs}):
+                self.over = True
+                raise CommError(f"{self.who}: rank {a} and rank {b} are threads of one process and both use "
+                                f"{min(shared)}; {advice}")
 
 
 def this_process() -> list[Json]:
     """Return what identifies this process among those of other ranks."""
     return [_PROCESS, os.getpid()]
-
-
-def shared_device(places: Sequence[tuple[Json, Sequence[str]]]) -> tuple[int, int, str] | None:
-    """Return two ranks that are threads of one process and a device of both; `places` are processes and devices."""
-    for (a, (one, mine)), (b, (other, theirs)) in combinations(enumerate(places), 2):
-        shared = sorted(set(mine) & set(theirs))
-        if one == other and shared:
-            return a, b, shared[0]
-    return None
-
-
-def _has_quorum(left: list[int], of: int) -> bool:
-    return 2 * len(left) > of or (2 * len(left) == of and 0 in left)

@@ -34,11 +34,21 @@ _WINDOW = 8  # messages that a rank receives at a time
 _DRAIN = 2.0  # seconds for the requests of a call that has failed to come to an end
 _GRACE = 1.0  # seconds for what a process has sent before it left
 
+_HEAD = 1024  # bytes that each rank sends to each at the beginning of a call
+_GATES, _MOVES, _HEADS, _SENDS = 0, 1, 2, 3  # tags
+_TAGS = 4
+_BITS = 30  # of an agreement
+_DONE, _WHOLE = 1, 2  # bits of an agreement: the step is done; no rank is known to be lost
+
 Pending = list[tuple[int, "Request"]]  # with the rank at the other end
 
 
-class MpiMember(Comm):
-    """A member of a group of processes, which can wait for others by looking, and sleeping ever longer in between."""
+class MpiComm(Comm):
+    """A place in a group of processes; made by `mpi_comm`.
+
+    A step ends with `commit`, an Agree; one that failed is the first Agree of `survivors`.  If an Agree reveals a loss
+    that some ranks had not seen, it fails on every rank and is repeated.
+    """
 
     def __init__(self, process: MpiProcess, comm: MPIComm, name: str, tag: int, places: Sequence[int],
                  hosts: Sequence[str], timeout: float) -> None:
@@ -199,32 +209,7 @@ class MpiMember(Comm):
         finally:
             self._turn.release()
 
-
-def pieces(arrays: Sequence[Array]) -> Iterator[Array]:
-    """Cut flat arrays into messages that are not too long."""
-    for array in arrays:
-        flat = array.view(np.uint8)
-        yield from (flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE))
-
-
-_HEAD = 1024  # bytes that each rank sends to each at the beginning of a call
-_GATES, _MOVES, _HEADS, _SENDS = 0, 1, 2, 3  # tags
-_TAGS = 4
-_BITS = 30  # of an agreement
-_DONE, _WHOLE = 1, 2  # bits of an agreement: the step is done; no rank is known to be lost
-
-
-class MpiComm(MpiMember):
-    """A place in a group of processes; made by `mpi_comm`.
-
-    A step ends with `commit`, an Agree.  Rank 2 of 3 is lost while rank 0 still moves arrays:
-
-        rank 0    RankLostError   survivors: Agree (not whole) --+             Agree (left: 0, 1) --+   goes on
-        rank 1    commit:                    Agree (whole) ------+   False   survivors: Agree (left: 0, 1)   goes on
-
-    A commit that failed is the first Agree of `survivors`.  If an Agree reveals a loss that some ranks had not seen, it
-    fails on every rank and is repeated.
-    """
+    # -------------------------------------------------------------------------------------- calls
 
     def _gate(self, operation: str, text: str) -> list[str]:
         mine = f"{operation}\n{text}".encode()
@@ -366,6 +351,13 @@ class MpiComm(MpiMember):
                     self._agree(bits)
                     left += [i for k, i in enumerate(ranks) if bits[0] >> k & 1]
                 return left
+
+
+def pieces(arrays: Sequence[Array]) -> Iterator[Array]:
+    """Cut flat arrays into messages that are not too long."""
+    for array in arrays:
+        flat = array.view(np.uint8)
+        yield from (flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE))
 
 
 _groups = count()

@@ -58,11 +58,7 @@ class Pause:
 
 
 def _start(mpi: ModuleType) -> None:
-    """Start MPI, which waits for all processes, while other threads of this one go on.
-
-    mpi4py would hold Python's lock until all are there: for ever, if a process is lost before.  Then neither the
-    watchdog nor the launcher's thread could end this process.
-    """
+    """Start MPI, which waits for all processes, without Python's lock, so that other threads can end this one."""
     start = getattr(ctypes.CDLL(mpi.__file__), "MPI_Init_thread", None)
     if start is None:  # as on Windows, where a library shows its own functions only
         mpi.Init_thread()

@@ -462,13 +462,10 @@ def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[s
     names = default_devices(n_gpu)
     if not was_named() and not is_accelerator(names[0]):
         why = " ".join(unusable_devices()).rstrip(".")
+        software = ", ".join(info.name for info in list_devices(accelerators_only=True) if is_software(info))
+        found = f"no {accelerator_titles()} device was found" + (
+            f" but software ({software}), which is used by name only" if software else "")
         say = log.warning if why else log.info
         say("dp_train: %s; %d replica(s) run on the CPU. `python -m ag devices` says what is missing.",
-            why or _why_no_card(), len(names))
+            why or found, len(names))
     return names
-
-
-def _why_no_card() -> str:
-    software = ", ".join(info.name for info in list_devices(accelerators_only=True) if is_software(info))
-    found = f"no {accelerator_titles()} device was found"
-    return f"{found} but software ({software}), which is used by name only" if software else found

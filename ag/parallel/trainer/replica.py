@@ -431,10 +431,7 @@ def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array
 
 
 class ReplicaBuffers:
-    """The buffers of one replica's model that samples may move.
-
-    Buffers of another type than the gradients are constants, and so are those that begin with infinities, as masks do.
-    """
+    """The buffers of a replica's model that samples may move: of the gradients' type, and not with infinities."""
 
     def __init__(self, model: Model, backend: Backend, dtype: DType) -> None:
         self._model = model
@@ -525,11 +522,7 @@ class ReplicaBuffers:
 
 
 class DeviceClock:
-    """Estimates a replica's device time.
-
-    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed.  Other steps are charged
-    the time per sample of the last timed one.
-    """
+    """Estimates a replica's device time from some steps, as timestamps cost up to 20 % of a small one."""
 
     def __init__(self) -> None:
         self.seconds = self._per_sample = 0.0  # of all steps; of the last timed one

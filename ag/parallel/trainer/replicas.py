@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
@@ -228,13 +228,10 @@ def check_same_models(replicas: list[Replica]) -> None:
 
 def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
     theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
-    for a, b in zip(theirs, mine, strict=False):
+    for a, b in zip_longest(theirs, mine, fillvalue="none"):
         if a != b:
             raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
                             f"the same model every time.")
-    if len(mine) != len(theirs):
-        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
-                        f"must build the same model every time.")
 
 
 # ---------------------------------------------------------------------------------------------- shares of samples

@@ -8,6 +8,7 @@ and counts the sum of its samples' weights, so the loss of a step is ``sum(w * l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from contextlib import suppress
 from functools import lru_cache, partial
 from inspect import signature
 from math import isfinite
@@ -286,14 +287,10 @@ def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
 
 
 def _weight(given: Any) -> float:
-    try:
-        weight = float(given)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"dp_train: weight_fn returned {given!r}; a number is required, what the sample counts."
-                         ) from error
-    if not (isfinite(weight) and weight >= 0):
-        raise ValueError(f"dp_train: weight_fn returned {given!r}; a finite number of at least 0 is required.")
-    return weight
+    with suppress(TypeError, ValueError):
+        if isfinite(weight := float(given)) and weight >= 0:
+            return weight
+    raise ValueError(f"dp_train: weight_fn returned {given!r}; a finite number of at least 0 is required.")
 
 
 def all_alike(samples: Iterable[Tree]) -> bool:
