@@ -629,11 +629,11 @@ mutant("reduction tree", "the rest is added from the left", "ag/parallel/comm/tr
        "parallel/comm/test_add_up.py::test_any_shards_make_the_same_additions",
        "parallel/comm/test_add_up.py::test_the_tree_is_balanced")
 RANKS = "parallel/elastic/test_train_distributed_ranks.py"
-mutant("replicas", "gradients of ranks count alike", "ag/parallel/elastic/rank_steps.py",
+mutant("replicas", "gradients of ranks count alike", "ag/parallel/elastic/train_distributed.py",
        "[samples] if samples else []", "[1] if samples else []", f"{RANKS}::test_any_ranks_and_replicas[3-1]")
-mutant("replicas", "buffers of ranks differ", "ag/parallel/elastic/rank_steps.py", "self._share_buffers(comm)", "pass",
-       f"{RANKS}::test_two_ranks_train_as_one_process_does[batch norm]")
-mutant("replicas", "messages of ranks have no weight", "ag/parallel/elastic/rank_steps.py",
+mutant("replicas", "buffers of ranks differ", "ag/parallel/elastic/train_distributed.py",
+       "self._share_buffers(comm)", "pass", f"{RANKS}::test_two_ranks_train_as_one_process_does[batch norm]")
+mutant("replicas", "messages of ranks have no weight", "ag/parallel/elastic/train_distributed.py",
        "compressed.sending(samples / total)", "compressed.sending(1.0)",
        f"{RANKS}::test_two_ranks_train_as_one_process_does[compressed]")
 mutant("replicas", "a lost rank's samples stay lost", "ag/parallel/elastic/train_distributed.py",

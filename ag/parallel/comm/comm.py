@@ -299,8 +299,6 @@ def _added(left: Array, right: Array) -> Array:
     return add_rows(left, right, np.empty(left.size, left.dtype))
 
 
-# ---------------------------------------------------------------------------------------------- the ranks that are left
-
 _PROCESS = token_hex(8)  # with the process number, which processes in containers may share
 
 

@@ -198,9 +198,6 @@ def split(tensor: Tensor, sizes: Sequence[int], devices: Sequence[str], dim: int
             for n, end, device in zip(sizes, accumulate(sizes), devices, strict=True)]
 
 
-# ---------------------------------------------------------------------------------------------- averages of gradients
-
-
 def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights: Sequence[float] | None = None,
               world: Comm | HasComm | None = None) -> dict[str, Tensor]:
     """Average sets of gradients, such as those of several replicas or micro-batches.

@@ -74,25 +74,23 @@ class _Group:
         self.revoked = True
         self.changed.notify_all()
 
-    def enter(self, rank: int, operation: str) -> None:
+    def enter(self, rank: int, operation: str, agreement: bool = False) -> None:
         """Begin a call of a rank in this thread; raise if it may not."""
         thread, lives = self.threads.get(rank, (None, 0))
         if thread is not current_thread():
             self.threads[rank] = current_thread(), lives + 1
-        if self.error is not None:
-            raise CommError(self.error)
-        self.check_member(rank, operation)
+        self.check(rank, operation, agreement)
 
     def check_member(self, rank: int, operation: str) -> None:
         if rank in self.lost:
             raise CommError(f"{operation}: rank {rank} {self.lost[rank]}; it is out of the group.")
 
-    def check(self, rank: int, operation: str) -> None:
-        """Raise a CommError if the group was ended or is revoked."""
+    def check(self, rank: int, operation: str, agreement: bool = False) -> None:
+        """Raise a CommError if the group was ended or, but for an `agreement`, is revoked."""
         if self.error is not None:
             raise CommError(self.error)
         self.check_member(rank, operation)
-        if self.revoked:
+        if self.revoked and not agreement:
             who = "; ".join(f"rank {i} {what}" for i, what in sorted(self.lost.items())) or "another rank asks for it"
             raise RankLostError(f"{operation}: {who}; survivors() is the group of those who are left.",
                                 tuple(sorted(self.lost)))
@@ -137,7 +135,6 @@ class ThreadComm(Comm):
         with group.changed:
             number, self._calls = self._calls, self._calls + 1
             group.enter(self.rank, operation)
-            group.check(self.rank, operation)
             meeting = group.meetings.setdefault(number, _Meeting(operation))
             if meeting.operation != operation:
                 group.end(f"{operation}: rank {self.rank} calls it where rank {next(iter(meeting.brought))} calls "
@@ -188,7 +185,6 @@ class ThreadComm(Comm):
         group = self._group
         with group.changed:
             group.enter(self.rank, "send")
-            group.check(self.rank, "send")
             group.posted[self.rank, to].append(array.copy())
             group.changed.notify_all()
 
@@ -197,7 +193,6 @@ class ThreadComm(Comm):
         group = self._group
         with group.changed:
             group.enter(self.rank, "recv")
-            group.check(self.rank, "recv")
             posted = group.posted[source, self.rank]
             group.wait(self.rank, "recv", lambda: bool(posted), lambda: [source],
                        lambda: f"recv: rank {source} sent nothing to rank {self.rank} within {group.timeout:g} s.")
@@ -235,7 +230,7 @@ class ThreadComm(Comm):
         """Wait for the remaining ranks and return the result of `combine`, called once with their values by rank."""
         group = self._group
         with group.changed:
-            group.enter(self.rank, operation)
+            group.enter(self.rank, operation, agreement=True)
             number, self._agreements = self._agreements, self._agreements + 1
             meeting = group.agreements.setdefault(number, _Meeting(operation))
             meeting.brought[self.rank] = brought
@@ -267,7 +262,7 @@ class ThreadComm(Comm):
     def survivors(self) -> tuple[Comm, list[int]]:
         group = self._group
         with group.changed:
-            group.enter(self.rank, "survivors")
+            group.enter(self.rank, "survivors", agreement=True)
             group.revoke()
         self.commit(False)
 

@@ -186,8 +186,6 @@ def other_name(name: object) -> str:
     return ""
 
 
-# ---------------------------------------------------------------------------------------------- the file of a job
-
 STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Layer]] = {
     "data_parallel": DataParallel,
     "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),

@@ -349,8 +349,6 @@ class CompressedDataParallel(DataParallel):
                     others[f"residual{i}.{name}"] = part.reshape(p.shape).copy()
         self._others = others
 
-    # -------------------------------------------------------------------------------------- in a pass
-
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}
         ratio = ratio_at(self._steps, self.compression_ratio, self.warmup_steps)

@@ -329,9 +329,6 @@ def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:
     return dict(zip(places, group, strict=True))
 
 
-# ---------------------------------------------------------------------------------------------- a model of replicas
-
-
 class DataParallel(Layer):
     """A model on several devices, each working on its part of every batch.
 

@@ -219,8 +219,6 @@ class ZeroOptimizer:
         factor, _ = launch(clip_factor, square, square, max_norm=float(max_norm))
         return sqrt(Tensor(square).item()), Tensor(factor).item()
 
-    # -------------------------------------------------------------------------------------- state
-
     def state_dict(self) -> dict[str, Array]:
         """Return the state that an ordinary optimizer of the same parameters has."""
         inner = self.optimizer.state_dict()

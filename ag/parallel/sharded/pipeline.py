@@ -210,8 +210,6 @@ def place(needs: Sequence[int], free: Sequence[int], devices: Sequence[str]) -> 
     return [device for device, count in enumerate(best[len(needs)][1]) for _ in range(count)]
 
 
-# ---------------------------------------------------------------------------------------------- pipelines
-
 LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 
 

@@ -34,41 +34,20 @@ from ag.parallel.trainer.trainer import Job, Trainer
 __all__ = ["DPResult", "DPStep", "dp_train", "start"]
 
 
-def dp_train(
-    make_model: Callable[[], Any],
-    data: Sequence[Any] | DataLoader,
-    loss_fn: Callable[..., Tensor] | str | None = None,
-    forward_fn: Callable[[Any, Any], Tensor] | None = None,
-    target_fn: Callable[[Any], Any] | None = None,
-    n_gpu: int | None = None,
-    n_iter: int = 10,
-    lr: float = 1e-3,
-    max_norm: float = inf,
-    verbose: bool | int | None = 10,
-    *,
-    devices: Sequence[str] | None = None,
-    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | str | None = None,
-    scheduler: Callable[[Optimizer], Any] | str | None = None,
-    micro_batch: int = 1,
-    accumulate: int = 1,
-    batch: int | None = None,
-    stack: int | str = "auto",
-    shuffle: bool = True,
-    weight_fn: Callable[[Any], float] | None = None,
-    seed: int | None = None,
-    balance: str | Sequence[float] = "equal",
-    on_nonfinite: str = "raise",
-    sync_batch_norm: bool = False,
-    capture: bool | str = "auto",
-    checkpoint: str | os.PathLike[str] | None = None,
-    checkpoint_every: int | None = None,
-    resume: bool = False,
-    timeout: float = 600.0,
-    world: Comm | HasComm | None = None,
-    callback: Callable[[DPStep], object] | None = None,
-    sample_weight: object = None,
-    class_weight: object = None,
-) -> DPResult:
+def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
+             loss_fn: Callable[..., Tensor] | str | None = None,
+             forward_fn: Callable[[Any, Any], Tensor] | None = None, target_fn: Callable[[Any], Any] | None = None,
+             n_gpu: int | None = None, n_iter: int = 10, lr: float = 1e-3, max_norm: float = inf,
+             verbose: bool | int | None = 10, *, devices: Sequence[str] | None = None,
+             optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | str | None = None,
+             scheduler: Callable[[Optimizer], Any] | str | None = None,
+             micro_batch: int = 1, accumulate: int = 1, batch: int | None = None, stack: int | str = "auto",
+             shuffle: bool = True, weight_fn: Callable[[Any], float] | None = None, seed: int | None = None,
+             balance: str | Sequence[float] = "equal", on_nonfinite: str = "raise", sync_batch_norm: bool = False,
+             capture: bool | str = "auto", checkpoint: str | os.PathLike[str] | None = None,
+             checkpoint_every: int | None = None, resume: bool = False, timeout: float = 600.0,
+             world: Comm | HasComm | None = None, callback: Callable[[DPStep], object] | None = None,
+             sample_weight: object = None, class_weight: object = None) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
 
     Reference: ggmlR ``dp_train``.
@@ -436,9 +415,6 @@ def _check_devices(devices: object, n_gpu: int | None) -> None:
         raise ValueError("dp_train: devices is empty; name at least one.")
     if n_gpu is not None and len(devices) != n_gpu:
         raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
-
-
-# ---------------------------------------------------------------------------------------------- what follows from them
 
 
 def _dealing(samples: int, replicas: int, micro_batch: int, accumulate: int, batch: int | None,

@@ -292,9 +292,6 @@ class RateSchedules:
                 schedule.step()
 
 
-# ---------------------------------------------------------------------------------------------- by name
-
-
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "cross_entropy": ag_softmax_cross_entropy_loss, "mse": ag_mse_loss, "bce_with_logits": ag_bce_with_logits_loss}
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}

@@ -427,9 +427,6 @@ def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array
                  if not np.isfinite(flat[offsets[name] : offsets[name] + x.size]).all()), None)
 
 
-# ---------------------------------------------------------------------------------------------- buffers and time
-
-
 class ReplicaBuffers:
     """The buffers of a replica's model that samples may move: of the gradients' type, and not with infinities."""
 
@@ -450,8 +447,6 @@ class ReplicaBuffers:
             self._views = group.split(group.values)
             self._start = group.zeros()
             backend.assign(self._start, self._values)
-
-    # -------------------------------------------------------------------------------------- a sample
 
     def begin(self) -> None:
         """Reset the model's buffers to those of the begin of the step."""
@@ -484,8 +479,6 @@ class ReplicaBuffers:
                 if keep:
                     self._backend.launch(copy, x.buffer, into=view)
                 x.rebind(view)
-
-    # -------------------------------------------------------------------------------------- between steps
 
     def load(self, values: Array) -> None:
         """Start the next step with these values; does not wait."""

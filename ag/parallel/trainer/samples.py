@@ -371,9 +371,6 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
             f"weights of classes as class_weight.")
 
 
-# ---------------------------------------------------------------------------------------------- what they count
-
-
 def refuse_unweighted(function: str, loss: object) -> None:
     """Refuse a loss that takes no weights."""
     try:

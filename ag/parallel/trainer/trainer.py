@@ -347,8 +347,6 @@ class Job:
         if given.checkpoint is not None:
             to_json(self._schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
 
-    # -------------------------------------------------------------------------------------- before the first step
-
     def begin(self, dealt: Dealt) -> None:
         """Begin with the first step."""
         self._samples.begin(self._trainer.seed, dealt.shuffle)
@@ -411,8 +409,6 @@ class Job:
                 noted(error, f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
             raise
         return weighed(samples, places.start, self._given.weight_fn)
-
-    # -------------------------------------------------------------------------------------- the steps
 
     def run(self) -> DPResult:
         """Make the steps that are left, until the callback or Ctrl-C ends the job."""
