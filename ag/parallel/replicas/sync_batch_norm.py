@@ -28,24 +28,7 @@ M = TypeVar("M")
 class SyncBatchNorm(BatchNorm):
     """Batch norm whose statistics are those of the whole batch, however it is dealt out to replicas.
 
-    Parameters
-    ----------
-    num_features : int
-        Size of the first axis: features of vectors, channels of images.
-    eps : float, optional
-        Added to the variance; positive.
-    momentum : float, optional
-        How far a batch moves the running statistics, in [0, 1].
-
-    Attributes
-    ----------
-    gamma, beta, running_mean, running_var : Tensor of shape (num_features, 1)
-        Parameters, initially 1 and 0, and buffers, initially 0 and 1, moved by every replica alike.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+    Parameters, attributes and errors are those of `ag_batch_norm`.
 
     Notes
     -----

@@ -243,7 +243,7 @@ class ZeroOptimizer:
         mine = {k: x.shape for k, x in self.state_dict().items() if not k.startswith("count.")}
         may = {f"count.{s.name}": (inner["state"].size - 1,) for s in self._sharded}
         compare_names(refusal, mine | may, {k: x.shape for k, x in arrays.items()}, mine)
-        dealt = {name: arrays["state"] for name in inner if _is_numbers(name)}
+        dealt = {name: arrays["state"] for name in inner if name.startswith("state") and "." not in name}  # per device
         dealt |= {name: arrays[name] for name in ("loss_scale", "settings") if name in arrays}
         for kind in _kinds(arrays):
             for s in self._sharded:
@@ -254,11 +254,6 @@ class ZeroOptimizer:
 
     def __repr__(self) -> str:
         return f"ZeroOptimizer({self.optimizer!r}, stage={self.stage}, devices={list(self.model.device_ids)})"
-
-
-def _is_numbers(name: str) -> bool:
-    """Return whether a name in an optimizer's state is that of a device's changing numbers."""
-    return name.startswith("state") and "." not in name
 
 
 def _kinds(state: Mapping[str, Any]) -> list[str]:

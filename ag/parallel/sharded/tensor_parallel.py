@@ -83,7 +83,7 @@ class _ParallelLinear(Layer):
         return layer
 
     def _set_bias(self, whole: Array) -> None:
-        raise NotImplementedError(f"{type(self).__name__} does not define _set_bias(whole)")
+        self.b: Any = ag_param(whole, device=self.devices[0]) if self._axis else self._dealt(whole, 0)
 
     def places(self) -> list[str]:
         """Return the devices of the parts, which differ from `devices` in a replica."""
@@ -152,9 +152,6 @@ class ColumnParallelLinear(_ParallelLinear):
         self.gather_output = bool(gather_output)
         super().__init__(in_features, out_features, devices, activation, bias, weights)
 
-    def _set_bias(self, whole: Array) -> None:
-        self.b = self._dealt(whole, 0)
-
     def forward(self, x: TensorLike) -> Any:
         """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...), or its parts."""
         parts = []
@@ -202,9 +199,6 @@ class RowParallelLinear(_ParallelLinear):
     """
 
     _axis = 1
-
-    def _set_bias(self, whole: Array) -> None:
-        self.b = ag_param(whole, device=self.devices[0])
 
     def forward(self, x: Any) -> Tensor:
         """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...), or its parts."""

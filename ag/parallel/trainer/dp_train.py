@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from math import inf, isfinite
-from numbers import Real
-from operator import index, itemgetter
+from math import inf
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,12 @@ from ag.data.dataloader import DataLoader
 from ag.engine.device import canonical, default_devices, is_accelerator, is_software, same_default, was_named
 from ag.engine.random import ag_seed, go_on_after
 from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
+from ag.engine.shape import counts, is_whole
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable
 from ag.log import log
 from ag.optim.optimizer import Optimizer
+from ag.optim.settings import number_or_nan
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.callbacks import DPResult, DPStep
 from ag.parallel.trainer.checkpoint import Dealt
@@ -134,7 +135,6 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     Returns
     -------
     DPResult
-        With ``params``, ``loss_history``, ``loss``, ``model``, ``devices``, ``report``, ``interrupted``.
 
     Raises
     ------
@@ -167,28 +167,26 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     whose samples all count 0 changes nothing, and its loss is NaN.
 
     Sums of gradients, times what each stack counts, are reduced in one fixed tree and divided once.  So for the same
-    batch and stack, any number of replicas on like devices that get whole stacks gives the same result to the bit; with
-    ``stack=1``, any number at all.  So does a resumed job, and any ranks.  (On the CPU, BLAS libraries round otherwise
-    with one thread than with more: set ``OPENBLAS_NUM_THREADS=1`` for all jobs to compare.)  The default device is the
-    same after as before; the random generator goes on from a seed that follows from the job's.
+    batch and stack, any replicas and ranks on like devices that get whole stacks give the same result to the bit; with
+    ``stack=1``, any at all.  So does a resumed job.  (On the CPU, BLAS libraries round otherwise with one thread than
+    with more: set ``OPENBLAS_NUM_THREADS=1`` for all jobs to compare.)  The random generator goes on from a seed that
+    follows from the job's.
 
     Weights, modes, ``requires_grad``, and numbers, strings and functions in attributes that a callback sets on the
     model of any replica hold for all; buffers, and other objects, are to be set on all models alike.  After Ctrl-C the
     result is that of the steps done, with ``interrupted`` set; it is raised before the first step, and where there are
-    several ranks.  With a `checkpoint`, SIGTERM on any rank ends all of them after the same step, with `SystemExit` of
-    status 143; a handler of the program's own is left alone.
+    several ranks.  With a `checkpoint`, SIGTERM on any rank ends all of them after the same step, by `SystemExit` 143.
 
     Buffers, such as running statistics, move once in a step, by the mean over all samples.  Those of another type than
     the gradients (float32 for 16-bit models), or with infinities in them, are constants.  A checkpoint holds what
     schedules with `state_dict` and `load_state_dict` say, as JSON; others are stepped anew.
 
-    A step is done on all replicas or on none: a function that raises leaves weights as before, and a line names the
-    replica (Python 3.11).  Without a device or rank that is lost the others make the step again, and go on.  A device
-    that hangs must not be used until its call has returned.  Every 100 steps, and at the end, the SHA-256 of weights
-    and buffers of all replicas is compared with the host's.
+    A step is done on all replicas or on none: what a function raises comes with a line that names the replica.  Without
+    a lost device or rank the others make the step again.  A device that hangs must not be used until its call returns.
+    Every 100 steps, and at the end, the SHA-256 of weights and buffers of all replicas is compared with the host's.
 
-    A rank asks `data` for its own samples only.  Rank 0 gives weights, seed and checkpoint to all, and alone prints and
-    saves.  Ranks that are threads of one process must not share a device.
+    Rank 0 gives weights, seed and checkpoint to all, and alone prints and saves.  Each rank asks `data` for its own
+    samples.  Ranks that are threads of one process must not share a device.
 
     Examples
     --------
@@ -202,7 +200,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     given = SimpleNamespace(**locals())
     given.loss_fn = named("dp_train", "loss_fn", LOSSES, loss_fn)
     given.optimizer = None if optimizer is None else optimizer_for("dp_train", optimizer, lr=lr)
-    given.scheduler = schedule_for("dp_train", scheduler, int(n_iter) if _is_whole(n_iter) else 1)
+    given.scheduler = schedule_for("dp_train", scheduler, int(n_iter) if counts(n_iter) else 1)
     _check_arguments(given)
     samples = Samples(data)  # whose threads begin with the first step
     samples.weights = sample_weights("dp_train", len(samples), sample_weight, class_weight, samples.targets)
@@ -325,15 +323,6 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
                     verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, world=world, **options)
 
 
-def _is_whole(x: Any, least: float = -inf) -> bool:
-    kind = isinstance(x, SupportsIndex) and not isinstance(x, (bool, np.ndarray)) and not hasattr(x, "requires_grad")
-    return kind and index(x) >= least
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, Real) and not isinstance(x, (bool, np.bool_))
-
-
 def _is_switch(x: object) -> bool:
     return isinstance(x, (bool, np.bool_))
 
@@ -346,14 +335,14 @@ _ALIKE = ("n_iter", "lr", "max_norm", "on_nonfinite", "resume", "batch", "stack"
 _FUNCTIONS = ("loss_fn", "forward_fn", "target_fn", "optimizer", "scheduler", "weight_fn", "callback")
 _COUNT, _FROM_0 = (f"a whole number of at least {least} is required" for least in (1, 0))
 _CHECKS: list[tuple[Sequence[str], Callable[[Any], bool], str]] = [  # arguments, what they must be, how messages say so
-    (("n_gpu", "batch", "checkpoint_every"), lambda x: x is None or _is_whole(x, 1), _COUNT),
-    (("micro_batch", "accumulate"), lambda x: _is_whole(x, 1), _COUNT),
-    (("n_iter",), lambda x: _is_whole(x, 0), _FROM_0),
-    (("verbose",), lambda x: x is None or _is_switch(x) or _is_whole(x, 0), _FROM_0),
-    (("stack",), lambda x: _is_one_of(x, "auto") or _is_whole(x, 1), "use 'auto' or a whole number of at least 1"),
-    (("seed",), lambda x: x is None or _is_whole(x), "a whole number, or None, is required"),
-    (("max_norm", "timeout"), lambda x: _is_number(x) and x > 0, "it must be a positive number"),
-    (("lr",), lambda x: _is_number(x) and isfinite(x) and x >= 0, "it must be a finite number of at least 0"),
+    (("n_gpu", "batch", "checkpoint_every"), lambda x: x is None or counts(x), _COUNT),
+    (("micro_batch", "accumulate"), counts, _COUNT),
+    (("n_iter",), lambda x: counts(x, least=0), _FROM_0),
+    (("verbose",), lambda x: x is None or _is_switch(x) or counts(x, least=0), _FROM_0),
+    (("stack",), lambda x: _is_one_of(x, "auto") or counts(x), "use 'auto' or a whole number of at least 1"),
+    (("seed",), lambda x: x is None or (is_whole(x) and not _is_switch(x)), "a whole number, or None, is required"),
+    (("max_norm", "timeout"), lambda x: number_or_nan(x) > 0, "it must be a positive number"),
+    (("lr",), lambda x: 0 <= number_or_nan(x) < inf, "it must be a finite number of at least 0"),
     (("on_nonfinite",), lambda x: _is_one_of(x, "raise", "skip"), "use 'raise' or 'skip'"),
     (("capture",), lambda x: _is_switch(x) or _is_one_of(x, "auto"), "use 'auto' or True or False"),
     (("shuffle", "sync_batch_norm", "resume"), _is_switch, "True or False is required"),

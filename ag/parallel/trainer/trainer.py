@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from math import isfinite, nan
 from operator import attrgetter
@@ -33,7 +32,6 @@ from ag.nn.layer import Layer, Model, modes_of, restore_modes
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
 from ag.optim.rules import Adam
-from ag.parallel.comm.comm import Json
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
@@ -88,14 +86,14 @@ class Trainer:
     def close(self) -> None:
         self.replicas.close()
 
-    def state(self, step: int, dealt: Dealt, losses: Array, schedules: list[Json]) -> DPState:
+    def state(self) -> dict[str, Any]:
+        """Return its part of a `DPState`."""
         optimizers = self.optimizers.optimizers
-        return DPState(step, dealt, self.seed, self._draws or 0, losses,
-                       {name: p.numpy() for name, p in self.optimizers.params.items()},
-                       self.replicas.first.buffers.named(self._buffers),
-                       [optimizer.state_dict() for optimizer in optimizers],
-                       [optimizer.lr for optimizer in optimizers], schedules,
-                       layers=modes_of(self.replicas.first.model))
+        return {"seed": self.seed, "draws": self._draws or 0, "layers": modes_of(self.replicas.first.model),
+                "weights": {name: p.numpy() for name, p in self.optimizers.params.items()},
+                "buffers": self.replicas.first.buffers.named(self._buffers),
+                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                "rates": [optimizer.lr for optimizer in optimizers]}
 
     def restore(self, state: DPState) -> None:
         self.optimizers.load(state.weights, state.optimizers, state.rates)
@@ -517,9 +515,8 @@ class Job:
         """Write the checkpoint unless this step's is there."""
         if self._given.checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
-            state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
-            if isinstance(self._callback, Stateful):
-                state = replace(state, callback=self._callback.state_dict())
-            seen = self._seen if self._callback else k
-            save_state(self._given.checkpoint, replace(state, seen=seen, made=self._made()))
+            told: Mapping[str, Any] = self._callback.state_dict() if isinstance(self._callback, Stateful) else {}
+            save_state(self._given.checkpoint, DPState(
+                k, self._dealt, losses=self._losses[:k], schedules=self._schedules.state(), callback=told,
+                seen=self._seen if self._callback else k, made=self._made(), **self._trainer.state()))
             self._saved = k
