@@ -102,8 +102,7 @@ class DistributedWorld:
         Raises
         ------
         ValueError
-            If `backend` is another one, `timeout` is not positive, there is no device, or both `devices` and
-            `num_devices` are given.
+            If `backend` is another one, `timeout` is not positive, or `devices` and `num_devices` are both given.
         DeviceError
             If a device is not there, or there are fewer than `num_devices`.
         CommError, ImportError
@@ -229,16 +228,10 @@ class Config:
         None: every graphics card, or the CPU.
     backend : {"local", "mpi"}
     gradient_sync : {"all_reduce"}
-    checkpoint : str, or None
-        File for the job's state; None: a device that fails ends the job.
-    checkpoint_every : int, or None
-        After how many steps; None: after every epoch.
-    max_restarts : int
-        How often the job goes on without a device or a rank that failed.
-    timeout : float, or None
-        Seconds to wait for another rank; None: 900.
-    min_ranks : int
-        With how many ranks at least the job goes on.
+    checkpoint, checkpoint_every, max_restarts
+        As of `train_distributed`.
+    timeout, min_ranks
+        As of `DistributedWorld.init`.
 
     Examples
     --------

@@ -166,8 +166,8 @@ def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mappin
                    place: tuple[int, int] | None = None) -> int:
     """Load the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; return its steps.
 
-    Missing replicas leave their residuals to the others: of 3 replicas for 2, the first gets residuals 0 and 2.
-    Where there are several ranks, `place` has the index of the first link among those of all, and how many these are.
+    Missing replicas leave their residuals to the others: of 3 for 2, the first gets 0 and 2.  On several ranks, `place`
+    has the index of the first link among those of all, and how many these are.
     """
     first, every = place or (0, len(links))
     there = {int(key.partition(".")[0].removeprefix("residual")) for key in state if _RESIDUAL.match(key)}
@@ -199,8 +199,7 @@ class CompressedDataParallel(DataParallel):
         Which part of each parameter's gradient a replica sends, in (0, 1]; at least one element.
     wire : {"f32", "f16", "bf16"}, optional
         Type in which values are sent.
-    output_device : str or int, optional
-    dim : int, optional
+    output_device, dim : str or int, optional
         As for `DataParallel`.
     momentum : float, optional
         The momentum to train with, in [0, 1); the optimizer is then SGD without it, at the same learning rate.
@@ -284,12 +283,9 @@ class CompressedDataParallel(DataParallel):
         return {STEPS: np.array([self._steps], np.int32), **state, **self._others}
 
     def load_compressor_state(self, state: Mapping[str, Array]) -> None:
-        """Load what `compressor_state` returned, or change nothing; residuals of missing replicas go to the others.
+        """Load what `compressor_state` returned; residuals of missing replicas go to the others.
 
-        Raises
-        ------
-        CheckpointError
-            Listing the names that are unexpected or of another shape.
+        A CheckpointError lists names that are unexpected or of another shape; nothing changes then.
         """
         shapes = {name: p.shape for name, p in self.parameters().items()}
         self._steps = take_residuals(self._links, state, shapes, self._place)

@@ -134,13 +134,7 @@ class ZeroOptimizer:
         return self.optimizer.t
 
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
-        """Update every parameter that has a gradient.
-
-        Parameters
-        ----------
-        grads : Gradients or dict, optional
-            What `backward` returned, or gradients of whole parameters by name; default: those that `backward` left.
-        """
+        """Update every parameter that has a gradient: those of `backward`, or by the names of whole parameters."""
         self._scale_gradients()
         refuse_untrained(self.model.module, {s.name: s.param for s in self._sharded}, "ZeroOptimizer")
         of_shards = self._of_shards(grads)
@@ -179,11 +173,6 @@ class ZeroOptimizer:
         """Scale the gradients so that their global norm is at most `max_norm`; return the norm before.
 
         As the function `clip_grad_norm`, with the same sums; one whole gradient at a time is on the first device.
-
-        Parameters
-        ----------
-        max_norm : float
-            Positive.
         """
         if self.stage == 1:
             return float(clip_grad_norm({s.name: s.param for s in self._sharded}, None, max_norm))
@@ -233,10 +222,7 @@ class ZeroOptimizer:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Load what `state_dict` of this class or of an ordinary optimizer returned; all or nothing.
 
-        Raises
-        ------
-        CheckpointError
-            Listing the names that are missing, unexpected or of another shape.
+        A CheckpointError lists the names that are missing, unexpected or of another shape.
         """
         refusal = "load_state_dict: the state does not fit this optimizer"
         arrays, inner = number_arrays(state, refusal), self.optimizer.state_dict()

@@ -172,11 +172,8 @@ class RowParallelLinear(_ParallelLinear):
     in_features, out_features : int
     devices : sequence of str
         A device may occur several times; the first makes the sum.
-    activation : str or None, optional
-        As of `ag_linear`.
-    bias : bool, optional
-    weights : sequence of float, optional
-        How the input features are shared out: in proportion to these; default: equally.
+    activation, bias, weights : optional
+        As of `ColumnParallelLinear`, for the input features; the activation may be any.
 
     Attributes
     ----------
@@ -187,7 +184,7 @@ class RowParallelLinear(_ParallelLinear):
     Raises
     ------
     ValueError
-        If a size is no positive whole number, a device has no feature, or the activation is unknown.
+        As of `ColumnParallelLinear`.
 
     Examples
     --------
