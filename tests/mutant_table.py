@@ -639,7 +639,7 @@ mutant("replicas", "messages of ranks have no weight", "ag/parallel/elastic/trai
 mutant("replicas", "a lost rank's samples stay lost", "ag/parallel/elastic/train_distributed.py",
        "        self._take_share()\n        self._failed", "        self._failed",
        f"{RANKS}::test_one_rank_of_three[2-1]")
-mutant("replicas", "sync batch norm: mean of one replica's samples", "ag/parallel/replicas/sync_batch_norm.py",
+mutant("replicas", "sync batch norm: mean of one replica's samples", "ag/parallel/replicas/data_parallel.py",
        "count = sum(counts)", "count = max(counts)",
        "parallel/replicas/test_sync_batch_norm.py::test_unequal_and_empty_shards")
 mutant("replicas", "ZeRO: a shard's bounds", "ag/parallel/replicas/zero.py", "min(max(at - starts[name], 0)",

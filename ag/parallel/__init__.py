@@ -12,7 +12,6 @@ from ag.parallel.elastic.world import DistributedWorld as DistributedWorld
 from ag.parallel.elastic.world import load_config as load_config
 from ag.parallel.replicas.compression import *
 from ag.parallel.replicas.data_parallel import *
-from ag.parallel.replicas.sync_batch_norm import *
 from ag.parallel.replicas.zero import *
 from ag.parallel.sharded.pipeline import *
 from ag.parallel.sharded.tensor_parallel import *

@@ -45,8 +45,7 @@ from ag.parallel.comm.tensor_collectives import cut, moved, sizes_along, syncgra
 from ag.parallel.comm.tree_reduction import shard_sizes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.compression import CompressedDataParallel
-from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.data_parallel import DataParallel, SyncBatchNorm
 from ag.parallel.sharded.pipeline import ModelParallel, Pipeline
 from ag.version import __version__
 
@@ -191,8 +190,8 @@ class _Loop:
             self._meet()
         elif self.path is None:
             return
-        with nullcontext(self.path) if self.path is not None else _temporary() as path:
-            goes_on = False
+        with TemporaryDirectory() as folder:
+            path, goes_on = self.path or Path(folder) / "state", False
             if self._is_first():
                 check_writable(path, "train_distributed")
                 goes_on = self.resume and path.exists()
@@ -349,12 +348,6 @@ class _Loop:
                         self._saved, ", ".join(dict.fromkeys(self.world.devices)))
         elif self._is_first():
             log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
-
-
-@contextmanager
-def _temporary() -> Iterator[Path]:
-    with TemporaryDirectory() as folder:
-        yield Path(folder) / "state"
 
 
 def _takes_targets(model: Any) -> bool:

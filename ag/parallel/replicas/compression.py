@@ -227,10 +227,8 @@ class CompressedDataParallel(DataParallel):
     Adam 4 to 19 % off, as it divides by the size of gradients that seldom come.
     ``ag_save_checkpoint`` of this model has `compressor_state` in it.
 
-    References
-    ----------
-    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018; Lin et al., "Deep Gradient Compression", 2018;
-    Mitliagkas, Zhang, Hadjis, Ré, "Asynchrony begets Momentum", 2016.
+    Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018; Lin et al., "Deep Gradient Compression",
+    2018; Mitliagkas, Zhang, Hadjis, Ré, "Asynchrony begets Momentum", 2016.
 
     Examples
     --------

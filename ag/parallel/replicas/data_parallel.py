@@ -16,10 +16,12 @@ from numbers import Real
 from threading import Condition
 from typing import Any, TypeVar
 
+from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import ag_tensor
 from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.operands import as_input
 from ag.autograd.tape import Gradients, Node, backward, is_recording, no_grad, with_grad_tape
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.tree import Tree, tree_leaves
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import share_cores
@@ -28,16 +30,20 @@ from ag.engine.interpreter import along as beside
 from ag.engine.interpreter import current, recording_here
 from ag.engine.primitive import Array
 from ag.engine.shape import along
-from ag.errors import CaptureError, CommError, TapeError
+from ag.errors import CaptureError, CommError, ShapeError, TapeError
 from ag.nn.layer import Layer, Model, State, buffers_of, named_tensors, state_of
-from ag.ops.arithmetic import ag_add, ag_mul
-from ag.ops.convert import ag_to_device
+from ag.nn.mode import objects_in
+from ag.nn.norm import BatchNorm
+from ag.ops.arithmetic import ag_add, ag_mul, ag_scale, ag_sub
+from ag.ops.convert import ag_cast, ag_to_device
+from ag.ops.norm import ag_batch_norm_op, move_statistics
+from ag.ops.reduce import ag_sum
 from ag.parallel.comm.device_threads import FollowingError, SharedCores
 from ag.parallel.comm.tensor_collectives import gather, moved, scatter, sizes_along
 from ag.parallel.comm.threads import TIMEOUT, Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
 
-__all__ = ["DataParallel", "parallel_apply", "replicate"]
+__all__ = ["DataParallel", "SyncBatchNorm", "parallel_apply", "replicate"]
 
 Device = str | int
 M = TypeVar("M", bound=Model)
@@ -507,3 +513,59 @@ def _scaled(losses: list[Tensor], scale: float) -> Tensor:
 def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
     devices = [where] if isinstance(where, (str, int)) else where
     return tuple(backend_of(accelerator_name(d) if isinstance(d, int) else d).name for d in devices)
+
+
+class SyncBatchNorm(BatchNorm):
+    """Batch norm whose statistics are those of the whole batch, however it is dealt out to replicas.
+
+    Parameters, attributes and errors are those of `ag_batch_norm`.
+
+    Notes
+    -----
+    Inside `DataParallel` the replicas exchange sums, and gradients flow through these, so outputs and all gradients
+    are those of one device with the whole batch; a replica may have no sample at all.  All sums are made in the order
+    of the replicas, so the result is the same in every run.  It cannot be inside `ag_checkpoint` there.  Elsewhere it
+    is a batch norm, whose trained parameters fit.  Reference: PyTorch ``torch.nn.SyncBatchNorm``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> model = ag.DataParallel(ag.SyncBatchNorm(1), ["cpu", "cpu:1"])
+    >>> model(ag.ag_tensor([[1.0, 3.0]])).numpy().round(3).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    @classmethod
+    def convert(cls, model: T) -> T:
+        """Make every batch norm in a model synchronous, in place; returns the model."""
+        for layer in objects_in(model):
+            if type(layer) is BatchNorm:
+                layer.__class__ = cls
+        return model
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Normalise `x` of shape (num_features, batch) or (num_features, ..., batch)."""
+        group = current_group()
+        if group is None or not self.training:
+            return super().forward(x)
+        x = as_input(x, self.gamma)
+        if x.ndim < 2 or x.shape[0] != self.num_features:
+            raise ShapeError(f"SyncBatchNorm: x is {x.shape}; ({self.num_features}, ..., batch) is required.")
+        exact = ag_cast(x, "f32") if x.dtype in ("f16", "bf16") else x
+        rows = exact.reshape(self.num_features, exact.size // self.num_features)
+        counts = group.exchange(rows.shape[1])
+        count = sum(counts)
+        if count < 2:
+            raise ShapeError(f"SyncBatchNorm: all replicas together have {count} values per feature; the running "
+                             f"variance needs at least two in train mode.")
+
+        def mean_over_replicas(x: Tensor) -> Tensor:
+            mine = ag_sum(x, dim=1, keepdim=True) if counts[group.rank] else None
+            return ag_scale(group.total(mine, x.device), 1.0 / count)
+
+        mean = mean_over_replicas(rows)
+        centred = ag_sub(rows, mean) if rows.size else rows
+        variance = mean_over_replicas(centred * centred)
+        if not is_repeating():
+            move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
+        return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, mean, variance) if x.size else x

@@ -34,8 +34,7 @@ from ag.optim.flat import ALIGN, flat_layout, named_parameters
 from ag.optim.optimizer import Optimizer, as_gradient, gradients_given, refuse_untrained
 from ag.optim.rules import optimizer_adam
 from ag.optim.settings import number_or_nan
-from ag.parallel.replicas.data_parallel import DataParallel, parallel_apply, replicas_of
-from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.data_parallel import DataParallel, SyncBatchNorm, parallel_apply, replicas_of
 
 __all__ = ["ZeroOptimizer"]
 
@@ -134,7 +133,10 @@ class ZeroOptimizer:
         return self.optimizer.t
 
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
-        """Update every parameter that has a gradient: those of `backward`, or by the names of whole parameters."""
+        """Update every parameter that has a gradient.
+
+        `grads` is what `backward` returned, or gradients of whole parameters by name; default: what `backward` left.
+        """
         self._scale_gradients()
         refuse_untrained(self.model.module, {s.name: s.param for s in self._sharded}, "ZeroOptimizer")
         of_shards = self._of_shards(grads)

@@ -22,8 +22,7 @@ from ag.errors import ShapeError
 from ag.parallel.comm.device_threads import DeviceThreads, Task
 from ag.parallel.comm.threads import Combine, ThreadComm
 from ag.parallel.comm.tree_reduction import tree_sum
-from ag.parallel.replicas.data_parallel import ReplicaGroup, Turns, turns_of
-from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.data_parallel import ReplicaGroup, SyncBatchNorm, Turns, turns_of
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.samples import Stack
 
