@@ -284,7 +284,8 @@ class Replica:
         """Return the row just computed times the stack's weight, in the memory for nodes at this depth."""
         weight = stack.weight
         if weight == 0.0:  # what counts nothing may be NaN
-            return self.backend.launch(copy, self.backend.zeros(self.row.shape, self.row.dtype), into=self._row(depth))
+            zeros = self.backend.zeros(self.row.shape, self.row.dtype)
+            return self.backend.launch(copy, zeros, into=self._row(depth))
         if weight != 1.0:
             return self.backend.launch(scale, self.row, factor=weight, into=self._row(depth))
         return self.row if alone else self.backend.launch(copy, self.row, into=self._row(depth))
