@@ -176,8 +176,7 @@ def written(program: Program, call: Call, state: Mapping[str, Array], batch_firs
     ends = ([(x.name, dims_of[x.name], x.element) for x in call.arguments],
             [(name, dims_of[name], ELEMENT[program.types[ref]]) for name, ref in names.items()])
     batch_of = call.batch_of
-    g = Graph([*inputs, *state, *names], (batch_of[0], 0) if batch_of and batch_of[0] in moved else batch_of,
-              bool(moved))
+    g = Graph([*inputs, *state, *names], (batch_of[0], 0) if batch_of and batch_of[0] in moved else batch_of)
     values = {}
     for x in call.arguments:
         name = g.cast(x.name, I32) if x.is_long else x.name

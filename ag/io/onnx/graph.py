@@ -43,19 +43,6 @@ def fit(numbers: Sequence[int], batches: Sequence[int]) -> Dim | None:
     return size if fits else None
 
 
-def product(dims: Sequence[Dim]) -> Dim | None:
-    """Return the product of sizes; None if more than one follows the batch."""
-    fixed, size = 1, None
-    for dim in dims:
-        if not isinstance(dim, Size):
-            fixed *= dim
-        elif size is not None:
-            return None
-        else:
-            size = dim
-    return fixed if size is None else Size(fixed * size.fixed, fixed * size.per_sample)
-
-
 ELEMENT = {F32: 1, I32: 6, F16: 10, F64: 11, U32: 12}  # onnx.TensorProto's numbers of element types
 _SMALL = 64  # elements of constants that are kept once
 
@@ -98,11 +85,10 @@ class Value(NamedTuple):
 class Graph:
     """Nodes in order, and the arrays that they begin with."""
 
-    def __init__(self, taken: Sequence[str], batch_of: tuple[str, int] | None, batch_first: bool = False) -> None:
+    def __init__(self, taken: Sequence[str], batch_of: tuple[str, int] | None) -> None:
         self.nodes: list[Node] = []
         self.initializers: dict[str, Array] = {}
         self.axes: dict[str, int] = {}  # how many axes a value has, where it is known
-        self.batch_first = batch_first  # whether writers compute with the axes reversed, where that saves transposes
         self._taken = set(taken)  # names, also those of inputs and parameters
         self._batch_of = batch_of  # the input whose axis of that number is the batch
         self._made: dict[tuple[object, ...], str] = {}
@@ -171,26 +157,11 @@ class Graph:
 
     def reshape(self, x: str, dims: Sequence[Dim]) -> str:
         """The same elements in another shape."""
-        name = self._reshaped(x, dims)
+        known = [-1 if isinstance(dim, Size) else dim for dim in dims]
+        sizes = self.whole(known) if known.count(-1) == 1 and 0 not in known else self.sizes(dims)
+        name = self.node("Reshape", x, sizes, **({"allowzero": 1} if 0 in known else {}))
         self.axes[name] = len(dims)
         return name
-
-    def _reshaped(self, x: str, dims: Sequence[Dim]) -> str:
-        known = [dim for dim in dims if not isinstance(dim, Size)]
-        if 0 in known:
-            return self.node("Reshape", x, self.sizes(dims), allowzero=1)
-        if len(known) == len(dims) - 1:
-            return self.node("Reshape", x, self.whole([-1 if isinstance(dim, Size) else dim for dim in dims]))
-        return self.node("Reshape", x, self.sizes(dims))
-
-    def matrix(self, x: Value) -> str:
-        """A value as a matrix of its first axis and all others."""
-        if x.ndim == 2:
-            return x.name
-        columns = product(x.dims[1:])
-        if columns is None:
-            return self.node("Reshape", x.name, self.sizes([x.dims[0], -1]))
-        return self.reshape(x.name, (x.dims[0], columns))
 
     def transpose(self, x: str, axes: Sequence[int]) -> str:
         """The axes in another order."""

@@ -1,7 +1,8 @@
 """Write each op as ONNX operators: `WRITERS` has a writer per function that users call.
 
 A writer takes the graph and the call of the op, and returns the result's name.
-An op without a row here or in `REFUSED` is a named error.  16-bit tensors are float32 to writers.
+An op without a row here or in `REFUSED` is a named error.  16-bit tensors are float32 to writers.  Writers compute
+with the batch first, where operators want it, and the transposes around them cancel.
 """
 
 from __future__ import annotations
@@ -91,20 +92,18 @@ def _layer_norm(g: Graph, op: Called) -> str:
         for operator, vector in zip(("Mul", "Add"), vectors, strict=False):
             out = g.node(operator, out, vector)
         return out
-    turn, back = (g.reversed, g.reversed) if g.batch_first else (g.from_first, g.to_first)
-    out = g.node("LayerNormalization", turn(x.name, x.ndim), *vectors, axis=-1, epsilon=op.params[0])
-    return back(out, x.ndim)
+    out = g.node("LayerNormalization", g.reversed(x.name, x.ndim), *vectors, axis=-1, epsilon=op.params[0])
+    return g.reversed(out, x.ndim)
 
 
 def _rms_norm(g: Graph, op: Called) -> str:
     """`ag_rms_norm_op`, written out: the operator is of opset 23, which is newer than what files here need."""
     x, gamma = op.xs
-    turned, axis = (g.reversed(x.name, x.ndim), x.ndim - 1) if g.batch_first else (x.name, 0)
-    square = g.node("ReduceMean", g.node("Mul", turned, turned), g.whole([axis]), keepdims=1)
+    turned = g.reversed(x.name, x.ndim)
+    square = g.node("ReduceMean", g.node("Mul", turned, turned), g.whole([x.ndim - 1]), keepdims=1)
     root = g.node("Sqrt", g.node("Add", square, g.number(op.params[0], x.dtype)))
-    factor = g.reshape(gamma.name, (x.dims[0], *[1] * (x.ndim - 1 - axis)))
-    out = g.node("Mul", g.node("Div", turned, root), factor)
-    return g.reversed(out, x.ndim) if g.batch_first else out
+    out = g.node("Mul", g.node("Div", turned, root), g.reshape(gamma.name, (x.dims[0],)))
+    return g.reversed(out, x.ndim)
 
 
 # ---------------------------------------------------------------------------------------------- attention
@@ -117,17 +116,15 @@ def _attention(causal: int, rate: int, heads: int) -> Writer:
             raise ExportError(f"export_onnx: ag_attention draws random numbers for its dropout of {op.params[rate]}, "
                               f"which a graph cannot; export with dropout=0.0.")
         q, k, v = (_by_head(g, x, op.params[heads]) for x in op.xs)
-        features, queries, *batch = op.x.dims
+        features, queries = op.x.dims[:2]
         assert isinstance(features, int)
-        rest = [*range(op.x.ndim - 1)]  # the axes of batch and heads
-        scores = g.node("MatMul", q, g.transpose(k, [*rest, len(rest) + 1, len(rest)]))
+        n = op.x.ndim + 1
+        scores = g.node("MatMul", q, g.transpose(k, [*range(n - 2), n - 1, n - 2]))
         scores = g.node("Mul", scores, g.number(1 / sqrt(features // op.params[heads]), op.x.dtype))
         if op.params[causal]:
             scores = g.node("Where", _seen(g, queries, op.xs[1].dims[1]), scores, g.number(-inf, op.x.dtype))
         out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
-        if g.batch_first and batch:
-            return g.reversed(g.reshape(g.transpose(out, (0, 2, 1, 3)), op.dims[::-1]), 3)
-        return g.reshape(g.transpose(out, (1, 3, 2, 0) if batch else (0, 2, 1)), op.dims)
+        return g.reversed(g.reshape(_heads_and_time(g, out, n), op.dims[::-1]), n - 1)
     return write
 
 
@@ -135,10 +132,13 @@ def _by_head(g: Graph, x: Value, heads: int) -> str:
     """[heads * d, time, batch] as [batch, heads, time, d]; without a batch, [heads, time, d]."""
     features, *others = x.dims
     assert isinstance(features, int)
-    if g.batch_first and x.ndim == 3:
-        return g.transpose(g.reshape(g.reversed(x.name, 3), (*others[::-1], heads, features // heads)), (0, 2, 1, 3))
-    return g.transpose(g.reshape(x.name, (heads, features // heads, *others)),
-                       (0, 2, 1) if x.ndim == 2 else (3, 0, 2, 1))
+    split = g.reshape(g.reversed(x.name, x.ndim), (*others[::-1], heads, features // heads))
+    return _heads_and_time(g, split, x.ndim + 1)
+
+
+def _heads_and_time(g: Graph, x: str, ndim: int) -> str:
+    """Swap the last axes but one, which are heads and time."""
+    return g.transpose(x, [*range(ndim - 3), ndim - 2, ndim - 3, ndim - 1])
 
 
 def _seen(g: Graph, queries: Dim, keys: Dim) -> str:
@@ -191,10 +191,8 @@ def _plain(operator: str, **attributes: Attribute) -> Writer:
 def _along(operator: str) -> Writer:
     """An operator along one axis."""
     def write(g: Graph, op: Called) -> str:
-        axis = normalize_axis(op.params[0], op.x.ndim, operator)
-        if not g.batch_first:
-            return g.node(operator, op.x.name, axis=axis)
-        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), axis=(axis + 1) % op.x.ndim)
+        axis = (normalize_axis(op.params[0], op.x.ndim, operator) + 1) % op.x.ndim
+        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), axis=axis)
         return g.from_first(out, op.x.ndim)
     return write
 
@@ -220,17 +218,17 @@ def _reduce(operator: str) -> Writer:
         axes = normalize_axes(dim, op.x.ndim, operator)
         if not axes:
             return op.x.name
-        if not g.batch_first or op.x.ndim - 1 in axes:
-            return g.node(operator, op.x.name, g.whole(axes), keepdims=int(bool(keepdim)))
-        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), g.whole([a + 1 for a in axes]),
-                     keepdims=int(bool(keepdim)))
+        keeps = int(bool(keepdim))
+        if op.x.ndim - 1 in axes:
+            return g.node(operator, op.x.name, g.whole(axes), keepdims=keeps)
+        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), g.whole([a + 1 for a in axes]), keepdims=keeps)
         return g.from_first(out, len(op.dims))
     return write
 
 
 def _reshape(g: Graph, op: Called) -> str:
     """`ag_reshape`; where the batch stays last, it may as well stay first."""
-    if g.batch_first and op.x.ndim and op.dims and isinstance(op.dims[-1], Size) and op.x.dims[-1] == op.dims[-1]:
+    if op.x.ndim and op.dims and isinstance(op.dims[-1], Size) and op.x.dims[-1] == op.dims[-1]:
         first = g.reshape(g.to_first(op.x.name, op.x.ndim), (op.dims[-1], *op.dims[:-1]))
         return g.from_first(first, len(op.dims))
     return g.reshape(op.x.name, op.dims)
@@ -239,8 +237,6 @@ def _reshape(g: Graph, op: Called) -> str:
 def _lookup(g: Graph, op: Called) -> str:
     """`ag_embedding_lookup`: a word is a column."""
     w, ids = op.xs
-    if not g.batch_first:
-        return g.node("Gather", w.name, ids.name, axis=1)
     out = g.node("Gather", w.name, g.reversed(ids.name, ids.ndim), axis=1)
     return g.transpose(out, [0, *range(1, ids.ndim + 1)[::-1]])
 
@@ -298,21 +294,15 @@ def _matmul(g: Graph, op: Called) -> str:
     a, b = op.xs
     if b.ndim == 1:  # as a column, as onnxruntime 1.32 gets the product of a transposed matrix and a vector wrong
         return g.reshape(g.node("MatMul", a.name, g.reshape(b.name, (*b.dims, 1))), op.dims)
-    if g.batch_first:
-        return g.reversed(g.node("MatMul", g.reversed(b.name, b.ndim), g.reversed(a.name, 2)), b.ndim)
-    out = g.node("MatMul", a.name, g.matrix(b))
-    return out if b.ndim == 2 else g.reshape(out, op.dims)
+    return g.reversed(g.node("MatMul", g.reversed(b.name, b.ndim), g.reversed(a.name, 2)), b.ndim)
 
 
 def _affine(g: Graph, op: Called) -> str:
     w, x, b = op.xs
-    if g.batch_first:
-        turned, row = g.reversed(x.name, x.ndim), g.reshape(b.name, (w.dims[0],))
-        out = (g.node("Gemm", turned, w.name, row, transB=1) if x.ndim == 2 else
-               g.node("Add", g.node("MatMul", turned, g.reversed(w.name, 2)), row))
-        return g.reversed(out, x.ndim)
-    out = g.node("Gemm", w.name, g.matrix(x), b.name)
-    return out if x.ndim == 2 else g.reshape(out, op.dims)
+    turned, row = g.reversed(x.name, x.ndim), g.reshape(b.name, (w.dims[0],))
+    out = (g.node("Gemm", turned, w.name, row, transB=1) if x.ndim == 2 else
+           g.node("Add", g.node("MatMul", turned, g.reversed(w.name, 2)), row))
+    return g.reversed(out, x.ndim)
 
 
 WRITERS: Mapping[object, Writer] = {
