@@ -95,7 +95,8 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     check_arguments("load_weights(model, path)", path, model)
     where = f"load_weights: {os.fsdecode(path)}"
     mine = named_tensors(model)
-    file = _read(path, names, mine, where)
+    words = _words(model)
+    file = _read(path, names, mine, words, where)
     lost = sorted(names.keys() - file.arrays.keys()) if strict and isinstance(names, Mapping) else []
     if lost:
         raise CheckpointError(f"{where}: names has {lost[0]!r:.80}, which the file has not"
@@ -111,7 +112,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
                                   f"called {part.target}; give each tensor of the model once.")
         origin[part.target] = part.name
     found = [part for part in parts if part.target in mine]
-    state, unlike = _laid(found, file, mine, _words(model))
+    state, unlike = _laid(found, file, mine, words)
     tied = ties(mine)
     given = {tied.get(name, name) for name in state}
     missing = [name for name in mine if tied.get(name, name) not in given]
@@ -146,14 +147,15 @@ class _Part(NamedTuple):
     turns: int
 
 
-def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, Tensor], where: str) -> _File:
+def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, Tensor], words: set[str], where: str
+          ) -> _File:
     """Return what is in a file."""
     if os.fsdecode(path).endswith(".onnx"):
         arrays, columns, turned = initializers(path, "load_weights")
         return _File(arrays, columns, turned, set(arrays))
     header, arrays = read_weights(path, "load_weights")
     arrays, is_ours = tensors_of_file(header, arrays)
-    ours = set(arrays) if is_ours else set() if names is not None else _names_of_ours(arrays, mine, where)
+    ours = set(arrays) if is_ours else set() if names is not None else _names_of_ours(arrays, mine, words, where)
     return _File(arrays, ours, set(), ours)
 
 
@@ -248,20 +250,21 @@ def _dotted(model: object, mine: Mapping[str, Tensor], of_sequences: bool) -> di
     return {dot[1:]: own[1:] for dot, names in found.items() for own in names if len(names) == 1 and own[1:] in mine}
 
 
-def _names_of_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], where: str) -> set[str]:
-    """Return the names of the file that are the model's own, and so have its layout.
+def _names_of_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], words: set[str], where: str) -> set[str]:
+    """Return the names of the file that are the model's own and have its layout: PyTorch's have dots, or are one word.
 
-    PyTorch's names have dots; only a single embedding is called alike here and there.
+    Where the file has both, the shape of an embedding says which axis is which, and a square one is refused.
     """
-    if set(theirs) == {"weight"} == set(mine):
-        shape, here = theirs["weight"].shape, mine["weight"].shape
-        if shape == here == here[::-1]:
-            raise CheckpointError(f"{where}: weight is {shape}, and nobody knows whether its rows are words, as in "
-                                  f"PyTorch, or its columns, as here; give names={{'weight': 'weight'}} if it is "
-                                  f"PyTorch's, or call model.load_state_dict.")
-        return {"weight"} if shape == here else set()
-    others = any("." in name for name in theirs.keys() - mine.keys())
-    return set() if others else theirs.keys() & mine.keys()
+    own = theirs.keys() & mine.keys()
+    if own != {"weight"} and not any("." in name for name in theirs.keys() - own):
+        return own
+    fits = {name for name in own & words if theirs[name].shape == mine[name].shape}
+    for name in sorted(fits):
+        if _is_square(theirs[name]):
+            raise CheckpointError(f"{where}: {name} is {theirs[name].shape}, and nobody knows whether its rows are "
+                                  f"words, as in PyTorch, or its columns, as here; give names={{{name!r}: "
+                                  f"'{name}.T'}} if they are rows, or '{name}.T.T'.")
+    return fits
 
 
 def _lies_turned(part: _Part, shape: tuple[int, ...]) -> bool:

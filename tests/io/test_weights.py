@@ -71,6 +71,24 @@ def test_one_embedding_whose_name_is_the_same_in_pytorch(tmp_path: Path) -> None
         np.testing.assert_array_equal(model.weight.numpy(), wanted)
 
 
+def test_own_names_beside_names_with_dots(tmp_path: Path) -> None:
+    """Such a file may be of either program, and a square embedding lie both ways."""
+    path, extra = tmp_path / "mixed.safetensors", {"more.scale": numbers(1)}
+    for name, square, other in (("weight", ag.ag_embedding(5, 5), ag.ag_embedding(7, 5)),
+                                ("layer1_weight", *(ag.ag_sequential(ag.ag_embedding(n, 5)) for n in (5, 7)))):
+        theirs = numbers(5, 5)
+        safetensors.numpy.save_file({name: theirs, **extra}, path)
+        with expect_error(name, ag.CheckpointError, f"{name} is (5, 5), and nobody knows whether its rows are words"):
+            ag.load_weights(square, path, strict=False)
+        for turns, wanted in ((".T", theirs.T), (".T.T", theirs)):
+            ag.load_weights(square, path, {name: f"{name}{turns}"}, strict=False)
+            np.testing.assert_array_equal(square.state_dict()[name], wanted)
+        for theirs in (numbers(5, 7), numbers(7, 5)):
+            safetensors.numpy.save_file({name: theirs, **extra}, path)
+            ag.load_weights(other, path, strict=False)
+            np.testing.assert_array_equal(other.state_dict()[name], theirs if len(theirs) == 5 else theirs.T)
+
+
 def test_weights_of_pytorch_by_a_map(tmp_path: Path) -> None:
     theirs, path, model = pytorch(), tmp_path / "theirs.safetensors", Words()
     safetensors.numpy.save_file(theirs, path)
