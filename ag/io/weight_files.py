@@ -15,7 +15,7 @@ from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_regular, read_tensors
 
 _INDEX = ".index.json"
-_USUAL = ("model.safetensors.index.json", "model.safetensors")  # what a folder of Hugging Face has
+_USUAL = ("model.safetensors", "model.safetensors.index.json")  # what a folder of Hugging Face has, the first first
 _WRITE = "PyTorch writes one by safetensors.torch.save_file(model.state_dict(), path)."
 
 
@@ -29,7 +29,7 @@ def read_weights(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
             pickles = [f"{x}, which is a pickle" for x in files if x.endswith((".bin", ".pt", ".pth"))]
             there = f"{len(found)} of them" if found else [*pickles, "none"][0]
             _refuse(function, name, f"it is a folder with {there}",
-                    f"a folder with one safetensors file, or with {_USUAL[0]}, is required. {_WRITE}")
+                    f"a folder with one safetensors file, or with {_USUAL[1]}, is required. {_WRITE}")
         name = os.path.join(name, found[0])
     return ({}, _shards(name, function)) if name.endswith(_INDEX) else _read(name, function)
 

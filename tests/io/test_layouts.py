@@ -191,6 +191,9 @@ def test_shards_by_their_index(file: tuple[dict[str, Array], Path], tmp_path: Pa
         model = GPT2()
         ag.load_weights(model, path, ag.io.layouts.gpt2)
         check(model, arrays)
+    (folder / "model.safetensors").write_bytes(b"GGUF, and what comes first in transformers, too")
+    with expect_error("one file before its shards", ag.CheckpointError, "model.safetensors cannot be read"):
+        ag.load_weights(model, folder, ag.io.layouts.gpt2)
 
     def refused(*parts: str) -> None:
         with expect_error(parts[0], ag.CheckpointError, "load_weights: ", *parts):
