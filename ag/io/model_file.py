@@ -82,6 +82,11 @@ def check_arguments(call: str, path: object, *models: object) -> None:
                             f"{call}.")
 
 
+def unwrapped(model: Any) -> Any:
+    """Return the model inside a `DataParallel`, whose tensors have its names; any other model as it is."""
+    return getattr(model, "wrapped_module", model)
+
+
 def _made_by(model_fn: object, function: str) -> Model:
     """Return the model that a factory builds."""
     if not callable(model_fn) or isinstance(model_fn, Layer):

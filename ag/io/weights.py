@@ -16,7 +16,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
-from ag.io.model_file import check_arguments, tensors_of_file
+from ag.io.model_file import check_arguments, tensors_of_file, unwrapped
 from ag.io.onnx.file import initializers
 from ag.io.weight_files import read_weights
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
@@ -92,6 +92,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     if not (names is None or isinstance(names, Mapping) or callable(names)):
         raise TypeError(f"load_weights: names is a {type(names).__name__}; a dict from the file's names to the model's "
                         f"is required, or a function of the file's names.")
+    model = unwrapped(model)
     check_arguments("load_weights(model, path)", path, model)
     where = f"load_weights: {os.fsdecode(path)}"
     mine = named_tensors(model)

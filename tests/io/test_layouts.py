@@ -123,6 +123,14 @@ def plain(name: str) -> str | None:
     return None if name.endswith(".attn.bias") else name.removeprefix("transformer.")
 
 
+def test_gpt2_in_replicas(file: tuple[dict[str, Array], Path]) -> None:
+    """Words' vectors are turned there, too, and names have dots."""
+    arrays, path = file
+    model = GPT2()
+    ag.load_weights(ag.DataParallel(model, ["cpu", "cpu:1"]), path, ag.io.layouts.gpt2)
+    check(model, arrays)
+
+
 def test_a_square_matrix_beside_transposed_ones_is_not_loaded_silently(file: tuple[dict[str, Array], Path]) -> None:
     """The square one is the output of the attention; all others fit only transposed."""
     arrays, path = file
