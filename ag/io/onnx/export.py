@@ -21,7 +21,7 @@ from ag.data.dataloader import DataLoader
 from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
-from ag.io.model_file import check_arguments
+from ag.io.model_file import check_arguments, unwrapped
 from ag.io.onnx.file import PROPERTY, onnx_package
 from ag.io.onnx.graph import ELEMENT, Dim, Dims, Graph, Node, Size, Value, needed
 from ag.io.onnx.operators import WRITERS, Called
@@ -47,10 +47,7 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
            batch_first: bool) -> None:
     """Write the graph of a model, see `export_onnx`; its mode, its tensors and the tape stay as they were."""
     onnx_package("export_onnx")
-    model, example, after = _asked(model, example)
-    if not callable(model):
-        raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
-                        f"tensors.")
+    model, example, after = _asked(unwrapped(model), example)
     check_arguments("export_onnx(model, path, example)", path)
     tensors = named_tensors(cast(Model, model)) if hasattr(model, "parameters") else {}
     call = called_with("export_onnx", model, example, tensors)
@@ -82,7 +79,11 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
 def _asked(model: Any, example: object) -> tuple[Callable[..., object], object, Callable[[Any], object]]:
     """Return the function to export, its example and what follows: an estimator's network, a loader's first batch."""
     scale: Any = None
-    if hasattr(model, "get_params") and hasattr(model, "fit"):
+    is_estimator, is_class = hasattr(model, "get_params") and hasattr(model, "fit"), isinstance(model, type)
+    if is_class or not (is_estimator or callable(model)):
+        what = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
+        raise TypeError(f"export_onnx: the model is {what}; a layer is required, or a function of tensors.")
+    if is_estimator:
         if not hasattr(model, "model_"):
             raise TypeError(f"export_onnx: a {type(model).__name__} was given; a fitted AgClassifier or AgRegressor is "
                             f"required. Call fit first; of a pipeline give the last step, pipeline[-1]: a graph has no "

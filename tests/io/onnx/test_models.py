@@ -62,6 +62,14 @@ def test_a_convolutional_network(same_in_onnx: Check) -> None:
     assert found["Conv"] == 2 and not found["Transpose"]
 
 
+def test_a_model_in_replicas(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    model, path, other = ag.ag_linear(4, 3), tmp_path / "one.onnx", tmp_path / "replicas.onnx"
+    ag.export_onnx(model, path, numbers(4, 5))
+    ag.export_onnx(ag.DataParallel(model, ["cpu", "cpu:1"]), other, numbers(4, 5))
+    assert other.read_bytes() == path.read_bytes()
+
+
 def test_a_resnet(same_in_onnx: Check) -> None:
     model = ag.ag_resnet(18, 10, width=4, small_input=True)
     found = operators(same_in_onnx(trained(model, numbers(3, 8, 8, 4)), {"x": numbers(3, 8, 8, 2)}, (1, 3)))

@@ -129,6 +129,9 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     model, path = ag.ag_linear(3, 2), tmp_path / "model.onnx"
     with pytest.raises(TypeError, match="export_onnx: the model is a str; a layer is required"):
         ag.export_onnx("model", path, X)  # type: ignore[arg-type]
+    for kind in (ag.nn.Linear, ag.AgClassifier):
+        with pytest.raises(TypeError, match=f"export_onnx: the model is the class {kind.__name__}; a layer is requi"):
+            ag.export_onnx(kind, path, X)
     with pytest.raises(ag.DtypeError, match="export_onnx: data of type <U1 was given"):
         ag.export_onnx(model, path, "x")
     with pytest.raises(ag.DtypeError, match=r"the example's whole numbers .*ag_linear.* example\.astype"):
