@@ -160,7 +160,7 @@ def _cast(x: Value, to: int) -> Value:
         from onnx import helper
 
         x = x if isinstance(x, np.ndarray) else np.asarray(x)  # an argument of a captured step stays one
-        return x.astype(np.float32 if to in _FLOATS else helper.tensor_dtype_to_np_dtype(to))
+        return x.astype(helper.tensor_dtype_to_np_dtype(to))
     if isinstance(x, Tensor) and to not in _FLOATS and x.buffer.dtype.is_float:
         raise ShapeError(f"load_onnx: Cast of a tensor of shape {x.shape} to whole numbers or truth values; only "
                          f"arrays can be.")
@@ -199,6 +199,18 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(map(int, axes))),
     "Shape": lambda x, start=None, end=None: np.array(np.shape(x))[slice(start, end)],
 }
+
+
+# These also compute with arrays, such as shapes; to others arrays of floating-point numbers go as tensors.
+_ALSO_OF_ARRAYS = {"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Cast", "Identity", "Reshape", "Transpose", "Concat",
+                   "Slice", "Gather", "Unsqueeze", "Expand", "Squeeze", "Shape"}
+
+
+def _tensor(x: Value) -> Value:
+    """Return an array of floating-point numbers as a tensor of its type and shape; anything else as it is."""
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+        return x
+    return ag_reshape(ag_tensor(x, dtype=f"f{8 * x.dtype.itemsize}"), *x.shape)
 
 
 class End(NamedTuple):
@@ -249,6 +261,8 @@ class OnnxModel(Layer):
         with nullcontext() if device is None else ag_device(device):  # where arrays are computed with, too
             for node in self._nodes:
                 run, operands = RUN[node.operator], [values[x] for x in node.inputs]
+                if node.operator not in _ALSO_OF_ARRAYS or any(isinstance(x, Tensor) for x in operands):
+                    operands = [_tensor(x) for x in operands]
                 if node.operator == "BatchNormalization":  # takes the columns, as the averages move in place
                     operands[1:], run = [tensors[x] for x in node.inputs[1:]], partial(run, training=self.training)
                 values[node.output] = run(*operands, **node.attributes)

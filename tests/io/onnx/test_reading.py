@@ -350,6 +350,24 @@ def test_arrays_are_divided_and_cast_as_the_operators_say(run_onnx: Callable[...
     assert moved(ag.ag_tensor(numbers(3, 4), device="cpu:1")).device == "cpu:1"
 
 
+@pytest.mark.parametrize("default", ["f32", "f16"])
+def test_arrays_of_doubles_keep_their_digits(default: str, run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+    """Whatever the default type is: what a graph computes of shapes and whole numbers has the type of its cast."""
+    import onnx
+
+    for element, kind, last in ((11, "f8", 2**24 + 1), (1, "f4", 1000)):
+        path = written(tmp_path / "m.onnx", ("Cast", ["a"], ["f"], {"to": element}), ("Sqrt", ["f"], ["r"], {}),
+                       ("Mul", ["x", "r"], ["z"], {}), ("Add", ["z", "f"], ["y"], {}), a=np.int64([2, 3, last]))
+        graph = onnx.load(path)
+        for end in (*graph.graph.input, *graph.graph.output):
+            end.type.tensor_type.elem_type = element
+        onnx.save(graph, path)
+        x = RNG.standard_normal((4, 3)).astype(kind)
+        with ag.ag_dtype(default):
+            found = ag.load_onnx(path)(x.T).numpy().T
+        np.testing.assert_allclose(found, run_onnx(path, x=x)[0], rtol=1e-15 if kind == "f8" else 1e-6)
+
+
 def test_square_matrices_of_graphs_are_turned_as_they_are_used(tmp_path: Path) -> None:
     W, x = numbers(3, 3), numbers(3, 2)
     for nodes in ([("Cast", ["W"], ["w"], {"to": 1}), ("MatMul", ["x", "w"], ["y"], {})],
