@@ -228,43 +228,39 @@ _READERS = {"ag-model-1": "ag_load_model(path)", "ag-checkpoint-1": "ag_load_che
             "ag-dp-train-1": "dp_train(..., checkpoint=path, resume=True)"}
 
 
-def read_tensors(path: str | os.PathLike[str], function: str) -> tuple[dict[str, str], dict[str, Array]]:
-    """Return header and arrays of any safetensors file; a CheckpointError if it cannot be read."""
-    try:
-        return _with_bfloat16(read_regular(path))
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-        raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a safetensors "
-                              f"file is required, or one of ONNX that ends in .onnx. PyTorch writes one of a model by "
-                              f"safetensors.torch.save_file(model.state_dict(), path).") from error
+def read_tensors(path: str | os.PathLike[str], function: str, required: str, forms: Sequence[str] = ()
+                 ) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return header and arrays of a safetensors file, without arrays if it has none of some formats.
 
-
-def read_file(path: str | os.PathLike[str], form: str, function: str, others: Sequence[str] = ()
-              ) -> tuple[dict[str, str], dict[str, Array]]:
-    """Return header and arrays of a safetensors file of the given format, or of one of some others.
-
-    A CheckpointError says if the file is missing, truncated, foreign, or of another format.
+    A CheckpointError, with what is required, says if the file is missing, truncated or foreign.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
             raise OSError("it is no regular file")
         with safe_open(os.fsdecode(path), framework="numpy") as file:
             header: dict[str, str] = file.metadata() or {}
-            known = header.get("format") in (form, *others)
-            types = {name: file.get_slice(name).get_dtype() for name in file.keys()} if known else {}  # noqa: SIM118
-            for kind in types.values():
+            if forms and header.get("format") not in forms:
+                return header, {}
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            for kind in types.values() if forms else ():
                 as_dtype(kind.lower(), function)  # the format has types that numpy and we have not
-            arrays = {} if "BF16" in types.values() else {name: file.get_tensor(name) for name in types}
-        if "BF16" in types.values():
-            header, arrays = _with_bfloat16(read_regular(path))
-            known = header.get("format") in (form, *others)  # the file may be another one now
+            if "BF16" not in types.values():
+                return header, {name: file.get_tensor(name) for name in types}
+        return _with_bfloat16(read_regular(path))
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-        raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a complete file "
-                              f"of format {form!r} is required.") from error
-    if not known:
-        theirs = header.get("format")
+        raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); {required}"
+                              ) from error
+
+
+def read_file(path: str | os.PathLike[str], form: str, function: str, others: Sequence[str] = ()
+              ) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return header and arrays of a safetensors file of the given format, or of one of some others."""
+    forms = form, *others
+    header, arrays = read_tensors(path, function, f"a complete file of format {form!r} is required.", forms)
+    theirs = header.get("format")
+    if theirs not in forms:
         advice = f"Read it with {_READERS[theirs]}." if theirs in _READERS else (
-            "Of another program's file, build the model and write "
-            "model.load_state_dict(safetensors.numpy.load_file(path)).")
+            "Of another program's file, build the model and call ag.load_weights(model, path).")
         raise CheckpointError(f"{function}: {os.fsdecode(path)} has format {theirs!r:.60}; {form!r} is required. "
                               f"{advice}")
     return header, arrays

@@ -1,15 +1,13 @@
-"""Load weights from another program's file into a model, by names; transpose them where the file says how they lie.
-
-    PyTorch, safetensors        here
-    0.weight [8, 4]             layer1_W [8, 4]
-    0.bias [8]                  layer1_b [8, 1], as vectors are columns here
-"""
+"""Load weights from another program's file into a model, by names; transpose them where the file says how they lie."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.model_file import check_arguments, tensors_of_file, unwrapped
 from ag.io.onnx.file import initializers
-from ag.io.weight_files import read_weights
+from ag.io.safetensors_file import read_regular, read_tensors
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
 from ag.nn.linear import Embedding
 from ag.nn.sequential import Sequential
@@ -27,7 +25,8 @@ Target = str | Sequence[str] | None  # whose tensor an array is: of one name, of
 Names = Mapping[str, Target] | Callable[[str], Target]
 
 _COUNTED = "num_batches_tracked"  # PyTorch's batch norms count batches, which changes nothing
-_TURN = ".T"
+_USUAL = ("model.safetensors", "model.safetensors.index.json")  # what a folder of Hugging Face has, the first first
+_WRITE = "PyTorch writes one by safetensors.torch.save_file(model.state_dict(), path)."
 _SHOWN = 4  # rows of each kind that a message has
 _LEAVES = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}  # what PyTorch calls a layer's tensors
 
@@ -105,7 +104,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
                               f"file, or strict=False.")
     dotted = _dotted(model, mine, strict)
     parts = [part for name, array in sorted(file.arrays.items())
-             for part in _parts(where, name, array, _target(names, name, mine), mine, dotted)]
+             for part in _parts(where, name, array, names, mine, dotted)]
     origin: dict[str, str] = {}
     for part in parts:
         if part.target in origin:
@@ -139,6 +138,99 @@ class _File(NamedTuple):
     known: set[str]
 
 
+def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, Tensor], words: set[str], where: str
+          ) -> _File:
+    """Return what is in a file."""
+    if os.fsdecode(path).endswith(".onnx"):
+        arrays, columns, turned = initializers(path, "load_weights")
+        return _File(arrays, columns, turned, set(arrays))
+    arrays, is_ours = tensors_of_file(*_safetensors(os.fsdecode(path)))
+    ours = set(arrays) if is_ours else set() if names is not None else _names_of_ours(arrays, mine, words, where)
+    return _File(arrays, ours, set(), ours)
+
+
+def _safetensors(name: str) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return header and arrays of a file, of the one in a folder, or of all shards of an index."""
+    if os.path.isdir(name):
+        files = sorted(os.listdir(name))
+        found = [x for x in _USUAL if x in files][:1] or [x for x in files if x.endswith(".safetensors")]
+        if len(found) != 1:
+            pickles = [f"{x}, which is a pickle" for x in files if x.endswith((".bin", ".pt", ".pth"))]
+            there = f"{len(found)} of them" if found else [*pickles, "none"][0]
+            _refuse(name, f"it is a folder with {there}",
+                    f"a folder with one safetensors file, or with {_USUAL[1]}, is required. {_WRITE}")
+        name = os.path.join(name, found[0])
+    return ({}, _shards(name)) if name.endswith(".index.json") else _one_file(name)
+
+
+def _refuse(name: str, what: str, instead: str, error: Exception | None = None) -> NoReturn:
+    raise CheckpointError(f"load_weights: {name} cannot be read ({what}); {instead}") from error
+
+
+def _one_file(name: str) -> tuple[dict[str, str], dict[str, Array]]:
+    """Return header and arrays of one file; say of well-known other ones what they are."""
+    try:
+        return read_tensors(name, "load_weights", f"a safetensors file is required, or one of ONNX that ends in "
+                            f".onnx. {_WRITE}")
+    except CheckpointError as error:
+        head, required = b"", "a safetensors file is required."
+        with suppress(OSError):
+            head = read_regular(name, 0, 4)
+        if not os.path.lexists(name):
+            model = "MODEL" if os.path.splitext(name)[1] else name
+            _refuse(name, "there is no such file", f"{required} Names of a hub are not looked up: download the file, "
+                    f"as by `hf download {model} model.safetensors`, and give its path. {_WRITE}", error)
+        if head == b"PK\3\4" or head[:1] == b"\x80":
+            _refuse(name, "it is a pickle, which runs code when it is read", f"{required} Convert it once where "
+                    f"PyTorch is: safetensors.torch.save_file(torch.load({os.path.basename(name)!r}, "
+                    f"weights_only=True), \"model.safetensors\").", error)
+        if head == b"GGUF":
+            _refuse(name, "it is a GGUF file", f"{required} Give the one that it was made of.", error)
+        raise
+
+
+def _shards(index: str) -> dict[str, Array]:
+    """Return the arrays of all shards, as {"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors"}}."""
+    try:
+        files = dict(json.loads(read_regular(index))["weight_map"])
+        if not files or not all(isinstance(x, str) and x == os.path.basename(x) != "" for x in files.values()):
+            raise ValueError("its weight_map does not name files beside it")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        _refuse(index, str(error).rstrip("."), "an index with a weight_map from names to files is required.", error)
+    folder, shards = os.path.dirname(index), sorted(set(files.values()))
+    gone = [x for x in shards if not os.path.exists(os.path.join(folder, x))]
+    if gone:
+        _refuse(index, f"{len(gone)} of its {len(shards)} shards are missing, such as {gone[0]}",
+                "all are required. Put them beside the index.")
+    arrays: dict[str, Array] = {}
+    for shard in shards:
+        _, found = _one_file(os.path.join(folder, shard))
+        lost = [name for name, x in files.items() if x == shard and name not in found]
+        twice = sorted(arrays.keys() & found.keys())
+        if lost or twice:
+            what = f"{shard} lacks {lost[0]}" if lost else f"{twice[0]} is in {shard} and another shard"
+            _refuse(index, what, "the shards of one model are required. Download them again.")
+        arrays |= found
+    return arrays
+
+
+def _names_of_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], words: set[str], where: str) -> set[str]:
+    """Return the names of the file that are the model's own and have its layout: PyTorch's have dots, or are one word.
+
+    Where the file has both, the shape of an embedding says which axis is which, and a square one is refused.
+    """
+    own = theirs.keys() & mine.keys()
+    if own != {"weight"} and not any("." in name for name in theirs.keys() - own):
+        return own
+    fits = {name for name in own & words if theirs[name].shape == mine[name].shape}
+    for name in sorted(fits):
+        if _is_square(theirs[name]):
+            raise CheckpointError(f"{where}: {name} is {theirs[name].shape}, and nobody knows whether its rows are "
+                                  f"words, as in PyTorch, or its columns, as here; give names={{{name!r}: "
+                                  f"'{name}.T'}} if they are rows, or '{name}.T.T'.")
+    return fits
+
+
 class _Part(NamedTuple):
     """An array of the file, or a part of one: its name there, its name here, how often `.T` turns it."""
 
@@ -147,17 +239,35 @@ class _Part(NamedTuple):
     array: Array
     turns: int
 
+    def __str__(self) -> str:
+        return _both(self.name, self.target)
 
-def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, Tensor], words: set[str], where: str
-          ) -> _File:
-    """Return what is in a file."""
-    if os.fsdecode(path).endswith(".onnx"):
-        arrays, columns, turned = initializers(path, "load_weights")
-        return _File(arrays, columns, turned, set(arrays))
-    header, arrays = read_weights(path, "load_weights")
-    arrays, is_ours = tensors_of_file(header, arrays)
-    ours = set(arrays) if is_ours else set() if names is not None else _names_of_ours(arrays, mine, words, where)
-    return _File(arrays, ours, set(), ours)
+
+def _parts(where: str, name: str, array: Array, names: Names | None, mine: Mapping[str, Tensor],
+           dotted: Mapping[str, str]) -> list[_Part]:
+    """Return an array, or its parts, with their names in the model."""
+    target: Target = name
+    if names is not None:
+        target = names.get(name, name) if isinstance(names, Mapping) else names(name)
+    if target is None or (target == name and name.endswith(_COUNTED) and name not in mine):
+        return []
+    targets = [target] if isinstance(target, str) else target
+    if not isinstance(targets, (list, tuple)) or not all(isinstance(x, str) for x in targets):
+        raise TypeError(f"load_weights: names gives {target!r:.60} for {name}; a name in the model is required, a list "
+                        f"of names, or None.")
+    plain = [x if x in mine else re.sub(r"(\.T)+$", "", x) for x in targets]
+    turns = {(len(x) - len(own)) // len(".T") for x, own in zip(targets, plain, strict=True)}
+    if len(turns) > 1 or (turns != {0} and array.ndim > 2):
+        raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {', '.join(targets)}; '.T' is for "
+                              f"matrices, and behind each name of a list or none. Write it so.")
+    turned = sum(turns)
+    whole = array.T if turned % 2 else array
+    if not targets or (len(targets) > 1 and (not whole.ndim or whole.shape[0] % len(targets))):
+        raise CheckpointError(f"{where}: {name} is {whole.shape} and is to become {len(targets)} tensors; its first "
+                              f"size must divide into as many.")
+    pieces = [whole] if len(targets) == 1 else np.split(whole, len(targets))
+    return [_Part(name, own if own in mine else dotted.get(own, own), piece, turned)
+            for own, piece in zip(plain, pieces, strict=True)]
 
 
 def _laid(parts: Sequence[_Part], file: _File, mine: Mapping[str, Tensor], words: set[str]
@@ -165,20 +275,37 @@ def _laid(parts: Sequence[_Part], file: _File, mine: Mapping[str, Tensor], words
     """Return the arrays as they lie here, and what is wrong with those that do not fit, or may fit another way."""
     state: dict[str, Array] = {}
     wrong: list[str] = []
+    turned, square = [], []  # those that fit transposed only, and both ways
     for part in parts:
-        is_words, shape = part.target in words, mine[part.target].shape
+        is_words, array, shape = part.target in words, part.array, mine[part.target].shape
+        is_matrix, is_unknown = array.ndim == 2, not is_words and part.name not in file.known
         is_turned = not part.turns and (part.name not in file.columns if is_words else part.name in file.turned)
-        state[part.target] = array = _as_here(part.array, shape, is_turned)
+        if is_unknown and _is_square(array):
+            square += [part] if not part.turns else []
+        elif is_unknown and is_matrix and (part.turns % 2 if array.shape == shape else _fits_turned(array, shape)):
+            turned.append(part.target)
+        if is_turned and is_matrix:
+            array = array.T
+        elif shape == (array.size, 1) and array.ndim == 1:
+            array = array.reshape(shape)
+        state[part.target] = array
         if array.shape != shape:
-            hint = _of_words(is_turned) if is_words else (
-                f"; '{part.target}.T' fits" if _is_turned(array, shape) else "")
-            wrong.append(f"{_both(part.name, part.target)} is {array.shape} instead of {shape}{hint}")
-    unknown = [part for part in parts if part.target not in words and part.name not in file.known]
-    turned = [part.target for part in unknown if _lies_turned(part, mine[part.target].shape)]
-    wrong += [f"{_both(part.name, part.target)} is {part.array.shape}, which fits both ways, and {turned[0]} fits "
-              f"transposed only; '{part.target}.T' transposes it, '{part.target}.T.T' does not"
-              for part in unknown if turned and not part.turns and _is_square(part.array)]
+            hint = f"; '{part.target}.T' fits" if _fits_turned(array, shape) else ""
+            if is_words:
+                hint = ", after it was transposed, as rows of other programs' embeddings are words" if is_turned else (
+                    ", and was not transposed, as the file's names are the model's; give names if its rows are words")
+            wrong.append(f"{part} is {array.shape} instead of {shape}{hint}")
+    wrong += [f"{part} is {part.array.shape}, which fits both ways, and {turned[0]} fits transposed only; "
+              f"'{part.target}.T' transposes it, '{part.target}.T.T' does not" for part in square if turned]
     return state, wrong
+
+
+def _is_square(array: Array) -> bool:
+    return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
+
+
+def _fits_turned(array: Array, shape: tuple[int, ...]) -> bool:
+    return array.ndim == 2 and array.shape != shape == array.shape[::-1] and 1 not in shape
 
 
 def _table(rows: Mapping[str, Sequence[str]]) -> str:
@@ -186,49 +313,6 @@ def _table(rows: Mapping[str, Sequence[str]]) -> str:
     lines = [f"  {kind} {row}" if kind else f"  {row}" for kind, found in rows.items() for row in found[:_SHOWN]]
     more = [f"{len(found) - _SHOWN} more {kind}".rstrip() for kind, found in rows.items() if len(found) > _SHOWN]
     return "\n".join([*lines, *([f"  and {', '.join(more)}"] if more else [])])
-
-
-def _target(names: Names | None, name: str, mine: Mapping[str, Tensor]) -> Target:
-    """Return the name, or names, in the model for an array of the file."""
-    found: Target = name
-    if names is None:
-        pass
-    elif isinstance(names, Mapping):
-        found = names.get(name, name)
-    else:
-        found = names(name)
-    return None if found == name and name.endswith(_COUNTED) and name not in mine else found
-
-
-def _parts(where: str, name: str, array: Array, target: Target, mine: Mapping[str, Tensor],
-           dotted: Mapping[str, str]) -> list[_Part]:
-    """Return an array, or its parts, with their names in the model."""
-    if target is None:
-        return []
-    targets = [target] if isinstance(target, str) else target
-    if not isinstance(targets, (list, tuple)) or not all(isinstance(x, str) for x in targets):
-        raise TypeError(f"load_weights: names gives {target!r:.60} for {name}; a name in the model is required, a list "
-                        f"of names, or None.")
-    plain = [(x, 0) if x in mine else _without_turns(x) for x in targets]
-    turns = {n for _, n in plain}
-    if len(turns) > 1 or (turns != {0} and array.ndim > 2):
-        raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {', '.join(targets)}; '.T' is for "
-                              f"matrices, and behind each name of a list or none. Write it so.")
-    whole = array.T if sum(turns) % 2 else array
-    if not targets or (len(targets) > 1 and (not whole.ndim or whole.shape[0] % len(targets))):
-        raise CheckpointError(f"{where}: {name} is {whole.shape} and is to become {len(targets)} tensors; its first "
-                              f"size must divide into as many.")
-    pieces = [whole] if len(targets) == 1 else np.split(whole, len(targets))
-    return [_Part(name, own if own in mine else dotted.get(own, own), piece, n)
-            for (own, n), piece in zip(plain, pieces, strict=True)]
-
-
-def _without_turns(target: str) -> tuple[str, int]:
-    """Return a name without the `.T` behind it, and how many there were."""
-    plain = target
-    while plain.endswith(_TURN):
-        plain = plain.removesuffix(_TURN)
-    return plain, (len(target) - len(plain)) // len(_TURN)
 
 
 def _dotted(model: object, mine: Mapping[str, Tensor], of_sequences: bool) -> dict[str, str]:
@@ -251,53 +335,10 @@ def _dotted(model: object, mine: Mapping[str, Tensor], of_sequences: bool) -> di
     return {dot[1:]: own[1:] for dot, names in found.items() for own in names if len(names) == 1 and own[1:] in mine}
 
 
-def _names_of_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], words: set[str], where: str) -> set[str]:
-    """Return the names of the file that are the model's own and have its layout: PyTorch's have dots, or are one word.
-
-    Where the file has both, the shape of an embedding says which axis is which, and a square one is refused.
-    """
-    own = theirs.keys() & mine.keys()
-    if own != {"weight"} and not any("." in name for name in theirs.keys() - own):
-        return own
-    fits = {name for name in own & words if theirs[name].shape == mine[name].shape}
-    for name in sorted(fits):
-        if _is_square(theirs[name]):
-            raise CheckpointError(f"{where}: {name} is {theirs[name].shape}, and nobody knows whether its rows are "
-                                  f"words, as in PyTorch, or its columns, as here; give names={{{name!r}: "
-                                  f"'{name}.T'}} if they are rows, or '{name}.T.T'.")
-    return fits
-
-
-def _lies_turned(part: _Part, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix lies transposed in the file, as its shape or its `.T` says."""
-    return not _is_square(part.array) and (
-        part.turns % 2 == 1 and part.array.shape == shape if part.turns else _is_turned(part.array, shape))
-
-
-def _is_turned(array: Array, shape: tuple[int, ...]) -> bool:
-    return array.ndim == 2 and array.shape != shape == array.shape[::-1] and 1 not in shape
-
-
-def _is_square(array: Array) -> bool:
-    return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
-
-
-def _of_words(is_turned: bool) -> str:
-    return (", after it was transposed, as rows of other programs' embeddings are words" if is_turned else
-            ", and was not transposed, as the file's names are the model's; give names if its rows are words")
-
-
 def _words(model: object) -> set[str]:
     """Return the names of the tensors that have a word in each column."""
     return {f"{prefix}_weight" if prefix else "weight" for prefix, layer in model.modules()
             if isinstance(layer, Embedding)} if isinstance(model, Layer) else set()
-
-
-def _as_here(array: Array, shape: tuple[int, ...], is_turned: bool) -> Array:
-    """Return an array in this library's layout."""
-    if is_turned and array.ndim == 2:
-        return array.T
-    return array.reshape(-1, 1) if array.ndim == 1 and shape == (array.size, 1) else array
 
 
 def _both(name: str, target: str) -> str:
