@@ -1,9 +1,4 @@
-"""Make an ONNX file of a model: its parameters under their names, and sizes that follow the batch.
-
-The model runs with the example and with batches of other sizes made of it.  The graph is what all these runs have in
-common (`ag.io.onnx.trace`), each op by its writer, 16-bit tensors through float32.  Transposes that cancel are taken
-out; others move behind operators on elements, so that more of them meet.
-"""
+"""Make an ONNX file of what all calls of a model have in common: each op by its writer, 16-bit tensors in float32."""
 
 from __future__ import annotations
 
@@ -247,82 +242,67 @@ def _call_outputs(g: Graph, found: list[str], wanted: list[str]) -> None:
             g.nodes.append(Node("Identity", [old], new, {}))
 
 
-# A node never moves before one that it needs, and each step moves transposes towards the end.
 _ONE = {"Relu", "Sigmoid", "Tanh", "Gelu", "LeakyRelu", "Exp", "Log", "Sqrt", "Abs", "Clip", "Cast", "Neg"}
 _TWO = {"Add", "Sub", "Mul", "Div", "Pow"}
 
 
 def without_transposes(g: Graph, outputs: list[str]) -> list[str]:
-    """Take out transposes; return the outputs' names, which may be others then."""
-    renamed: dict[str, str] = {}
+    """Write transposes only where a node or an output needs them; return the outputs' names, which may be others then.
+
+    Those that cancel are gone, and operators on elements compute before them, as each waits until it is needed.
+    """
+    waiting: dict[str, tuple[str, list[int]]] = {}  # transposes by name: of what, and the order of its axes
     axes = {name: array.ndim for name, array in g.initializers.items()}  # of what follows from initializers alone
-    made: dict[str, Node] = {}
-    turned: dict[tuple[str, ...], str] = {}  # transposes by what they take
+    made: dict[tuple[str, str], str] = {}
     nodes: list[Node] = []
 
-    def put(node: Node) -> None:
-        nodes.append(node)
-        made[node.output] = node
-        if node.operator == "Transpose":
-            turned.setdefault((node.inputs[0], str(_perm(node))), node.output)
-        if node.output in g.axes and all(x in axes for x in node.inputs):
-            axes[node.output] = g.axes[node.output]
+    def transposed(source: str, order: list[int]) -> str:
+        if order == sorted(order):
+            return source
+        if (key := (source, str(order))) not in made:
+            made[key] = g.fresh("transpose")
+            nodes.append(Node("Transpose", [source], made[key], {"perm": order}))
+        return made[key]
 
-    for old in g.nodes:
-        node = Node(old.operator, [renamed.get(x, x) for x in old.inputs], old.output, old.attributes)
-        order = _order(node, made, axes)
-        if order is None:
-            put(node)
-            continue
+    for node in g.nodes:
         if node.operator == "Transpose":
-            source = made[node.inputs[0]].inputs[0]
-            order = [order[i] for i in _perm(node)]
-            if order == sorted(order):
-                renamed[node.output] = source
-            else:
-                put(Node("Transpose", [source], node.output, {"perm": order}))
+            perm = node.attributes["perm"]
+            assert isinstance(perm, list)
+            source, own = waiting.get(node.inputs[0], (node.inputs[0], [*range(len(perm))]))
+            waiting[node.output] = source, [own[i] for i in perm]
+            continue
+        order = _order(node, waiting, axes)
+        if order is None:
+            inside = [transposed(*waiting.get(x, (x, []))) for x in node.inputs]
+            nodes.append(Node(node.operator, inside, node.output, node.attributes))
+            if node.output in g.axes and all(x in axes for x in node.inputs):
+                axes[node.output] = g.axes[node.output]
             continue
         inside = []
         for x in node.inputs:
-            if not x or axes.get(x) == 0:
-                inside.append(x)
-                continue
-            source, own = (x, [*range(len(order))]) if x in axes else (made[x].inputs[0], _perm(made[x]))
-            perm = [own[order.index(i)] for i in range(len(order))]
-            if perm == sorted(perm):
-                inside.append(source)
-                continue
-            if (source, str(perm)) not in turned:
-                put(Node("Transpose", [source], g.fresh("transpose"), {"perm": perm}))
-            inside.append(turned[source, str(perm)])
-        put(Node(node.operator, inside, inner := g.fresh(node.operator.lower()), node.attributes))
-        put(Node("Transpose", [inner], node.output, {"perm": order}))
-    outputs = [renamed.get(name, name) for name in outputs]
+            source, own = waiting.get(x, (x, [*range(len(order))]))
+            is_number = not x or axes.get(x) == 0
+            inside.append(x if is_number else transposed(source, [own[order.index(i)] for i in range(len(order))]))
+        inner = g.fresh(node.operator.lower())
+        nodes.append(Node(node.operator, inside, inner, node.attributes))
+        waiting[node.output] = inner, order
+    outputs = [transposed(*waiting.get(name, (name, []))) for name in outputs]
     g.nodes = needed(nodes, outputs)
     return outputs
 
 
-def _perm(node: Node) -> list[int]:
-    perm = node.attributes["perm"]
-    assert isinstance(perm, list)
-    return perm
-
-
-def _order(node: Node, made: Mapping[str, Node], axes: Mapping[str, int]) -> list[int] | None:
-    """The order of axes that an operand of the node has, if it may be brought behind the node; None if not.
+def _order(node: Node, waiting: Mapping[str, tuple[str, list[int]]], axes: Mapping[str, int]) -> list[int] | None:
+    """Return the order of the operands' axes, if the operator may compute before they are brought in it; None if not.
 
     All operands must be transposed.  What follows from initializers, whose numbers of axes are given, has any order.
     """
-    sources = [made.get(x) for x in node.inputs]
-    orders = [_perm(x) if x is not None and x.operator == "Transpose" else None for x in sources]
-    if not orders or (orders[0] is None and node.operator not in _TWO):
-        return None
-    if node.operator == "Transpose" or node.operator in _ONE:
-        return orders[0]
+    orders = [waiting.get(x, ("", []))[1] for x in node.inputs]
+    orders = [order if order != sorted(order) else [] for order in orders]
+    if node.operator in _ONE:
+        return orders[0] or None
     if node.operator not in _TWO:
         return None
     known = [order for order, x in zip(orders, node.inputs, strict=True) if x not in axes]
-    wanted = [order for order in known if order is not None]
-    if not known or len(wanted) < len(known) or any(axes.get(x, 0) not in (0, len(wanted[0])) for x in node.inputs):
+    if not known or [] in known or any(axes.get(x, 0) not in (0, len(known[0])) for x in node.inputs):
         return None
-    return max(wanted, key=lambda order: order == sorted(order, reverse=True))
+    return max(known, key=lambda order: order == sorted(order, reverse=True))
