@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 End = tuple[str, Dims, int]  # an input or output: its name, its shape in the graph, its element type
 
+_INT64 = 7  # onnx.TensorProto's number of it
 _OPSET, _IR = 20, 9  # of onnx 1.15 and onnxruntime 1.17: the first that have Gelu
 _MOST_BYTES = (1 << 31) - 1  # of a file of protobuf
 
@@ -45,7 +46,7 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
     model, example, after = _asked(unwrapped(model), example)
     check_arguments("export_onnx(model, path, example)", path)
     tensors = named_tensors(cast(Model, model)) if hasattr(model, "parameters") else {}
-    call = called_with("export_onnx", model, example, tensors)
+    call = called_with(model, example, tensors)
 
     def run(inputs: Mapping[str, Tensor]) -> object:
         return after(call.run(model, inputs))
@@ -104,7 +105,7 @@ def _trace(run: Callable[..., object], call: Call, tensors: Mapping[str, Tensor]
     try:
         traced(lambda: run(inputs), trace)
     except (AgError, ValueError, IndexError, TypeError) as error:
-        if isinstance(error, DtypeError) and any(x.is_whole for x in call.arguments):
+        if isinstance(error, DtypeError) and not all(x.dtype.is_float for x in call.arguments):
             raise DtypeError(f"export_onnx: the model does not take the example's whole numbers ({_said(error)}); give "
                              f"it floats if they are no ids, as example.astype(\"f\").") from error
         if isinstance(error, ExportError) or number == 0:
@@ -160,16 +161,18 @@ def written(program: Program, call: Call, state: Mapping[str, Array], batch_firs
 
     `state` are parameters by name.  With `batch_first` an axis of the size `batch` that is last comes first.
     """
-    if BF16 in program.types.values():
-        raise DtypeError("export_onnx: the model computes with tensors of type bf16, for which runtimes have no "
-                         "operators; let it cast to f16, or not at all.")
+    for ref, dtype in program.types.items():
+        if dtype is BF16:
+            what = f"{ref.key} is" if ref.kind in ("parameter", "input") else "the model computes with tensors"
+            raise DtypeError(f"export_onnx: {what} of type bf16, for which runtimes have no operators; compute in f32 "
+                             f"or f16: load_state_dict gives the values to such a model.")
     inputs = {x.name: Ref("input", x.name) for x in call.arguments}
     names = {f"{name}_output" if name in state or name in inputs else name: ref
              for name, ref in program.outputs.items()}
     dims_of = {name: program.dims[ref] for name, ref in (inputs | names).items()}
     moved = {name for name, dims in dims_of.items() if batch_first and len(dims) > 1 and dims[-1] == batch}
     dims_of |= {name: (dims_of[name][-1], *dims_of[name][:-1]) for name in moved}
-    ends = ([(x.name, dims_of[x.name], x.element) for x in call.arguments],
+    ends = ([(x.name, dims_of[x.name], _INT64 if x.is_long else ELEMENT[x.dtype]) for x in call.arguments],
             [(name, dims_of[name], ELEMENT[program.types[ref]]) for name, ref in names.items()])
     batch_of = call.batch_of
     g = Graph([*inputs, *state, *names], (batch_of[0], 0) if batch_of and batch_of[0] in moved else batch_of)

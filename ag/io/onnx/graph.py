@@ -32,14 +32,13 @@ def fit(numbers: Sequence[int], batches: Sequence[int]) -> Dim | None:
 
         batches of 4, 5, 7 samples:    3, 3, 3 -> 3    4, 5, 7 -> Size(0, 1)    16, 25, 49 -> None
     """
-    first, *others = numbers
-    if all(n == first for n in others):
-        return int(first)
+    if len(set(numbers)) == 1:
+        return int(numbers[0])
     if batches[0] == batches[1]:
         return None
-    slope, rest = divmod(others[0] - first, batches[1] - batches[0])
-    size = Size(int(first - slope * batches[0]), int(slope))
-    fits = rest == 0 and all(size.fixed + size.per_sample * b == n for n, b in zip(numbers, batches, strict=True))
+    slope = (numbers[1] - numbers[0]) // (batches[1] - batches[0])
+    size = Size(int(numbers[0] - slope * batches[0]), int(slope))
+    fits = all(size.fixed + size.per_sample * b == n for n, b in zip(numbers, batches, strict=True))
     return size if fits else None
 
 

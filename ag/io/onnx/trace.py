@@ -1,9 +1,7 @@
-"""Find the ops that a model calls: call it with batches of several sizes, list the ops of each, take what is common.
+"""List the ops that a model calls with batches of several sizes, and take what these calls have in common.
 
-Larger batches repeat the example's samples with other values, so numbers that Python makes of values or sizes differ
-between calls.  Traces of batches of 4, 5 and 7 samples must have the same ops on the same values.  Sizes may differ, as
-in ``x.reshape(8, x.shape[1])``, and a constant may be longer if it repeats itself, as zeros do.  Any other difference
-was made of the batch in Python, and a graph would have it wrong.
+Larger batches repeat the example's samples with other values.  Sizes may differ, as in ``x.reshape(8, x.shape[1])``,
+and a constant may be longer if it repeats itself, as zeros do.  Any other difference was made in Python.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,19 +18,16 @@ from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Device
 from ag.engine.device import default_backend, default_dtype
-from ag.engine.dtype import BF16, I32, DType
+from ag.engine.dtype import I32, DType
 from ag.engine.interpreter import Interpreter
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
-from ag.errors import DtypeError, ExportError, ShapeError
-from ag.io.onnx.graph import ELEMENT, Dims, Size, fit
+from ag.errors import ExportError, ShapeError
+from ag.io.onnx.graph import Dims, Size, fit
 from ag.io.onnx.operators import REFUSED, WRITERS
 
-_INT64 = 7  # onnx.TensorProto's number of it
 
-
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """An input of the model."""
 
     name: str  # in the graph
@@ -40,12 +35,6 @@ class Argument:
     array: Array  # the example
     dtype: DType  # of the tensor that the model gets
     is_long: bool = False  # whether the graph takes int64 and makes int32 of it
-    is_whole: bool = False  # whether it is an array of the host's that holds whole numbers
-
-    @property
-    def element(self) -> int:
-        """Return onnx.TensorProto's number of the element type that the graph takes."""
-        return _INT64 if self.is_long else ELEMENT[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -96,38 +85,27 @@ class Call:
         return model(*(inputs[x.name] for x in self.arguments))
 
 
-def called_with(function: str, model: Callable[..., object], example: object, tensors: Mapping[str, Tensor]) -> Call:
+def called_with(model: Callable[..., object], example: object, tensors: Mapping[str, Tensor]) -> Call:
     """Return the call that an example stands for."""
-    for name, t in tensors.items():
-        if t.buffer.dtype is BF16:
-            raise DtypeError(f"{function}: {name} is of type bf16, for which runtimes have no operators; give the "
-                             f"values to a model of type f32 with load_state_dict, and export that.")
     by_name = isinstance(example, Mapping)
-    values = list(example.values()) if isinstance(example, Mapping) else (
-        list(example) if isinstance(example, tuple) else [example])
+    values = [*example.values()] if isinstance(example, Mapping) else [*example] if isinstance(example, tuple) else [
+        example]
     keys = [str(key) for key in example] if isinstance(example, Mapping) else _names(model, len(values))
     if not values:
-        raise TypeError(f"{function}: the example is empty; an array is required, or a tuple or dict of them.")
-    backend = next((t.buffer.backend for t in tensors.values()), None) or next(
-        (x.buffer.backend for x in values if isinstance(x, Tensor)), None) or default_backend()
+        raise TypeError("export_onnx: the example is empty; an array is required, or a tuple or dict of them.")
+    backend = next((x.buffer.backend for x in (*tensors.values(), *values) if isinstance(x, Tensor)), None)
     floating = next((t.buffer.dtype for t in tensors.values() if t.buffer.dtype.is_float), default_dtype())
-    return Call([_argument(function, key, f"{key}_input" if key in tensors else key, x, floating)
-                 for key, x in zip(keys, values, strict=True)], by_name, backend)
+    return Call([_argument(key, f"{key}_input" if key in tensors else key, x, floating)
+                 for key, x in zip(keys, values, strict=True)], by_name, backend or default_backend())
 
 
-def _argument(function: str, key: str, name: str, value: object, floating: DType) -> Argument:
+def _argument(key: str, name: str, value: object, floating: DType) -> Argument:
     if isinstance(value, Tensor):
-        argument = Argument(name, key, value.numpy(), value.buffer.dtype)
-    else:
-        array = as_array(value, function)
-        if array.dtype.kind in "iu":
-            argument = Argument(name, key, array, I32, bool(array.dtype == np.int64), True)
-        else:
-            argument = Argument(name, key, column(array), floating)
-    if argument.dtype is BF16:
-        raise DtypeError(f"{function}: the input {name} is of type bf16, for which runtimes have no operators; give "
-                         f"it in float32.")
-    return argument
+        return Argument(name, key, value.numpy(), value.buffer.dtype)
+    array = as_array(value, "export_onnx")
+    if array.dtype.kind in "iu":
+        return Argument(name, key, array, I32, array.dtype == np.int64)
+    return Argument(name, key, column(array), floating)
 
 
 def _names(model: Callable[..., object], count: int) -> list[str]:
@@ -270,10 +248,6 @@ class Program:
     outputs: dict[str, Ref]
 
 
-class _DifferError(Exception):
-    """Numbers that follow no rule."""
-
-
 def merged(traces: Sequence[Trace], batches: Sequence[int]) -> Program:
     """Return what the traces have in common; `batches` are their numbers of samples."""
     first = traces[0]
@@ -286,13 +260,14 @@ def merged(traces: Sequence[Trace], batches: Sequence[int]) -> Program:
     for i, same in enumerate(zip(*(trace.steps for trace in traces), strict=True)):
         if any((s.function, s.operands) != (same[0].function, same[0].operands) for s in same):
             _refuse(f"calls {same[0].name} (op {i + 1}) on other tensors when the batch has another size")
-        try:
-            params = _common([s.params for s in same], batches)
-        except _DifferError as error:
-            _refuse(f"calls {same[0].name} (op {i + 1}) with numbers that change with its input or the batch ({error})")
-        assert isinstance(params, tuple)
-        steps.append(same[0]._replace(params=params))
-    dims = {ref: _dims([trace.shapes[ref] for trace in traces], batches, ref, first) for ref in first.shapes}
+        what = f"calls {same[0].name} (op {i + 1}) with numbers that change with its input or the batch"
+        steps.append(same[0]._replace(params=_common([s.params for s in same], batches, what)))
+    dims: dict[Ref, Dims] = {}
+    for ref in first.shapes:
+        shapes = [trace.shapes[ref] for trace in traces]
+        made = first.steps[ref.key].name if isinstance(ref.key, int) and ref.kind == "step" else f"{ref.kind} {ref.key}"
+        dims[ref] = _common(shapes, batches, f"makes a tensor ({made}) of shapes {', '.join(map(str, shapes))} of "
+                            f"batches of {', '.join(map(str, batches))} samples")
     constants = [_constant(arrays, dims[Ref("constant", i)], batches)
                  for i, arrays in enumerate(zip(*(trace.constants for trace in traces), strict=True))]
     return Program(steps, constants, dims, first.types, first.outputs)
@@ -310,51 +285,32 @@ def _first_other(names: list[str], others: list[str]) -> str:
     return next(differing, f"{len(names)} ops")
 
 
-def _common(values: Sequence[object], batches: Sequence[int]) -> object:
-    """Return the values' common one: themselves, or sizes in their place."""
+def _common(values: Sequence[Any], batches: Sequence[int], what: str) -> Any:
+    """Return the values' common one: themselves, or sizes in their place; an ExportError says what the model does."""
     first = values[0]
     if all(type(x) is type(first) and (x == first or (x != x and first != first)) for x in values):
         return first
-    if isinstance(first, (tuple, list)) and not isinstance(first, Ref):
-        items = [x for x in values if isinstance(x, (tuple, list)) and len(x) == len(first)]
-        if len(items) < len(values):
-            raise _DifferError(f"{first} is {values[-1]}")
-        return tuple(_common(same, batches) for same in zip(*items, strict=True))
-    if isinstance(first, slice):
-        slices = [x for x in values if isinstance(x, slice)]
-        if len(slices) < len(values):
-            raise _DifferError(f"{first} is {values[-1]}")
-        return slice(*(_common([getattr(x, end) for x in slices], batches) for end in ("start", "stop", "step")))
-    whole = [int(x) for x in values if isinstance(x, (int, np.integer)) and not isinstance(x, bool)]
-    size = fit(whole, batches) if len(whole) == len(values) else None
+    if all(isinstance(x, slice) for x in values):
+        return slice(*_common([(x.start, x.stop, x.step) for x in values], batches, what))
+    if all(isinstance(x, (tuple, list)) and not isinstance(x, Ref) and len(x) == len(first) for x in values):
+        return tuple(_common(same, batches, what) for same in zip(*values, strict=True))
+    is_whole = all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in values)
+    size = fit(values, batches) if is_whole else None
     if size is None:
-        raise _DifferError(f"{first!r:.60} is {values[-1]!r:.60}")
+        _refuse(f"{what} ({first!r:.60} is {values[-1]!r:.60})")
     return size
-
-
-def _dims(shapes: Sequence[tuple[int, ...]], batches: Sequence[int], ref: Ref, trace: Trace) -> Dims:
-    sizes = [fit(same, batches) for same in zip(*shapes, strict=True)] if len(set(map(len, shapes))) == 1 else [None]
-    found = tuple(x for x in sizes if x is not None)
-    if len(found) < len(sizes):
-        what = trace.steps[ref.key].name if isinstance(ref.key, int) and ref.kind == "step" else f"{ref.kind} {ref.key}"
-        _refuse(f"makes a tensor ({what}) of shapes {', '.join(map(str, shapes))} of batches of "
-                f"{', '.join(map(str, batches))} samples")
-    return found
 
 
 def _constant(arrays: Sequence[Array], dims: Dims, batches: Sequence[int]) -> Constant:
     """Return one constant for all traces, whose axes of changing size repeat one element."""
     for axis, dim in enumerate(dims):
         if isinstance(dim, Size):
-            if any(x.shape[axis] == 0 or not _equal(x, np.broadcast_to(x.take([0], axis), x.shape)) for x in arrays):
+            if any(x.shape[axis] == 0 or not np.array_equal(x, np.broadcast_to(x.take([0], axis), x.shape), True)
+                   for x in arrays):
                 _refuse(f"makes a constant of shape {arrays[0].shape} whose values along axis {axis} depend on the "
                         f"batch")
             arrays = [x.take([0], axis) for x in arrays]
-    if not all(_equal(x, arrays[0]) for x in arrays):
+    if not all(np.array_equal(x, arrays[0], equal_nan=True) for x in arrays):
         _refuse(f"makes a constant of shape {arrays[0].shape} that is another one with other inputs, such as a number "
                 f"of samples or what numpy, threads or captured steps compute")
     return Constant(arrays[0], dims)
-
-
-def _equal(x: Array, y: Array) -> bool:
-    return x.shape == y.shape and bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f"))
