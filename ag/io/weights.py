@@ -15,7 +15,6 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.model_file import check_arguments, tensors_of_file, unwrapped
-from ag.io.onnx.file import initializers
 from ag.io.safetensors_file import read_regular, read_tensors
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
 from ag.nn.linear import Embedding
@@ -142,6 +141,8 @@ def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, 
           ) -> _File:
     """Return what is in a file."""
     if os.fsdecode(path).endswith(".onnx"):
+        from ag.io.onnx.read import initializers  # which takes time to load
+
         arrays, columns, turned = initializers(path, "load_weights")
         return _File(arrays, columns, turned, set(arrays))
     arrays, is_ours = tensors_of_file(*_safetensors(os.fsdecode(path)))

@@ -1,8 +1,6 @@
 """ONNX: `export_onnx` and `load_onnx`.  The package onnx, and what writes and reads, are loaded on first use.
 
-    a model -> trace (its ops, for several batches, and what these have in common) -> export (a graph, by `operators`)
-
-    a file -> file (its graph and arrays) -> read (a layer that runs its operators)
+    a model -> trace (what its ops have in common for several batches) -> export (a graph, by `operators`)
 """
 
 from __future__ import annotations
@@ -24,19 +22,19 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     ----------
     model : Layer, or any callable that computes with ops
         Exported in eval mode; its own mode stays as it was.  Of a fitted `AgClassifier` or `AgRegressor` its network is
-        exported, which gives logits or values.
+        exported, which gives logits or values, of a `DataParallel` its model.
     path : path
         File to write; replaced only once the new one is complete.
     example : array_like, Tensor or DataLoader, or a tuple or dict of arrays, optional
-        What the model is called with, as always with the batch on the last axis: one input, several, or several by
-        name.  Of a loader its first batch.  Only shapes and types matter.  Whole numbers stay whole numbers, as ids for
-        an embedding; others have the type of the model's parameters.  An estimator needs none.
+        One input, several, or several by name, with the batch on the last axis; of a loader its first batch.  Only
+        shapes and types matter: whole numbers are ids, others have the type of the model's parameters.  An estimator
+        needs none.
     dynamic : bool, optional
-        Whether the graph takes any number of samples: the last axis of the first input is the batch, as that of every
-        other input that is as long.  Otherwise it takes the example's shapes.
+        Whether the graph takes any number of samples along the last axis of the first input, and of every other that is
+        as long.  Otherwise it takes the example's shapes.
     batch_first : bool, optional
         Whether inputs and outputs of the graph have the batch on the first axis, as other programs expect: images are
-        [batch, channels, height, width].  Otherwise they are as in the model.
+        [batch, channels, height, width].
 
     Raises
     ------
@@ -49,12 +47,9 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     Notes
     -----
     The model is called with the example, and if `dynamic` with batches of three other sizes: these calls must differ in
-    sizes alone.
-
-    The batch is the last axis of an input or output that is as long as that of the first input, for all these sizes.
-    Other axes stay where they are.  Inputs are called as the arguments of the model's `forward`, outputs ``output``,
-    ``output1`` and so on, or as in the dict that the model returns, and initializers as in `state_dict`.  Operators are
-    those of opset 20.  A 16-bit model computes in float32 and rounds after every op, as here.
+    sizes alone.  Inputs are called as the arguments of the model's `forward`, outputs ``output``, ``output1`` and so
+    on, or as in the dict that the model returns, and initializers as in `state_dict`.  Operators are those of opset 20.
+    A 16-bit model computes in float32 and rounds after every op, as here.
 
     Examples
     --------
@@ -76,13 +71,12 @@ def load_onnx(path: str | os.PathLike[str], device: str | None = None) -> Layer:
     path : path
         A file of `export_onnx`, or of another program that has the same operators.
     device : str, optional
-        Where its parameters shall be; default: the current default device.
+        Default: the current default device.
 
     Returns
     -------
     Layer
-        In eval mode.  It takes and gives the batch on the last axis, also of a file that has it first.  Its parameters
-        are called as the initializers of the file.
+        In eval mode, with the batch on the last axis, also of a file that has it first, and the file's names.
 
     Raises
     ------
@@ -91,9 +85,9 @@ def load_onnx(path: str | os.PathLike[str], device: str | None = None) -> Layer:
 
     Notes
     -----
-    Dropout is not in such files, so the model trains without it.  Of another program's file all floating-point
-    initializers are trained but averages of batch norm, and an input has the batch first, unless its last axis alone is
-    of any size.  `ag_save_model` saves the model; `ag_load_model` then needs ``model_fn=lambda: ag.load_onnx(path)``.
+    Dropout is not in such files.  Of another program's file all floating-point initializers are trained but averages of
+    batch norm, and an input has the batch first, unless its last axis alone is of any size.  `ag_load_model` needs
+    ``model_fn=lambda: ag.load_onnx(path)`` for such a model.
 
     Examples
     --------

@@ -17,9 +17,9 @@ from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.model_file import check_arguments, unwrapped
-from ag.io.onnx.file import PROPERTY, onnx_package
 from ag.io.onnx.graph import ELEMENT, Dim, Dims, Graph, Node, Size, Value, needed
 from ag.io.onnx.operators import WRITERS, Called
+from ag.io.onnx.read import PROPERTY, onnx_package
 from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
 from ag.io.safetensors_file import replace_file
 from ag.nn.layer import Model, named_tensors
