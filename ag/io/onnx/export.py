@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from ag.io.model_file import check_arguments, unwrapped
 from ag.io.onnx.graph import ELEMENT, Dim, Dims, Graph, Node, Size, Value, needed
 from ag.io.onnx.operators import WRITERS, Called
 from ag.io.onnx.read import PROPERTY, onnx_package
-from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged, traced
+from ag.io.onnx.trace import Call, Program, Ref, Step, Trace, called_with, merged
 from ag.io.safetensors_file import replace_file
 from ag.nn.layer import Model, named_tensors
 from ag.nn.mode import ag_eval, modes_kept
@@ -30,7 +31,7 @@ from ag.ops.indexing import ag_reshape
 from ag.version import __version__
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, ValueInfoProto
+    from onnx import ValueInfoProto
 
 End = tuple[str, Dims, int]  # an input or output: its name, its shape in the graph, its element type
 
@@ -47,18 +48,18 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
     check_arguments("export_onnx(model, path, example)", path)
     tensors = named_tensors(cast(Model, model)) if hasattr(model, "parameters") else {}
     call = called_with(model, example, tensors)
-
-    def run(inputs: Mapping[str, Tensor]) -> object:
-        return after(call.run(model, inputs))
-
     state = {name: x.numpy() for name, x in tensors.items()}
     batches = call.batches(dynamic)
     with modes_kept(model):
         ag_eval(model)
         try:
-            tried = [_trace(run, call, tensors, batches, i) for i in range(len(batches))]
+            tried = [_trace(lambda inputs: after(call.run(model, inputs)), call, tensors, batches, i)
+                     for i in range(len(batches))]
         finally:
-            changed = _restored(tensors, state)
+            changed = [name for name, x in tensors.items()
+                       if not np.array_equal(x.numpy(), state[name], equal_nan=True)]
+            for name in changed:
+                tensors[name].data = state[name]
     if changed:
         raise ExportError(f"export_onnx: the model changes {', '.join(changed)} when it is called, which a graph "
                           f"cannot; leave that to training.")
@@ -103,31 +104,20 @@ def _trace(run: Callable[..., object], call: Call, tensors: Mapping[str, Tensor]
     inputs = call.inputs(batches, number)
     trace = Trace(tensors, inputs)
     try:
-        traced(lambda: run(inputs), trace)
+        trace.fill(lambda: run(inputs))
     except (AgError, ValueError, IndexError, TypeError) as error:
+        said = str(error).rstrip(".")
         if isinstance(error, DtypeError) and not all(x.dtype.is_float for x in call.arguments):
-            raise DtypeError(f"export_onnx: the model does not take the example's whole numbers ({_said(error)}); give "
+            raise DtypeError(f"export_onnx: the model does not take the example's whole numbers ({said}); give "
                              f"it floats if they are no ids, as example.astype(\"f\").") from error
         if isinstance(error, ExportError) or number == 0:
             raise
         if batches[number] == 1 < batches[0]:
             return None
         raise ExportError(f"export_onnx: the model takes the example, and not a batch of {batches[number]} samples "
-                          f"made of it ({_said(error)}); let it take a batch of any size, or export for the "
+                          f"made of it ({said}); let it take a batch of any size, or export for the "
                           f"example's size with dynamic=False.") from error
     return trace
-
-
-def _said(error: BaseException) -> str:
-    return str(error).rstrip(".")
-
-
-def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list[str]:
-    """Give tensors the values that they had; return the names of those that had others."""
-    changed = [name for name, x in tensors.items() if not np.array_equal(x.numpy(), state[name], equal_nan=True)]
-    for name in changed:
-        tensors[name].data = state[name]
-    return changed
 
 
 def _content(name: str, g: Graph, ends: Sequence[Sequence[End]], said: str) -> bytes:
@@ -137,16 +127,12 @@ def _content(name: str, g: Graph, ends: Sequence[Sequence[End]], said: str) -> b
     def info(name: str, dims: Dims, element: int) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, element, [str(n) if isinstance(n, Size) else n for n in dims])
 
-    def node(n: Node) -> NodeProto:
-        made = helper.make_node(n.operator, n.inputs, [n.output], n.output)
-        made.attribute.extend(helper.make_attribute(key, value) for key, value in n.attributes.items())
-        return made
-
     used = {x for node in g.nodes for x in node.inputs}
+    nodes = [helper.make_node(operator, inputs, [output], output, **attributes)
+             for operator, inputs, output, attributes in map(astuple, g.nodes)]
     model = helper.make_model(
-        helper.make_graph(
-            [node(n) for n in g.nodes], name, [info(*x) for x in ends[0]], [info(*x) for x in ends[1]],
-            [numpy_helper.from_array(array, x) for x, array in g.initializers.items() if x in used]),
+        helper.make_graph(nodes, name, [info(*x) for x in ends[0]], [info(*x) for x in ends[1]],
+                          [numpy_helper.from_array(array, x) for x, array in g.initializers.items() if x in used]),
         opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="ag",
         producer_version=__version__)
     helper.set_model_props(model, {PROPERTY: said})
@@ -192,7 +178,7 @@ def written(program: Program, call: Call, state: Mapping[str, Array], batch_firs
                 constant = program.constants[int(ref.key)]
                 name = g.constant(constant.array)
                 if constant.array.shape != dims:
-                    name = g.repeated(name, dims)
+                    name = g.node("Expand", name, g.sizes(dims))
             values[ref] = Value(name, dims, dtype)
         return values[ref]
 

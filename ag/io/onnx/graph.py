@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -94,11 +95,9 @@ class Graph:
 
     def fresh(self, stem: str) -> str:
         """Return a name that is not taken yet."""
-        number = 1
-        while f"{stem}_{number}" in self._taken:
-            number += 1
-        self._taken.add(f"{stem}_{number}")
-        return f"{stem}_{number}"
+        name = next(name for i in count(1) if (name := f"{stem}_{i}") not in self._taken)
+        self._taken.add(name)
+        return name
 
     def node(self, operator: str, *inputs: str, **attributes: Attribute) -> str:
         """The result of an operator; an input that is left out is called ``""``."""
@@ -113,11 +112,11 @@ class Graph:
             self._made[key] = self.node(operator, *inputs, **attributes)
         return self._made[key]
 
-    def constant(self, array: Array, stem: str = "constant") -> str:
+    def constant(self, array: Array) -> str:
         """An initializer; small ones with the same values are one."""
         key = array.dtype.str, array.shape, array.tobytes() if array.size <= _SMALL else object()
         if key not in self._made:
-            self._made[key] = name = self.fresh(stem)
+            self._made[key] = name = self.fresh("constant")
             self.initializers[name] = array
         return self._made[key]
 
@@ -177,7 +176,3 @@ class Graph:
     def to_first(self, x: str, ndim: int) -> str:
         """The last axis, the batch, brought to the first place."""
         return self.transpose(x, [*range(ndim)[-1:], *range(ndim - 1)])
-
-    def repeated(self, x: str, dims: Dims) -> str:
-        """A value repeated along axes of size 1."""
-        return self.node("Expand", x, self.sizes(dims))

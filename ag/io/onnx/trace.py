@@ -55,9 +55,9 @@ class Call:
 
         Three sizes tell a straight line from a square, and from an end as ``min(n, 8)``; one sample may be special.
         """
-        samples = next((x.array.shape[-1] for x in self.arguments if x.array.ndim), 1)
-        if not dynamic or self.batch_of is None:
-            return [samples, samples]
+        samples = next((x.array.shape[-1] for x in self.arguments if x.array.ndim), None)
+        if not dynamic or samples is None:
+            return [1 if samples is None else samples] * 2
         if samples == 0:
             raise ShapeError("export_onnx: the example has no sample along its last axis, the batch; at least one is "
                              "required.")
@@ -138,10 +138,7 @@ class Step(NamedTuple):
 
 
 class Trace(Interpreter):
-    """Lists the ops of one call, in order.
-
-    A tensor that is no input, parameter or result is a constant.  Values that follow from the input cannot be read.
-    """
+    """Lists the ops of one call, in order; a tensor that is no input, parameter or result is a constant."""
 
     exports = True
 
@@ -197,48 +194,38 @@ class Trace(Interpreter):
                               f"from its input, and what Python does with them cannot be in a graph; compute with "
                               f"ops, without numpy, float(t), item or comparing.")
 
-    def result(self, name: str, x: object) -> None:
-        """Note a result of the model under its name."""
-        if not isinstance(x, Tensor):
-            raise ExportError(f"export_onnx: the model returns a {type(x).__name__} as {name!r}; a tensor is "
-                              f"required, or a tuple, list or dict of tensors.")
-        ref = self._refs.get(x.id)
-        if ref is None:
-            raise ExportError(f"export_onnx: the model returns as {name!r} a tensor of shape {x.shape} that no op of "
-                              f"this call computed; return what ops compute, outside of captured steps and threads.")
-        self.outputs[name] = ref
-
-
-def traced(run: Callable[[], object], trace: Trace) -> None:
-    """Call a model and fill the trace."""
-    with trace, no_grad():
-        out = run()
-    if isinstance(out, dict):
-        named: Mapping[str, object] = {str(key): x for key, x in out.items()}
-    elif isinstance(out, (tuple, list)):
-        named = {f"output{i}": x for i, x in enumerate(out, 1)}
-    else:
-        named = {"output": out}
-    if not named:
-        raise ExportError("export_onnx: the model returns nothing; a tensor is required, or a tuple, list or dict of "
-                          "tensors.")
-    for name, x in named.items():
-        trace.result(name, x)
+    def fill(self, run: Callable[[], object]) -> None:
+        """Call a model, list its ops and note its results under their names."""
+        with self, no_grad():
+            out = run()
+        named: Mapping[object, object] = out if isinstance(out, dict) else {"output": out}
+        if isinstance(out, (tuple, list)):
+            named = {f"output{i}": x for i, x in enumerate(out, 1)}
+        what = "nothing" if not named else next(
+            (f"a {type(x).__name__} as {name!r}" for name, x in named.items() if not isinstance(x, Tensor)), None)
+        if what is not None:
+            raise ExportError(f"export_onnx: the model returns {what}; a tensor is required, or a tuple, list or dict "
+                              f"of tensors.")
+        for name, x in named.items():
+            assert isinstance(x, Tensor)
+            if x.id not in self._refs:
+                raise ExportError(f"export_onnx: the model returns as {name!r} a tensor of shape {x.shape} that no op "
+                                  f"of this call computed; return what ops compute, outside of captured steps and "
+                                  f"threads.")
+            self.outputs[str(name)] = self._refs[x.id]
 
 
 # -------------------------------------------------------------------------------------------- what calls have in common
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(NamedTuple):
     """A constant, and the shape to which it is repeated."""
 
     array: Array
     dims: Dims
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """The ops of a model for any batch; numbers in `steps` may be a `Size`."""
 
     steps: list[Step]
