@@ -1,7 +1,6 @@
 """Read and write safetensors files with a text header, atomically.
 
-A writer fills a temporary file, flushes it to the disk and renames it: readers see the old file or the new one.  An
-error removes the temporary file; the next save removes those of savers that were killed.
+A writer fills a temporary file and renames it; the next save removes those of savers that were killed.
 """
 
 from __future__ import annotations
@@ -33,20 +32,24 @@ _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is 
 
 
 def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
-    """Write a safetensors file atomically.
-
-    A file that is there keeps its permissions; a symbolic link stays, and its target is replaced.  An OSError leaves an
-    older file as it was.  A ValueError names an array whose name the format cannot hold.
-    """
-    unfit = [name for name in arrays if not _is_name(name)]
-    if unfit:
-        raise ValueError(f"{_shown(path)} cannot be written: an array is called {unfit[0]!r:.60}; a text other than "
+    """Write a safetensors file atomically; a ValueError names an array whose name the format cannot hold."""
+    for name in arrays:
+        try:
+            if isinstance(name, str) and name.encode() != b"__metadata__":
+                continue
+        except UnicodeEncodeError:  # half a character
+            pass
+        raise ValueError(f"{_shown(path)} cannot be written: an array is called {name!r:.60}; a text other than "
                          f"'__metadata__' is required. Rename it.")
     replace_file(path, lambda: _bytes(arrays, header))
 
 
 def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes]) -> None:
-    """Replace a file as `write_file` does; `content` is called once the path is known to be possible."""
+    """Replace a file; `content` is called once the path is known to be possible.
+
+    A file that is there keeps its permissions; a symbolic link stays, and its target is replaced.  An OSError leaves an
+    older file as it was.
+    """
     target = _target(path)
     _replace(target, content())
     _remove_abandoned(target)
@@ -63,10 +66,7 @@ def absolute(path: Any) -> Any:
 
 
 def read_regular(path: str | os.PathLike[str], start: int = 0, size: int | None = None) -> bytes:
-    """Return the content of a regular file, or `size` bytes of it from `start`.
-
-    Anything else, such as a pipe, which would be waited for, is an OSError.
-    """
+    """Return the content of a regular file, or `size` bytes from `start`; a pipe is an OSError, and not waited for."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -92,14 +92,6 @@ def check_writable(path: str | os.PathLike[str], function: str) -> None:
                               f"name a file in a folder that is there, is writable and has room.") from error
 
 
-def _is_name(name: object) -> bool:
-    """Return whether an array may be called that; ``__metadata__`` is the format's own."""
-    try:
-        return isinstance(name, str) and name.encode() != b"__metadata__"
-    except UnicodeEncodeError:  # half a character
-        return False
-
-
 def _shown(path: object) -> str:
     """Return a path as messages name it."""
     name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
@@ -114,27 +106,18 @@ def _target(path: str | os.PathLike[str]) -> Path:
         os.fsencode(target)
     except ValueError as error:  # a NUL or half a character
         raise OSError(errno.EINVAL, f"Not the name of a file: {error}", repr(path)) from error
-    refused = None
-    if not name:
-        refused = errno.ENOENT
-    elif target.is_dir() or name.endswith(os.sep):
-        refused = errno.EISDIR
-    elif target.is_symlink():
-        refused = errno.ELOOP
-    elif target.exists():
-        if not target.is_file():
-            raise OSError(errno.EINVAL, "Not a regular file", name)
-        if not os.access(target, os.W_OK):  # renaming would get around what the file's owner has said
-            refused = errno.EACCES
-    if refused is not None:
-        raise OSError(refused, os.strerror(refused), name)
+    for number, is_so in ((errno.ENOENT, not name), (errno.EISDIR, target.is_dir() or name.endswith(os.sep)),
+                          (errno.ELOOP, target.is_symlink()), (errno.EINVAL, target.exists() and not target.is_file()),
+                          # renaming would get around what the file's owner has said
+                          (errno.EACCES, target.exists() and not os.access(target, os.W_OK))):
+        if is_so:
+            raise OSError(number, "Not a regular file" if number == errno.EINVAL else os.strerror(number), name)
     return target
 
 
 def _stem(target: Path) -> str:
     """Return the beginning of the names of a file's temporary files, short enough for a name."""
-    name = os.fsencode(target.name)
-    return target.name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME].decode(errors="ignore")
+    return os.fsencode(target.name)[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def _beside(target: Path) -> Path:
@@ -154,8 +137,7 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
         with os.fdopen(handle, "wb") as file:
             if old is not None and hasattr(os, "fchown"):
-                _keep_permissions(handle, old)
-                _keep_attributes(handle, like or target)
+                _keep_permissions(handle, old, like or target)
             file.write(content)
             file.flush()
             os.fsync(handle)
@@ -168,28 +150,19 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
         raise
 
 
-def _keep_permissions(handle: int, old: os.stat_result) -> None:
-    """Give a new file the owner, group and mode of the old one, as far as this process may."""
+def _keep_permissions(handle: int, old: os.stat_result, path: Path) -> None:
+    """Give a new file the owner, group, mode, access lists and attributes of the old one, where this process may."""
     mode = stat.S_IMODE(old.st_mode)
-    new = os.fstat(handle)
-    if new.st_gid != old.st_gid:
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
         with suppress(OSError):
-            os.fchown(handle, -1, old.st_gid)
-    if new.st_uid != old.st_uid:
-        with suppress(OSError):
-            os.fchown(handle, old.st_uid, -1)
+            os.fchown(handle, owner, group)
     if os.fstat(handle).st_gid != old.st_gid:
         mode = mode & ~0o070 | (mode & 0o007) << 3  # another group may do no more than everybody
     os.fchmod(handle, mode)
-
-
-def _keep_attributes(handle: int, old: Path) -> None:
-    """Give a new file the access lists and other attributes of the old one, where there are any."""
-    if hasattr(os, "listxattr"):
-        with suppress(OSError):  # the file system has none
-            for name in os.listxattr(old):
-                with suppress(OSError):
-                    os.setxattr(handle, name, os.getxattr(old, name))
+    with suppress(OSError, AttributeError):  # the file system has none, or the operating system
+        for name in os.listxattr(path):
+            with suppress(OSError):
+                os.setxattr(handle, name, os.getxattr(path, name))
 
 
 def to_json(value: object, what: str, function: str) -> str:
