@@ -1,8 +1,4 @@
-"""Checkpoints of a training loop: one file with everything that the next step depends on.
-
-Model, optimizer, schedule, place in the data and the random generator go into one safetensors file.  It is written
-atomically and loaded all or nothing.  `dp_train` has files of its own.
-"""
+"""Checkpoints of a training loop: one file with everything that the next step depends on, loaded all or nothing."""
 
 from __future__ import annotations
 
@@ -63,15 +59,11 @@ class Checkpoint:
 
     Examples
     --------
-    >>> import ag
-    >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/run.safetensors"
-    >>> model = ag.nn.Linear(2, 1)
-    >>> optimizer = ag.optim.SGD(model, lr=0.1)
-    >>> ag.ag_save_checkpoint(path, model, optimizer, step=7, extra={"best": 0.5})
-    >>> saved = ag.ag_load_checkpoint(path, model, optimizer)
-    >>> saved.step, saved.extra
-    (7, {'best': 0.5})
+    >>> import ag, tempfile
+    >>> path, model = tempfile.mkdtemp() + "/run.safetensors", ag.nn.Linear(2, 1)
+    >>> ag.ag_save_checkpoint(path, model, step=7, extra={"best": 0.5})
+    >>> ag.ag_load_checkpoint(path, model).step
+    7
     """
 
     step: int
@@ -89,10 +81,9 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
         File to write; replaced only once the new one is complete.
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
     optimizer : Optimizer, optional
-    scheduler : schedule, optional
-        Or any object with ``state_dict()`` and ``load_state_dict(state)``, the state being JSON.
-    dataloader : DataLoader, optional
-        Or any such object; a loader is saved in the middle of its epoch.
+    scheduler, dataloader : schedule and DataLoader, optional
+        Or any objects with ``state_dict()`` and ``load_state_dict(state)``, the state being JSON.  A loader is saved in
+        the middle of its epoch.
     step : int, optional
         Steps done, for your own use.
     extra : object, optional
@@ -110,12 +101,10 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
 
     Examples
     --------
-    >>> import ag, tempfile, os
-    >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
-    >>> model = ag.ag_linear(2, 1)
-    >>> opt = ag.optimizer_adam(model)
-    >>> ag.ag_save_checkpoint(path, model, opt, step=10, extra={"best": 0.5})
-    >>> ag.ag_load_checkpoint(path, model, opt)
+    >>> import ag, tempfile
+    >>> path, model = tempfile.mkdtemp() + "/run.safetensors", ag.ag_linear(2, 1)
+    >>> ag.ag_save_checkpoint(path, model, ag.optimizer_adam(model), step=10, extra={"best": 0.5})
+    >>> ag.ag_load_checkpoint(path, model)
     Checkpoint(step=10, extra={'best': 0.5})
     """
     check_arguments("ag_save_checkpoint(path, model, optimizer)", path, model)
@@ -147,15 +136,12 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     path : path
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
         Built as the saved one was, on any device.
-    optimizer : Optimizer, optional
-        Made for `model`'s parameters; likewise `scheduler` and `dataloader`.  What is not given stays in the file.
-    scheduler : schedule, optional
-    dataloader : DataLoader, optional
+    optimizer, scheduler, dataloader : Optimizer, schedule and DataLoader, optional
+        Made for `model`'s parameters.  What is not given stays in the file.
 
     Returns
     -------
     Checkpoint
-        With ``step`` and ``extra``.
 
     Raises
     ------
@@ -169,8 +155,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
 
     Examples
     --------
-    >>> import ag, tempfile, os
-    >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
+    >>> import ag, tempfile
+    >>> path = tempfile.mkdtemp() + "/run.safetensors"
     >>> loader = ag.ag_dataloader([[1.0, 2.0, 3.0]], batch_size=1, shuffle=False)
     >>> first, model = loader.next_batch(), ag.ag_linear(1, 1)
     >>> ag.ag_save_checkpoint(path, model, dataloader=loader)
@@ -194,8 +180,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
                    lambda state: load_into(tensors, state),
                    lambda state: refuse_untied(tensors, tied, "ag_load_checkpoint: the file"))]
-    for name, state in _extra_state(model).items():
-        parts.append(_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name)))
+    parts += [_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name))
+              for name, state in _extra_state(model).items()]
     held = _below("optimizer.", arrays) or None
     if optimizer is not None:
         parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))

@@ -1,7 +1,6 @@
 """Model files: a model's tensors and a JSON description of how to build it, loaded without running code.
 
-Names in a description are looked up among the layers of `ag.nn` alone.  Sizes are compared with what the file holds
-before anything is allocated.
+Descriptions name layers of `ag.nn` alone, whose sizes are compared with the file's before anything is allocated.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
 
     Examples
     --------
-    >>> import ag, tempfile, os
-    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> import ag, tempfile
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
     >>> ag.ag_save_model(ag.ag_linear(2, 1), path)
     >>> ag.ag_load_model(path).W.shape
     (1, 2)
@@ -102,8 +101,7 @@ def _made_by(model_fn: object, function: str) -> Model:
 
 def _outline(tensors: dict[str, Tensor]) -> dict[str, object]:
     """Return every tensor's shape, or the name of the tensor that it is tied to."""
-    outline: dict[str, object] = {name: x.shape for name, x in tensors.items()}
-    return outline | ties(tensors)
+    return {**{name: x.shape for name, x in tensors.items()}, **ties(tensors)}
 
 
 @overload
@@ -123,7 +121,7 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     model_fn : callable, optional
         Builds the model; needed for checkpoints, and for models with layers of your own.
     device : str, optional
-        Where its parameters shall be; default: the current default device.
+        Default: the current default device.
 
     Returns
     -------
@@ -134,18 +132,15 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     ------
     CheckpointError
         If the file is missing, truncated or foreign, or does not fit the model; the message lists the names that
-        are missing, unexpected or of another shape.
+        are missing, unexpected or of another shape.  Of another program's file, build the model and call
+        `load_weights`.
     TypeError
         If `model_fn` is no function that returns a model.
 
-    Notes
-    -----
-    Of another program's file, build the model and call `load_weights`.
-
     Examples
     --------
-    >>> import ag, tempfile, os
-    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> import ag, tempfile
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
     >>> ag.ag_save_model(ag.ag_sequential(ag.ag_linear(2, 1)), path)
     >>> ag.ag_load_model(path).training
     False
@@ -153,8 +148,8 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     header, arrays = read_file(path, _FORMAT, "ag_load_model", tuple(_CHECKPOINTS))
     where = f"ag_load_model: {os.fsdecode(path)}"
     if model_fn is None and header["format"] in _CHECKPOINTS:
-        raise CheckpointError(f"{where} is a checkpoint, which does not say how to build "
-                              f"the model; pass the model_fn that builds it.")
+        raise CheckpointError(f"{where} is a checkpoint, which does not say how to build the model; pass the model_fn "
+                              f"that builds it.")
     state, _ = tensors_of_file(header, arrays)
     tied = tied_in(header, where)
     with same_default():
@@ -188,8 +183,7 @@ def tied_in(header: dict[str, str], where: str) -> dict[str, str]:
         if not all(isinstance(name, str) for name in (*tied, *tied.values())):
             raise ValueError("a name is no text")
     except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} has no readable list of tied tensors ({error}); the file is not "
-                              f"complete.") from error
+        raise CheckpointError(f"{where} has no readable list of tied tensors ({error}); it is incomplete.") from error
     return tied
 
 
@@ -200,8 +194,8 @@ def _tie(model: Layer, tied: dict[str, str], where: str) -> None:
               for own, x in vars(layer).items() if isinstance(x, Tensor)}
     for name, first in tied.items():
         if not (name in owners and first in owners and tensors[name].shape == tensors[first].shape):
-            raise CheckpointError(f"{where} says that {first} and {name} are one tensor, "
-                                  f"which they cannot be in the model that it describes.")
+            raise CheckpointError(f"{where} says that {first} and {name} are one tensor, which they cannot be in the "
+                                  f"model that it describes.")
         setattr(*owners[name], tensors[first])
 
 
@@ -213,19 +207,17 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], where: str)
             try:
                 x.rebind(x.buffer.backend.alloc(x.shape, kind))
             except DtypeError as error:
-                raise CheckpointError(f"{where} holds {name} as {kind}, which {x.device} "
-                                      f"cannot hold; load it on the CPU.") from error
+                raise CheckpointError(f"{where} holds {name} as {kind}, which {x.device} cannot hold; load it on "
+                                      f"the CPU.") from error
 
 
 def _config(header: dict[str, str], where: str) -> Any:
     try:
         config = json.loads(header["model"])
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} has no readable model description; "
-                              f"pass model_fn.") from error
+        raise CheckpointError(f"{where} has no readable model description; pass model_fn.") from error
     if config is None:
-        raise CheckpointError(f"{where} holds a model of your own; pass the model_fn "
-                              f"that builds it.")
+        raise CheckpointError(f"{where} holds a model of your own; pass the model_fn that builds it.")
     return config
 
 
@@ -245,8 +237,8 @@ def _build(config: Any, where: str, elements: int) -> Layer:
         if json.loads(json.dumps(_description(model))) != config:  # such as a setting that this version does not know
             raise ValueError("it has other settings than this version's layers")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"{where} describes a model that this version cannot build "
-                              f"({error!r:.300}); pass model_fn.") from error
+        raise CheckpointError(f"{where} describes a model that this version cannot build ({error!r:.300}); pass "
+                              f"model_fn.") from error
     return model
 
 
