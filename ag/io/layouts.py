@@ -1,7 +1,4 @@
-"""Layouts of well-known models' files, as functions of the file's names for `load_weights`.
-
-torchvision's ResNets need none: `ag_resnet` has their names.
-"""
+"""Layouts of well-known models' files for `load_weights`.  torchvision's ResNets need none."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ __all__ = ["gpt2"]
 def gpt2(name: str) -> str | None:
     """Return what `load_weights` makes of a tensor of Hugging Face's GPT-2: a name, with ".T" where it is turned.
 
-    The matrices of its ``Conv1D``, ``c_attn``, ``c_proj`` and ``c_fc``, are [in, out], and each is transposed, the
-    square one too.  Masks, which are no weights, are left out.  A prefix ``transformer.`` goes.
+    The matrices of its ``Conv1D``, ``c_attn``, ``c_proj`` and ``c_fc``, are [in, out].  Masks are left out, and so is
+    a prefix ``transformer.``.
 
     Reference: transformers ``GPT2LMHeadModel``.
 

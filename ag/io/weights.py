@@ -40,14 +40,14 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     ----------
     model : Layer, or any object with ``parameters()``
     path : path
-        A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``.  Also the index of its shards,
+        A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``; the index of its shards,
         ``model.safetensors.index.json``, or the folder of either; an ONNX file, which ends in ``.onnx``; a model file
         or checkpoint of this library.
     names : dict or callable, optional
         Each tensor's name in the model, as ``{"fc.weight": "layer1_W"}``, or a function of the name in the file, as
-        ``ag.io.layouts.gpt2``.  ``"layer1_W.T"`` transposes the matrix.  None leaves a tensor out; a list of names cuts
-        it into as many equal parts along its first axis, as ``in_proj_weight`` into ``["W_q", "W_k", "W_v"]``.  With
-        ``.T`` behind each of them it is transposed before.  A name that a dict lacks stays as it is.
+        ``ag.io.layouts.gpt2``.  ``"layer1_W.T"`` transposes the matrix.  None leaves a tensor out; a list of names, as
+        ``["W_q", "W_k", "W_v"]``, cuts it into as many equal parts along its first axis.  A name that a dict lacks
+        stays as it is.
     strict : bool, optional
         Whether every name must occur on both sides.  Without it what is there is loaded, as of an adapter.
 
@@ -60,29 +60,24 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     ------
     CheckpointError
         If the file cannot be read, or names are missing, unexpected or of another shape; a table lists them with
-        the nearest right ones.  Also if one square embedding is the model and `names` is not given, or if a square
-        matrix fits both ways and others of its file fit transposed only.
+        the nearest right ones.  Also if nothing tells whether a square matrix is transposed: give ``"W.T"``, or
+        ``"W.T.T"`` where it lies as here.
 
     Notes
     -----
-    Names of PyTorch are known here: ``h.0.ln_1.weight`` is ``h1_ln_1_gamma``, the first of the list ``h``.  PyTorch
-    counts from 0, names here from 1.  A sequence has such names with `strict` only.
+    Names of PyTorch are known here: ``h.0.ln_1.weight`` is ``h1_ln_1_gamma``, the first of the list ``h``.  A sequence
+    has such names with `strict` only.  Of a tied tensor one name is enough.
 
     Layouts are those of docs/interop.md: a vector becomes a column, the weight of PyTorch's embedding, [v, d], is
     transposed, and so is what `MatMul` or `Gemm` of an ONNX graph multiplies from the right.  Its single numbers and
-    whole numbers, and ``num_batches_tracked``, are left out.  Of a tied tensor one name is enough.
-
-    A square matrix beside transposed ones needs ``"W.T"``, or ``"W.T.T"`` where it lies as here.
-
-    Without `names`, a tensor with the model's own name, ``layer1_W``, has this library's layout.
+    whole numbers, and ``num_batches_tracked``, are left out.  Without `names`, a tensor with the model's own name,
+    ``layer1_W``, has this library's layout.
 
     Examples
     --------
-    >>> import ag, numpy, os, tempfile, safetensors.numpy
-    >>> path = os.path.join(tempfile.mkdtemp(), "theirs.safetensors")
-    >>> theirs = {"fc.weight": numpy.ones((1, 2), "f"), "fc.bias": numpy.ones(1, "f")}
-    >>> safetensors.numpy.save_file(theirs, path)
-    >>> model = ag.ag_linear(2, 1)
+    >>> import ag, numpy, tempfile, safetensors.numpy
+    >>> path, model = tempfile.mkdtemp() + "/theirs.safetensors", ag.ag_linear(2, 1)
+    >>> safetensors.numpy.save_file({"fc.weight": numpy.ones((1, 2)), "fc.bias": numpy.ones(1)}, path)
     >>> ag.load_weights(model, path, lambda name: name.removeprefix("fc."))
     >>> model.b.numpy().tolist()
     [[1.0]]

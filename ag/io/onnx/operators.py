@@ -1,8 +1,7 @@
 """Write each op as ONNX operators: `WRITERS` has a writer per function that users call.
 
-A writer takes the graph and the call of the op, and returns the result's name.
-An op without a row here or in `REFUSED` is a named error.  16-bit tensors are float32 to writers.  Writers compute
-with the batch first, where operators want it, and the transposes around them cancel.
+A writer takes the graph and the call, and returns the result's name.  An op without a row here or in `REFUSED` is an
+error.  16-bit tensors are float32 here.  Operators have the batch first, and the transposes around them cancel.
 """
 
 from __future__ import annotations
@@ -106,9 +105,6 @@ def _rms_norm(g: Graph, op: Called) -> str:
     return g.reversed(out, x.ndim)
 
 
-# ---------------------------------------------------------------------------------------------- attention
-
-
 def _attention(causal: int, rate: int, heads: int) -> Writer:
     """Attention whose other arguments are at these places."""
     def write(g: Graph, op: Called) -> str:
@@ -183,9 +179,9 @@ def _of_ids(g: Graph, op: Called) -> str:
 _FIRST, _LAST = -(1 << 31), (1 << 31) - 1  # places beyond every end of an axis, as the standard recommends
 
 
-def _plain(operator: str, **attributes: Attribute) -> Writer:
+def _plain(operator: str) -> Writer:
     """An operator on the operands."""
-    return lambda g, op: g.node(operator, *(x.name for x in op.xs), **attributes)
+    return lambda g, op: g.node(operator, *(x.name for x in op.xs))
 
 
 def _along(operator: str) -> Writer:
@@ -195,16 +191,6 @@ def _along(operator: str) -> Writer:
         out = g.node(operator, g.to_first(op.x.name, op.x.ndim), axis=axis)
         return g.from_first(out, op.x.ndim)
     return write
-
-
-def _by_number(operator: str) -> Writer:
-    """An operator on the operand and a number."""
-    return lambda g, op: g.node(operator, op.x.name, g.number(op.params[0], op.x.dtype))
-
-
-def _by_attribute(operator: str, name: str) -> Writer:
-    """An operator on the operand, with the other argument as an attribute."""
-    return lambda g, op: g.node(operator, op.x.name, **{name: op.params[0]})
 
 
 def _clamp(g: Graph, op: Called) -> str:
@@ -311,12 +297,12 @@ WRITERS: Mapping[object, Writer] = {
         (elementwise.ag_exp, "Exp"), (elementwise.ag_log, "Log"), (elementwise.ag_sqrt, "Sqrt"),
         (elementwise.ag_abs, "Abs"), (activation.ag_relu, "Relu"), (activation.ag_sigmoid, "Sigmoid"),
         (activation.ag_tanh, "Tanh"))},
-    arithmetic.ag_scale: _by_number("Mul"),
-    elementwise.ag_pow: _by_number("Pow"),
+    arithmetic.ag_scale: lambda g, op: g.node("Mul", op.x.name, g.number(op.params[0], op.x.dtype)),
+    elementwise.ag_pow: lambda g, op: g.node("Pow", op.x.name, g.number(op.params[0], op.x.dtype)),
     elementwise.ag_clamp: _clamp,
-    activation.ag_leaky_relu: _by_attribute("LeakyRelu", "alpha"),
+    activation.ag_leaky_relu: lambda g, op: g.node("LeakyRelu", op.x.name, alpha=op.params[0]),
     activation.ag_silu: lambda g, op: g.node("Mul", op.x.name, g.node("Sigmoid", op.x.name)),
-    activation.ag_gelu: _by_attribute("Gelu", "approximate"),
+    activation.ag_gelu: lambda g, op: g.node("Gelu", op.x.name, approximate=op.params[0]),
     activation.ag_softmax: _along("Softmax"),
     activation.ag_log_softmax: _along("LogSoftmax"),
     reduce.ag_sum: _reduce("ReduceSum"),
