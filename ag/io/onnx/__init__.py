@@ -1,7 +1,4 @@
-"""ONNX: `export_onnx` and `load_onnx`.  The package onnx, and what writes and reads, are loaded on first use.
-
-    a model -> trace (what its ops have in common for several batches) -> export (a graph, by `operators`)
-"""
+"""ONNX: `export_onnx` and `load_onnx`.  The package onnx, and what writes and reads, are loaded on first use."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import ag_device
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, ShapeError
-from ag.io.onnx.graph import ELEMENT, Node, needed
+from ag.io.onnx.operators import ELEMENT, Node, needed
 from ag.io.safetensors_file import read_regular
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
