@@ -155,11 +155,10 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     with same_default():
         if device is not None:
             ag_device(device)
-        elements = sum(array.size for array in state.values())
         if model_fn is not None:
             model: Model = _made_by(model_fn, "ag_load_model")
         else:
-            model = built = _build(_config(header, where), where, elements)
+            model = built = _build(header, where, sum(array.size for array in state.values()))
             _tie(built, tied, where)
             _take_types(named_tensors(model), state, where)
     refuse_untied(named_tensors(model), tied, where)
@@ -211,24 +210,20 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], where: str)
                                       f"the CPU.") from error
 
 
-def _config(header: dict[str, str], where: str) -> Any:
-    try:
-        config = json.loads(header["model"])
-    except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} has no readable model description; pass model_fn.") from error
-    if config is None:
-        raise CheckpointError(f"{where} holds a model of your own; pass the model_fn that builds it.")
-    return config
-
-
 def _known(layer: Layer) -> bool:
     """Return whether a file can describe the layer: it and all inside are this library's, as made."""
     return LIBRARY.get(type(layer).__name__) is type(layer) and (
         layer.is_as_made() or all(map(_known, layer.children().values())))
 
 
-def _build(config: Any, where: str, elements: int) -> Layer:
+def _build(header: dict[str, str], where: str, elements: int) -> Layer:
     """Build the described model by this library's constructors, if the file has room for its sizes."""
+    try:
+        config = json.loads(header["model"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} has no readable model description; pass model_fn.") from error
+    if config is None:
+        raise CheckpointError(f"{where} holds a model of your own; pass the model_fn that builds it.")
     try:
         needed = _elements(config, _DEEPEST)
         if needed > elements:

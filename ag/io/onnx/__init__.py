@@ -44,9 +44,7 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     Notes
     -----
     The model is called with the example, and if `dynamic` with batches of three other sizes: these calls must differ in
-    sizes alone.  Inputs are called as the arguments of the model's `forward`, outputs ``output``, ``output1`` and so
-    on, or as in the dict that the model returns, and initializers as in `state_dict`.  Operators are those of opset 20.
-    A 16-bit model computes in float32 and rounds after every op, as here.
+    sizes alone.  docs/interop.md has names, types and operators.
 
     Examples
     --------

@@ -80,16 +80,12 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
         MatMul(x, W), Gemm(x, W)              W is multiplied from the right: its columns are the features
         MatMul(W, x), Gemm(x, W, transB=1)    its rows are the features, as here
         Gather(W, ids, axis=1)                a word is a column, as here; by axis=0 a row
-
-    Single numbers and whole numbers, such as factors and axes, are no weights and left out.
     """
     model, arrays = read_graph(path, function)
-    arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}
+    arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}  # no factors, no axes
     if any(x.key == PROPERTY for x in model.metadata_props):  # of export_onnx: all lie as here
         return arrays, set(arrays), set()
-    columns: set[str] = set()
-    right: set[str] = set()
-    left: set[str] = set()
+    columns, right, left = set[str](), set[str](), set[str]()
     made: dict[str, tuple[str, bool]] = {}  # in another type, or turned: the initializer, and whether turned
     for node in model.graph.node:
         numbers = {a.name: a.i for a in node.attribute}
@@ -230,28 +226,21 @@ def _slice(x: Value, starts: Array, ends: Array, axes: Array | None = None, step
     return x[tuple(key)]
 
 
-def _unsqueeze(x: Value, axes: Array) -> Value:
-    ndim = np.ndim(x) + len(axes)
-    for a in sorted(int(a) % ndim for a in axes):
-        x = np.expand_dims(x, a)
-    return x
-
-
 def _expand(x: Value, shape: Array) -> Value:
     zeros = np.zeros(tuple(map(int, shape)), np.float32)
     return x + ag_tensor(zeros, x.device, x.dtype) if isinstance(x, Tensor) else np.broadcast_to(x, zeros.shape)
 
 
 def _cast(x: Value, to: int) -> Value:
-    if isinstance(x, (np.ndarray, float)):
+    if not isinstance(x, Tensor):
         from onnx import helper
 
         x = x if isinstance(x, np.ndarray) else np.asarray(x)  # an argument of a captured step stays one
         return x.astype(helper.tensor_dtype_to_np_dtype(to))
-    if isinstance(x, Tensor) and to not in _FLOATS and x.buffer.dtype.is_float:
+    if to not in _FLOATS and x.buffer.dtype.is_float:
         raise ShapeError(f"load_onnx: Cast of a tensor of shape {x.shape} to whole numbers or truth values; only "
                          f"arrays can be.")
-    return ag_cast(x, _FLOATS[to]) if isinstance(x, Tensor) and to in _FLOATS and x.dtype != _FLOATS[to] else x
+    return ag_cast(x, _FLOATS[to]) if to in _FLOATS else x
 
 
 def _clip(x: Tensor, lo: Value = None, hi: Value = None) -> Tensor:
@@ -282,7 +271,8 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "Identity": lambda x: x, "Cast": _cast,
     "Reshape": _reshape, "Flatten": lambda x, axis=1: ag_reshape(x, prod(x.shape[:axis]), prod(x.shape[axis:])),
     "Transpose": lambda x, perm=None: np.transpose(x, perm), "Concat": lambda *xs, axis: np.concatenate(xs, axis),
-    "Slice": _slice, "Gather": _gather, "Unsqueeze": _unsqueeze, "Expand": _expand,
+    "Slice": _slice, "Gather": _gather, "Expand": _expand,
+    "Unsqueeze": lambda x, axes: np.reshape(x, np.expand_dims(np.broadcast_to(0, np.shape(x)), tuple(axes)).shape),
     "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(map(int, axes))),
     "Shape": lambda x, start=None, end=None: np.array(np.shape(x))[slice(start, end)],
 }
@@ -336,9 +326,8 @@ class OnnxModel(Layer):
         tensors: dict[str, Tensor] = {name: getattr(self, own) for name, (own, _) in self._tensors.items()}
         device = next((x.device for x in (*tensors.values(), *xs) if isinstance(x, Tensor)), None)
         values: dict[str, Value] = {**self._constants, **tensors}
-        for name, (_, shape) in self._tensors.items():
-            if shape != tensors[name].shape:  # a vector, which is a column in a model
-                values[name] = ag_reshape(tensors[name], *shape)
+        values |= {name: ag_reshape(tensors[name], *shape) for name, (_, shape) in self._tensors.items()
+                   if shape != tensors[name].shape}  # a vector, which is a column in a model
         for end, given in zip(self._inputs, xs, strict=True):
             x: Any = given if hasattr(given, "shape") else np.array(given)
             if end.element in _FLOATS and not isinstance(x, Tensor):
@@ -364,8 +353,7 @@ def read(path: str | os.PathLike[str]) -> OnnxModel:
     model, arrays = read_graph(path, "load_onnx")
     try:
         return ag_eval(_model(model, arrays))
-    except (TypeError, ValueError, KeyError, IndexError, OverflowError,
-            AttributeError, RecursionError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"load_onnx: {os.fsdecode(path)} cannot be read ({str(error).rstrip('.')}); a network "
                               f"of the operators that export_onnx writes is required. Build the model otherwise, and "
                               f"call load_weights.") from error
