@@ -1,8 +1,4 @@
-"""Files: arrays in safetensors files, models, checkpoints of a training loop; ONNX graphs, others' weights.
-
-Each function is here under its ordinary name, too: ``ag.io.load_model`` is ``ag.ag_load_model``.  Files are data: no
-code in them runs.
-"""
+"""Files; no code in them runs: models, checkpoints, ONNX graphs, others' weights."""
 
 import typing as _typing
 

@@ -52,10 +52,8 @@ class Checkpoint:
 
     Attributes
     ----------
-    step : int
-        The number given to `ag_save_checkpoint`.
-    extra : object
-        Whatever else was saved: numbers, strings, lists and dicts with strings for keys.
+    step, extra : int and object
+        Those given to `ag_save_checkpoint`.
 
     Examples
     --------

@@ -261,9 +261,8 @@ def _mark(config: Any, layer: Layer, numbers: dict[int, int]) -> None:
     parts: list[Any] = list(layer.configs_inside(config))
     for part, child in zip(parts, () if layer.is_as_made() else layer.children().values(), strict=True):
         if id(child) in numbers:
-            same = numbers[id(child)]
             part.clear()
-            part["same"] = same
+            part["same"] = numbers[id(child)]
         else:
             _mark(part, child, numbers)
 

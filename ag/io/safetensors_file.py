@@ -1,7 +1,4 @@
-"""Read and write safetensors files with a text header, atomically.
-
-A writer fills a temporary file and renames it; the next save removes those of savers that were killed.
-"""
+"""Read and write safetensors files with a text header, atomically."""
 
 from __future__ import annotations
 
@@ -203,10 +200,7 @@ _READERS = {"ag-model-1": "ag_load_model(path)", "ag-checkpoint-1": "ag_load_che
 
 def read_tensors(path: str | os.PathLike[str], function: str, required: str, forms: Sequence[str] = ()
                  ) -> tuple[dict[str, str], dict[str, Array]]:
-    """Return header and arrays of a safetensors file, without arrays if it has none of some formats.
-
-    A CheckpointError, with what is required, says if the file is missing, truncated or foreign.
-    """
+    """Return header and arrays of a safetensors file, without arrays if it has none of some formats."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
             raise OSError("it is no regular file")

@@ -73,10 +73,8 @@ class Call:
         return next(((x.name, x.array.ndim - 1) for x in self.arguments if x.array.ndim), None)
 
     def batches(self, dynamic: bool) -> list[int]:
-        """Return the numbers of samples to try; without a batch, twice the example's.
-
-        Three sizes tell a straight line from a square, and from an end as ``min(n, 8)``; one sample may be special.
-        """
+        """Return the numbers of samples to try; without a batch, twice the example's."""
+        # three sizes tell a straight line from a square, and from an end as `min(n, 8)`; one sample may be special
         samples = next((x.array.shape[-1] for x in self.arguments if x.array.ndim), None)
         if not dynamic or samples is None:
             return [1 if samples is None else samples] * 2
@@ -109,25 +107,23 @@ class Call:
 
 def called_with(model: Callable[..., object], example: object, tensors: Mapping[str, Tensor]) -> Call:
     """Return the call that an example stands for."""
-    by_name = isinstance(example, Mapping)
-    values = [*example.values()] if isinstance(example, Mapping) else [*example] if isinstance(example, tuple) else [
-        example]
-    keys = [str(key) for key in example] if isinstance(example, Mapping) else _names(model, len(values))
+    if isinstance(example, Mapping):
+        keys, values = [str(key) for key in example], [*example.values()]
+    else:
+        values = [*example] if isinstance(example, tuple) else [example]
+        keys = _names(model, len(values))
     if not values:
         raise TypeError("export_onnx: the example is empty; an array is required, or a tuple or dict of them.")
     backend = next((x.buffer.backend for x in (*tensors.values(), *values) if isinstance(x, Tensor)), None)
     floating = next((t.buffer.dtype for t in tensors.values() if t.buffer.dtype.is_float), default_dtype())
-    return Call([_argument(key, f"{key}_input" if key in tensors else key, x, floating)
-                 for key, x in zip(keys, values, strict=True)], by_name, backend or default_backend())
-
-
-def _argument(key: str, name: str, value: object, floating: DType) -> Argument:
-    if isinstance(value, Tensor):
-        return Argument(name, key, value.numpy(), value.buffer.dtype)
-    array = as_array(value, "export_onnx")
-    if array.dtype.kind in "iu":
-        return Argument(name, key, array, I32, array.dtype == np.int64)
-    return Argument(name, key, column(array), floating)
+    arguments = []
+    for key, x in zip(keys, values, strict=True):
+        array, dtype = (x.numpy(), x.buffer.dtype) if isinstance(x, Tensor) else (as_array(x, "export_onnx"), None)
+        if dtype is None:
+            array, dtype = (array, I32) if array.dtype.kind in "iu" else (column(array), floating)
+        name = f"{key}_input" if key in tensors else key
+        arguments.append(Argument(name, key, array, dtype, array.dtype == np.int64))
+    return Call(arguments, isinstance(example, Mapping), backend or default_backend())
 
 
 def _names(model: Callable[..., object], count: int) -> list[str]:
@@ -138,9 +134,6 @@ def _names(model: Callable[..., object], count: int) -> list[str]:
         parameters = {}.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
     return names + [f"input{i + 1}" for i in range(len(names), count)]
-
-
-# ---------------------------------------------------------------------------------------------- one call's ops
 
 
 class Ref(NamedTuple):
@@ -237,21 +230,11 @@ class Trace(Interpreter):
             self.outputs[str(name)] = self._refs[x.id]
 
 
-# -------------------------------------------------------------------------------------------- what calls have in common
-
-
-class Constant(NamedTuple):
-    """A constant, and the shape to which it is repeated."""
-
-    array: Array
-    dims: Dims
-
-
 class Program(NamedTuple):
-    """The ops of a model for any batch; numbers in `steps` may be a `Size`."""
+    """The ops of a model for any batch; numbers in `steps` may be a `Size`, constants are repeated to their dims."""
 
     steps: list[Step]
-    constants: list[Constant]
+    constants: list[Array]
     dims: dict[Ref, Dims]
     types: dict[Ref, DType]
     outputs: dict[str, Ref]
@@ -277,7 +260,7 @@ def merged(traces: Sequence[Trace], batches: Sequence[int]) -> Program:
         made = first.steps[ref.key].name if isinstance(ref.key, int) and ref.kind == "step" else f"{ref.kind} {ref.key}"
         dims[ref] = _common(shapes, batches, f"makes a tensor ({made}) of shapes {', '.join(map(str, shapes))} of "
                             f"batches of {', '.join(map(str, batches))} samples")
-    constants = [_constant(arrays, dims[Ref("constant", i)], batches)
+    constants = [_constant(arrays, dims[Ref("constant", i)])
                  for i, arrays in enumerate(zip(*(trace.constants for trace in traces), strict=True))]
     return Program(steps, constants, dims, first.types, first.outputs)
 
@@ -310,7 +293,7 @@ def _common(values: Sequence[Any], batches: Sequence[int], what: str) -> Any:
     return size
 
 
-def _constant(arrays: Sequence[Array], dims: Dims, batches: Sequence[int]) -> Constant:
+def _constant(arrays: Sequence[Array], dims: Dims) -> Array:
     """Return one constant for all traces, whose axes of changing size repeat one element."""
     for axis, dim in enumerate(dims):
         if isinstance(dim, Size):
@@ -322,10 +305,7 @@ def _constant(arrays: Sequence[Array], dims: Dims, batches: Sequence[int]) -> Co
     if not all(np.array_equal(x, arrays[0], equal_nan=True) for x in arrays):
         _refuse(f"makes a constant of shape {arrays[0].shape} that is another one with other inputs, such as a number "
                 f"of samples or what numpy, threads or captured steps compute")
-    return Constant(arrays[0], dims)
-
-
-# ---------------------------------------------------------------------------------------------- the file
+    return arrays[0]
 
 
 def export(model: Callable[..., object], path: str | os.PathLike[str], example: object, dynamic: bool,
@@ -353,7 +333,7 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
                           f"cannot; leave that to training.")
     traces = [trace for trace in tried if trace is not None]
     program = merged(traces, [size for size, trace in zip(batches, tried, strict=True) if trace is not None])
-    if sum(x.nbytes for x in (*state.values(), *(c.array for c in program.constants))) > _MOST_BYTES:
+    if sum(x.nbytes for x in (*state.values(), *program.constants)) > _MOST_BYTES:
         raise ExportError(f"export_onnx: the model has more than {_MOST_BYTES} bytes, the most that a file of this "
                           f"format holds; export its parts, one by one.")
     graph, ends, moved = written(program, call, state, batch_first, Size(0, 1) if dynamic else batches[0])
@@ -431,10 +411,7 @@ def _content(name: str, g: Graph, ends: Sequence[Sequence[End]], said: str) -> b
 
 def written(program: Program, call: Call, state: Mapping[str, Array], batch_first: bool, batch: Dim
             ) -> tuple[Graph, Sequence[Sequence[End]], set[str]]:
-    """Return the graph of a program, its inputs and outputs, and which of these have the batch first.
-
-    `state` are parameters by name.  With `batch_first` an axis of the size `batch` that is last comes first.
-    """
+    """Return a program's graph, its inputs and outputs, and which of these have their last axis, of `batch`, first."""
     for ref, dtype in program.types.items():
         if dtype is BF16:
             what = f"{ref.key} is" if ref.kind in ("parameter", "input") else "the model computes with tensors"
@@ -463,10 +440,9 @@ def written(program: Program, call: Call, state: Mapping[str, Array], batch_firs
                 name = str(ref.key)
                 g.initializers[name] = state[name]
             else:
-                constant = program.constants[int(ref.key)]
-                name = g.constant(constant.array)
-                if constant.array.shape != dims:
-                    name = g.node("Expand", name, g.sizes(dims))
+                array = program.constants[int(ref.key)]
+                name = g.constant(array)
+                name = name if array.shape == dims else g.node("Expand", name, g.sizes(dims))
             values[ref] = Value(name, dims, dtype)
         return values[ref]
 
@@ -569,17 +545,14 @@ def without_transposes(g: Graph, outputs: list[str]) -> list[str]:
 
 
 def _order(node: Node, waiting: Mapping[str, tuple[str, list[int]]], axes: Mapping[str, int]) -> list[int] | None:
-    """Return the order of the operands' axes, if the operator may compute before they are brought in it; None if not.
-
-    All operands must be transposed.  What follows from initializers, whose numbers of axes are given, has any order.
-    """
+    """Return the order of all operands' axes, if the operator may compute before they are transposed; None if not."""
     orders = [waiting.get(x, ("", []))[1] for x in node.inputs]
     orders = [order if order != sorted(order) else [] for order in orders]
     if node.operator in _ONE:
         return orders[0] or None
     if node.operator not in _TWO:
         return None
-    known = [order for order, x in zip(orders, node.inputs, strict=True) if x not in axes]
+    known = [order for order, x in zip(orders, node.inputs, strict=True) if x not in axes]  # others have any order
     if not known or [] in known or any(axes.get(x, 0) not in (0, len(known[0])) for x in node.inputs):
         return None
     return max(known, key=lambda order: order == sorted(order, reverse=True))
