@@ -31,13 +31,9 @@ _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is 
 def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
     """Write a safetensors file atomically; a ValueError names an array whose name the format cannot hold."""
     for name in arrays:
-        try:
-            if isinstance(name, str) and name.encode() != b"__metadata__":
-                continue
-        except UnicodeEncodeError:  # half a character
-            pass
-        raise ValueError(f"{_shown(path)} cannot be written: an array is called {name!r:.60}; a text other than "
-                         f"'__metadata__' is required. Rename it.")
+        if not isinstance(name, str) or name == "__metadata__" or name.encode(errors="ignore").decode() != name:
+            raise ValueError(f"{_shown(path)} cannot be written: an array is called {name!r:.60}; a text other than "
+                             f"'__metadata__' is required. Rename it.")
     replace_file(path, lambda: _bytes(arrays, header))
 
 

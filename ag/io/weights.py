@@ -88,14 +88,12 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     model = unwrapped(model)
     check_arguments("load_weights(model, path)", path, model)
     where = f"load_weights: {os.fsdecode(path)}"
-    mine = named_tensors(model)
-    words = _words(model)
+    mine, words = named_tensors(model), _words(model)
     file = _read(path, names, mine, words, where)
     lost = sorted(names.keys() - file.arrays.keys()) if strict and isinstance(names, Mapping) else []
     if lost:
         raise CheckpointError(f"{where}: names has {lost[0]!r:.80}, which the file has not"
-                              f"{_nearest([lost[0]], {x: y.shape for x, y in file.arrays.items()})}; give names of the "
-                              f"file, or strict=False.")
+                              f"{_nearest([lost[0]], file.arrays)}; give names of the file, or strict=False.")
     dotted = _dotted(model, mine, strict)
     parts = [part for name, array in sorted(file.arrays.items())
              for part in _parts(where, name, array, names, mine, dotted)]
@@ -105,15 +103,13 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
             raise CheckpointError(f"{where} does not fit this model: {origin[part.target]} and {part.name} are both "
                                   f"called {part.target}; give each tensor of the model once.")
         origin[part.target] = part.name
-    found = [part for part in parts if part.target in mine]
-    state, unlike = _laid(found, file, mine, words)
+    state, unlike = _laid([part for part in parts if part.target in mine], file, mine, words)
     tied = ties(mine)
     given = {tied.get(name, name) for name in state}
     missing = [name for name in mine if tied.get(name, name) not in given]
     strange = {target: name for target, name in origin.items() if target not in mine}
-    shapes = {name: file.arrays[name].shape for name in strange.values()}
-    near = {name: _nearest([name, *(x for x, own in dotted.items() if own == name)], shapes)
-            for name in missing[:_SHOWN]}
+    free = {name: file.arrays[name] for name in strange.values()}
+    near = {name: _nearest([name, *(x for x, own in dotted.items() if own == name)], free) for name in missing[:_SHOWN]}
     table = _table({"missing": [f"{name}{near.get(name, '')}" for name in missing],
                     "unexpected": [_both(name, target) for target, name in strange.items()], "": unlike})
     if unlike or (table and (strict or not state)):
@@ -341,7 +337,7 @@ def _both(name: str, target: str) -> str:
     return name if name == target else f"{target} ({name} in the file)"
 
 
-def _nearest(called: Sequence[str], free: Mapping[str, tuple[int, ...]]) -> str:
+def _nearest(called: Sequence[str], free: Mapping[str, Array]) -> str:
     """Name the tensor of the file whose name is most like those of a missing one."""
     from difflib import get_close_matches  # which takes time to load, and wrong names are rare
 
@@ -349,4 +345,4 @@ def _nearest(called: Sequence[str], free: Mapping[str, tuple[int, ...]]) -> str:
     plain = {other.replace(".", "_").lower(): other for other in free}
     for name in called if not near else ():
         near += [plain[x] for x in get_close_matches(name.replace(".", "_").lower(), plain, n=1, cutoff=0.75)]
-    return f" (the file has {near[0]} of shape {free[near[0]]})" if near else ""
+    return f" (the file has {near[0]} of shape {free[near[0]].shape})" if near else ""

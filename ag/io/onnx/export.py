@@ -29,7 +29,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import AgError, DtypeError, ExportError, ShapeError
 from ag.io.model_file import check_arguments, unwrapped
-from ag.io.onnx.operators import ELEMENT, REFUSED, WRITERS, Called, Dim, Dims, Graph, Node, Size, Value, fit, needed
+from ag.io.onnx.operators import ELEMENT, REFUSED, WRITERS, Called, Dim, Dims, Graph, Node, Size, Value, needed
 from ag.io.onnx.read import PROPERTY, onnx_package
 from ag.io.safetensors_file import replace_file
 from ag.nn.layer import Model, named_tensors
@@ -159,7 +159,7 @@ class Trace(Interpreter):
 
     def __init__(self, parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
         self._refs: dict[int, Ref] = {}
-        self._follow: set[Ref] = set()  # what is computed from the inputs
+        self._follow = {Ref("input", name) for name in inputs}  # what is computed from these, too
         self.steps: list[Step] = []
         self.constants: list[Array] = []
         self.shapes: dict[Ref, Shape] = {}
@@ -168,19 +168,16 @@ class Trace(Interpreter):
         for kind, tensors in (("parameter", parameters), ("input", inputs)):
             for name, x in tensors.items():
                 self._know(x, self._refs.get(x.id, Ref(kind, name)))
-        self._follow |= {Ref("input", name) for name in inputs}
 
-    def _know(self, x: Tensor, ref: Ref) -> Ref:
+    def _know(self, x: Tensor, ref: Ref) -> None:
         self._refs[x.id], self.shapes[ref], self.types[ref] = ref, x.shape, x.buffer.dtype
-        return ref
 
     def _ref(self, x: Tensor) -> Ref:
         """Return the reference of a tensor; an unknown one is a constant."""
-        known = self._refs.get(x.id)
-        if known is None:
-            known = self._know(x, Ref("constant", len(self.constants)))
+        if x.id not in self._refs:
+            self._know(x, Ref("constant", len(self.constants)))
             self.constants.append(x.numpy())
-        return known
+        return self._refs[x.id]
 
     def after_op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
                  out: object) -> None:
@@ -272,13 +269,15 @@ def _refuse(what: str) -> NoReturn:
 
 def _first_other(names: list[str], others: list[str]) -> str:
     """Name the first op that another call does not have at its place."""
-    differing = (f"{name} (op {i + 1})" for i, (name, other) in enumerate(zip(names, others, strict=False))
-                 if name != other)
-    return next(differing, f"{len(names)} ops")
+    differing = (i for i, (name, other) in enumerate(zip(names, others, strict=False)) if name != other)
+    return next((f"{names[i]} (op {i + 1})" for i in differing), f"{len(names)} ops")
 
 
 def _common(values: Sequence[Any], batches: Sequence[int], what: str) -> Any:
-    """Return the values' common one: themselves, or sizes in their place; an ExportError says what the model does."""
+    """Return the values' common one: themselves, or sizes in their place; an ExportError says what the model does.
+
+        batches of 4, 5, 13 samples:    3, 3, 3 -> 3    4, 5, 13 -> Size(0, 1)    16, 25, 169 -> an error
+    """
     first = values[0]
     if all(type(x) is type(first) and (x == first or (x != x and first != first)) for x in values):
         return first
@@ -287,10 +286,12 @@ def _common(values: Sequence[Any], batches: Sequence[int], what: str) -> Any:
     if all(isinstance(x, (tuple, list)) and not isinstance(x, Ref) and len(x) == len(first) for x in values):
         return tuple(_common(same, batches, what) for same in zip(*values, strict=True))
     is_whole = all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in values)
-    size = fit(values, batches) if is_whole else None
-    if size is None:
-        _refuse(f"{what} ({first!r:.60} is {values[-1]!r:.60})")
-    return size
+    if is_whole and batches[0] != batches[1]:
+        slope = (int(values[1]) - int(first)) // (batches[1] - batches[0])
+        size = Size(int(first) - slope * batches[0], slope)
+        if all(size.fixed + slope * batch == n for n, batch in zip(values, batches, strict=True)):
+            return size if slope else size.fixed
+    _refuse(f"{what} ({first!r:.60} is {values[-1]!r:.60})")
 
 
 def _constant(arrays: Sequence[Array], dims: Dims) -> Array:

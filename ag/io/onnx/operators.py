@@ -42,21 +42,6 @@ Dim = int | Size
 Dims = tuple[Dim, ...]
 
 
-def fit(numbers: Sequence[int], batches: Sequence[int]) -> Dim | None:
-    """Return the size that gave these numbers for these batches; None if they are on no straight line.
-
-        batches of 4, 5, 7 samples:    3, 3, 3 -> 3    4, 5, 7 -> Size(0, 1)    16, 25, 49 -> None
-    """
-    if len(set(numbers)) == 1:
-        return int(numbers[0])
-    if batches[0] == batches[1]:
-        return None
-    slope = (numbers[1] - numbers[0]) // (batches[1] - batches[0])
-    size = Size(int(numbers[0] - slope * batches[0]), int(slope))
-    fits = all(size.fixed + size.per_sample * b == n for n, b in zip(numbers, batches, strict=True))
-    return size if fits else None
-
-
 ELEMENT = {F32: 1, I32: 6, F16: 10, F64: 11, U32: 12}  # onnx.TensorProto's numbers of element types
 _SMALL = 64  # elements of constants that are kept once
 
@@ -412,19 +397,11 @@ def _slice(g: Graph, op: Called) -> str:
     key = op.params[0] if isinstance(op.params[0], tuple) else (op.params[0],)
     skipped = op.x.ndim - sum(k is not None and k is not Ellipsis for k in key)
     places = [k for part in key for k in ([slice(None)] * skipped if part is Ellipsis else [part])]
-    cuts: list[tuple[int, slice]] = []
-    picked: list[tuple[int, Dim]] = []
-    added: list[int] = []
-    axis = out = 0
-    for k in places:
-        if k is None:
-            added.append(out)
-        elif not isinstance(k, slice):
-            picked.append((axis, _dim(k)))
-        elif k != slice(None):
-            cuts.append((axis, k))
-        axis += k is not None
-        out += k is None or isinstance(k, slice)
+    axes = [*enumerate(k for k in places if k is not None)]
+    cuts = [(axis, k) for axis, k in axes if isinstance(k, slice) and k != slice(None)]
+    picked = [(axis, _dim(k)) for axis, k in axes if not isinstance(k, slice)]
+    left = [k for k in places if k is None or isinstance(k, slice)]  # one for each axis of the result
+    added = [axis for axis, k in enumerate(left) if k is None]
     name = op.x.name
     if cuts:
         starts, stops, steps = (g.sizes([*same]) for same in zip(*(_ends(k) for _, k in cuts), strict=True))

@@ -119,8 +119,8 @@ def equal(found: list[Any], expected: list[Any]) -> None:
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_goes_out_and_comes_back(name: str, batch_first: bool, run_onnx: Callable[..., Any], tmp_path: Path
-                                         ) -> None:
+def test_round_trip_agrees_to_1e_5(name: str, batch_first: bool, run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+    """Exported, run by onnxruntime, loaded, and exported again."""
     make, xs = MODELS[name]
     model, path = make(), tmp_path / "model.onnx"
     if isinstance(xs[0], np.ndarray) and xs[0].dtype.kind == "f":
