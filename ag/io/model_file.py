@@ -1,7 +1,4 @@
-"""Model files: a model's tensors and a JSON description of how to build it, loaded without running code.
-
-Descriptions name layers of `ag.nn` alone, whose sizes are compared with the file's before anything is allocated.
-"""
+"""Model files: tensors, and a JSON description of how to build a model of layers of `ag.nn`, which runs no code."""
 
 from __future__ import annotations
 

@@ -100,9 +100,8 @@ class Call:
 
     def run(self, model: Callable[..., object], inputs: Mapping[str, Tensor]) -> object:
         """Call the model."""
-        if self.by_name:
-            return model(**{x.key: inputs[x.name] for x in self.arguments})
-        return model(*(inputs[x.name] for x in self.arguments))
+        named = {x.key: inputs[x.name] for x in self.arguments}
+        return model(**named) if self.by_name else model(*named.values())
 
 
 def called_with(model: Callable[..., object], example: object, tensors: Mapping[str, Tensor]) -> Call:
@@ -352,8 +351,7 @@ def _asked(model: Any, example: object) -> tuple[Callable[..., object], object, 
     if is_estimator:
         if not hasattr(model, "model_"):
             raise TypeError(f"export_onnx: a {type(model).__name__} was given; a fitted AgClassifier or AgRegressor is "
-                            f"required. Call fit first; of a pipeline give the last step, pipeline[-1]: a graph has no "
-                            f"other.")
+                            f"required. Call fit first; of a pipeline give the last step, pipeline[-1].")
         if hasattr(model, "target_scale_"):  # of a regressor, whose network has scaled targets
             scale, mean = (np.reshape(x, (-1, 1)).astype("f") for x in (model.target_scale_, model.target_mean_))
         model, example = model.model_, np.zeros((model.n_features_in_, 3), "f") if example is None else example
