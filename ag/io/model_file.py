@@ -19,6 +19,7 @@ from ag.nn.layer import LIBRARY, Layer, Model, load_into, named_tensors, refuse_
 from ag.nn.mode import ag_eval
 
 M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 _FORMAT = "ag-model-1"
 _CHECKPOINTS = {"ag-checkpoint-1": ("model.",), "ag-dp-train-1": ("weight.", "buffer.")}  # how a model's names begin
@@ -78,9 +79,10 @@ def check_arguments(call: str, path: object, *models: object) -> None:
                             f"{call}.")
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: T) -> T:
     """Return the model inside a `DataParallel`, whose tensors have its names; any other model as it is."""
-    return getattr(model, "wrapped_module", model)
+    inside: T = getattr(model, "wrapped_module", model)
+    return inside
 
 
 def _made_by(model_fn: object, function: str) -> Model:

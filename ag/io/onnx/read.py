@@ -77,9 +77,9 @@ def read_graph(path: str | os.PathLike[str], function: str) -> tuple[ModelProto,
 def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str, Array], set[str], set[str]]:
     """Return the arrays by name, the names of those with words as columns, and of those to be transposed.
 
-        MatMul(x, W), Gemm(x, W)              W is multiplied from the right: its columns are the features
-        MatMul(W, x), Gemm(x, W, transB=1)    its rows are the features, as here
-        Gather(W, ids, axis=1)                a word is a column, as here; by axis=0 a row
+        MatMul(x, W), Gemm(x, W)              W is multiplied from the right: its columns are the features.
+        MatMul(W, x), Gemm(x, W, transB=1)    Its rows are the features, as here.
+        Gather(W, ids, axis=1)                A word is a column, as here; by axis=0 a row.
     """
     model, arrays = read_graph(path, function)
     arrays = {name: x for name, x in arrays.items() if x.ndim and x.dtype.kind == "f"}  # no factors, no axes
