@@ -41,7 +41,6 @@ class Size(NamedTuple):
 Dim = int | Size
 Dims = tuple[Dim, ...]
 
-
 ELEMENT = {F32: 1, I32: 6, F16: 10, F64: 11, U32: 12}  # onnx.TensorProto's numbers of element types
 _SMALL = 64  # elements of constants that are kept once
 

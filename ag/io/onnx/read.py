@@ -277,7 +277,6 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "Shape": lambda x, start=None, end=None: np.array(np.shape(x))[slice(start, end)],
 }
 
-
 # These also compute with arrays, such as shapes; to others arrays of floating-point numbers go as tensors.
 _ALSO_OF_ARRAYS = {"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Cast", "Identity", "Reshape", "Transpose", "Concat",
                    "Slice", "Gather", "Unsqueeze", "Expand", "Squeeze", "Shape"}
