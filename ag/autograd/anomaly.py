@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -16,10 +12,8 @@ from ag.autograd.half import is_scaling
 from ag.autograd.tape import Cotangent, called
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Run
-from ag.engine.interpreter import Interpreter, recording_here
+from ag.engine.interpreter import Interpreter, called_in, recording_here
 from ag.errors import CaptureError
-
-_NOT_THEIRS = str(Path(__file__).parents[1]), threading.__file__, contextmanager.__code__.co_filename
 
 
 @contextmanager
@@ -65,7 +59,7 @@ class Anomaly(Interpreter):
     def after_op(self, function: object, name: str, inputs: Sequence[Tensor], params: Sequence[object],
                  out: Tensor) -> None:
         super().after_op(function, name, inputs, params, out)
-        place, what = _place(), _not_finite(out.buffer)
+        place, what = called_in(), _not_finite(out.buffer)
         given = {called(x): wrong for x in inputs if (wrong := _not_finite(x.buffer))} if what else {}
         for operand, wrong in given.items():
             if "NaN" in wrong:
@@ -107,14 +101,3 @@ def _not_finite(b: Buffer) -> str | None:
         return None
     at = tuple(map(int, np.argwhere(wrong)[0]))
     return f"{'NaN' if nan.any() else 'infinite'} at {at} ({wrong.sum()} of {values.size})"
-
-
-def _place() -> str:
-    """Return the line of the program that called an op; empty if a thread of the library did."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
-        frame = frame.f_back  # type: ignore[assignment]  # None below the first
-    if frame is None:
-        return ""
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return f" Called in {file}, line {line}: `{linecache.getline(file, line).strip()}`."

@@ -8,9 +8,13 @@ interpreter, everything runs at once.  docs/architecture.md has a table of what 
 
 from __future__ import annotations
 
+import linecache
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,6 +22,7 @@ from ag.native import code as _code
 
 R = TypeVar("R")
 Above: TypeAlias = Any  # a type of a module that imports this one: tensors, buffers, devices, launches
+_NOT_THEIRS = str(Path(__file__).parents[1]), threading.__file__, contextmanager.__code__.co_filename
 
 
 class Interpreter:
@@ -139,3 +144,14 @@ def along(call: Callable[..., R]) -> Callable[..., R]:
 def _inside(interpreter: Interpreter, call: Callable[..., R], *args: object) -> R:
     with interpreter:
         return call(*args)
+
+
+def called_in() -> str:
+    """Return the line of the program that called an op; empty if a thread of the library did."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        frame = frame.f_back  # type: ignore[assignment]  # None below the first
+    if frame is None:
+        return ""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return f" Called in {file}, line {line}: `{linecache.getline(file, line).strip()}`."

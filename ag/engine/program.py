@@ -18,7 +18,7 @@ from weakref import ReferenceType, ref
 from ag.engine.arena import OFFSET_BITS, Block, after_fork, now
 from ag.engine.buffer import HOLDERS, Buffer, CopyOnWrite, Device, Run, note_written, settle
 from ag.engine.dtype import DType
-from ag.engine.interpreter import Above, Interpreter, enter, leave, recording_here
+from ag.engine.interpreter import Above, Interpreter, called_in, enter, leave, recording_here
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape, nbytes_of
 from ag.errors import CaptureError
@@ -216,7 +216,8 @@ class Recording(Interpreter):
 
     def refuse(self, error: CaptureError) -> None:
         """Note that something cannot be recorded, also if the step catches the error; raise, except on trial."""
-        self.failure = self.failure or CaptureError(*error.args)  # without a traceback, which would hold the step
+        if self.failure is None:
+            self.failure = CaptureError(f"{error}{called_in()}")  # without a traceback, which would hold the step
         if not self._trial:
             try:
                 raise error

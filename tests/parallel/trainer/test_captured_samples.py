@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ def test_functions_are_called_once_per_sample(act: Act, device: str) -> None:
     if act is ACTS["a buffer"]:  # its error ends the first call, which is made again
         found, wanted = (found[0], 0, *found[2:]), (wanted[0], 0, *wanted[2:])
     assert found == wanted
+
+
+def test_the_warning_names_the_line_of_the_user(caplog: pytest.LogCaptureFixture) -> None:
+    job(ACTS["another array"], "auto", "cpu")
+    (record,) = caplog.records
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    line = 1 + next(i for i, text in enumerate(lines) if '"another array"' in text)
+    assert "uploads an array of shape (2, 4)" in record.getMessage()
+    assert f"Called in {__file__}, line {line}: `" in record.getMessage()
 
 
 def test_an_error_of_the_users_own() -> None:
