@@ -75,7 +75,7 @@ class Anomaly(Interpreter):
         super().grad_written(x)
         grad = x.peek_grad()
         if isinstance(grad, Tensor) and not is_scaling() and (what := _not_finite(grad.buffer)):
-            raise FloatingPointError(f"backward: the gradients of {called(x)} add up to what is {what}.{_place()}")
+            raise FloatingPointError(f"backward: the gradients of {called(x)} add up to what is {what}.{called_in()}")
 
 
 def _pulled(rule: Callable[..., tuple[Cotangent | None, ...]], name: str, inputs: Sequence[Tensor], place: str,

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
@@ -187,6 +188,12 @@ class Arena:
             peak, self._peak = self._peak, self._live if restart else self._peak
             return ArenaStats(sum([n > 0 for n, _ in self.segments]), self._reserved(), self._live, peak,
                               self._free[-1][0] if self._free else 0)
+
+    def left(self) -> float:
+        """Return how many bytes more blocks may have, here and of the device; infinite if that does not say."""
+        stats = self.stats()
+        more = inf if self._limit_bytes is None else self._limit_bytes - stats.reserved
+        return stats.reserved - stats.live + (more if self._budget is None else min(more, self._budget()))
 
     def reach(self, memory: object) -> int:
         """The address at which a segment of another arena begins here; nothing of it is handed out."""

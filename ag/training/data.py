@@ -75,6 +75,11 @@ class Data:
         """Return whether every epoch has an order of its own."""
         return self._shuffles and self._loader.shuffle
 
+    @property
+    def in_memory(self) -> bool:
+        """Return whether samples are parts of arrays: taking one draws nothing."""
+        return not self._loader.threads
+
     def step(self, k: int) -> range:
         """Return the places of a step's samples, of all epochs."""
         epoch, batch = divmod(k, self.steps)
@@ -101,8 +106,8 @@ class Data:
     def take(self, places: range, coming: Iterable[int] = ()) -> LoaderSample | Weighted:
         """Return samples of one epoch, on the last axis; threads make those that come next meanwhile."""
         chosen = self.chosen(places)
-        leaf = self._made(places, coming) if self._loader.threads else loader_sample(
-            *self._loader.samples(chosen, Pass(0, 0)))  # arrays: nothing is drawn
+        leaf = loader_sample(*self._loader.samples(chosen, Pass(0, 0))) if self.in_memory else self._made(
+            places, coming)
         return leaf if self.weights is None else Weighted(leaf, self.weights[chosen])
 
     def _made(self, places: range, coming: Iterable[int]) -> LoaderSample:

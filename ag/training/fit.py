@@ -20,8 +20,9 @@ import numpy as np
 from ag.autograd.operands import to_buffer
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
+from ag.autograd.tree import Tree, tree_leaves
 from ag.data.dataloader import DataLoader
-from ag.engine.device import ag_default_device, ag_dtype, canonical, cards, is_accelerator, was_named
+from ag.engine.device import ag_default_device, ag_dtype, backend_of, canonical, cards, is_accelerator, was_named
 from ag.engine.dtype import F32
 from ag.engine.primitive import Array
 from ag.engine.registry import say_once
@@ -29,8 +30,9 @@ from ag.engine.shape import counts
 from ag.errors import CheckpointError, DtypeError, ShapeError
 from ag.io.safetensors_file import absolute
 from ag.log import Forgiving, log, shows_bars, write_line
-from ag.nn.layer import state_of, trained_or_frozen
+from ag.nn.layer import Layer, state_of, trained_or_frozen
 from ag.nn.mode import modes_kept, objects_in
+from ag.nn.summaries import summary
 from ag.ops.convert import ag_cast, ag_to_device
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
@@ -38,7 +40,7 @@ from ag.parallel.trainer.callbacks import DPStep, Stateful
 from ag.parallel.trainer.checkpoint import load_state
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.host_optimizer import optimizer_for, schedule_for
-from ag.parallel.trainer.samples import LoaderSample, checksum, refuse_unweighted
+from ag.parallel.trainer.samples import LoaderSample, checksum, input_of, refuse_unweighted
 from ag.training.callbacks import Callback, History, Run, label_of
 from ag.training.data import Data, Leaves
 from ag.training.evaluation import Loss, Trained, check_model, device_of, loss_for, means_of, why_no_mean
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 _PRECISIONS = ("f32", "f16", "bf16")
 _LOOKED_AT, _FAR = 1000, 1e3  # samples; how far apart the scales of features may be, and how large one
+_PLENTY = 1000  # times the bytes of a batch and of what parameters have: no network computes as much
 _STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
 _INNER = ("dp_train: ", "ag_dataloader: ", "fit: ")  # functions that others call
 
@@ -282,6 +285,8 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
             if leaves.each > 1 and callable(loss) and (reason := why_no_mean(model, held, loop.loss)) is not None:
                 log.warning("fit: %s It is given %d samples at a time, so results depend on leaf, accumulate and the "
                             "number of devices.", reason, size)
+            if held.in_memory:
+                _tell_of_memory(model, input_of(held.take(range(1))), size, replicas.devices[0])
             with loop.told(), replicas.in_precision():
                 result = dp_train(
                     replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
@@ -365,6 +370,28 @@ def _tell_of_scales(given: object) -> None:
         say_once(f"fit: features have very different scales, or large ones: column {largest}{name} of X reaches "
                  f"{sizes[largest]:.0e}, column {least} {sizes[least]:.0e}. Networks train badly so; use "
                  f"sklearn.preprocessing.StandardScaler, or divide.")
+
+
+def _tell_of_memory(model: Trained, x: Tree, samples: int, device: str) -> None:
+    """Log once if passes of so many samples, of which `x` is one, are likely too large for the device.
+
+    They keep all results, with a gradient for each, beside gradients and two moments of every parameter.
+    """
+    if not isinstance(model, Layer):
+        return
+    left, tensors = backend_of(device).arena.left(), model.named_tensors().values()
+    needed = 3 * sum(t.buffer.nbytes for t in tensors if t.requires_grad)
+    if left > _PLENTY * (needed + samples * sum(np.asarray(leaf).nbytes for leaf in tree_leaves(x))):
+        return
+    try:
+        results = summary(model, x).total("memory") - sum(t.buffer.nbytes for t in tensors)
+    except Exception:  # noqa: BLE001 - of whatever kind: training raises it again, where it is looked for
+        return
+    needed += 2 * samples * results
+    if needed > left:
+        say_once(f"fit: a step needs about {needed / 1e9:.2f} GB and {device} has {left / 1e9:.2f} GB left; give a "
+                 f"smaller batch_size, accumulate=4 or more, or precision='bf16'. ag.memory() tells what uses the "
+                 f"memory.")
 
 
 class Epochs:

@@ -210,6 +210,29 @@ def test_a_captured_step_is_told_of_before_it_runs(caplog: pytest.LogCaptureFixt
     assert "cpu:9: 0.02 GB more are needed" in record.getMessage() and ran and 0 not in ran
 
 
+def test_fit_says_before_its_first_step_that_memory_may_not_suffice(
+        caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of a batch, counted by a pass of one sample, with gradients; fewer samples fit."""
+    arena, told = backend_of("cpu:17").arena, list[str]()
+    monkeypatch.setattr(arena, "_budget", lambda: 1 << 20)
+    monkeypatch.setattr(arena, "_told", True)  # of what is asked for later
+
+    def loss(output: ag.Tensor, target: ag.Tensor) -> ag.Tensor:
+        told.append(caplog.text)
+        return ag.ag_mse_loss(output, target)
+
+    with ag.ag_device("cpu:17"):
+        model = ag.ag_sequential(ag.ag_linear(2, 1 << 12, activation="relu"), ag.ag_linear(1 << 12, 1))
+    data = np.ones((512, 2), np.float32), np.ones((512, 1), np.float32)
+    ag.fit(model, data, loss=loss, epochs=1, batch_size=8, verbose=False, capture=False)
+    assert not any(told)
+    told.clear()
+    ag.fit(model, data, loss=loss, epochs=1, batch_size=512, verbose=False, capture=False)
+    (record,) = caplog.records
+    assert "fit: a step needs about 0.0" in record.getMessage() and "accumulate" in record.getMessage()
+    assert "fit: a step needs" in told[0]
+
+
 def test_an_allocation_that_fails_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_of("cpu:8").arena, "_limit_bytes", 1 << 10)
     with pytest.raises(ag.ArenaError, match=r"ag_checkpoint.*ag\.memory\(\) tells"):
