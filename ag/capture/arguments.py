@@ -1,7 +1,7 @@
 """Arguments of a captured step: slots in device memory that every call fills, and what the step gets.
 
 A tensor's placeholder is a tensor on its slot.  An array's refuses access to its values (`StepArgument`), and becomes
-a slot where the step makes a tensor of it.  A placeholder that is alive after the step was kept, which is refused.
+a slot where the step makes a tensor of it.
 """
 
 from __future__ import annotations
@@ -97,10 +97,6 @@ class Recipe(NamedTuple):
         name = getattr(self.function, "__name__", str(self.function))
         return f"{owner.__name__}.{name}" if isinstance(owner, np.ufunc) else name
 
-    def described(self) -> object:
-        """Describe it for the comparison of two recordings."""
-        return self.function, _mapped(self.given, _described), self.shape, self.dtype
-
     def value(self, values: Sequence[Value]) -> Value:
         """Return what numpy makes of other arrays, by their numbers; raise if its shape or type is another."""
         def value(x: Value) -> Value:
@@ -116,9 +112,7 @@ class Recipe(NamedTuple):
 class StepArgument(Placeholder):
     """Placeholder for an array argument, or for what numpy has made of some: its shape may be read, its values may not.
 
-    It passes for an array (`isinstance`, ``shape``, operators and functions with tensors).  What numpy makes of it is
-    recorded and made again by every replay, and everything that needs values refuses them.  A subclass of `ndarray`
-    could not refuse access from C.
+    What numpy makes of it is recorded.  A subclass of `ndarray` could not refuse access from C.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_array", "_is_number", "_of", "number")
@@ -157,13 +151,18 @@ class StepArgument(Placeholder):
                 raise CaptureError(refused)  # also on trial: the caller's array would not change
         return self.given()
 
+    def _plain(self, function: Callable[..., Value], given: _GivenTo) -> Value:
+        """Refuse to record a call, and make it where the step goes on."""
+        self._values()
+        return _called(function, given, _opened)
+
     def _make(self, function: Callable[..., Value], args: tuple[Value, ...], options: dict[str, Value]) -> Value:
         """Let numpy make something, and record that where it is an array."""
         arguments, given = self._recorded(), (args, options)
         if arguments is None:
             return _called(function, given, _opened)
         if options.get("out") is not None or not all(map(_is_repeatable, _leaves(given))):
-            self._values()
+            return self._plain(function, given)
         if arguments.settings != _settings():
             recording_here().refuse(CaptureError(
                 "ag_capture: the step changes numpy's handling of errors, or the filters of warnings, around what it "
@@ -223,8 +222,6 @@ class StepArgument(Placeholder):
         for x in cast("tuple[object, ...]", options.get("out") or ()):
             if type(x) is StepArgument:
                 x._values(writes=True)
-        if options.get("out") is not None or ufunc.nout != 1:
-            self._values()
         return self._make(getattr(ufunc, method), inputs, options)
 
     def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: Sequence[object],
@@ -234,9 +231,8 @@ class StepArgument(Placeholder):
             return function(first.opened(), *more, **options)
         if any(issubclass(kind, Tensor) for kind in types):
             return NotImplemented
-        if function not in _FUNCTIONS or options.get("out") is not None:
-            self._values()
-            return _called(function, (tuple(args), options), _opened)
+        if function not in _FUNCTIONS:
+            return self._plain(function, (tuple(args), options))
         return self._make(function, tuple(args), options)
 
 
@@ -277,11 +273,6 @@ def _opened(x: Value) -> Value:
 def _numbered(x: Value) -> Value:
     """Return what a recipe keeps of a leaf."""
     return _Number(x.number) if type(x) is StepArgument else _Own(x) if type(x) is np.ndarray else x
-
-
-def _described(x: Value) -> object:
-    """Return what can be compared of a leaf of a recipe, with its type."""
-    return x if type(x) in (_Number, _Own) else (type(x), repr(x))
 
 
 def _is_repeatable(x: Value) -> bool:
@@ -475,7 +466,11 @@ class Arguments:
 
     def described(self) -> list[tuple[str, dict[str, object], Sequence[Buffer]]]:
         """List what numpy makes, like launches."""
-        return [(f"numpy's {recipe.name}", {"of": recipe.described()}, ()) for recipe in self.recipes]
+        def of(x: Value) -> object:
+            return x if type(x) in (_Number, _Own) else (type(x), repr(x))
+
+        return [(f"numpy's {x.name}", {"of": (x.function, _mapped(x.given, of), x.shape, x.dtype)}, ())
+                for x in self.recipes]
 
     def look(self) -> None:
         """Note what the step's own arrays hold before a call that is compared."""
@@ -550,10 +545,7 @@ def _settings() -> tuple[object, ...]:
 
 
 def _apart(array: Array) -> Array:
-    """Return a copy in memory of its own that nothing may write to, with the strides of the array.
-
-    Numpy adds in the order of memory, and the caller's array may also be in the step's closure.
-    """
+    """Return a copy in memory of its own that nothing may write to, with the strides, in whose order numpy adds."""
     steps = [step * (n - 1) for step, n in zip(array.strides, array.shape, strict=True)]
     before = -sum(step for step in steps if step < 0)
     nbytes = before + sum(step for step in steps if step > 0) + array.itemsize

@@ -1,9 +1,7 @@
 """One recorded call of a captured step: its launches, what it reads, and what it leaves.
 
-A step that does what a replay could not is refused here.  The call is compared with a program (`difference`), or a
-`CapturedProgram` is made of it.  Its trace lists launches with parameters, and labels each operand: an argument, a
-number, an older gradient, memory of the model, or memory made in the step.  A value read in Python shows as another
-number, a branch as another launch.
+Its trace lists launches with parameters, and labels each operand by its origin.  So a value that was read in Python
+shows as another number, and a branch as another launch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Guards and effects of a recording: what the step read in Python, and what it leaves there.
 
-`Notes` hears of attributes, names, tensors and gradients while the step is recorded.  What was read is compared before
-every replay: in C by identity, and where that differs, in Python by value.  `Effects` are set again by every replay.
+What was read is compared before every replay: in C by identity, and where that differs, in Python by value.
 """
 
 from __future__ import annotations
@@ -20,21 +19,7 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.autograd.watched import MISSING, Absent, Watched
-from ag.capture.reads import (
-    GONE,
-    MOST,
-    SPECIAL,
-    Name,
-    NameReader,
-    Own,
-    dict_of,
-    has_names,
-    held,
-    items_of,
-    key_of,
-    meaning,
-    weak,
-)
+from ag.capture.reads import GONE, MOST, Name, NameReader, Own, dict_of, held, in_dict, items_of, key_of, meaning, weak
 from ag.engine.buffer import Buffer
 from ag.errors import CaptureError
 from ag.native import code as _code
@@ -126,10 +111,7 @@ class Notes:
         return [*self._fixed, *self._guards.contents()]
 
     def change(self, holds: bool = False, attributes: bool = True) -> str | None:
-        """Describe the first change since noting, or None.
-
-        `holds`: the result of `compiled`; `attributes`: whether those of layers and optimizers count.
-        """
+        """Describe the first change, or None; `holds`: the result of `compiled`; `attributes`: whether these count."""
         if holds:
             return _other_items(self.slow)
         for tensor, was, name, buffer in self._trained.values():
@@ -279,22 +261,18 @@ class _Group:
 
 
 class NameGuards:
-    """Guards of names: compares the identities of all values of a place at once, and values only if these differ.
-
-    Values are held weakly where possible, so reading them keeps nothing alive.  A freed object's id may be reused, so a
-    callback reports every noted value that is freed.
-    """
+    """Guards of names: compares the identities of all values of a place at once, and values only if these differ."""
 
     def __init__(self, gone: list[object]) -> None:
         self._groups: dict[tuple[object, ...], _Group] = {}
-        self._gone = gone  # gets references to noted values that were freed
+        self._gone = gone  # gets references to noted values that were freed, as their ids may be used again
 
     def add(self, name: Name) -> None:
         """Note the value of a name; the caller keeps place and value alive until `close`."""
         if isinstance(name.place, Own) and name.name == "__class__":
             self._group(name.place)  # which knows it
             return
-        group = self._group(name.place, has_names(name.place) and name.name not in SPECIAL)
+        group = self._group(name.place, in_dict(name.place, name.name))
         group.names.append(name.name)
         group.ids.append(id(name.value))
         group.noted.append(_noted(name.value, self._gone))
@@ -467,12 +445,7 @@ class _Effect:
 
 
 class Effects(dict[Key, _Effect]):
-    """Attributes of layers and optimizers that a step sets; every replay sets them again.
-
-    Where the step made a list or dict, each replay makes a new one with the same items, as an eager call would.
-    An object from before the step is set again.  A replay could not make other objects, so the step is refused.
-    A value that differs in every call is recorded anew each time if the step reads it; else a comparison refuses it.
-    """
+    """Attributes of layers and optimizers that a step sets: every replay does, with new lists and dicts alike."""
 
     def note(self, owner: object, name: str, value: object) -> None:
         """Note that the step sets an attribute, or deletes it: `MISSING`."""
@@ -484,10 +457,7 @@ class Effects(dict[Key, _Effect]):
             del self[key]
 
     def close(self, known: Container[int], kept: tuple[type, ...]) -> None:
-        """End noting; raise if a replay could not make a value.
-
-        `known` has the ids of what was there before the step; objects of types in `kept` are set again as they are.
-        """
+        """End noting; raise if a replay could not make a value: not `known` by id from before, nor of a `kept` type."""
         for effect in self.values():
             value, where = effect.value, f"{effect.name} of {type(effect.owner()).__name__}"
             if value is MISSING:

@@ -1,9 +1,7 @@
 """A recorded step that can be replayed: its guards, its launches, and what it leaves behind.
 
-A replay copies arguments and older gradients into slots, runs the launches, and leaves results, gradients and
-attributes as the eager call would.  Results share program memory, copied on write; gradients are made when read.  A
-tensor of the step that is still alive when the program is compiled was stored by user code, which a replay could not
-update: refused.  Where nothing is unusual, `replay.c` replays in one call.
+Results share program memory, copied on write; gradients are made when read.  A tensor of the step that is alive when
+the program is compiled was stored by user code, which a replay could not update: refused.
 """
 
 from __future__ import annotations
@@ -114,7 +112,8 @@ class CapturedProgram:
         for leaf in self._slots:
             if (grad := leaf.tensor.peek_grad()) is None:
                 return "a gradient that was there is not"
-            if not isinstance(grad, Tensor | PendingGrad) or not _is_like(grad.buffer, leaf.slot.buffer):
+            b, slot = grad.buffer if isinstance(grad, Tensor | PendingGrad) else None, leaf.slot.buffer
+            if b is None or b.backend is not slot.backend or b.dtype is not slot.dtype or b.shape != slot.shape:
                 return "a gradient is of another kind"
         for guard in self._guards:
             if (found := guard()) is not None:
@@ -169,10 +168,7 @@ class CapturedProgram:
         return self.results(args)
 
     def compiled_replay(self, trusted: object, args: Args) -> Replay | None:
-        """Return a compiled replay of calls with arguments like `args`, or None; `trusted` counts its calls.
-
-        Settings and context variables must then be those of now.
-        """
+        """Return a compiled replay, or None, of calls with such arguments and with settings and context as now."""
         if not HAS_CODE or self._slots or self._arguments.recipes:
             return None
         context = tuple([(variable, variable.get(None)) for variable in CONTEXT])
@@ -205,10 +201,6 @@ class CapturedProgram:
             if type(grad) is _Pending:
                 grad.copy()
         self.program.close()
-
-
-def _is_like(b: Buffer, slot: Buffer) -> bool:
-    return b.backend is slot.backend and b.dtype is slot.dtype and b.shape == slot.shape
 
 
 def _copy(pairs: list[tuple[Buffer, Buffer]]) -> None:

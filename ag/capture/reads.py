@@ -1,9 +1,7 @@
 """Reads: the names that a step reads outside its own locals, found in bytecode.
 
-A name stands in a place: a module's globals, a closure cell, a function's defaults, attributes of an object or class.
 Bytecode does not tell of which object an attribute is loaded.  So every attribute name that any code loads or sets is
 looked up in every object, class and module found, and functions among the values are read in turn.
-Random generators, iterators and queues are sources: a step that takes from one is refused, as a replay would not take.
 """
 
 from __future__ import annotations
@@ -120,9 +118,9 @@ def key_of(place: object) -> tuple[bool, int]:
     return (True, id(place.owner)) if isinstance(place, Own) else (False, id(place))
 
 
-def has_names(place: object) -> bool:
-    """Return whether a place has all its names in one dict."""
-    return isinstance(place, (Own, type, dict))
+def in_dict(place: object, name: str) -> bool:
+    """Return whether a name of a place stands in the one dict that the place has."""
+    return isinstance(place, (Own, type, dict)) and name not in SPECIAL
 
 
 def meaning(place: object, name: str) -> object:
@@ -132,7 +130,7 @@ def meaning(place: object, name: str) -> object:
     if name is REFERENT:
         there = place() if isinstance(place, ReferenceType) else place
         return MISSING if there is None or there is GONE else there
-    if has_names(place):
+    if in_dict(place, name):
         own: Mapping[str, object] = place if isinstance(place, dict) else vars(
             place.owner if isinstance(place, Own) else place)
         return own.get(name, MISSING)
@@ -222,11 +220,8 @@ _WRAPPERS: dict[type, str] = {property: "fget", staticmethod: "__func__", classm
 
 @cache
 def _is_installed(module: object) -> bool:
-    """Return whether a module is installed: of this package, of site-packages, or of the standard library.
-
-    No module counts as built in.  Cython's functions have other objects as ``__module__``; these count as the user's.
-    """
-    if not isinstance(module, str | None):
+    """Return whether a module is installed: of this package, site-packages or the standard library; None: built in."""
+    if not isinstance(module, str | None):  # as of Cython's functions
         return False
     package = (module or "builtins").partition(".")[0]
     if package == __name__.partition(".")[0] or (package in sys.stdlib_module_names and package != "__main__"):

@@ -1,7 +1,7 @@
 """Capture: record a training step, then replay it without running its Python; docs/capture.md is the contract.
 
 There is one program per kind of call (`_kind`) and state of what the step reads; a change records anew.
-Calls 2, 8, 32, 128 and so on are recorded again and compared; those between them are replayed.
+Calls 2, 8, 32, 128 and so on are recorded again and compared.
 """
 
 from __future__ import annotations
@@ -56,21 +56,6 @@ class _Trusted:
 class CapturedStep(Generic[P, R]):
     """A step function that is recorded and replayed; see docs/capture.md.
 
-    Parameters
-    ----------
-    step : callable
-    backend : Backend or None, optional
-        The device to record; None: the first device that does something.
-    recompute : bool, optional
-    calls : sequence of callable, optional
-        Functions of the user that `step` calls, if it is not itself the user's.
-    trial : bool, optional
-        Whether a step that cannot be captured runs to its end before the error is raised.
-    kinds : int, optional
-        For a job, whose calls come from several threads in turn, with arguments of any sort and tensors of any
-        device: how many kinds of calls are captured.  Another raises a `CrowdedError`.  Default: a call from another
-        thread records anew.
-
     Attributes
     ----------
     program : Program or None
@@ -90,12 +75,16 @@ class CapturedStep(Generic[P, R]):
                  calls: Sequence[object] = (), trial: bool = False, kinds: int | None = None) -> None:
         self._step: Callable[..., R] = step
         self.__wrapped__ = step  # `inspect` and editors show its arguments
-        self._backend = backend
+        self._backend = backend  # the device to record; None: the first that does something
+        # `calls`: functions of the user that a step of the library calls; `trial`: whether a step that cannot be
+        # captured runs to its end before the error is raised
         self._options = recompute, (step, *calls), trial
         self._programs: list[_Trusted] = []  # the one used last comes last
         self._in_vain = 0  # recordings since the last replay
         self._own_change: str | None = None  # a change by the step that made a recording useless
         self._gave_up = False
+        # of a job, whose calls come from several threads, with arguments of any sort, of any device: how many kinds of
+        # calls are captured; otherwise a call from another thread records anew
         self._most = kinds
         self._thread = -1 if kinds is None else 0  # the calling thread; -1: none yet, 0: several
         self._lock, self._busy = RLock(), False
@@ -366,9 +355,8 @@ def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedS
         and dataclasses, with numbers and strings beside them; returns tensors, in tuples, lists or dicts if it
         likes, or None.  It may compute losses, call `backward`, clip and step optimizers.
     recompute : bool, optional
-        Rematerialization: the compiler computes cheap results (activations, normalizations, embeddings) a second time
-        in the backward pass rather than keep them, where that lowers the most memory a replay needs: a replay of a
-        transformer needs a quarter less and takes some percent longer.  The bits are the same.
+        Compute cheap results (activations, normalizations, embeddings) a second time in the backward pass rather than
+        keep them: a transformer needs a quarter less memory and some percent more time.  The bits are the same.
 
     Returns
     -------
@@ -380,17 +368,13 @@ def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedS
     CaptureError
         On the first call if the step does what cannot be replayed: reads a tensor on the host, makes a parameter,
         uploads an array that is not an argument, keeps a tensor that it computed, works on two devices or in other
-        threads.  On a later one that is compared with the recording, if the step did something else: it then depends
-        on something in Python that is neither an argument nor an attribute of a layer.
+        threads.  On a later one that is compared with the recording, if the step did something else.
 
     Notes
     -----
     docs/capture.md is the contract.  Calls with other shapes or types, in another mode or with other settings are
-    recorded for themselves.  Every call returns new tensors.  Each ``.grad`` is what the step itself would leave.
-
-    References
-    ----------
-    CUDA graphs; PyTorch ``torch.cuda.make_graphed_callables`` and the guards of ``torch.compile``.
+    recorded for themselves.  Every call returns new tensors.
+    Reference: CUDA graphs, PyTorch ``torch.cuda.make_graphed_callables`` and the guards of ``torch.compile``.
 
     Examples
     --------
