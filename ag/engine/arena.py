@@ -1,7 +1,7 @@
 """Hand out one device's memory as blocks of a few large segments.
 
-Free memory is first looked for in a bin of the exact size, then best fit, then in a new segment.  A block is an address
-and goes back when its last reference dies.  `arena.c` does the quick half where it was compiled.
+Free memory is first looked for in a bin of the exact size, then best fit, then in a new segment.  A block goes back
+when its last reference dies.  `arena.c` does the quick half where it was compiled.
 """
 
 from __future__ import annotations
@@ -103,20 +103,10 @@ class ArenaStats(NamedTuple):
 class Arena:
     """Offset allocator over segments that a backend provides."""
 
-    def __init__(
-        self,
-        grow: Callable[[int], Any],
-        *,
-        first_bytes: int = 16 << 20,
-        max_segment_bytes: int = 1 << 32,
-        max_block_bytes: int | None = None,
-        bound: str = "the largest segment",
-        limit_bytes: int | None = None,
-        budget: Callable[[], int] | None = None,
-        name: str = "arena",
-        align: int = 256,
-        guard: int = 0,
-    ) -> None:
+    def __init__(self, grow: Callable[[int], Any], *, first_bytes: int = 16 << 20, max_segment_bytes: int = 1 << 32,
+                 max_block_bytes: int | None = None, bound: str = "the largest segment",
+                 limit_bytes: int | None = None, budget: Callable[[], int] | None = None, name: str = "arena",
+                 align: int = 256, guard: int = 0) -> None:
         # `grow(nbytes)` makes the memory of the next segment and returns it; raises `MemoryError` if it cannot
         self._grow = grow
         # size of the first segment; each further one doubles, up to `max_segment_bytes`

@@ -1,8 +1,7 @@
 """Specify what every backend provides: buffers, launches, recordings; see also `buffer` and `program`.
 
 A backend runs any primitive and has no method per operation.  A launch returns at once on an asynchronous backend;
-`download` and `synchronize` wait.  Launches run in order, so a freed block may be lent again at once.  A program holds
-every buffer it touches.  While recording, the host may not read device memory, which a replay would not see.
+`download` and `synchronize` wait.  Launches run in order, so a freed block may be lent again at once.
 """
 
 from __future__ import annotations
@@ -34,21 +33,17 @@ class DeviceInfo(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Name to give to `ag_device`, such as ``"vulkan:0"``.
-    description : str
-        The product's name.
-    vendor, driver, kind : str
-        Vendor, driver (or library) version, and ``"discrete"``, ``"integrated"``, ``"virtual"`` or ``"cpu"``.
+    name, description, vendor, driver, kind : str
+        Name to give to `ag_device`, name of the product, vendor, version of the driver or library, and ``"discrete"``,
+        ``"integrated"``, ``"virtual"`` or ``"cpu"``.
     memory_bytes : int
-        Memory of the device's own, and what an integrated chip may have of the host's besides; of the machine for CPU
-        devices.
+        Of its own, and what an integrated chip may have of the host's besides; of the machine for CPU devices.
     features : tuple of str
-        Optional abilities the device has (``"float16"``, …).
+        Optional abilities (``"float16"``, …).
     uuid : str
-        What tells this device from all others, as 32 hexadecimal digits; empty if that is not known.
+        32 hexadecimal digits; empty if unknown.
     units : int
-        Multiprocessors, compute units or cores of a card, as its driver says; 0 if it does not.
+        Multiprocessors, compute units or cores of a card; 0 if its driver does not say.
 
     Examples
     --------
@@ -186,11 +181,7 @@ class Backend(Device):
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned:
-        """Run `primitive`; returns its output buffer, or a tuple of them, or None if it only updates.
-
-        `into` gives the output buffer(s) instead of fresh ones; an output may be an input that is read at the
-        same index only.
-        """
+        """Run a primitive; return its output(s), in fresh buffers or `into` given ones, or None if it only updates."""
         result: Returned
         for b in operands:
             if type(b.block) is not Block:

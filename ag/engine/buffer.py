@@ -61,10 +61,7 @@ class Device(ABC):
 
     @abstractmethod
     def upload(self, array: Array, into: Buffer) -> None:
-        """Copy a host array of the same shape into `into`, converting its element type; does not wait.
-
-        Calls `before_host`, as `copy`, `download` and `look` do, and `note_written`.
-        """
+        """Copy a host array of the same shape, converting its element type; does not wait."""
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         """Copy a buffer into one of its size and type, without waiting; refused in a step for memory of before."""
@@ -157,12 +154,12 @@ class Buffer:
         """Bytes of the elements, in whole words."""
         return nbytes_of(self.shape, self.dtype)
 
-    def view(self, shape: Shape, offset: int = 0) -> Buffer:
-        """The same memory from element `offset` on, with another shape."""
+    def view(self, shape: Shape, offset: int = 0, dtype: DType | None = None) -> Buffer:
+        """The same memory from element `offset` on, with another shape, perhaps as elements of another type."""
         if type(self.block) is not Block:
             self.block.settle()
-        owner, dtype = self.backend, self.dtype
-        view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
+        owner = self.backend
+        view = Buffer(owner, self.block, self.address + offset * self.dtype.itemsize, shape, dtype or self.dtype)
         if (recording := recording_here()) is not None:
             recording.views.append(ref(view))
         if type(self.block) is CopyOnWrite:
@@ -171,13 +168,7 @@ class Buffer:
 
     def words(self) -> Buffer:
         """The same memory as elements that any kernel may move: 16-bit ones, which are for storage, two by two."""
-        if not self.dtype.is_half:
-            return self
-        owner, shape = self.backend, (self.nbytes // I32.itemsize,)
-        words = Buffer(owner, self.block, self.address, shape, I32)
-        if (recording := recording_here()) is not None:
-            recording.views.append(ref(words))
-        return words
+        return self.view((self.nbytes // I32.itemsize,), dtype=I32) if self.dtype.is_half else self
 
     def overlaps(self, other: Buffer) -> bool:
         """Return whether both have memory in common."""
@@ -207,11 +198,8 @@ class Buffer:
 class CopyOnWrite(Block):
     """Memory of a program that a result shares until the program writes it again.
 
-    The holders, the result's buffer and all views made of it, then get a copy of their own.  So a result never changes,
-    and costs a copy only if it is still held when the next replay begins.
-
-    In the thread that replays, nothing is replayed while a holder is used.  Another thread copies first (`settle`), and
-    one thread at a time copies.
+    The holders, the result's buffer and all views made of it, then get a copy of their own.  Another thread than the
+    one that replays copies before it uses them (`settle`).
     """
 
     __slots__ = ("_owner", "_thread", "holders")

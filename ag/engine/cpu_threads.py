@@ -1,7 +1,6 @@
 """Work on large arrays in blocks that fit a core's cache, shared out to all cores.
 
-Intermediate results beyond the cache take numpy ten times as long, and numpy has threads for matrix products only.  The
-references of primitives go block after block through `together`.
+Intermediate results beyond the cache take numpy ten times as long, and numpy has threads for matrix products only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Devices by name, the defaults, and which devices to use where none is named.
 
-A backend lives as long as the process, because drivers want a device to be opened once.  The default device and element
-type belong to the running context, so threads do not disturb each other; the precision of products belongs to all.
-Until a default is named it is "auto": the best card, chosen for the whole process when it is first needed.
+Drivers want a device to be opened once, so a backend lives as long as the process.  The default device and element type
+belong to the running context, so threads do not disturb each other.
 """
 
 from __future__ import annotations
@@ -207,9 +206,8 @@ def default_dtype() -> DType:
 def ag_device(name: str) -> PreviousSetting:
     """Set the default device.
 
-    Without any call it is ``"auto"``: the best card, else the CPU, chosen when a tensor is first made and kept for the
-    process; a call chooses anew.  The environment variable AG_DEVICE names another.  The default belongs to the running
-    context: a new thread starts without it.  An error leaves it unchanged.
+    Without any call it is ``"auto"``, or what the environment variable AG_DEVICE names.  The default belongs to the
+    running context: a new thread starts without it.
 
     `dp_train`, `DataParallel` and others use the device that is named here if they are given none.  After ``"auto"`` or
     ``"gpu"``, and without any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those
@@ -220,15 +218,14 @@ def ag_device(name: str) -> PreviousSetting:
     ----------
     name : str
         ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"vulkan:NVIDIA"`` (by a part of the product's name, or the beginning
-        of the UUID), ``"gpu"`` (the best card) or ``"auto"`` (gpu if there is one, else cpu).  Software drivers are no
-        cards: they are used only by their name, or with ``AG_SOFTWARE=1`` in the environment.  A device does not count
-        if this installation has no kernels for it, or, where none is named, if it cannot be opened, as a card that is
-        full; the log says so.
+        of the UUID), ``"gpu"`` (the best card) or ``"auto"`` (gpu if there is one, else cpu; chosen when a tensor is
+        first made).  Software drivers are no cards: they are used only by their name, or with ``AG_SOFTWARE=1`` in the
+        environment.  Nor are devices without kernels, and, where none is named, those that cannot be opened.
 
     Returns
     -------
     str
-        The previous default; ``"auto"`` if there was none.  Used as ``with ag_device(name):`` that comes back on exit.
+        The previous default.  Used as ``with ag_device(name):`` that comes back on exit.
 
     Examples
     --------
@@ -245,14 +242,9 @@ def ag_device(name: str) -> PreviousSetting:
 
 
 def ag_default_device() -> str:
-    """Name of the current default device, which is chosen and opened now if nothing has used it yet.
+    """Name the current default device, such as ``"vulkan:0"``; it is chosen and opened now if nothing has used it yet.
 
     Reference: ggmlR ``ag_default_device``.
-
-    Returns
-    -------
-    str
-        Such as ``"vulkan:0"``, or ``"cpu"`` on a machine without a card.
 
     Examples
     --------
@@ -264,10 +256,8 @@ def ag_default_device() -> str:
 
 
 def ag_dtype(name: str) -> PreviousSetting:
-    """Set the default element type of new tensors.
+    """Set the default element type of new tensors; docs/mixed_precision.md says what is computed in 16 bits.
 
-    f16 and bf16 are stored in 16 bits on every device and computed with in float32; results are rounded to the
-    nearest.  Losses, and all results without axes, are float32.  See docs/mixed_precision.md.
     Reference: ggmlR ``ag_dtype``.
 
     Parameters
@@ -279,7 +269,7 @@ def ag_dtype(name: str) -> PreviousSetting:
     Returns
     -------
     str
-        The previous default.  Used as ``with ag_dtype(name):`` the previous default comes back on exit.
+        The previous default.  Used as ``with ag_dtype(name):`` that comes back on exit.
 
     Examples
     --------
@@ -297,14 +287,7 @@ def ag_dtype(name: str) -> PreviousSetting:
 
 
 def ag_default_dtype() -> str:
-    """Name of the current default element type.
-
-    Reference: ggmlR ``ag_default_dtype``.
-
-    Returns
-    -------
-    str
-        Such as ``"f32"``.
+    """Name the current default element type.  Reference: ggmlR ``ag_default_dtype``.
 
     Examples
     --------
@@ -333,9 +316,8 @@ def ag_synchronize(device: str | None = None) -> None:
 def ag_shutdown() -> None:
     """Close every device; tensors on them cannot be used any more.
 
-    Called at interpreter exit, so that no driver is torn down in the middle of work.  The next use of a device
-    opens it anew, also of one that was lost or does not answer rightly.  Whatever was made before (tensors, models,
-    optimizers, captured steps) raises a `DeviceError` when it is used.
+    Called at interpreter exit.  The next use of a device opens it anew, also of one that was lost.  Whatever was made
+    before (tensors, models, optimizers, captured steps) raises a `DeviceError` when it is used.
 
     Examples
     --------
@@ -390,20 +372,17 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     """Set how exactly products of matrices in float32 are made, for all devices.
 
     A lower precision is allowed, not promised.  It changes `ag_matmul` and what is made of it, forward and backward, on
-    Vulkan devices with cooperative matrices of these types.  Their kernels must have been right and faster in a test at
-    first use; the log says once where they are not used.  Convolutions, the weight gradients of linear layers,
-    attention and the CPU stay in float32, and so do all sums.  Infinities in operands may become NaN.
-
-    A captured step keeps the precision with which it was captured, and is not fused into its products below
-    ``"highest"``.  While a step is captured the precision cannot be changed.
+    Vulkan devices with cooperative matrices of these types.  Their kernels must have been right and faster in a test.
+    Convolutions, the weight gradients of linear layers, attention and the CPU stay in float32, and so do all sums.
+    Infinities in operands may become NaN.  A captured step keeps the precision with which it was captured.
     Reference: PyTorch ``torch.set_float32_matmul_precision``.
 
     Parameters
     ----------
     name : str, optional
         ``"highest"``, the default: in float32.  ``"high"``: from three products in bfloat16, with about 16 bits of
-        every operand.  ``"medium"``: from one product in bfloat16, with 8 bits; where there is no bfloat16, in float16,
-        with 11 bits, scaled so that its range is that of float32.  Without a name nothing changes.
+        every operand.  ``"medium"``: from one in bfloat16, with 8 bits, or in scaled float16, with 11.  Without a name
+        nothing changes.
 
     Returns
     -------

@@ -1,8 +1,4 @@
-"""Element types: names, sizes and aliases.
-
-Public functions name types by short strings (``"f32"``) and accept the usual longer spellings.  The two 16-bit types
-are for storage; `ag.engine.kernels.convert` says how they are computed with.
-"""
+"""Element types: names, sizes and aliases; `ag.engine.kernels.convert` computes with the two 16-bit ones."""
 
 from __future__ import annotations
 

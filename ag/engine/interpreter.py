@@ -1,9 +1,7 @@
 """Interpreters hear, and may change, what a thread computes: the innermost first, then those around it.
 
-`Recording` notes launches, memory and uses of tensors, `Comparison` (`ag_checkpoint`) compares the ops of two calls,
-`Trace` (`ag.io.onnx`) writes ops down, `Anomaly` (`detect_anomaly`) reads results.  Ops ask for the innermost, launches
-and memory for the recording, of which a thread has at most one.  Both are pointers of the thread in C; without an
-interpreter, everything runs at once.  docs/architecture.md has a table of what nests in what.
+Ops ask for the innermost, launches and memory for the recording, of which a thread has at most one.  Both are pointers
+of the thread in C.  docs/architecture.md lists the interpreters, and which nests in which.
 """
 
 from __future__ import annotations

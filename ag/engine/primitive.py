@@ -12,23 +12,13 @@ from functools import partial, wraps
 from typing import Any, Literal, overload
 
 from ag.engine.buffer import Buffer
-from ag.engine.primitive_types import (
-    Array,
-    Call,
-    LayoutRule,
-    Params,
-    Primitive,
-    PrimitiveTo,
-    Reference,
-    Returned,
-    ShapeRule,
-)
+from ag.engine.primitive_types import Array, Call, LayoutRule, Params, Primitive, PrimitiveTo, Returned, ShapeRule
 from ag.engine.shape import broadcast_layout, elementwise_layout, same
 
 __all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "primitive"]
 
 
-def _calling(bind: Callable[..., Call]) -> Reference:
+def _calling(bind: Callable[..., Call]) -> Callable[..., None]:
     @wraps(bind)
     def reference(*arrays: Array, **params: object) -> None:
         bind(*arrays, **params)()
@@ -71,19 +61,10 @@ def primitive(
     in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ...,
 ) -> Declare[tuple[Buffer, Buffer, Buffer]]: ...
 def primitive(
-    shape: ShapeRule = same,
-    *,
-    layout: LayoutRule = elementwise_layout,
-    outputs: int = 1,
-    updates: tuple[str, ...] = (),
-    bound: bool = False,
-    copies: bool = False,
-    neutral: float | None = None,
-    in_place: bool | tuple[str, str] | None = None,
-    cheap: bool | None = None,
-    fusable: bool = False,
-    scaling: Scaling | None = None,
-) -> Declare[Any]:
+    shape: ShapeRule = same, *, layout: LayoutRule = elementwise_layout, outputs: int = 1,
+    updates: tuple[str, ...] = (), bound: bool = False, copies: bool = False, neutral: float | None = None,
+    in_place: bool | tuple[str, str] | None = None, cheap: bool | None = None, fusable: bool = False,
+    scaling: Scaling | None = None) -> Declare[Any]:
     """Declare the decorated numpy function as a primitive."""
 
     def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:

@@ -1,7 +1,4 @@
-"""The types of primitives; import them from `ag.engine.primitive`.
-
-They stand apart because buffers come in between: a device launches primitives, which return buffers.
-"""
+"""The types of primitives, apart from `ag.engine.primitive` because a device launches them and they return buffers."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ else:
 
 Params = dict[str, Any]  # what a launch is given beside buffers, by name
 Call = Callable[[], object]  # a computation with its arrays bound to it
-Reference = Callable[..., None]
 ShapeRule = Callable[..., Any]  # a Shape, or a tuple of them
 LayoutRule = Callable[..., Layout]
 Returned = TypeVar("Returned", covariant=True)  # of a launch: a buffer, a tuple of buffers, or None
@@ -31,7 +27,7 @@ class Primitive(NamedTuple):
     """A named array function that every backend can run."""
 
     name: str  # name of the numpy function and of the shader file
-    reference: Reference  # `reference(*outputs, *inputs, **params)`; writes its outputs, any floating type
+    reference: Callable[..., None]  # `reference(*outputs, *inputs, **params)`; writes its outputs, any floating type
     # `bind(*outputs, *inputs, **params)`: the same as a call without arguments, to be made many times
     bind: Callable[..., Call]
     # `shape(*input_shapes, **params)`: the output's shape, or a tuple of shapes if there are several outputs

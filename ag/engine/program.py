@@ -1,8 +1,7 @@
 """Launches, recordings of them, and programs: recordings that can be run again.
 
-A recording belongs to one thread and one device; work of others for the step would be missing in a replay, so it is
-refused.  Launches run while they are recorded, or *wait*: their results lie on an `Unallocated` block until memory is
-planned.  Asking for one earlier makes the recording `catch_up`, in memory for every result.
+Launches run while they are recorded, or *wait*: their results lie on an `Unallocated` block until memory is planned.
+Asking for one earlier makes the recording `catch_up`, in memory for every result.
 """
 
 from __future__ import annotations

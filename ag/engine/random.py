@@ -1,8 +1,7 @@
 """Random numbers: one counter-based generator, the same bits on every device.
 
 Philox4x32-10 turns the seed and a counter (word block, stream) into four words; every draw takes the next stream.  Seed
-and stream number lie in a small buffer per generator and device, so a captured step draws anew on every replay.  The
-process has one generator; a thread that seeds for itself has its own.  Initial weights come from streams of the host.
+and stream number lie in a buffer per generator and device, so a captured step draws anew on every replay.
 """
 
 from __future__ import annotations
@@ -185,8 +184,7 @@ def set_stream(backend: Device, stream: int) -> None:
 class Streams:
     """Streams for parts of a computation that may draw differently often: none is taken twice.
 
-    The first `most` draws of a part take the streams from one number on.  Further ones take those from another number,
-    where no part draws that is expected to draw so often.  The switch is a launch, so a captured part makes it too.
+    Draws beyond the first `most` take streams where no part draws; the switch is a launch, so a captured part makes it.
     """
 
     def __init__(self, backend: Device) -> None:
@@ -247,12 +245,9 @@ def current_seed() -> int:
 def ag_seed(seed: int) -> None:
     """Seed the random generator, on the host and on every device.
 
-    Initial weights and dropout masks after `ag_seed` are the same on every device and in every run.
-
-    The process has one generator, which `ag_seed` in the main thread seeds.  All threads draw from it that have not
-    called `ag_seed`, each other numbers, and which depends on their timing.  Any other thread that calls `ag_seed` has
-    its own generator from then on, and draws what it would draw alone in a process with that seed.  A captured step
-    draws from the generator it was captured with, and follows its seed; a thread with another generator refuses it.
+    Initial weights and dropout masks after it are the same on every device and in every run.  A thread other than the
+    main one that calls it has a generator of its own from then on.  A captured step draws from the generator it was
+    captured with, and follows its seed; a thread with another generator records anew.
     Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
     Parameters

@@ -1,7 +1,6 @@
 """The registry of backends: which families of devices there are, and the devices of each.
 
-The package of a family calls `register_backend`, and is imported when a device of its name is first asked for, so
-`import ag` loads no driver.  Families elsewhere are imported by their user.
+A family's package is imported when a device of its name is first asked for, so `import ag` loads no driver.
 """
 
 from __future__ import annotations
@@ -112,23 +111,20 @@ def devices_of(name: str) -> tuple[list[DeviceInfo], str]:
     family = family_named(name)
     if family is None:
         return [], f"No backend is called {name!r}."
+    found, error = _listed(family)
+    return found, str(error or "")
+
+
+def _listed(family: Family) -> tuple[list[DeviceInfo], Exception | None]:
     try:
-        return family.list_devices(), ""
+        return family.list_devices(), None
     except (DeviceError, KernelError) as error:
-        return [], str(error)
+        return [], error
 
 
 def unusable_devices() -> list[str]:
     """Why devices that are there do not count, a sentence for each family of such: they have no kernels."""
-    why = []
-    for family in families():
-        try:
-            family.list_devices()
-        except KernelError as error:
-            why.append(str(error))
-        except DeviceError:
-            pass  # there is none
-    return why
+    return [str(error) for family in families() if isinstance(error := _listed(family)[1], KernelError)]
 
 
 @lru_cache(maxsize=32)

@@ -1,7 +1,6 @@
 """Arithmetic on shapes and windows: pure functions of sizes.
 
-Shape rules (`same`, `broadcast`, ...) answer "what shape comes out?"; layouts (`*_layout`) which few numbers a kernel
-needs to find its elements.  A `Window` looks at an image [channels, height, width, batch] from a grid of places.
+Layouts (`*_layout`) are the few numbers by which a kernel finds its elements.
 """
 
 from __future__ import annotations

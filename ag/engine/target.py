@@ -50,11 +50,7 @@ class Target(NamedTuple):
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
 
     def split_row(self, length: int, rows: int) -> int:
-        """The length of the pieces in which `rows` long rows are added up, each by a workgroup.
-
-        There are pieces until every unit has one, unless they would be too short.  For example
-        ``Target(units=132).split_row(32768, 16)`` is 4096: the 16 rows would leave 116 units idle, so 8 share each.
-        """
+        """The length of the pieces of long rows, one for every unit, unless they would be too short."""
         chunk = length if length <= _LONGEST_ROW else _ROW_PIECE
         if self.units > 1:
             pieces = min(self.units // max(1, rows), length // _SHORTEST_ROW_PIECE)

@@ -1,6 +1,4 @@
-"""Turn a recording of launches into a program, by passes over a graph.
+"""Turn a recording of launches into a program, by the `PASSES` over a `graph` that `pipeline` lists.
 
-    pipeline      `record`, the only name that other rooms import, and `PASSES`, in order.
-    ownership     Finds out who holds which memory.
-    graph         Keeps who reads and writes it.
+`record` is the only name that other rooms import.
 """

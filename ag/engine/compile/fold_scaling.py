@@ -1,8 +1,6 @@
 """Let the optimizer's kernel apply the clip factor, instead of a product per gradient.
 
     mul g1 g1 f; mul g2 g2 f; copy flat[0:6] g1; copy flat[6:8] g2; adam(flat, one)   ->   adam(flat, f)
-
-Only if the same factor scales every part of the flat buffer, and all readers in between can multiply as well.
 """
 
 from __future__ import annotations

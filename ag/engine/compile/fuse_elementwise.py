@@ -1,9 +1,8 @@
-"""Elementwise fusion: neighbouring elementwise launches become one launch over a chain of functions.
+"""Elementwise fusion: a launch joins the only reader of its result, in one launch over a chain of functions.
 
     t = x + b; y = relu(t); z = y * m   ->   z = fused(add, relu, mul)(x, b, m)
 
-A launch joins the only reader of its result.  One result per chain may have later readers; the chain stores it, too.
-The order of computation stays, and so do the bits.
+One result per chain may have later readers; the chain stores it, too.  The order of computation stays, and the bits.
 """
 
 from __future__ import annotations

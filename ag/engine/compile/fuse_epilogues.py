@@ -1,8 +1,6 @@
-"""Epilogue fusion: elementwise launches go into the launch of the product whose elements they compute with.
+"""Epilogue fusion: a product puts its elements through the elementwise launches that read them before it stores them.
 
     p = matmul(W, x); y = fused(add, relu)(p, b)   ->   y = matmul_chain(add, relu)(W, x, b)
-
-The product puts each element through the chain before storing it.  ``matmul_chain_pair`` stores p for later readers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The compiler's intermediate representation: launches in order, and who reads and writes which memory.
 
-Passes change a `Graph` by `remove`, `replace` and `move`, which keep readers and writers up to date.  Launches are
-named by position, blocks by address.  Example: ``0: exp(y, x)   1: mul(z, y, y)`` has ``readers[y] = [1]``.  If neither
-a tensor nor the caller holds y, it is *private*; its memory may serve others outside of its *liveness*, 0 to 1.
+Passes change a `Graph` by `remove`, `replace` and `move`.  Launches are named by position, blocks by address: ``0:
+exp(y, x)   1: mul(z, y, y)`` has ``readers[y] = [1]``.  A block that nobody else holds is *private*.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Memory planning: buffers of a program that are never needed together get the same memory.
 
-Private blocks are laid out anew, the largest first, each in the smallest gap that is free while it is needed.  A held
-block that the program overwrites as a whole is free until then.  The rest goes to a heap of the program.
-Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
+Private blocks go, the largest first, into the smallest gap that is free while they are needed: in blocks that the
+program overwrites later as a whole, or a heap.  Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020 (greedy by size).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The compiler's door: `record` collects launches, `compile_program` makes fewer of them.
 
-    with record(backend) as recording: step()
-    recording.finished().run()          # the same launches, fewer and in less memory
-
 A pass is a function ``(graph, target)``.  What it leaves in memory that others hold keeps its bits.
 """
 

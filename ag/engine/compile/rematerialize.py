@@ -1,7 +1,6 @@
-"""Rematerialization: a program computes cheap results twice rather than keep them in memory.
+"""Rematerialization: compute cheap results twice rather than keep them in memory.
 
-    a = matmul(W, x); y = gelu(a); z = matmul(V, y); ... peak ...; dV = matmul(dz, y)
-    ->  a = matmul(W, x); y = gelu(a); z = matmul(V, y); ... peak, without y ...; y2 = gelu(a); dV = matmul(dz, y2)
+    y = gelu(a); z = matmul(V, y); ... peak ...; dV = matmul(dz, y)   ->   ... peak, without y ...; y2 = gelu(a); ...
 
 Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
 """

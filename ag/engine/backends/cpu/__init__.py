@@ -1,8 +1,4 @@
-"""The CPU backend: ``cpu``, ``cpu:1``, ... are independent devices on the machine's processor.
-
-    native     kernels in C, of `library`; numpy for the rest
-    backend    every primitive in numpy: the base of `native`, and the devices where no kernels were compiled
-"""
+"""The CPU backend: ``cpu``, ``cpu:1``, ... are independent devices on the machine's processor."""
 
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend, device_info

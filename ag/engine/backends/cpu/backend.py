@@ -1,7 +1,6 @@
 """Run primitives by their numpy references; `native` adds kernels in C.
 
-Arrays are views into the arena's segments, so offsets and lifetimes are exercised as on a GPU.  Launches are
-synchronous.  A program is a list of bound calls, without shape rules, allocations or look-ups.
+Arrays are views into the arena's segments, so offsets and lifetimes are exercised as on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block, after_fork
 from ag.engine.backend import Backend, DeviceInfo, Event, Finding, closed
 from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
-from ag.engine.cpu_threads import WIDE, one_by_one, overwrite
+from ag.engine.cpu_threads import one_by_one, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
@@ -83,14 +82,6 @@ def _spare() -> int:
     return next(int(line.split()[1]) << 10 for line in _SYSTEM.read_text().splitlines() if "MemAvailable" in line)
 
 
-def _overwrite(target: Array, source: Array) -> None:
-    """Copy an array over another; a small one without asking for threads."""
-    if source.size < WIDE:
-        target[...] = source
-    else:
-        overwrite(target, source)
-
-
 @lru_cache(maxsize=1)
 def _processor() -> str:
     """The processor's product name; Linux tells it in this file, and `platform` often nowhere."""
@@ -132,7 +123,7 @@ class NumpyProgram(Program):
 
     def copied(self, result: Buffer) -> Buffer:
         into = self._backend.alloc(result.shape, result.dtype)
-        _overwrite(into.native, result.native)
+        overwrite(into.native, result.native)
         return into
 
     def close(self) -> None:
@@ -185,7 +176,7 @@ class NumpyBackend(Backend):
     def _fill(self, into: Buffer, array: Array) -> None:
         native = into.native
         if array.dtype == native.dtype and into.dtype is not BF16:
-            _overwrite(native, array)
+            overwrite(native, array)
         elif not into.dtype.is_float:
             native[...] = stored(array, into.dtype)
         else:
@@ -194,14 +185,14 @@ class NumpyBackend(Backend):
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         before_host(target, source)
-        _overwrite(target.native, source.native)
+        overwrite(target.native, source.native)
 
     def put(self, given: Given) -> None:
         """Put values into buffers of a program's own, of which nobody else has to know that they changed."""
         for target, value in given:
             if isinstance(value, Buffer):
                 settle(value)
-                _overwrite(target.native, value.native)
+                overwrite(target.native, value.native)
             else:
                 self._fill(target, value)
 

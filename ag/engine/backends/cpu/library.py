@@ -1,6 +1,4 @@
-"""Load the CPU's kernels in C, and plan launches as words that the library runs.
-
-A kernel overrides the primitive of its name.  A launch is a row of 8-byte words, the same eagerly and in a program:
+"""Load the CPU's kernels in C, and plan launches as words that the library runs, eagerly and in a program:
 
     address of the kernel, number of words, whether to share it, pointers of the operands, numbers by name
 """
@@ -251,10 +249,14 @@ def library() -> Library | None:
 def load(folder: Path, level: str | None = None) -> Found:
     """Load a folder's kernels of a level, or the best that run here; none that were not built, or are stale."""
     if not (folder / "manifest.json").is_file():
-        return _none(f"no kernels in C are there ({_why_not_built(folder)})")
+        note = folder.parent / "not_built.txt"  # of native_build.py
+        lines = note.read_text("utf-8").splitlines() if note.is_file() else []
+        whys = [line.removeprefix(_NOTED) for line in lines if line.startswith(_NOTED)] or ["they were not compiled"]
+        return _none(f"no kernels in C are there ({whys[0]})")
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-        if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
+        if changed := [name for name, digest in manifest["sources"].items() if (_ROOT / name).is_file()  # a checkout
+                       and sha256((_ROOT / name).read_bytes()).hexdigest() != digest]:
             return _none(f"{changed[0]} changed after the kernels were built")
         kernels = Library(folder, manifest, level)
     except _DAMAGE as error:
@@ -266,16 +268,3 @@ def load(folder: Path, level: str | None = None) -> Found:
 
 def _none(why: str) -> Found:
     return Found(None, f"{why}, so the CPU computes with numpy, more slowly", _BUILD)
-
-
-def _why_not_built(folder: Path) -> str:
-    """Return what native_build.py noted beside the folder."""
-    note = folder.parent / "not_built.txt"
-    lines = note.read_text("utf-8").splitlines() if note.is_file() else []
-    whys = [line.removeprefix(_NOTED) for line in lines if line.startswith(_NOTED)]
-    return whys[0] if whys else "they were not compiled"
-
-
-def _is_other(path: Path, digest: str) -> bool:
-    """Return whether a file exists, as in a checkout, and has another hash."""
-    return path.is_file() and sha256(path.read_bytes()).hexdigest() != digest

@@ -1,7 +1,6 @@
 """Run primitives in C where they have a kernel, and the others in numpy.
 
-A program joins the rows of neighbouring launches: a step whose primitives all have kernels is one call, during which
-other threads have Python for themselves.
+Neighbouring launches of a program are one call, during which other threads have Python for themselves.
 """
 
 from __future__ import annotations

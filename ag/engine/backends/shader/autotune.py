@@ -1,8 +1,7 @@
 """Autotuning (AG_TUNE=1): choose tiles by measurement; and try each kind of tiles before a card uses it.
 
-Two kinds of tiles may round differently.  So a choice follows from the cache file and the class of shapes alone, and a
-product has the same bits eagerly and captured.  Devices are told apart by their product's name: like devices choose
-alike, and add up in the same order, as dp_train promises.
+Two kinds may round differently.  A choice follows from the cache file, the product's name and the class of shapes
+alone: like devices choose alike, and add up in the same order, as dp_train promises.
 """
 
 from __future__ import annotations
@@ -240,10 +239,8 @@ def _timed(recorder: Stream, sequence: Sequence) -> float:
 def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
     """Return the table's rule without the kinds of tiles whose products are wrong on this device.
 
-    MoltenVK before 1.3 mistook the sizes in a pipeline's constants: parts of a product were missing, silently.  So each
-    kind multiplies whole numbers from -8 to 8 when a card's driver is new.  Their sums stay below 2^24 and are exact in
-    any order.  The verdict is kept with the measured choices.  Software drivers run our tests, and are not tried.
-    KernelError if no kind is right, or the one that AG_MATMUL_TILE names is wrong.
+    MoltenVK before 1.3 lost parts of a product, silently.  So each kind multiplies small whole numbers, whose sums are
+    exact in any order, when a card's driver is new.  Software drivers run our tests, and are not tried.
     """
     if backend.info.kind == "cpu":
         return usual

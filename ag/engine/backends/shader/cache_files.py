@@ -1,7 +1,6 @@
 """Files that later processes read: the driver's compiled kernels, and choices that were measured.
 
-They lie in ``$XDG_CACHE_HOME/ag`` or ``~/.cache/ag``.  A cache never fails a device.  Where a folder or file is
-missing, damaged, unusable or another user's, the log says so once, and the process goes on without it.
+A cache never fails a device: where a file cannot be used, the log says so once, and the process goes on without it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Choose the tiles of a product of matrices, by its shape and by what is known of the device.
 
-Large tiles read memory least often, and small ones keep more of the device busy; `Tiles.choose` weighs the two.
 Nothing is measured at run time, so a device always chooses alike, and results have the same bits in every run.
 """
 
@@ -172,12 +171,8 @@ class Tiles:
         return 1 << turns.bit_length() - 1
 
     def held(self, most: int, each: int, shared: int, registers: int) -> int:
-        """Return how many of `most` operands of `each` bytes a workgroup keeps in shared memory.
-
-        Without them it has `shared` bytes and so many words of `registers`.  They may cost a unit a third of its
-        workgroups, which hide each other's waits.
-        """
-        def at_once(held: int) -> int:
+        """Return how many of `most` operands of `each` bytes a workgroup of `shared` bytes keeps in shared memory."""
+        def at_once(held: int) -> int:  # workgroups, which hide each other's waits; a third may be lost
             return min(_REGISTERS // registers, self.room // (shared + held * each))
         return next((n for n in range(most, 0, -1) if shared + n * each <= self.shared
                      and 3 * at_once(n) >= 2 * at_once(0) > 0), 0)
@@ -191,11 +186,7 @@ class Tiles:
 
 
 def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: True, shared: int = sys.maxsize) -> Tiles:
-    """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; `shared` as of `Tiles`.
-
-    Only NVIDIA's cards hold operands in shared memory: AMD's would lose more waves (docs/kernels.md), and too little
-    is known of others.  An unknown AG_MATMUL_TILE is a KernelError.
-    """
+    """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; `shared` as of `Tiles`."""
     forced = os.environ.get("AG_MATMUL_TILE", "")
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
@@ -209,7 +200,7 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: Tr
 
 
 def _room(device: DeviceInfo) -> int:
-    """Return the bytes of shared memory of a unit; 0 if unknown."""
+    """Return the bytes of shared memory of a unit; 0 if unknown, and for AMD's, which lose waves (docs/kernels.md)."""
     if device.vendor != "NVIDIA":
         return 0
     return _LARGE_ROOM if _LARGE.search(device.description) else _ROOM

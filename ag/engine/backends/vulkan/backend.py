@@ -1,7 +1,6 @@
 """Run primitives on a Vulkan device: buffers are offsets into the arena's segments, a launch is a recorded dispatch.
 
-A launch evaluates the shape rule, allocates outputs, packs offsets into push constants, and records the command;
-nothing waits before a download.  No primitive is known by name here: `plans` and `tiles` choose kernels.
+Nothing waits before a download.  No primitive is known by name here: `plans` and `tiles` choose kernels.
 """
 
 from __future__ import annotations
@@ -135,16 +134,10 @@ class VulkanBackend(TunedBackend):
         heap = self.info.memory_bytes
         largest, bound = largest_block(properties, self._manager.features()["buffer_device_address"])
         self.arena = Arena(
-            self._grow,
-            first_bytes=_FIRST_BYTES,
-            max_segment_bytes=largest_segment(properties)[0],
-            max_block_bytes=largest,
-            bound=bound,
+            self._grow, first_bytes=_FIRST_BYTES, max_segment_bytes=largest_segment(properties)[0],
+            max_block_bytes=largest, bound=bound, name=self.name, guard=guard,
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
-            budget=self._budget if heap and self._manager.memory_budget() else None,
-            name=self.name,
-            guard=guard,
-        )
+            budget=self._budget if heap and self._manager.memory_budget() else None)
         self._kept = KeptPipelines(self._manager)
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info, self.arena.segments)

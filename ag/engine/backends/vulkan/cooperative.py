@@ -1,8 +1,7 @@
 """Products on cooperative matrices, a card's matrix units, for ag_matmul_precision "high" and "medium".
 
-Operands are rounded to bfloat16, or to a sum of two, and sums are in float32 (shaders/cooperative.glsl).  Without
-bfloat16, "medium" is in scaled float16 (shaders/bands.glsl).  Drivers have had errors here, so a kernel is used only if
-a test on the device finds it right, and faster than the float32 kernel.  The verdict is kept with the measured choices.
+Drivers have had errors here, so a kernel is used only if a test on the device finds it right, and faster than the
+float32 kernel.  The verdict is kept with the measured choices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Find the drivers and their devices; choose the default ones, and open each once.
 
-One card may appear several times, under several drivers, beside a software device.  There is one `kp.Manager` per
-device for the life of the process: a second one would double its memory bookkeeping.  Devices are listed without
-opening any, as opening takes seconds and wakes cards.
+A second `kp.Manager` of a device would double its memory bookkeeping.  Devices are listed without opening any, as
+opening takes seconds and wakes cards.
 """
 
 from __future__ import annotations

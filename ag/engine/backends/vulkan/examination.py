@@ -1,7 +1,6 @@
 """Report on devices, drivers and their files: a finding per subject, with a verdict and a remedy.
 
-The Vulkan loader skips drivers that it cannot load, and does not say where a device comes from.  So it is asked in
-separate processes, where a driver may hang or crash: once for all files, and once for each.
+The Vulkan loader does not say where a device comes from.  So separate processes ask it, as a driver may hang or crash.
 """
 
 from __future__ import annotations

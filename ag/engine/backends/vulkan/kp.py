@@ -127,11 +127,7 @@ def check_kernels() -> None:
 
 
 class Faults:
-    """Translate the errors of `kp` on one device.
-
-    `kp` has exception classes of its own, so exceptions of signal handlers pass through.  On hot paths, `stream` and
-    `pipelines` call `kp` itself, and ask for the translation where they catch an error.
-    """
+    """Translate the errors of `kp` on one device, which has classes of its own: those of signal handlers pass."""
 
     def __init__(self, kp: ModuleType, device: str) -> None:
         self.lost: type[Exception] = kp.DeviceLostError

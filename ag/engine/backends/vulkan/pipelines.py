@@ -1,8 +1,7 @@
 """Compile kernels for one device, bind them to memory, make commands of plans, and keep compiled code in a file.
 
-There is one pipeline per kernel and specialization, and one Algorithm (a pipeline bound to segments of the arena) per
-tuple of segments.  Both are made once, never per launch.  Launches of equal shapes and parameters differ only in their
-operands' addresses, so the first one leaves a recipe, which `ag/native/launch.c` follows in 4 us; Python takes 10.
+Launches of equal shapes and parameters differ only in their operands' addresses, so the first one leaves a recipe,
+which `ag/native/launch.c` follows in 4 us; Python takes 10.
 """
 
 from __future__ import annotations

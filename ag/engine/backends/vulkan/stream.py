@@ -1,8 +1,7 @@
 """Record commands into batches, submit them, and wait: only this module submits launches.
 
-The last batch is open; all others were submitted, or will be by the next `submit`.  One queue runs in order, so a wait
-for a batch waits for all before it.  A signal's handler may use the device in the middle of any call.  So a command is
-in a batch before anything else happens, and starting or waiting notes itself in the same operation (`Batch.started`).
+The last batch is open.  One queue runs in order, so a wait for a batch waits for all before it.  A signal's handler may
+use the device in the middle of any call, so starting or waiting notes itself in the same operation (`Batch.started`).
 """
 
 from __future__ import annotations
@@ -41,11 +40,7 @@ Range = tuple[int, int]  # [start, end) in arena addresses
 
 
 class Budget:
-    """Limit the cost of a submission on one device, by its kind; DeviceError for a wrong AG_SUBMIT_MS.
-
-    A driver's watchdog ends a submission after 2 to 10 seconds, and the device with it.  `seconds_of` assumes a slow
-    device, and `note` lowers the limit where submissions take long.  How commands are split changes no bits.
-    """
+    """Limit the cost of a submission: a driver's watchdog ends one of 2 to 10 seconds, and the device with it."""
 
     def __init__(self, kind: str) -> None:
         text = os.environ.get(_VARIABLE, "")
@@ -198,11 +193,7 @@ class Counter:
 
 
 class Stopwatch:
-    """Note commands in `events` after they were waited for; DeviceError if the device has no timestamps.
-
-    A device writes a timestamp when everything before it is done.  So a command's time includes its wait at a barrier,
-    and the second of two overlapping commands has only the time by which it ended later.
-    """
+    """Note commands in `events` after they were waited for, each with the time by which it ended after the others."""
 
     def __init__(self, manager: Manager, counter: Counter, device: str, events: list[Event]) -> None:
         if not counter.bits:
@@ -459,11 +450,7 @@ class Recorder:
     # -------------------------------------------------------------------------------------- uploads beside launches
 
     def upload_beside(self, address: int, words: Words, segment: Tensor) -> int:
-        """Start copying words to an address in a segment, beside launches; return how many, from the first.
-
-        It is 0 if there is no second queue, the device is idle, copies are timed, or the last batch touches the words.
-        An earlier batch that touches them is waited for: it has mostly ended, and later ones keep the device busy.
-        """
+        """Start copying words beside launches; return how many, from the first: 0 if the last batch touches them."""
         if not self.beside.apart or self.timing is not None or self.idle:
             return 0
         self.submit()
@@ -475,7 +462,7 @@ class Recorder:
             behind = batches[batches.index(touching[-1]) + 1 :]
             if not any(batch.started for batch in behind):  # it is the last, or a handler's, not yet started
                 return 0
-            self._wait_for(touching[-1])
+            self._wait_for(touching[-1])  # it has mostly ended, and later ones keep the device busy
         try:
             self.beside.wait(address, address + words.nbytes)
             return self.beside.upload(address, words, segment, self, changes)

@@ -1,8 +1,7 @@
 """Upload in a card's queue for copies, beside launches: the next batch of data arrives while a step computes.
 
-Launches wait for all uploads that were started before (`Timeline` in third_party/kp); uploads wait for no launch.  So
-an upload goes this way only while no launch in flight touches its words, which every chunk checks anew: a signal's
-handler may launch or upload at any time.  A chunk is taken and returned by one operation each.
+Launches wait for all earlier uploads (`Timeline` in third_party/kp), uploads for no launch: they go this way only while
+no launch in flight touches their words.  A signal's handler may launch at any time, so every chunk checks that anew.
 """
 
 from __future__ import annotations
@@ -49,11 +48,7 @@ class TransferQueue:
         self._turns = deque(self._chunks)
 
     def upload(self, address: int, words: Words, segment: Tensor, launches: _Changing, changes: int) -> int:
-        """Start copying words to an address in a segment; wait only for the chunks that it needs.
-
-        No launch touched the words when `launches.changes` was `changes`.  Return how many words were queued, from the
-        first: fewer than given if no chunk is left, or a signal's handler recorded or uploaded something.
-        """
+        """Start copying words, which no launch touched at `changes`; return how many, fewer if a handler meddled."""
         start, begin = 0, address
         while start < words.size and self._turns:
             chunk = self._turns.popleft()

@@ -1,8 +1,7 @@
 """Move words between the host and a device's arena, through staging memory or directly.
 
-A large transfer goes in chunks, so that the host fills or reads one while the device copies another.  There are four
-chunks, used in turn, and two landing places for downloads.  A signal's handler may use the device at any time.  So
-one assignment takes a chunk's room, and a landing place notes its piece, which is fetched again if another came there.
+A signal's handler may use the device at any time.  So one assignment takes a chunk's room, and a landing place notes
+its piece, which is fetched again if another came there.
 """
 
 from __future__ import annotations
@@ -210,11 +209,7 @@ class Transfers:
 
 
 class Inputs:
-    """Copy a program's inputs, from the host or elsewhere in the arena, to where it reads them.
-
-    The copies are recorded once per set of sources: recording them anew takes half of a small step on an H100.  Inputs
-    from the host have staging memory of their own, which a recorded copy reads again; large ones go in chunks.
-    """
+    """Copy a program's inputs to where it reads them; recorded once per set of sources, as that takes half a step."""
 
     def __init__(self) -> None:
         self._places: dict[int, Place | None] = {}  # by target
