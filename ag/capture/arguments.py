@@ -71,7 +71,6 @@ class _Own:
         self.look()
 
     def look(self) -> None:
-        """Note the contents of now."""
         x = self.array
         self.contents = x.dtype, x.shape, x.strides, sha256(x.tobytes()).digest()
 
@@ -92,7 +91,6 @@ class Recipe(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of the function."""
         owner = getattr(self.function, "__self__", None)
         name = getattr(self.function, "__name__", str(self.function))
         return f"{owner.__name__}.{name}" if isinstance(owner, np.ufunc) else name
@@ -110,11 +108,9 @@ class Recipe(NamedTuple):
 
 
 class StepArgument(Placeholder):
-    """Placeholder for an array argument, or for what numpy has made of some: its shape may be read, its values may not.
+    """Placeholder for an array argument, or what numpy made of some: its shape may be read, its values may not."""
 
-    What numpy makes of it is recorded.  A subclass of `ndarray` could not refuse access from C.
-    """
-
+    # Not a subclass of `ndarray`, which could not refuse access from C.
     __slots__ = ("__weakref__", "_arguments", "_array", "_is_number", "_of", "number")
 
     def __init__(self, array: Value, arguments: ref[Arguments], number: int, of: object = None) -> None:
@@ -133,7 +129,6 @@ class StepArgument(Placeholder):
         return self._array
 
     def given(self) -> Value:
-        """Return what numpy gets."""
         return self._array[()] if self._is_number else self._array
 
     def _recorded(self) -> Arguments | None:
@@ -237,7 +232,6 @@ class StepArgument(Placeholder):
 
 
 def _method(x: Value, name: str, *args: Value, **options: Value) -> Value:
-    """Call a method of an array."""
     return getattr(x, name)(*args, **options)
 
 
@@ -253,14 +247,12 @@ def _mapped(x: Value, f: Callable[[Value], Value]) -> Value:
 
 
 def _leaves(x: Value) -> list[Value]:
-    """Return what `_mapped` replaces."""
     found: list[Value] = []
     _mapped(x, found.append)
     return found
 
 
 def _called(function: Callable[..., Value], given: _GivenTo, f: Callable[[Value], Value]) -> Value:
-    """Call a function with its arguments replaced."""
     args, options = _mapped(given, f)
     return function(*args, **options)
 
@@ -328,7 +320,6 @@ class _TensorSlot:
         self.targets = [self.target]
 
     def placeholder(self, arguments: ref[Arguments]) -> Tensor:
-        """Return the tensor that the step gets."""
         made = Tensor(self.target)
         made.name = self.name
         return made
@@ -347,7 +338,6 @@ class _TensorSlot:
         return Tensor, self.target, x.name, None
 
     def give(self, value: Tensor, to: _Given) -> None:
-        """Add the slot and its values."""
         to.append((self.target, value.buffer))
 
 
@@ -362,7 +352,6 @@ class _ArraySlot:
         self.checks: list[tuple[int, Callable[[Array], object]]] = []  # see `_check`
 
     def placeholder(self, arguments: ref[Arguments]) -> StepArgument:
-        """Return what the step gets."""
         return StepArgument(self.example, arguments, self.number)
 
     def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
@@ -399,8 +388,6 @@ class _ArraySlot:
 
 
 class Arguments:
-    """The slots of one recording."""
-
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
         self._slots: list[_TensorSlot | _ArraySlot] = [  # of arguments, then of what numpy makes and the step uploads
             _TensorSlot(i, x) if isinstance(x, Tensor) else _ArraySlot(i, _apart(x)) for i, x in enumerate(args)]
@@ -426,7 +413,6 @@ class Arguments:
         return [slot.placeholder(this) for slot in self._slots]
 
     def name_of(self, placeholder: Tensor) -> str | None:
-        """Return the name that a tensor argument was passed with."""
         return next(slot.name for slot in self._slots if any(t is placeholder.buffer for t in slot.targets))
 
     def made(self, recipe: Recipe, found: Value, of: object) -> StepArgument:
@@ -490,11 +476,9 @@ class Arguments:
         self._numbers.clear()
 
     def kinds(self, args: Args) -> list[tuple[object, ...]]:
-        """Return the kind of each argument like `args`."""
         return [slot.kind(x) for slot, x in zip(self._slots, args, strict=True)]
 
     def targets(self) -> list[Buffer]:
-        """Return all slots."""
         return [t for slot in self._slots for t in slot.targets]
 
     def check(self, args: Args) -> None:
@@ -506,14 +490,12 @@ class Arguments:
             self._known = args, values
 
     def _values(self, args: Args) -> list[Value]:
-        """Return the arguments and what numpy makes of them."""
         values = [*args]
         for recipe in self.recipes:
             values.append(recipe.value(values))
         return values
 
     def given(self, args: Args) -> Given:
-        """Return the slots with the values of a call."""
         ready, self._known = self._known, None
         values = ready[1] if ready is not None and ready[0] is args else self._values(args)
         found: _Given = []

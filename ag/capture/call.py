@@ -113,7 +113,6 @@ class RecordedCall:
             raise
 
     def _refuse_set(self, arguments: list[Tensor]) -> None:
-        """Raise if the step set attributes of its arguments or results, which a replay would not set."""
         for x in arguments:
             if x.requires_grad or x.peek_grad() is not None or x.name != self.arguments.name_of(x):
                 raise CaptureError(f"ag_capture: the step sets name, requires_grad or grad of its argument of shape "
@@ -154,7 +153,6 @@ class RecordedCall:
         return [(leaf.initial.buffer, leaf.slot.buffer) for leaf in slots]
 
     def difference(self, trace: list[Traced], effects: Effects) -> str | None:
-        """Describe the first difference from another call in launches or attributes, or None."""
         return first_difference(trace, self.trace) or effects.difference(self.notes.effects)
 
     def forget(self) -> bool:
@@ -195,7 +193,6 @@ ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
 
 
 def _refuse_changed(args: Any, tree: TreeDef, leaves: Sequence[object]) -> None:
-    """Raise if the step changed a container among its arguments."""
     now, changed = tree_flatten(tuple(args))
     if changed != tree or not all(map(is_, now, leaves)):
         raise CaptureError("ag_capture: the step changes a list, dict or dataclass among its arguments, and a replay "
@@ -255,8 +252,6 @@ def filled(structure: Any, tensors: list[Tensor]) -> Any:
 
 
 class Traced(NamedTuple):
-    """One launch, without its buffers."""
-
     name: str
     params: Params
     operands: tuple[Label, ...]
@@ -285,7 +280,6 @@ def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[L
 
 
 def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None:
-    """Describe the first difference of two traces, or None."""
     for i, (a, b) in enumerate(zip_longest(was, now)):
         if a is None or b is None:
             extra, when = (a, "only in the recording") if b is None else (b, "only now")

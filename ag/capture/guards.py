@@ -55,7 +55,6 @@ class Notes:
     # -------------------------------------------------------------------------------------- attributes and tensors
 
     def read(self, owner: Watched, name: str, value: object) -> None:
-        """Note the value of an attribute, unless the step set it."""
         key = id(owner), name
         if key in self._reads or key in self.effects:
             return
@@ -69,7 +68,6 @@ class Notes:
             self._guards.add(Name(Own(owner), name, value))
 
     def written(self, owner: Watched, name: str, value: object) -> None:
-        """Note the new value of an attribute."""
         self.effects.note(owner, name, value)
 
     def names(self, functions: Sequence[object]) -> None:
@@ -107,7 +105,6 @@ class Notes:
         return compiled_guard(slots, [*filter(is_quick, noted)], *self._guards.rows(), self._gone)
 
     def _contents(self) -> list[Contents]:
-        """Return the containers that are compared."""
         return [*self._fixed, *self._guards.contents()]
 
     def change(self, holds: bool = False, attributes: bool = True) -> str | None:
@@ -159,7 +156,6 @@ class Notes:
         self.own_change = self.change(attributes=False)
 
     def forget(self) -> None:
-        """Free what was held while the step ran."""
         self._reader = NameReader(Watched)
         self._reads = {}
 
@@ -180,7 +176,6 @@ class Notes:
         return grad
 
     def grad_written(self, x: Tensor) -> None:
-        """Note that the step sets the gradient of `x`."""
         if id(x) not in self.leaves and not self._is_new(x.buffer):
             self.leaves[id(x)] = Leaf(x, read=False)
 
@@ -219,8 +214,6 @@ _NOTHING = repeat(MISSING)  # stateless, so all calls share it
 
 
 class _Noted(NamedTuple):
-    """The meaning of a name when it was noted."""
-
     value: object  # weakly where possible
     meant: object  # its snapshot
     contents: list[Contents]
@@ -278,7 +271,6 @@ class NameGuards:
         group.noted.append(_noted(name.value, self._gone))
 
     def absent(self, place: object, names: frozenset[str]) -> None:
-        """Note names that a place does not have."""
         if names:
             self._group(place).absent |= names
 
@@ -371,7 +363,6 @@ def snapshot(value: object, levels: int = _LEVELS) -> object:
 
 
 def same(noted: object, now: object) -> bool:
-    """Return whether two snapshots are equal."""
     if noted is now:
         return True
     if type(noted) is not type(now):
@@ -452,7 +443,6 @@ class Effects(dict[Key, _Effect]):
         self[id(owner), name] = _Effect(ref(owner), name, value)
 
     def forget_the_dead(self) -> None:
-        """Drop attributes of freed objects."""
         for key in [key for key, effect in self.items() if effect.owner() is None]:
             del self[key]
 
@@ -479,7 +469,6 @@ class Effects(dict[Key, _Effect]):
                 effect.parts = memo
 
     def repeat(self) -> None:
-        """Set the attributes as the step did."""
         for effect in self.values():
             owner, name, value = effect.owner(), effect.name, effect.value
             if owner is None:

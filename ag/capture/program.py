@@ -130,7 +130,6 @@ class CapturedProgram:
         self._arguments.check(args)
 
     def look(self) -> None:
-        """Note what arrays of the step hold, before a call that is compared."""
         self._arguments.look()
 
     def _changes(self, buffer: Buffer) -> bool:
@@ -141,7 +140,6 @@ class CapturedProgram:
                    if b.block is buffer.block)
 
     def replay(self, args: Args) -> object:
-        """Replay the step, and return its result."""
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
         changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back] if self._copied_back else []
@@ -189,7 +187,6 @@ class CapturedProgram:
         return filled(self._structure, [make(args) for make in self._makers])
 
     def _share(self) -> None:
-        """Let unread gradients share their memory, and note the sharers of all blocks."""
         for _, grad in self._grads:
             if type(grad) is _Pending:
                 grad.share()
@@ -204,7 +201,6 @@ class CapturedProgram:
 
 
 def _copy(pairs: list[tuple[Buffer, Buffer]]) -> None:
-    """Copy each second buffer to the first."""
     for target, source in pairs:
         target.backend.assign(target, source)
 
@@ -254,7 +250,6 @@ class _Pending(PendingGrad):
             self._shares = True
 
     def copy(self) -> None:
-        """Copy the gradient out of the memory, which will be overwritten."""
         self._shares = False
         if self._leaf.peek_grad() is self:
             device = self.buffer.backend

@@ -90,7 +90,6 @@ def dict_of(x: object) -> Any:
 
 
 def _has(kind: type, name: str) -> bool:
-    """Return whether a class or a base of it defines a name, without asking its metaclass."""
     return any(name in vars(c) for c in kind.__mro__)
 
 
@@ -114,7 +113,6 @@ SPECIAL = frozenset(("__bases__", "__class__", "__code__"))
 
 
 def key_of(place: object) -> tuple[bool, int]:
-    """Return a key that identifies a place."""
     return (True, id(place.owner)) if isinstance(place, Own) else (False, id(place))
 
 
@@ -312,7 +310,6 @@ class NameReader:
         self.count = 0  # names found
 
     def new(self) -> list[Name]:
-        """Return the names found since the last call."""
         while self.count < MOST and (self._todo or self._asked < len(self._attributes)):
             if self._todo:
                 self._look_into(self._todo.pop())
@@ -346,7 +343,6 @@ class NameReader:
                                              - space.keys)
 
     def known(self) -> frozenset[int]:
-        """Return the ids of all values found."""
         return frozenset(self._seen)
 
     def taken(self) -> str | None:
@@ -396,7 +392,6 @@ class NameReader:
             self._object(x)
 
     def _object(self, x: object) -> None:
-        """Read the attributes of an object, and its methods."""
         if isinstance(x, (attrgetter, methodcaller)):
             names = [name for name in x.__reduce__()[1] if isinstance(name, str)]
             self._attributes.update(part for name in names for part in name.split("."))
@@ -432,7 +427,6 @@ class NameReader:
         return spaces
 
     def _function(self, f: FunctionType) -> None:
-        """Read the names in the code of a function."""
         if _is_installed(f.__module__) and _is_installed(str(f.__globals__.get("__name__"))):
             return  # either may be another's: `wraps` copies the module, and decorators return functions of theirs
         code = _loaded(f.__code__)

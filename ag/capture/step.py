@@ -109,7 +109,6 @@ class CapturedStep(Generic[P, R]):
 
     @property
     def kinds(self) -> int:
-        """Return how many kinds of calls have a program."""
         return len({trusted.key for trusted in self._programs})
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
@@ -120,7 +119,6 @@ class CapturedStep(Generic[P, R]):
         return result
 
     def result(self, args: Args) -> Any:
-        """Return what a call with these arguments returns."""
         if (here := current()) is not None and here.exports:
             raise ExportError("export_onnx: the model calls a captured step, which is run otherwise than op by op; "
                               "export the function without ag_capture.")
@@ -193,7 +191,6 @@ class CapturedStep(Generic[P, R]):
         self._quick = self._made.get(trusted) if is_inside or leaves is args else None, is_inside
 
     def _give_up(self, reason: str) -> None:
-        """Run the step uncaptured from now on."""
         self._gave_up = True
         log.warning("ag_capture: a step runs uncaptured from here on, which is slower: %s.", reason)
         self.close()
@@ -247,7 +244,10 @@ class CapturedStep(Generic[P, R]):
             if difference is not None:
                 call.put_back()
                 self._forget(trusted)
-                raise CaptureError(_other(trusted.calls, difference))
+                since = "" if trusted.calls == 2 else f" Replays before call {trusted.calls} may have been wrong."
+                raise CaptureError(f"ag_capture: call {trusted.calls} of the step did something else than the recorded "
+                                   f"one: {difference}; a replay would not notice. Pass what changes as an argument, "
+                                   f"or do not capture the step.{since}")
             trusted.due *= _GROWTH
             forgotten = call.forget()
         except BaseException:
@@ -268,12 +268,6 @@ class CapturedStep(Generic[P, R]):
                 self._forget(self._programs[-1])
 
 
-def _other(calls: int, difference: str) -> str:
-    since = "" if calls == 2 else f" Replays before call {calls} may have been wrong."
-    return (f"ag_capture: call {calls} of the step did something else than the recorded one: {difference}; a replay "
-            f"would not notice. Pass what changes as an argument, or do not capture the step.{since}")
-
-
 def _leaves(args: Args, any_sort: bool) -> tuple[Args, object]:
     """Return the arrays and tensors among arguments, each once, and their structure; None: they are `args` itself."""
     if _are_apart(args):
@@ -292,7 +286,6 @@ def _leaves(args: Args, any_sort: bool) -> tuple[Args, object]:
 
 
 def _refuse_others(args: Args) -> None:
-    """Raise if an argument is neither an array nor a tensor nor a container."""
     for i, x in enumerate(args):
         if not (isinstance(x, (Tensor, np.ndarray, dict, list, tuple)) or is_dataclass(x)):
             raise CaptureError(f"ag_capture: argument {i} is a {type_name(x)}; every argument must be an ag tensor or "

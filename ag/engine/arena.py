@@ -72,7 +72,6 @@ class Block:
         """Do nothing: only blocks of other classes, for which launches ask, have work to do before their use."""
 
     def inherit(self, other: Block) -> None:
-        """Be as old as another block, and changed as often, as what is in that comes here."""
         self.made, distance = other.made, self.address - other.address
         if (was := other.changes) is not None:
             self.changes = changes = Changes()
@@ -81,12 +80,10 @@ class Block:
 
     @property
     def segment(self) -> int:
-        """Number of the segment the block lies in."""
         return self.address >> OFFSET_BITS
 
     @property
     def offset(self) -> int:
-        """Byte offset of the block in its segment."""
         return self.address & OFFSET_MASK
 
 
@@ -166,7 +163,6 @@ class Arena:
 
     @property
     def largest_block(self) -> int:
-        """Bytes of the largest block that the device can address."""
         most = self._max_block_bytes if self._limit_bytes is None else min(self._max_block_bytes, self._limit_bytes)
         return (most - 2 * self.guard) & -self.align
 

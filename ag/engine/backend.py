@@ -107,14 +107,11 @@ class Meter:
 
 
 def closed(name: str) -> str:
-    """Return the message for uses of a closed device."""
     return (f"{name}: the device was closed by ag_shutdown, and what was on it is gone; make tensors, models and "
             f"captured steps anew.")
 
 
 class Backend(Device):
-    """One device: its arena and the ability to run primitives."""
-
     info: DeviceInfo
     dtypes: frozenset[DType]  # element types the device can hold
     settings: ClassVar[Settings] = Settings()  # the same object for every device
@@ -126,7 +123,6 @@ class Backend(Device):
         return WeakKeyDictionary()
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
-        """An uninitialised buffer."""
         if dtype not in self.dtypes:
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
@@ -143,7 +139,6 @@ class Backend(Device):
         return buffer
 
     def zeros(self, shape: Shape, dtype: DType) -> Buffer:
-        """A fresh buffer of zeros; does not wait."""
         buffer = self.alloc(shape, dtype)
         self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
@@ -201,7 +196,6 @@ class Backend(Device):
         return result
 
     def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
-        """Raise if an operand lies on another device, or no kernel takes its elements."""
         for b in buffers:
             if b.backend is not self:
                 raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on {self.name}; "

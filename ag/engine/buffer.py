@@ -92,7 +92,6 @@ class Device(ABC):
         """Wait for everything launched."""
 
     def check_open(self) -> None:
-        """Raise if the device was closed, as its tensors then are of no use."""
         return
 
     @property
@@ -141,12 +140,10 @@ class Buffer:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -171,7 +168,6 @@ class Buffer:
         return self.view((self.nbytes // I32.itemsize,), dtype=I32) if self.dtype.is_half else self
 
     def overlaps(self, other: Buffer) -> bool:
-        """Return whether both have memory in common."""
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
     def changed_since(self, time: int) -> bool:
@@ -196,11 +192,7 @@ class Buffer:
 
 
 class CopyOnWrite(Block):
-    """Memory of a program that a result shares until the program writes it again.
-
-    The holders, the result's buffer and all views made of it, then get a copy of their own.  Another thread than the
-    one that replays copies before it uses them (`settle`).
-    """
+    """Memory of a program that a result and its views, the holders, share until the program writes it again."""
 
     __slots__ = ("_owner", "_thread", "holders")
 

@@ -126,7 +126,6 @@ class _Work:
                 self._stopped = True
 
     def wait(self) -> None:
-        """Wait until all calls were made."""
         self._end.acquire()
         if self.error is not None:
             raise self.error
@@ -144,7 +143,6 @@ class WorkerThread(Thread):
         self.start()
 
     def give(self, call: Call) -> None:
-        """Let the thread make a call."""
         self._call = call
         self._wake.release()
 
@@ -180,7 +178,6 @@ class _Helpers:
         return most > 0
 
     def forked(self) -> None:
-        """Begin anew in a forked child, which has none of the threads."""
         self._idle, self._count, self._starting = deque(), 0, Lock()
 
     def _help(self, helper: WorkerThread, work: _Work) -> None:
@@ -237,7 +234,6 @@ def together(calls: Sequence[Call]) -> None:
 
 
 def one_by_one(calls: Sequence[Call]) -> None:
-    """Make calls in this thread."""
     for call in calls:
         call()
 

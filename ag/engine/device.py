@@ -98,12 +98,11 @@ def canonical(name: str) -> str:
     if name in _UNNAMED:
         refused: list[str] = []
         best = next(iter(opened(preferred_devices(), 1, refused)), None)
-        if best is None and name == "gpu" and refused:
-            raise DeviceError(f"ag_device: 'gpu' was asked for and no card can be opened. {' '.join(refused)}")
         if best is None and name == "gpu":
-            raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found that is "
-                              f"a card; run `python -m ag devices` to see what there is, name a device, or use 'auto' "
-                              f"or 'cpu'.")
+            why = f"no card can be opened. {' '.join(refused)}" if refused else (
+                f"no {accelerator_titles()} device was found that is a card; run `python -m ag devices` to see what "
+                f"there is, name a device, or use 'auto' or 'cpu'.")
+            raise DeviceError(f"ag_device: 'gpu' was asked for and {why}")
         for why in unusable_devices() if best is None else ():
             say_once(f"ag_device: 'auto' is 'cpu' here, as no device has working kernels. {why}")
         return best or "cpu"
@@ -138,7 +137,6 @@ def is_accelerator(name: str) -> bool:
 
 
 def backend_of(name: str) -> Backend:
-    """The backend of a device, created on first use."""
     backend = _backends.get(name) if isinstance(name, str) else None
     if backend is not None:
         return backend
@@ -151,13 +149,11 @@ def backend_of(name: str) -> Backend:
 
 
 def was_named() -> bool:
-    """Return whether the user named the default device."""
     return _device.get() not in _UNNAMED
 
 
 @contextmanager
 def same_default() -> Iterator[None]:
-    """Go on with the default device, which comes back afterwards."""
     device = _device.get()
     try:
         yield
@@ -166,7 +162,6 @@ def same_default() -> Iterator[None]:
 
 
 def open_backends() -> list[Backend]:
-    """The backends of all devices in use."""
     return list(_backends.values())
 
 
@@ -196,7 +191,6 @@ def prefer(name: str) -> None:
 
 
 def default_dtype() -> DType:
-    """The current default element type."""
     return _dtype.get()
 
 

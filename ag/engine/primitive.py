@@ -27,7 +27,6 @@ def _calling(bind: Callable[..., Call]) -> Callable[..., None]:
 
 
 def _names(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of its operands and of its parameters."""
     function = inspect.unwrap(function)
     if "__signature__" not in vars(function):  # the code has them, and `inspect.signature` takes ten times as long
         code, count = function.__code__, function.__code__.co_argcount

@@ -26,8 +26,6 @@ _nowhere = count(1 << 32).__next__  # segments of what has no memory: no arena h
 
 
 class Launch(NamedTuple):
-    """One launch that was recorded."""
-
     primitive: Primitive
     buffers: tuple[Buffer, ...]  # all operands, in the order of the reference
     params: Params
@@ -44,7 +42,6 @@ class Launch(NamedTuple):
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
-        """All buffers but the outputs."""
         return self.buffers[self.primitive.outputs :]
 
     @property
@@ -70,7 +67,6 @@ class Program(ABC):
 
     @property
     def launches(self) -> int:
-        """Number of launches in one run."""
         return len(self._launches)
 
     @property
@@ -80,7 +76,6 @@ class Program(ABC):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """All buffers that launches work on, some of them several times."""
         return [b for launch in list(self._launches) for b in launch.buffers]
 
     @abstractmethod
@@ -158,16 +153,13 @@ class Recording(Interpreter):
                  trial: bool = False, waits: bool = False) -> None:
         self._build = build  # makes the program of a closed recording
         self.backend = backend  # the device: given, or the first that does something
-        # asked for every host array that becomes a buffer while recording, with the type and the device; returns the
-        # buffer to use, or None, or raises
+        # asked for every host array that becomes a buffer; returns the one to use, or None, or raises
         self.on_upload = on_upload
         self.recompute = recompute  # whether its program may compute cheap results twice to save memory
         self._trial = trial  # whether what cannot be recorded only ends the recording, and not what is recorded
-        # waits: whether launches are only noted, for the program to make them: until something asks for their results
-        # given_up: whether nothing will make its launches
+        # whether launches are only noted until something asks for their results; whether nothing will make them
         self.waits, self.given_up, self.thread, self.began = waits, False, get_ident(), now()
-        # by what they guard, each once; called before every replay, they say what the recording depends on and has
-        # changed, or None
+        # by what they guard, each once; before every replay they say what has changed, or None
         self.guards: dict[str, Callable[[], str | None]] = {}
         # ids that a replay puts into a buffer are below a limit; for others the function raises
         self.limits: list[tuple[Buffer, int, Callable[[Array], None]]] = []
@@ -180,8 +172,7 @@ class Recording(Interpreter):
         self._wrote: dict[int, int] = {}  # by the id of a block, when this thread wrote there last
         self._touched: set[int] = set()  # blocks that launches work on which were only noted
         self._moved: list[tuple[ReferenceType[Buffer], Unallocated, int]] = []  # to memory
-        # the outputs that are to outlast the program; nobody may hold another, nor these, when it is compiled.  None:
-        # whatever somebody holds outlasts it.
+        # the outputs that are to outlast the program, while nobody holds one; None: whatever somebody holds
         self.results: list[tuple[int, int]] | None = None
         self.outputs: list[Buffer] = []  # the results, wherever the program leaves them
         # what code above the engine notes about the step meanwhile; `ag.capture.guards`
@@ -322,7 +313,6 @@ class Recording(Interpreter):
         return changes is not None and changes.last > self.began and changes.last != wrote
 
     def close(self) -> None:
-        """Leave the recording, and make its memory ordinary; refuse it if other threads wrote to what it used."""
         leave(self)
         if id(self) not in _open:
             return

@@ -182,10 +182,7 @@ def set_stream(backend: Device, stream: int) -> None:
 
 
 class Streams:
-    """Streams for parts of a computation that may draw differently often: none is taken twice.
-
-    Draws beyond the first `most` take streams where no part draws; the switch is a launch, so a captured part makes it.
-    """
+    """Streams for parts of a computation that may draw differently often, and a switch by a launch for many draws."""
 
     def __init__(self, backend: Device) -> None:
         self._backend = backend
@@ -245,9 +242,9 @@ def current_seed() -> int:
 def ag_seed(seed: int) -> None:
     """Seed the random generator, on the host and on every device.
 
-    Initial weights and dropout masks after it are the same on every device and in every run.  A thread other than the
-    main one that calls it has a generator of its own from then on.  A captured step draws from the generator it was
-    captured with, and follows its seed; a thread with another generator records anew.
+    Initial weights and dropout masks after it are the same on every device and in every run.  Any thread but the
+    main one has a generator of its own from then on.  A captured step draws from the generator that it was captured
+    with, and follows its seed; a thread with another generator records anew.
     Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
     Parameters
@@ -294,11 +291,6 @@ def generator_snapshot() -> dict[str, Any]:
             words = backend.download(state)
             streams[backend.name] = int(words[2]) | int(words[3]) << 32
     return {"seed": current_seed(), "host_streams": generator.host_streams, "streams": streams}
-
-
-def forget_generator(backend: Device) -> None:
-    """Leave a lost device out of snapshots."""
-    backend.generators.clear()
 
 
 def restore_generator(state: Mapping[str, Any]) -> None:

@@ -21,25 +21,20 @@ class Family(NamedTuple):
 
     name: str  # what the names of its devices begin with
     title: str  # what messages call it
-    # descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
-    # is missing and how to get it where there is none, and `KernelError` where they have no kernels to run
+    # those that this machine has, in the order of their numbers; raises `DeviceError` with what is missing and how to
+    # get it where there is none, and `KernelError` where they have no kernels to run
     list_devices: Callable[[], list[DeviceInfo]]
-    # the backend of the device of a number; raises `DeviceError` if there is no such device, and `ArenaError` if it
-    # has no memory to be opened
+    # by the number; raises `DeviceError` if there is no such device, and `ArenaError` if it has no memory for that
     open: Callable[[int], Backend]
-    # devices of a family above 0 are accelerators: training takes them by default, those of the greatest priority
-    # first
-    priority: int = 0
+    priority: int = 0  # above 0, accelerators: training takes them by default, those of the greatest first
     bare: bool = False  # whether device 0 is named without its number, as `"cpu"` is
-    # descriptions of the devices that are used where nobody names any, best first; raises `DeviceError` if the user's
-    # settings ask for others.  Default: all.
+    # those that are used where nobody names any, best first; raises `DeviceError` if settings ask for others
     preferred: Callable[[], list[DeviceInfo]] | None = None
-    # the number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
-    # only numbers may stand there.
+    # the number of the device that a text behind the colon means, if not only numbers may stand there
     find: Callable[[str], int] | None = None
-    # a second backend of the device of a number, whose blocks lie between guard words.  Default: there is none.
+    # a second backend of the device of a number, whose blocks lie between guard words
     guarded: Callable[[int], Backend] | None = None
-    # findings about the drivers that are there, also those that cannot be used; may take seconds.  Default: none.
+    # findings about the drivers that are there, also those that cannot be used; may take seconds
     drivers: Callable[[], list[Finding]] | None = None
 
     @property

@@ -20,8 +20,6 @@ Layout = dict[str, int | tuple[int, ...]]
 MAX_DIMS = 8  # axes left after merging; 3 x 8 stride words and 4 more fit the 32 push-constant words
 _TOO_MANY = 1 << 63  # elements along an axis
 CHAIN_DIMS = 3  # likewise of chains of functions, which have more operands
-
-
 _WORKGROUP, _SHARES = 128, 16  # invocations, and how many of them add up a long piece together
 
 
@@ -246,7 +244,8 @@ def _strided_layout(out: Shape, operands: dict[str, Shape], length: int = MAX_DI
     """The axes that are left of `out`, and along them the strides of named operands; rows are so long."""
     shape, strides = _merged(out, *operands.values())
     rows = {"shape": shape, **{f"{name}_stride": s for name, s in zip(operands, strides, strict=True)}}
-    return {"n": prod(out), "ndim": len(shape), **{name: _padded(row, length) for name, row in rows.items()}}
+    padded = {name: row + (0,) * (length - len(row)) for name, row in rows.items()}
+    return {"n": prod(out), "ndim": len(shape), **padded}
 
 
 def _strides_in(out: Shape, x: Shape) -> Shape:
@@ -269,10 +268,6 @@ def _merged(out: Shape, *strides: Shape) -> tuple[Shape, list[Shape]]:
         raise ShapeError(f"shape {out} needs {len(axes)} axes in a kernel and {MAX_DIMS} are supported; "
                          f"reshape neighbouring axes into one first.")
     return tuple(n for n, _ in axes), [tuple(step[k] for _, step in axes) for k in range(len(strides))]
-
-
-def _padded(values: Shape, length: int) -> Shape:
-    return values + (0,) * (length - len(values))
 
 
 Pair = tuple[int, int]

@@ -10,7 +10,7 @@ from helpers.devices import expect_reported
 from limits.conftest import Limited
 
 import ag
-from ag.engine.backends.vulkan.devices import largest_block, largest_segment, spare_bytes
+from ag.engine.backends.vulkan.devices import largest_block, spare_bytes
 from ag.engine.backends.vulkan.kp import Properties
 
 MIB = 1 << 20
@@ -108,7 +108,7 @@ def properties(**limits: int) -> Properties:
 ])
 def test_the_largest_segment(limits: dict[str, int], largest: int, name: str) -> None:
     given = properties(**limits)
-    for found, bound in largest_segment(given), largest_block(given, addresses=False):
+    for found, bound in largest_block(given), largest_block(given, addresses=False):
         assert found == largest and name in bound
 
 

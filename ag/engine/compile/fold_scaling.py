@@ -57,7 +57,6 @@ def _scaled_operand(launch: Launch) -> Buffer | None:
 
 
 def _multiplied(launch: Launch, factor: Buffer) -> Launch:
-    """The launch with a factor for its operand."""
     assert launch.primitive.scaling
     _, _, position = launch.primitive.scaling
     return launch._replace(buffers=(*launch.buffers[:position], factor, *launch.buffers[position + 1 :]))
@@ -75,7 +74,6 @@ def _product_before(graph: Graph, copy: int, update: int) -> int | None:
 
 
 def _cover(flat: Buffer, parts: list[Buffer]) -> bool:
-    """Return whether the parts are all of a buffer but for padding."""
     end = flat.address
     for part in sorted(parts, key=lambda b: b.address):
         if not end <= part.address < end + _PADDING:

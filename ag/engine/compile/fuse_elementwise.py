@@ -53,7 +53,6 @@ class Chain:
         return all(x.size in (1, prod(self.shape)) for x in self.operands)
 
     def launch(self) -> Launch:
-        """One launch that computes it."""
         operands = (*self.operands, *(self.operands[0],) * (OPERANDS - len(self.operands)))
         out, steps = shaped(self.out, self.out.shape, self.shape), tuple(self.steps)
         if self.kept is None:

@@ -38,17 +38,14 @@ class Span:
 
     @property
     def block(self) -> Block:
-        """Locate the buffers."""
         return self.buffers[0].block
 
     @property
     def start(self) -> int:
-        """Address of the first buffer."""
         return min(b.address for b in self.buffers)
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the first buffer's begin to the last one's end."""
         return max(b.address + b.nbytes for b in self.buffers) - self.start
 
 
@@ -88,13 +85,11 @@ class Graph:
         return iter([*self._launches.items()])
 
     def launches(self) -> list[Launch]:
-        """All launches, in order."""
         return [*self._launches.values()]
 
     # -------------------------------------------------------------------------------------- questions
 
     def users(self, place: int) -> list[int]:
-        """Positions of the launches that touch a block, in order."""
         return [*dict.fromkeys(merge(self.readers[place], self.writers[place]))]
 
     def touching(self, buffer: Buffer) -> list[int]:
@@ -126,7 +121,6 @@ class Graph:
         return place in self._viewed
 
     def spans(self) -> dict[int, Span]:
-        """All private blocks."""
         spans: dict[int, Span] = {}
         known: set[int] = set()
         for i, launch in self._launches.items():
@@ -155,12 +149,10 @@ class Graph:
     # -------------------------------------------------------------------------------------- changes
 
     def remove(self, position: int) -> None:
-        """Leave a launch out."""
         self._leave(position)
         del self._launches[position]
 
     def replace(self, position: int, launch: Launch) -> None:
-        """Put another launch in the place of one."""
         self._leave(position)
         self._launches[position] = launch
         self._enter(position)
@@ -170,7 +162,6 @@ class Graph:
         self._index([launch for i, here in self._launches.items() for launch in (*launches.get(i, ()), here)])
 
     def compact(self) -> None:
-        """Give all launches new positions, without gaps."""
         self.insert({})
 
     def move(self, source: Buffer, target: Buffer) -> None:
@@ -241,7 +232,6 @@ class _Buckets:
 
 
 def _covered(b: Buffer, stretches: list[Stretch]) -> bool:
-    """Return whether one of some stretches, which are in order, has all of a buffer."""
     k = bisect_right(stretches, (b.address, inf)) - 1
     return k >= 0 and b.address + b.nbytes <= stretches[k][1]
 

@@ -68,7 +68,6 @@ class _Room:
         self._items: list[tuple[_Item, int]] = []
 
     def take(self, first: float, last: float, start: int, end: int) -> None:
-        """The bytes from `start` to `end` are needed from launch `first` to launch `last`."""
         if self._count == self._taken.shape[1]:
             self._taken = np.concatenate([self._taken, np.empty_like(self._taken)], axis=1)
         self._taken[:, self._count] = first, last, start, end
@@ -161,7 +160,6 @@ class _Pieces:
             k += 1
 
     def all(self) -> list[tuple[float, int, int]]:
-        """Since when, from where, to where."""
         return [(since, start, end) for start, (since, end) in zip(self._starts, self._rest, strict=True)]
 
 

@@ -29,7 +29,7 @@ from ag.autograd.tree import Tree, tree_leaves
 from ag.data.dataloader import Batch, DataLoader
 from ag.engine.device import ag_default_device, ag_device, backend_of, same_default
 from ag.engine.primitive import Array
-from ag.engine.random import forget_generator, generator_snapshot, set_stream
+from ag.engine.random import generator_snapshot, set_stream
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, CommError, DeviceError, RankLostError, ShapeError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
@@ -397,7 +397,7 @@ def _substitutes(devices: tuple[str, ...], failed: list[str]) -> dict[str, str]:
 def _evacuate(model: Model, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
     """Move a model and its optimizer off failed devices.  Values are lost: a lost device does not return them."""
     for device in instead:
-        forget_generator(backend_of(device))
+        backend_of(device).generators.clear()  # snapshots leave it out
     for x in state_of(model).values():
         x.grad = None
         if x.device in instead:

@@ -54,7 +54,6 @@ class quiet(np.errstate):  # noqa: N801 - as numpy's own
 
 
 def quietly(calls: list[Call]) -> None:
-    """Make calls without warnings of infinities and NaN."""
     with quiet():
         one_by_one(calls)
 
@@ -92,21 +91,17 @@ def _processor() -> str:
 
 
 def software() -> str:
-    """Name what CPU devices compute with."""
     kernels = library()
     with_kernels = "" if kernels is None else f"kernels for {platform.machine()}{kernels.level.replace('.', '-')}, "
     return f"{with_kernels}numpy {np.__version__}"
 
 
 def device_info(name: str) -> DeviceInfo:
-    """Description of the machine's processor, which all CPU devices share."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return DeviceInfo(name, _processor(), platform.machine(), software(), "cpu", memory, ("float64",))
 
 
 class NumpyProgram(Program):
-    """Bound calls."""
-
     def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
         super().__init__(launches)
         self._backend = backend
@@ -132,8 +127,6 @@ class NumpyProgram(Program):
 
 
 class NumpyBackend(Backend):
-    """A CPU device."""
-
     asynchronous = False
     # Smaller arrays are in the cache anyway; a product is a call of its own, whatever follows.
     target = Target(fuse_from=1 << 15, epilogues=False)
@@ -218,11 +211,9 @@ class NumpyBackend(Backend):
                 self.timed(primitive, call)
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
-        """A launch, to be made many times."""
         return primitive.bind(*[b.native for b in buffers], **params)
 
     def timed(self, primitive: Primitive, call: Call) -> None:
-        """Make a call and note how long it took."""
         begin = perf_counter_ns()
         call()
         if self.settings.events is not None:
@@ -243,7 +234,6 @@ class NumpyBackend(Backend):
         _wait_for_others()
 
     def examine(self) -> list[Finding]:
-        """Report kernels in C that are missing."""
         kernels = found()
         return [Finding("kernels in C", kernels.lacks, kernels.remedy)] if kernels.lacks else []
 

@@ -67,8 +67,6 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled kernel."""
-
     address: int
     operands: tuple[str, ...]  # their names
     types: tuple[tuple[DType, ...], ...]  # what each operand may hold
@@ -94,7 +92,6 @@ class Kernel:
         return found
 
     def key_of(self, primitive: Primitive, params: Params) -> list[object]:
-        """Parameters as part of a key, with the signs of zeros, which are equal and differ."""
         key = [*map(params.__getitem__, primitive.params)]
         if self.reals and 0.0 in key:
             key += [copysign(1.0, params[x]) for x in self.reals if x in params and params[x] == 0.0]
@@ -133,8 +130,6 @@ _UNKNOWN = Plan(bytes, b"", 0)
 
 
 class Library:
-    """The compiled kernels, and what runs them."""
-
     def __init__(self, folder: Path, manifest: dict[str, Any], wanted: str | None = None) -> None:
         plain = ctypes.CDLL(_whole(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
@@ -201,7 +196,6 @@ def _address(function: object) -> int:
 
 def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]],
             functions: frozenset[str]) -> Kernel:
-    """A kernel's entry of the manifest."""
     operands, numbers = entry["operands"], entry["numbers"]
     return Kernel(
         _address(getattr(library, f"ag_{name}")),
@@ -220,7 +214,6 @@ class Found(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Both in a sentence, for whoever computes on the CPU; empty if nothing is to be said."""
         return f"cpu: {self.lacks}; {self.remedy}." if self.lacks else ""
 
 

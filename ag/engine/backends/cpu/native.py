@@ -62,8 +62,6 @@ class NativeProgram(NumpyProgram):
 
 
 class NativeBackend(NumpyBackend):
-    """A CPU device with kernels in C."""
-
     def __init__(self, kernels: Library, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
         self.run, self.launch_briefly, self._kernels = kernels.run, kernels.launch_briefly, kernels.kernels
@@ -73,7 +71,6 @@ class NativeBackend(NumpyBackend):
             setattr(self, "launch", self._compiled_launch(self.launch, kernels))  # noqa: B010 - in the place of the method
 
     def _compiled_launch(self, launch: Callable[..., object], kernels: Library) -> object:
-        """Return `launch` as compiled code, which leaves what is unusual to it."""
         return _code.Launch(self, _table(self._kernels), self.settings, launch, note_written, Buffer, Block,
                             OFFSET_BITS, kernels.launch_at, self._run_shared, tuple, (), self._prepare)
 
@@ -87,7 +84,6 @@ class NativeBackend(NumpyBackend):
             setattr(program, "run", quick)  # noqa: B010 - in the place of the method
 
     def close(self) -> None:
-        """Let go of the memory; the last that looks into it frees it: a buffer, or a thread that computes with it."""
         super().close()
         self.starts = []  # of memory that may be gone
 
@@ -144,7 +140,6 @@ class NativeBackend(NumpyBackend):
         return ready
 
     def _run_shared(self, row: bytes) -> None:
-        """Make a launch by several threads."""
         memory = self.memory()
         self.run(row, 1, SHARED_FROM)
         del memory

@@ -53,8 +53,6 @@ Sequence = Any
 
 
 class Stream(Protocol):
-    """The commands of a device."""
-
     def record(self, command: Command) -> None: ...
     def build(self, commands: list[Command]) -> Sequence: ...
     def play(self, sequences: list[Sequence]) -> None: ...
@@ -62,8 +60,6 @@ class Stream(Protocol):
 
 
 class TunedBackend(Backend):
-    """A backend that tries kernels on its device."""
-
     recorder: Stream
 
     @abstractmethod
@@ -73,7 +69,6 @@ class TunedBackend(Backend):
 
 
 def uploaded(backend: TunedBackend, *arrays: Array) -> tuple[Buffer, ...]:
-    """Return buffers of float32 with these values."""
     buffers = tuple(backend.alloc(x.shape, F32) for x in arrays)
     for x, buffer in zip(arrays, buffers, strict=True):
         backend.upload(x, buffer)
@@ -117,7 +112,6 @@ class Choices:
             return known if known in possible and known is not None else self.keep(name, decide(), possible)
 
     def _read(self) -> dict[str, str]:
-        """Read the file's choices; a file that is damaged, another device's or another user's has none."""
         try:
             content = read_cache(self._name, _MOST_BYTES)
             return {} if content is None else self._parsed(content)
@@ -167,7 +161,6 @@ class Tune:
         self._choices = choices_for(backend.info)
 
     def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Tiles:
-        """Return the rule for a launch; measure if its class is new."""
         product = product_of(primitive, shapes, tuple(params.items()), self._rule)
         if product is None or not all(prod(shape) for shape in shapes):
             return self._rule

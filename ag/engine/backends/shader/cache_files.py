@@ -28,7 +28,6 @@ def _warn(text: str) -> None:
 
 
 def warn_once(error: CacheError) -> None:
-    """Log an error, once per process and text."""
     _warn(str(error))
 
 
@@ -109,6 +108,5 @@ def write_cache(name: str, content: bytes) -> None:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Refuse what belongs to neither this user nor the administrator."""
     if os.name == "posix" and found.st_uid not in (_ADMINISTRATOR, os.geteuid()):
         raise CacheError(f"{path} belongs to another user (uid {found.st_uid}); {_REMEDY}")

@@ -79,7 +79,6 @@ class Manifest(TypedDict):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the kernels in a folder."""
     path = folder / "manifest.json"
     if not path.is_file():
         why = f" ({why})" if (why := not_built()) else ""
@@ -95,7 +94,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 @lru_cache(maxsize=8)
-def check_files(folder: Path) -> None:
+def check_files(folder: Path = _SPV) -> None:
     """Raise KernelError if a folder of kernels is incomplete; check it once."""
     for kernel, entry in read_manifest(folder)["kernels"].items():
         if lacking := sorted(Entry.__required_keys__ - entry.keys()):
@@ -154,11 +153,6 @@ def files_of(kernel: str) -> list[Path]:
     return sorted(_SPV.glob(f"{kernel}.*spv"))
 
 
-def check_build() -> None:
-    """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
-    check_files(_SPV)
-
-
 def kernel_state(name: str) -> str:
     """Return a kernel's state: ``"compiled"``, ``"left out"`` by the compiler, or ``"none"``."""
     if name in manifest()["kernels"]:
@@ -186,8 +180,6 @@ class Limits(TypedDict):
 
 
 class Needs(NamedTuple):
-    """The needs of a kernel."""
-
     threads: int  # invocations of a workgroup
     shared_bytes: int  # of a workgroup
     bindings: int = 0  # storage buffers
@@ -214,15 +206,12 @@ def required_subgroup(needs: Needs, limits: Limits) -> int:
 
 
 def most_turns(limits: Limits) -> int:
-    """Return how often all loops of an invocation may turn, together."""
     return _TURNS if limits["driver_id"] == _LAVAPIPE else sys.maxsize
 
 
 def needs_of(entry: Entry) -> Needs:
-    """Return the needs of a kernel without tiles."""
     return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
 
 
 def in_tiles(entry: Entry) -> bool:
-    """Return whether a kernel makes products in tiles of several sizes."""
     return any(constant["name"] == "TILE_ROWS" for constant in entry["spec"])

@@ -128,8 +128,6 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Tiles:
-    """The rule of one device."""
-
     units: int  # workgroups of a large tile that run at once (`units_of`)
     rates: tuple[tuple[str, Rate], ...]  # the kinds of tiles to choose from
     forced: str = ""  # the only kind, from AG_MATMUL_TILE
@@ -150,12 +148,10 @@ class Tiles:
         return self._hash  # hot path: every launch looks up its plan by it
 
     def is_direct(self, rows: int) -> bool:
-        """Return whether to make a product of so many rows element by element, if there is a kernel for that."""
         return rows <= self.direct_rows
 
     @property
     def suffix(self) -> str:
-        """Return the end of the kernel's file name, behind the primitive's name."""
         return ".fixed" if self.fixed else ""
 
     def choose(self, rows: int, cols: int, count: int) -> Tile:

@@ -16,7 +16,7 @@ from ag.engine.backends.shader.autotune import Tune, TunedBackend, tried
 from ag.engine.backends.shader.plans import Plan
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.backends.vulkan.cooperative import Cooperative
-from ag.engine.backends.vulkan.devices import DRIVERS, largest_block, largest_segment, spare_bytes
+from ag.engine.backends.vulkan.devices import DRIVERS, largest_block, spare_bytes
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.kp import Tensor, check_kernels
 from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
@@ -48,8 +48,6 @@ def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int
 
 
 class _LetGo:
-    """Replace a part of a closed device: every use raises DeviceError."""
-
     def __init__(self, why: str) -> None:
         self._why = why
 
@@ -58,8 +56,6 @@ class _LetGo:
 
 
 class VulkanProgram(Program):
-    """Recorded sequences."""
-
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
         super().__init__(launches)
         self._backend, self._commands = backend, commands
@@ -101,7 +97,6 @@ class VulkanProgram(Program):
             recorder.play(sequences)
 
     def copied(self, result: Buffer) -> Buffer:
-        """Copy a result of the last run; do not wait."""
         backend, into = self._backend, self._backend.alloc(result.shape, result.dtype)
         if 0 not in result.shape:
             with backend.lock:
@@ -109,7 +104,6 @@ class VulkanProgram(Program):
         return into
 
     def close(self) -> None:
-        """Wait for the device, then release sequences and buffers."""
         self._backend.synchronize()
         self._built.clear()
         self._commands.clear()
@@ -134,7 +128,7 @@ class VulkanBackend(TunedBackend):
         heap = self.info.memory_bytes
         largest, bound = largest_block(properties, self._manager.features()["buffer_device_address"])
         self.arena = Arena(
-            self._grow, first_bytes=_FIRST_BYTES, max_segment_bytes=largest_segment(properties)[0],
+            self._grow, first_bytes=_FIRST_BYTES, max_segment_bytes=largest_block(properties)[0],
             max_block_bytes=largest, bound=bound, name=self.name, guard=guard,
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             budget=self._budget if heap and self._manager.memory_budget() else None)

@@ -84,7 +84,6 @@ class CooperativeTiles(Rule):
     suffix: str = _SUFFIX
 
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
-        """Return the tiles for `count` products of so many rows and columns."""
         for tile in self.tiles:
             if -(-rows // tile.rows) * -(-cols // tile.cols) * count >= self.units:
                 return tile

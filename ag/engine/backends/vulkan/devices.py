@@ -36,8 +36,6 @@ _PAGE = 4096  # drivers round allocations up to pages at most
 
 
 class Listed(NamedTuple):
-    """A device as its driver lists it, with the driver's VkDriverId."""
-
     number: int
     info: DeviceInfo
     driver_id: int
@@ -85,7 +83,6 @@ def find(text: str, devices: Sequence[Listed], where: str = "") -> int:
 
 
 def no_room(device: str, error: BaseException) -> ArenaError:
-    """Return the error for a device without the memory that opening it needs."""
     while error.__cause__ is not None:
         error = error.__cause__  # the driver's own words
     return ArenaError(f"{device}: the device has no memory left to be opened ({error}); close what else uses it, or "
@@ -184,20 +181,12 @@ def driver_version(properties: Properties, windows: bool = sys.platform == "win3
 DRIVERS = Drivers()  # of the process, as devices are
 
 
-def largest_segment(limits: Properties) -> tuple[int, str]:
-    """Return the most bytes of a segment that descriptors cover, and the name of the limit."""
-    return _least(limits, {"Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"]})
-
-
-def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
-    """Return the most bytes of a single block, which needs no descriptor if buffers have addresses."""
-    return _least(limits, {}) if addresses else largest_segment(limits)
-
-
-def _least(limits: Properties, first: dict[str, int]) -> tuple[int, str]:
-    largest = {**first, "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
+def largest_block(limits: Properties, addresses: bool = False) -> tuple[int, str]:
+    """Return the most bytes of a block, which needs no descriptor if buffers have addresses, and the limit's name."""
+    largest = {"Vulkan's maxStorageBufferRange": 0 if addresses else limits["max_storage_buffer_range"],
+               "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
                "Vulkan's maxBufferSize": limits["max_buffer_size"], "Kompute counts bytes in 32 bits": _COUNTED - 1}
-    told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: the driver reports none
+    told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: there is none
     return min(told, key=lambda limit: limit[0])
 
 

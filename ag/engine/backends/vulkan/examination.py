@@ -130,7 +130,6 @@ def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
 
 
 def _products(backend: TunedBackend, tiles: Tiles, limits: Properties) -> Finding:
-    """Make a product in each kind of tiles that the device uses."""
     usual = tiles_of(backend.info)
     named = "of one size, for software drivers" if tiles.fixed else tiles.forced or ", ".join(k for k, _ in tiles.rates)
     try:
@@ -183,7 +182,6 @@ def _measured(subject: str, measure: Callable[[], Finding]) -> Finding:
 
 
 def _bus(backend: TunedBackend, limits: Properties) -> Finding:
-    """Measure uploads and downloads, and report the lanes of the bus."""
     values, into = np.ones(_SENT, np.float32), backend.alloc((_SENT,), F32)
     up, down = [], []
     for _ in range(_TIMES):
@@ -205,7 +203,6 @@ def _bus(backend: TunedBackend, limits: Properties) -> Finding:
 
 
 def _speed(backend: TunedBackend) -> Finding:
-    """Measure a copy and a product, for up to a second."""
     elements, copied = _largest(_COPIED, _QUICK_COPY, lambda n: _seconds(backend, copy, [(n,)] * 2, {}))
     side, multiplied = _largest(_SIDES, _QUICK, lambda n: _seconds(backend, matmul, [(n, n)] * 3,
                                                                    {"ta": False, "tb": False}))
@@ -214,7 +211,6 @@ def _speed(backend: TunedBackend) -> Finding:
 
 
 def _largest(sizes: tuple[int, ...], quick: float, seconds: Callable[[int], float]) -> tuple[int, float]:
-    """Return the largest size that is quick and fits into memory, and its seconds."""
     size, taken = sizes[0], seconds(sizes[0])
     for larger in sizes[1:]:
         if taken > quick:
@@ -284,7 +280,6 @@ def _of_windows(kept: str, longest: float) -> Finding:
 
 
 def _registered(name: str) -> int | None:
-    """Read a number of the registry; None if it is not there."""
     winreg = importlib.import_module("winreg")  # of Windows
     try:
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _REGISTRY) as key:
@@ -341,8 +336,6 @@ _NO_FAULT = re.compile(r"failed to detect any valid GPUs|found no drivers|\blaye
 
 
 class DriverFile(NamedTuple):
-    """A driver's file, its devices, the loader's complaints, and whether these are errors."""
-
     path: str
     devices: tuple[Key, ...]
     said: tuple[str, ...]
@@ -350,8 +343,6 @@ class DriverFile(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """The devices and lines that a process wrote, and why it failed."""
-
     devices: tuple[Key, ...]
     lines: list[str]
     fault: str
@@ -438,7 +429,6 @@ def _paths(lines: list[str]) -> list[str]:
 
 
 def _answers(library: str, environments: list[dict[str, str]]) -> list[_Answer]:
-    """Run a process for each environment, all at once."""
     try:
         started = [subprocess.Popen([sys.executable, "-c", _CODE, library], env=environment, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace")

@@ -66,7 +66,6 @@ class KeptPipelines:
         self._compiled = manager.pipelines()  # the file has these
 
     def load(self) -> None:
-        """Give the driver the content of the file."""
         try:
             content, path = read_cache(self._name, _MOST_BYTES), cache_folder() / self._name
             if content is None:
@@ -113,8 +112,6 @@ def compiled(manager: Manager, asked: list[Asked]) -> list[Algorithm | None]:
 
 
 class Kernels:
-    """The kernels of one device, whose arena has these segments."""
-
     def __init__(self, manager: Manager, device: DeviceInfo, segments: Segments = ()) -> None:
         self._manager, self._segments = manager, segments
         self._where = f"{device.name} ({device.description})"
@@ -171,7 +168,6 @@ class Kernels:
                        not self._makes_parts)
 
     def moving(self, source: int, target: int, nbytes: int) -> Command:
-        """Return the launch that copies whole words between arena addresses."""
         shape = (nbytes // F32.itemsize,)
         command = self.command(self.plan(copy, (shape, shape), {}, (target, source)), (target, source))
         assert command is not None  # as there are words
@@ -190,7 +186,6 @@ class Kernels:
                             0, record, Command, same)
 
     def learn(self, primitive: Primitive, operands: tuple[Buffer, ...], params: Params, out: object) -> None:
-        """Note the recipe of a launch, for the next of its kind."""
         entry = self.launches.get(primitive.name)
         if entry is None or not isinstance(out, Buffer) or recording_here() is not None or (
                 self.tiles != self._learned_with):

@@ -181,8 +181,6 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True)
 class Counter:
-    """The counter behind a device's timestamps."""
-
     bits: int  # of a reading that are valid; 0: the device has no timestamps
     period: float  # nanoseconds per tick
 
@@ -206,7 +204,6 @@ class Stopwatch:
         self._ticks = 0
 
     def note(self, kernels: list[str], counts: list[int]) -> None:
-        """Add events for commands, given the counter before the first and after each."""
         times = [self._host_time(count) for count in counts]
         for kernel, begin, end in zip(kernels, times, times[1:], strict=False):
             if kernel:
@@ -240,7 +237,6 @@ class Batch:
         self.started = self.waited_for = _NONE
 
     def touches(self, start: int, end: int) -> bool:
-        """Return whether any command reads or writes between these addresses."""
         return any(a < end and start < b
                    for command in list(self.recorded.commands if self.recorded is not None else self.commands)
                    for a, b in (*command.reads, *command.writes))
@@ -260,8 +256,6 @@ def groups_of(commands: list[Kind], most: float, length: int) -> list[list[Kind]
 
 
 class Recorder:
-    """The command stream of one device."""
-
     def __init__(self, manager: Manager, name: str, budget: Budget) -> None:
         self._manager, self._faults = manager.bare, manager.faults
         self._name, self.budget = name, budget
@@ -421,7 +415,6 @@ class Recorder:
                 return
 
     def forget(self) -> None:
-        """Wait, and let go of what the commands have used."""
         self.wait()
         self._idle.clear()
         self.beside.forget()
@@ -533,7 +526,6 @@ class Recorder:
         return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))
 
     def runs(self, recorded: Recorded) -> bool:
-        """Return whether a sequence was started and not yet waited for."""
         return recorded in [batch.recorded for batch in list(self._batches)]
 
     def build_all(self, commands: list[Kind], old: list[Recorded] | None = None) -> list[Recorded]:
@@ -557,6 +549,5 @@ class Recorder:
         self._batches.extend([*map(Batch, sequences), Batch()])  # all of them or none
 
     def play(self, sequences: list[Recorded]) -> None:
-        """Start built sequences behind everything recorded so far; do not wait."""
         self.enqueue(sequences)
         self._start_if_there_is_room()

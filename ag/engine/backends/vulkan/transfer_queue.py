@@ -80,11 +80,9 @@ class TransferQueue:
         return any(chunk.sequence.is_running() for chunk in self._chunks)
 
     def touches(self, start: int, end: int) -> bool:
-        """Return whether an upload in flight writes between these addresses."""
         return any(chunk.sequence.is_running() for chunk in self._writing(start, end))
 
     def wait(self, start: int = 0, end: int = _ANYWHERE) -> None:
-        """Wait for the uploads that write between these addresses."""
         for chunk in self._writing(start, end):
             chunk.sequence.eval_await()
 

@@ -36,8 +36,6 @@ _PLACES, _AT_ONCE = 8, 3  # of a program's results: targets that are kept, and c
 
 @dataclass(eq=False)
 class _Landing:
-    """Staging memory for a piece on its way down."""
-
     tensor: Tensor
     view: Words
     place: Range  # for the hazard tracker: below all addresses of the arena
@@ -52,8 +50,6 @@ class _Piece(NamedTuple):
 
 @dataclass(eq=False)
 class Place:
-    """Staging memory of one input."""
-
     block: Block
     tensor: Tensor
     start: int
@@ -136,11 +132,9 @@ class Transfers:
                 return chunk, used, count
 
     def assign(self, target: int, source: int, nbytes: int) -> None:
-        """Copy whole words between arena addresses; do not wait."""
         self._recorder.record(self.to_arena(source, target, nbytes))
 
     def download(self, address: int, count: int) -> Words:
-        """Wait, and read words at an arena address."""
         view, quickly = self._sees(address)
         at = (address & OFFSET_MASK) >> 2
         while view is not None and quickly:
@@ -251,7 +245,6 @@ class Results:
         self._recorded: dict[tuple[int, int, int], list[Recorded]] = {}  # by target, source and size
 
     def copy(self, target: int, source: int, nbytes: int, transfers: Transfers, recorder: Recorder) -> None:
-        """Copy bytes between addresses; do not wait."""
         place = target, source, nbytes
         if place not in self._recorded:
             if len(self._recorded) == _PLACES:
