@@ -263,7 +263,6 @@ def _opened(x: Value) -> Value:
 
 
 def _numbered(x: Value) -> Value:
-    """Return what a recipe keeps of a leaf."""
     return _Number(x.number) if type(x) is StepArgument else _Own(x) if type(x) is np.ndarray else x
 
 
@@ -273,7 +272,6 @@ def _is_repeatable(x: Value) -> bool:
 
 
 def _own(recipes: Sequence[Recipe]) -> list[_Own]:
-    """Return the step's own arrays that numpy is given."""
     return [x for recipe in recipes for x in _leaves(recipe.given) if type(x) is _Own]
 
 
@@ -407,7 +405,6 @@ class Arguments:
         self._numbers: list[Buffer] = []  # kept alive, as labels refer to ids of their blocks
 
     def placeholders(self) -> list[Tensor | StepArgument]:
-        """Return the step's arguments; called in the recording thread."""
         self.is_recorded, this = True, ref(self)
         self.settings = _settings()
         return [slot.placeholder(this) for slot in self._slots]

@@ -71,7 +71,6 @@ class Notes:
         self.effects.note(owner, name, value)
 
     def names(self, functions: Sequence[object]) -> None:
-        """Note the values of names that functions read outside their own locals."""
         self._reader.values(*functions)
         self._note_names()
 
@@ -83,11 +82,9 @@ class Notes:
                 self._guards.add(name)
 
     def watch(self, container: object) -> None:
-        """Compare the items of a container, too."""
         self._fixed += contents(container)
 
     def tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Note the buffers of tensors from before the step."""
         for x in tensors:
             if x.node is None and id(x) not in self._trained and not self._is_new(x.buffer):
                 self._trained[id(x)] = x, x.requires_grad, x.name, x.buffer
@@ -382,7 +379,6 @@ def equal(x: object, y: object) -> bool:
 
 
 def shown(noted: object) -> str:
-    """Describe a snapshot for a message."""
     there = held(noted)
     return repr(there) if isinstance(there, (*_PLAIN, Absent)) else f"a {type(there).__name__}"
 

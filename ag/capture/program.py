@@ -133,7 +133,6 @@ class CapturedProgram:
         self._arguments.look()
 
     def _changes(self, buffer: Buffer) -> bool:
-        """Return whether a replay writes to memory, or uses it as a gradient."""
         used = [b for b in self._changed if b.block is buffer.block]
         grads = [leaf.tensor.peek_grad() for leaf in self._slots]
         return any(b.overlaps(buffer) for b in (*used, *[g.buffer for g in grads if g is not None])
@@ -226,7 +225,6 @@ class _Writes:
                         if b.block.changes is not None]
 
     def note(self) -> None:
-        """Note that they have other elements from now on."""
         time = now()
         for changes, place in self._places:
             changes.last = changes.places[place] = time

@@ -241,7 +241,6 @@ class _Loaded(NamedTuple):
 
 @cache
 def _loaded(code: CodeType) -> _Loaded:
-    """Read the names that code loads or sets from its bytecode."""
     codes = [code]
     for c in codes:
         codes += [inner for inner in c.co_consts if isinstance(inner, CodeType)]
@@ -322,7 +321,6 @@ class NameReader:
         return found
 
     def values(self, *values: object) -> None:
-        """Add functions that are called, and other values that are read."""
         self._todo += values
 
     def read_attribute(self, kind: type, name: str) -> None:
@@ -451,7 +449,6 @@ class NameReader:
             self._import(module, f)
 
     def _import(self, module: str, f: FunctionType) -> None:
-        """Note a module that a function imports when it runs."""
         try:
             full = resolve_name(module, f.__globals__.get("__package__"))
         except ImportError:  # raised again when the function runs

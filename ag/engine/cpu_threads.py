@@ -156,8 +156,6 @@ class WorkerThread(Thread):
 
 
 class _Helpers:
-    """Threads that compute beside those of users: one per core, less one."""
-
     def __init__(self) -> None:
         self._idle: deque[WorkerThread] = deque()
         self._count = 0

@@ -122,7 +122,6 @@ _draw: ContextVar[Callable[[Device], Buffer]] = ContextVar("ag_draw", default=_d
 
 @contextmanager
 def _drawing(draw: Callable[[Device], Buffer]) -> Iterator[None]:
-    """Draw so inside the block."""
     token = _draw.set(draw)
     try:
         yield

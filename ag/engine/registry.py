@@ -43,7 +43,6 @@ class Family(NamedTuple):
         return self.priority > 0
 
     def device_name(self, index: int) -> str:
-        """The one spelling of a device's name."""
         return self.name if self.bare and index == 0 else f"{self.name}:{index}"
 
     @property
@@ -56,7 +55,6 @@ _families: dict[str, Family] = {}  # process-wide, like the devices; by name, as
 
 
 def register_backend(family: Family) -> None:
-    """Add a family of devices."""
     _families[family.name] = family
 
 
@@ -80,7 +78,6 @@ def families() -> list[Family]:
 
 
 def list_devices(accelerators_only: bool = False) -> list[DeviceInfo]:
-    """The devices of this machine, of all families."""
     wanted = [family for family in families() if family.is_accelerator or not accelerators_only]
     return [info for family in wanted for info in devices_of(family.name)[0]]
 
@@ -131,10 +128,8 @@ def say_once(text: str) -> None:
 
 
 def example_names() -> list[str]:
-    """Names of devices to show in messages, of every family."""
     return [name for family in families() for name in family.examples]
 
 
 def accelerator_titles() -> str:
-    """Name the accelerators that there could be, for messages."""
     return " or ".join(family.title for family in families() if family.is_accelerator)

@@ -60,8 +60,6 @@ class Holders:
 
 
 class Graph:
-    """Launches by their position."""
-
     def __init__(self, launches: Iterable[Launch], holders: Holders | None = None) -> None:
         holders = holders or Holders()
         self._escaped, self._viewed = set(holders.escaped), set(holders.viewed)
@@ -270,7 +268,6 @@ def settle(recording: Recording) -> Holders:
 
 
 def _kept(recording: Recording, holders: Holders) -> Shape | None:
-    """The shape of the first output of a launch that somebody holds."""
     return next((b.shape for launch in recording.launches if launch.fresh
                  for b in launch.buffers[: launch.primitive.outputs] if b.block.address in holders.escaped), None)
 
@@ -336,6 +333,5 @@ def _notes(launches: list[Launch]) -> tuple[list[_Note], list[_Numbered]]:
 
 
 def _views(recording: Recording, held: list[Buffer | None]) -> list[Buffer]:
-    """Views that were made while recording, are alive, and are in no launch."""
     known = {id(b) for b in held if b is not None}
     return [b for view in recording.views if (b := view()) is not None and id(b) not in known]

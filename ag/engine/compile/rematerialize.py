@@ -78,7 +78,6 @@ def _taken_over(launch: Launch, i: int, spans: Spans) -> int:
 
 
 def _plan(graph: Graph, spans: Spans, span: Span, live: list[int], peak: int) -> _Plan | None:
-    """Plan how to do without a block at the peak; None if nothing cheap would do."""
     uses = graph.users(span.block.address)
     if peak in uses:
         return None

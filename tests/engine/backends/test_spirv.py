@@ -105,7 +105,9 @@ def test_every_kernel_stays_valid(files: set[str], tmp_path: Path) -> None:
 @pytest.mark.vulkan
 def test_each_set_of_operands_by_address_has_a_pipeline(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vulkan_backend, "_FIRST_BYTES", 1 << 16)
-    monkeypatch.setattr(vulkan_backend, "largest_segment", lambda _: (1 << 18, "a test"))
+    largest = vulkan_backend.largest_block
+    monkeypatch.setattr(vulkan_backend, "largest_block", lambda limits, addresses=False: largest(limits, True)
+                        if addresses else (1 << 18, "a test"))
     backend: Any = VulkanBackend(int(lavapipe.split(":")[1]))
     backend._kernels.covered = 1 << 18
     x = np.random.default_rng(0).standard_normal((1 << 17, 1)).astype(np.float32)

@@ -94,7 +94,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 @lru_cache(maxsize=8)
-def check_files(folder: Path = _SPV) -> None:
+def check_files(folder: Path) -> None:
     """Raise KernelError if a folder of kernels is incomplete; check it once."""
     for kernel, entry in read_manifest(folder)["kernels"].items():
         if lacking := sorted(Entry.__required_keys__ - entry.keys()):
@@ -151,6 +151,10 @@ def spirv_of(file: str) -> bytes:
 def files_of(kernel: str) -> list[Path]:
     """List the files of a kernel: one, and with fixed tiles another."""
     return sorted(_SPV.glob(f"{kernel}.*spv"))
+
+
+def check_build() -> None:
+    check_files(_SPV)
 
 
 def kernel_state(name: str) -> str:

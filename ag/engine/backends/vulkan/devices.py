@@ -109,7 +109,6 @@ class Drivers:
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
-        """Open a device once; ArenaError if it has no memory for that, DeviceError if it does not exist."""
         count = len(self.listed(f"vulkan:{index}"))
         if index not in self._managers:
             if index >= count:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ag.engine.backends.shader.manifest import Limits, check_files, not_built
+from ag.engine.backends.shader.manifest import Limits, check_build, not_built
 from ag.errors import AgError, ArenaError, DeviceError, KernelError
 from ag.version import install_line
 
@@ -121,7 +121,7 @@ def kompute() -> ModuleType:
 def check_kernels() -> None:
     """Raise KernelError if the manifest or the file of a kernel is missing or broken."""
     try:
-        check_files()
+        check_build()
     except KernelError as error:
         raise KernelError(f"Vulkan: {error}") from error
 

@@ -424,7 +424,6 @@ class Recorder:
         return len(self._batches) == 1 and not self._batches[0].commands
 
     def touches(self, start: int, end: int) -> bool:
-        """Return whether a command that was not waited for reads or writes between these addresses."""
         return self.beside.touches(start, end) or any(batch.touches(start, end) for batch in list(self._batches))
 
     def wait(self) -> None:
