@@ -32,8 +32,6 @@ _KEPT = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype
 
 
 class Notes:
-    """Notes of what the thread of a recording reads and writes."""
-
     def __init__(self, made: set[int]) -> None:
         self._made = made  # ids of blocks allocated since; these and constants are not state
         self._reads: dict[Key, Watched] = {}  # owners are kept while the step runs, so that ids stay theirs

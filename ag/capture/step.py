@@ -296,7 +296,6 @@ def _refuse_others(args: Args) -> None:
 
 
 def _moved(leaves: Args, to: Device) -> Args:
-    """Move tensors of other devices to a device; return `leaves` themselves if there is none."""
     for x in leaves:
         if isinstance(x, Tensor) and x.buffer.backend is not to:
             return tuple([ag_tensor(y, to.name) if isinstance(y, Tensor) else y for y in leaves])
@@ -304,7 +303,6 @@ def _moved(leaves: Args, to: Device) -> Args:
 
 
 def _are_apart(args: Args) -> bool:
-    """Return whether all are arrays or tensors, none of them twice."""
     for x in args:
         if not (type(x) is np.ndarray or isinstance(x, Tensor)):
             return False

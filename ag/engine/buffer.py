@@ -232,7 +232,6 @@ _copying = RLock()  # is held while holders are relocated
 
 @after_fork
 def _forked() -> None:
-    """Go on in a forked child, which has none of the other threads."""
     global _copying
     _copying = RLock()
 

@@ -98,7 +98,6 @@ class _Work:
         self.error: BaseException | None = None
 
     def help(self) -> None:
-        """Make calls until there are no more, or the work was stopped."""
         me = get_ident()
         self._helping[me] = None
         try:

@@ -236,9 +236,14 @@ def ag_device(name: str) -> PreviousSetting:
 
 
 def ag_default_device() -> str:
-    """Name the current default device, such as ``"vulkan:0"``; it is chosen and opened now if nothing has used it yet.
+    """Name the current default device, which is chosen and opened now if nothing has used it yet.
 
     Reference: ggmlR ``ag_default_device``.
+
+    Returns
+    -------
+    str
+        Such as ``"vulkan:0"``.
 
     Examples
     --------
@@ -282,6 +287,10 @@ def ag_dtype(name: str) -> PreviousSetting:
 
 def ag_default_dtype() -> str:
     """Name the current default element type.  Reference: ggmlR ``ag_default_dtype``.
+
+    Returns
+    -------
+    str
 
     Examples
     --------

@@ -138,7 +138,6 @@ _open: dict[int, Recording] = {}  # open recordings of all threads by id; looked
 
 @after_fork
 def _forked() -> None:
-    """Go on in a forked child, which has none of the other threads."""
     for recording in [r for r in _open.values() if r.thread != get_ident()]:
         recording.release()
 

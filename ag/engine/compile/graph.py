@@ -115,7 +115,6 @@ class Graph:
         return self._private[place]
 
     def is_viewed(self, place: int) -> bool:
-        """Return whether somebody else holds a view of a block that would stay behind if its buffers moved."""
         return place in self._viewed
 
     def spans(self) -> dict[int, Span]:

@@ -129,7 +129,6 @@ class _Lasting:
         self._free_until, self._nbytes = np.array(free_until), np.array([r._nbytes for r in self.rooms])
 
     def rooms_for(self, item: _Item, rest: int) -> list[_Room]:
-        """Those that are large enough, and free long enough in some part."""
         if not self.rooms:
             return []
         return [self.rooms[k] for k in np.flatnonzero((self._nbytes >= item.nbytes)

@@ -29,18 +29,14 @@ Wanted = Callable[[Recording, Target], bool]
 OnUpload = Callable[[Array, DType, Device], Buffer | None]
 
 
-def _always(recording: Recording, target: Target) -> bool:
-    return True
-
-
-PASSES: tuple[tuple[Pass, Wanted], ...] = (
-    (fold_scaling, _always),
-    (eliminate_copies, _always),
-    (eliminate_dead_launches, _always),
+PASSES: tuple[tuple[Pass, Wanted | None], ...] = (  # and when they are wanted, if not always
+    (fold_scaling, None),
+    (eliminate_copies, None),
+    (eliminate_dead_launches, None),
     (rematerialize, lambda recording, target: recording.recompute),
-    (fuse_elementwise, _always),
+    (fuse_elementwise, None),
     (fuse_epilogues, lambda recording, target: target.epilogues),
-    (plan_memory, _always),
+    (plan_memory, None),
 )
 
 
@@ -51,7 +47,7 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
         graph = Graph(recording.launches, holders)
         recording.launches.clear()
         for run_pass, is_wanted in PASSES:
-            if is_wanted(recording, target):
+            if is_wanted is None or is_wanted(recording, target):
                 run_pass(graph, target)
         recording.launches += graph.launches()
         return recording.launches

@@ -106,7 +106,6 @@ class Choices:
         return self._choices[name]
 
     def settled(self, name: str, possible: Collection[str], decide: Callable[[], str]) -> str:
-        """Return the kept choice; decide, and keep that, if there is none."""
         with self.lock:
             known = self.get(name)
             return known if known in possible and known is not None else self.keep(name, decide(), possible)
