@@ -6,13 +6,12 @@ of the thread in C.  docs/architecture.md lists the interpreters, and which nest
 
 from __future__ import annotations
 
-import linecache
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,7 +19,7 @@ from ag.native import code as _code
 
 R = TypeVar("R")
 Above: TypeAlias = Any  # a type of a module that imports this one: tensors, buffers, devices, launches
-_NOT_THEIRS = str(Path(__file__).parents[1]), threading.__file__, contextmanager.__code__.co_filename
+_NOT_THEIRS = os.path.dirname(os.path.dirname(__file__)), threading.__file__, contextmanager.__code__.co_filename
 
 
 class Interpreter:
@@ -151,5 +150,7 @@ def called_in() -> str:
         frame = frame.f_back  # type: ignore[assignment]  # None below the first
     if frame is None:
         return ""
+    import linecache  # which takes time to load
+
     file, line = frame.f_code.co_filename, frame.f_lineno
     return f" Called in {file}, line {line}: `{linecache.getline(file, line).strip()}`."
