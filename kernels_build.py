@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from array import array
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -95,9 +96,22 @@ def _to_spirv(shader: Path, spv: Path, target: str, *options: str) -> None:
     """Compile, optimise and validate."""
     raw = spv.with_suffix(".raw")
     _run("glslangValidator", "-V", *options, "--target-env", target, shader, "-o", raw)
+    _keep_apply(raw)
     _run("spirv-opt", "-O", "--strip-debug", f"--target-env={target}", raw, "-o", spv)
     _run("spirv-val", "--target-env", target, spv)
     raw.unlink()
+
+
+def _keep_apply(raw: Path) -> None:
+    """Let `apply` of chains stay a function: a device leaves out of it what a chain does not apply."""
+    words, at, kept = array("I", raw.read_bytes()), 5, None
+    while at < len(words):
+        if words[at] & 0xFFFF == 5 and words[at + 2 : at + 4].tobytes() == b"apply(u1":  # OpName
+            kept = words[at + 1]
+        if words[at] & 0xFFFF == 54 and words[at + 2] == kept:  # OpFunction
+            words[at + 3] = 2  # DontInline
+        at += words[at] >> 16
+    raw.write_bytes(words.tobytes())
 
 
 def _run(*command: str | Path) -> str:
@@ -165,7 +179,8 @@ def apply_of(table: Collection[Function]) -> str:
         return ", ".join(("x", "y")[: len(function.operands)] + ("value",) * len(function.params))
 
     return "\n".join([
-        "// The functions of functions.glsl by their numbers in chains.", '#include "functions.glsl"', "",
+        "// The functions of functions.glsl by their numbers in chains, of which a device gets those that it needs.",
+        '#include "functions.glsl"', "",
         "float apply(uint function, float x, float y, float value) {",
         "    float found = 0.0;  // no switch: lavapipe takes three times as long for one",
         *(f"    if (function == {number_of(f.name)}) found = {f.name}_of({call(f)});" for f in table),

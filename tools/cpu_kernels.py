@@ -43,6 +43,7 @@ FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
 LEVELS = {"x86_64": {"": [], ".v3": ["-march=x86-64-v3"], ".v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}}
 NEEDS = {".v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, ".v3": {"avx2", "bmi2", "fma", "movbe"}}
 CPUINFO = Path("/proc/cpuinfo")  # where Linux lists what a processor can do
+_PER_FILE = 12  # functions; files are compiled side by side
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
 MEMBER = re.compile(r"((?:const )?(?:float|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
 
@@ -94,18 +95,23 @@ def function_text(function: Function) -> str:
         value = f"(float)a->{params[0]}" if params else "0.0f"
         run = (f"    const span s = share(a->n, BLOCK, part, parts);\n"
                f"    map_all(map_{name}, a->out + s.begin, {inputs}, {value}, s.end - s.begin);\n")
-    return (f"static void map_{name}(float *out, const float *x, const float *y, float value, int64_t n) {{\n{body}"
+    return (f"void map_{name}(float *out, const float *x, const float *y, float value, int64_t n) {{\n{body}"
             f"#pragma GCC ivdep\n    for (int64_t i = 0; i < n; i++) out[i] = {name}_of({call});\n}}\n"
             f"KERNEL({name}, {{ float *out; {pointers} {sizes} }}) {{\n{run}}}\n")
 
 
-def functions_header() -> str:
-    """``functions.h``: every function of functions.glsl as C, its kernel, and the table by which chains find it."""
+def functions_files() -> dict[str, str]:
+    """``functions.h``, the table by which chains find functions, and files with some functions and kernels each."""
     path = SHADERS / "functions.glsl"
     table = functions(path.read_text("utf-8"))
+    head = "\n".join(['#include "glsl.h"', '#include "functions.h"', in_c(path, set()), ""])
     rows = "\n".join(f"    {{{number_of(f.name)}, map_{f.name}}}," for f in table)
-    return "\n".join(['#include "glsl.h"', in_c(path, set()), *map(function_text, table),
-                      f"static const struct {{ int64_t number; map run; }} MAPS[] = {{\n{rows}\n}};", ""])
+    declared = [f"void map_{f.name}(float *, const float *, const float *, float, int64_t);" for f in table]
+    header = ["#ifndef FUNCTIONS_H", "#define FUNCTIONS_H", '#include "maps.h"', *declared,
+              f"static const struct {{ int64_t number; map run; }} MAPS[] = {{\n{rows}\n}};", "#endif", ""]
+    return {"functions.h": "\n".join(header), **{
+        f"functions_{i // _PER_FILE}.c": head + "\n".join(map(function_text, table[i : i + _PER_FILE]))
+        for i in range(0, len(table), _PER_FILE)}}
 
 
 # ---------------------------------------------------------------------------------------------- interface
@@ -148,16 +154,17 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
     levels = wanted() if levels is None else levels
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
-    header = functions_header()
-    sources = {path: path.read_text("utf-8") for path in sorted(SOURCES.rglob("*.c"))}
-    kernels = interface(header)
-    for path, text in sources.items():
-        declared = interface(text)
-        if twice := kernels.keys() & declared.keys():
-            raise KernelError(f"{path.name}: {', '.join(sorted(twice))} is declared twice.")
-        kernels |= declared
+    kernels: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        Path(folder, "functions.h").write_text(header, "utf-8")
+        for name, text in functions_files().items():
+            Path(folder, name).write_text(text, "utf-8")
+        paths = [*sorted(Path(folder).glob("*.c")), *sorted(SOURCES.rglob("*.c"))]
+        sources = {path: path.read_text("utf-8") for path in paths}
+        for path, text in sources.items():
+            declared = interface(text)
+            if twice := kernels.keys() & declared.keys():
+                raise KernelError(f"{path.name}: {', '.join(sorted(twice))} is declared twice.")
+            kernels |= declared
         jobs = []
         for level, flags in levels.items():
             for path, text in sources.items():

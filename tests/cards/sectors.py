@@ -5,22 +5,24 @@ Launches are so large that edges do not count, and `interpreter.py` runs some wo
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from cards.interpreter import Array, Workgroup, parsed
 
-import ag.engine.backends.shader
 from ag.engine.backends.shader import plans
+from ag.engine.backends.shader.manifest import spirv_of
 from ag.engine.backends.shader.tiles import TILES, Rate, Tiles
+from ag.engine.backends.vulkan.spirv import with_functions
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window
 
-SPV = Path(ag.engine.backends.shader.__file__).parent / "spv"
 SECTOR, LANES = 32, 32
 UNITS = 132  # of the card whose choices count: how many elements an invocation takes
 SHARED, ROOM = 48 << 10, 164 << 10  # and how many bytes of shared memory a workgroup may have, and a unit has
@@ -53,7 +55,10 @@ def run(launch: Launch, most: int | None = None) -> tuple[list[Array], Workgroup
     names = [constant["name"] for constant in entry["spec"]]
     size = plan.spec[names.index("THREADS")] if "THREADS" in names else prod(entry["local_size"])
     buffers = [np.ascontiguousarray(x).view(np.uint32).reshape(-1).copy() for x in launch.operands]
-    group = Workgroup(parsed((SPV / f"{plan.file}.spv").read_bytes(), plan.spec), size,
+    spirv = spirv_of(plan.file)
+    if plan.functions:
+        spirv = inlined(with_functions(spirv, plan.functions))
+    group = Workgroup(parsed(spirv, plan.spec), size,
                       plan.push([0] * len(buffers)), buffers)
     x, y, z = plan.grid
     count = x * y * z
@@ -61,6 +66,16 @@ def run(launch: Launch, most: int | None = None) -> tuple[list[Array], Workgroup
     for i in range(first, end):
         group.run((i % x, i // x % y, i // x // y), plan.grid)
     return [words.view(x.dtype).reshape(x.shape) for words, x in zip(buffers, launch.operands, strict=True)], group
+
+
+def inlined(spirv: bytes) -> bytes:
+    """Put functions in the place of calls, as drivers do."""
+    with TemporaryDirectory() as folder:
+        made = Path(folder, "kernel.spv")
+        made.write_bytes(spirv)
+        passes = "--inline-entry-points-exhaustive", "--eliminate-dead-functions"
+        subprocess.run(["spirv-opt", *passes, made, "-o", made], check=True)
+        return made.read_bytes()
 
 
 def counted(group: Workgroup) -> dict[int, Count]:

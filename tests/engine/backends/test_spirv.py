@@ -24,12 +24,15 @@ from ag.engine.backends.vulkan.spirv import (
     modes_of,
     read,
     with_addresses,
+    with_functions,
     with_modes,
     written,
 )
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import mul
+from ag.engine.kernels.fused import _code
+from ag.engine.primitive import PRIMITIVES
 
 PRESERVES, ROUNDS, DENORMALS = Mode(4466, 4461), Mode(4467, 4462), Mode(4464, 4459)
 SPV = Path(ag.__file__).parent / "engine" / "backends" / "shader" / "spv"
@@ -37,6 +40,7 @@ FILES = sorted(path for path in SPV.glob("*.spv") if "_coop" not in path.name)  
 needs_kernels = pytest.mark.skipif(not FILES, reason="the kernels are not compiled")
 LOAD, STORE, CHAIN, VARIABLE, LENGTH, ALIGNED = 61, 62, 65, 59, 68, 2
 ARITHMETIC = set(range(124, 192)) | {12}  # conversions, sums, comparisons, and functions that are not of the core
+CONSTANT, EQUAL, BRANCH_IF, DECORATE, NO_CONTRACTION, FADD, FMUL, FDIV = 43, 170, 250, 71, 42, 129, 133, 136
 FEW = {"relu.spv", "matmul_chain.spv", "attention_grad.fixed.spv"}
 
 
@@ -100,6 +104,44 @@ def test_every_kernel_stays_valid(files: set[str], tmp_path: Path) -> None:
         changed.write_bytes(with_addresses(with_modes(path.read_bytes(), (PRESERVES, ROUNDS, DENORMALS)), range(count)))
         done = subprocess.run(["spirv-val", "--target-env", "vulkan1.2", changed], capture_output=True, text=True)
         assert done.returncode == 0, f"{path.name}: {done.stdout}{done.stderr}"
+
+
+CHAINS = [path for path in FILES if path.name.startswith("fused") or "_chain" in path.name]
+NUMBERS = {p.name: _code(p.name, 0, 0) >> 16 for p in PRIMITIVES.values() if p.fusable}
+
+
+@needs_kernels
+@pytest.mark.skipif(shutil.which("spirv-val") is None, reason="no SPIRV-Tools")
+@pytest.mark.parametrize("path", [pytest.param(x, marks=[pytest.mark.slow] * (not x.name.startswith("fused")))
+                                  for x in CHAINS], ids=lambda path: path.name)
+def test_a_chain_has_the_functions_that_it_applies(path: Path, tmp_path: Path) -> None:
+    """And no other: what stays is what was compiled, with its `precise`, and is valid."""
+    spirv, made, rng = path.read_bytes(), tmp_path / "chain.spv", np.random.default_rng(0)
+    everything = with_functions(spirv, NUMBERS.values())
+    assert len(everything) == len(spirv) and everything != spirv  # `apply` may be inlined now
+    sizes = {}
+    for names in [*([name] for name in NUMBERS), *(rng.choice([*NUMBERS], 6) for _ in range(20))]:
+        found = with_functions(spirv, {NUMBERS[name] for name in names})
+        assert asked(found) & set(NUMBERS.values()) == {NUMBERS[name] for name in names}
+        kept = [x for x in read(found)[1] if code_of(x) in (FADD, FMUL, FDIV)]
+        assert {x[2] for x in kept} & precise(spirv) == {x[2] for x in kept} & precise(found)
+        made.write_bytes(found)
+        done = subprocess.run(["spirv-val", "--target-env", "vulkan1.0", made], capture_output=True, text=True)
+        assert done.returncode == 0, f"{names}: {done.stdout}{done.stderr}"
+        sizes[tuple(names)] = len(found)
+    assert sizes["add",] < sizes["gelu_grad",] < len(spirv) - 4000
+
+
+def asked(spirv: bytes) -> set[int]:
+    """Return the numbers on which branches depend."""
+    instructions = read(spirv)[1]
+    conditions = {x[1] for x in instructions if code_of(x) == BRANCH_IF}
+    compared = {word for x in instructions if code_of(x) == EQUAL and x[2] in conditions for word in x[3:]}
+    return {x[3] for x in instructions if code_of(x) == CONSTANT and x[2] in compared}
+
+
+def precise(spirv: bytes) -> set[int]:
+    return {x[1] for x in read(spirv)[1] if code_of(x) == DECORATE and x[2] == NO_CONTRACTION}
 
 
 @pytest.mark.vulkan

@@ -65,6 +65,7 @@ class Plan:
     sizes: tuple[int, ...]  # bytes by operand; empty where some may be 16-bit
     work: int  # multiply-adds, if these take longer than reading and writing the operands
     needs: Needs  # of the device
+    functions: frozenset[int] = frozenset()  # numbers of those that a chain applies
 
     def __post_init__(self) -> None:
         self.compiled = _compiled(self.file, self.spec)
@@ -158,7 +159,9 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     writes = tuple(o["writes"] for o in entry["operands"])
     sizes = () if "bfloat" in primitive.params else tuple([nbytes_of(shape, F32) for shape in shapes])
     work = _evaluate(entry["work"], values) if entry["work"] else 0
-    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs)
+    functions = frozenset([values[f"op{k}"] >> 16 for k in range(1, len(chain) + 1)])
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs,
+                functions)
 
 
 def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:

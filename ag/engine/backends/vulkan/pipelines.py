@@ -21,7 +21,7 @@ from ag.engine.backends.shader.plans import Compiled, Plan, planned, seconds_of,
 from ag.engine.backends.shader.tiles import Rule, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.devices import VULKAN_1_1
 from ag.engine.backends.vulkan.kp import Algorithm, Asked, Manager, Tensor, kompute
-from ag.engine.backends.vulkan.spirv import modes_of, with_addresses, with_modes
+from ag.engine.backends.vulkan.spirv import modes_of, with_addresses, with_functions, with_modes
 from ag.engine.backends.vulkan.stream import TRANSFER, Command
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.cpu_threads import cores
@@ -124,7 +124,7 @@ class Kernels:
         self._algorithms: dict[Compiled, dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._pipelines: dict[Pipeline, Algorithm] = {}  # the first with each
         self._addresses: dict[int, Tensor] = {}  # of segments that no descriptor covers
-        self._spirv: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self._spirv: dict[tuple[object, ...], bytes] = {}  # by file, operands reached by address, and functions
         self.launches: Launches = {}  # by primitive: recipes by shapes, types and parameters; names of the parameters
         self._learned_with = self.tiles
 
@@ -289,11 +289,12 @@ class Kernels:
     def _asked(self, plan: Plan, segments: tuple[int, ...]) -> Asked:
         self._refuse_what_does_not_fit(plan)
         _, far = self._key(plan.compiled, segments)
-        spirv = self._spirv.get((plan.file, far))
+        entry, used = manifest()["kernels"][plan.file.partition(".")[0]], plan.functions
+        spirv = self._spirv.get((plan.file, far, used))
         if spirv is None:
-            spirv, entry = spirv_of(plan.file), manifest()["kernels"][plan.file.partition(".")[0]]
+            spirv = with_functions(spirv_of(plan.file), used) if used else spirv_of(plan.file)
             if entry["strict"]:
                 spirv = with_modes(spirv, self._modes[entry["multiplies"]])
-            spirv = self._spirv[plan.file, far] = with_addresses(spirv, far)
+            spirv = self._spirv[plan.file, far, used] = with_addresses(spirv, far)
         return (self._tensors(segments), spirv, plan.grid, np.array(plan.spec, np.uint32),
                 np.array(plan.words, np.uint32), required_subgroup(plan.needs, self._limits))

@@ -1,4 +1,4 @@
-"""Change the SPIR-V of compiled kernels for one device: modes of float32 arithmetic, and buffers reached by address.
+"""Change the SPIR-V of compiled kernels: functions of a chain, modes of float32 arithmetic, buffers by address.
 
 An instruction is a tuple of 32-bit words: the first holds how many there are, and the instruction's number.
 """
@@ -16,12 +16,14 @@ from ag.engine.backends.vulkan.kp import Properties
 _EXTENSION, _MEMORY_MODEL, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY, _TYPE_INT = 10, 14, 15, 16, 17, 21
 _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _FUNCTION, _VARIABLE = 22, 23, 30, 32, 43, 54, 59
 _LOAD, _STORE, _CHAIN, _CHAIN_IN_BOUNDS, _DECORATE, _MEMBER_DECORATE, _LABEL = 61, 62, 65, 66, 71, 72, 248
+_EQUAL, _PHI, _SELECTION, _BRANCH, _BRANCH_IF, _FUNCTION_END = 170, 245, 247, 249, 250, 56
 _TAKES_POINTERS = {57, 63, 64, 68, 169, 245, 4457, 4458}  # calls, copies, lengths, choices, matrices; not atomics
 _POINTER, _MASK = {_LOAD: 3, _STORE: 1}, {_LOAD: 4, _STORE: 3}  # which word of an instruction is what
 _UNIFORM, _STORAGE_BUFFER, _PHYSICAL = 2, 12, 5349  # storage classes
 _BLOCK, _BUFFER_BLOCK, _BINDING, _OFFSET = 2, 3, 33, 35  # decorations
 _ADDRESSES, _PHYSICAL_64 = 5347, 5348  # a capability, and an addressing model
 _ALIGNED = 2
+_NOT_INLINED = 2  # of a function
 _BY_ADDRESS = b"SPV_KHR_physical_storage_buffer\0"
 _FLOAT_CONTROLS = b"SPV_KHR_float_controls".ljust(24, b"\0")
 _HEADER = 5  # words
@@ -130,6 +132,41 @@ class _Module:
             return nbytes & -nbytes
         raise ValueError(f"a kernel reads or writes elements of type {code_of(x)} of a buffer; numbers and vectors are "
                          f"required.")
+
+
+def with_functions(spirv: bytes, used: Collection[int]) -> bytes:
+    """Return the module of a chain whose `apply` knows the functions of these numbers alone.
+
+    `apply` (shaders/apply.glsl) is a line ``if (function == number) found = ...`` per function.  kernels_build.py keeps
+    it a function of its own, so a line is a branch around a few blocks, which end where the next line begins.
+    """
+    header, instructions = read(spirv)
+    begin = next(i for i, x in enumerate(instructions) if code_of(x) == _FUNCTION and x[3] == _NOT_INLINED)
+    end = next(i for i in range(begin, len(instructions)) if code_of(instructions[i]) == _FUNCTION_END)
+    constants = {x[2]: x[3] for x in instructions[:begin] if code_of(x) == _CONSTANT}
+    function = instructions[begin + 1][2]  # the parameter
+    loads, others, gone = set[int](), set[int](), set[int]()
+    made, skipped = [(*instructions[begin][:3], 0, *instructions[begin][4:])], 0  # skipped: until this label
+    for x in instructions[begin + 1 : end]:
+        code = code_of(x)
+        if skipped and (code != _LABEL or x[1] != skipped):
+            if code == _LABEL or (len(x) > 2 and code != _STORE):
+                gone.add(x[1] if code == _LABEL else x[2])
+            continue
+        skipped = 0
+        if code == _LOAD and x[3] == function:
+            loads.add(x[2])
+        elif code == _EQUAL and loads.intersection(x[3:]) and not any(constants.get(n) in used for n in x[3:]):
+            others.add(x[2])
+        elif code == _BRANCH_IF and x[1] in others:
+            made[-1], skipped = instruction(_BRANCH, x[3]), x[3]  # in the place of the merge instruction
+            continue
+        elif code == _PHI:
+            pairs = [x[i : i + 2] for i in range(3, len(x), 2)]
+            x = instruction(_PHI, x[1], x[2], *(word for pair in pairs if pair[1] not in gone for word in pair))
+        made.append(x)
+    declared = [x for x in instructions[:begin] if code_of(x) != _DECORATE or x[1] not in gone]
+    return written(header, [*declared, *made, *instructions[end:]])
 
 
 def with_addresses(spirv: bytes, bindings: Collection[int]) -> bytes:

@@ -1,7 +1,5 @@
-// Elementwise functions over arrays, and chains of them: the kernels of functions.glsl, `fused` and `fused_pair`.
-#include "ag.h"
-
-#define BLOCK 512
+// Chains of elementwise functions: `fused` and `fused_pair`.
+#include "functions.h"  // written by tools/cpu_kernels.py: MAPS, which has `map_<name>` of every function
 
 const float *ag_strided(const float *x, const int64_t *stride, const int64_t *shape, int64_t ndim, int64_t first,
                         int64_t count, float *into) {
@@ -39,33 +37,6 @@ const float *ag_strided(const float *x, const int64_t *stride, const int64_t *sh
     }
     return into;
 }
-
-// ---------------------------------------------------------------------------------------------- single functions
-
-typedef void (*map)(float *out, const float *x, const float *y, float value, int64_t n);
-
-static inline void map_all(map f, float *out, const float *x, const float *y, float value, int64_t n) {
-    for (int64_t i = 0; i < n; i += SOON) {
-        const int64_t m = least(SOON, n - i);
-        expect(x + i, m);
-        if (x != y) expect(y + i, m);
-        f(out + i, x + i, y + i, value, m);
-    }
-}
-
-typedef struct { int64_t n, ndim; const int64_t *shape, *a_stride, *b_stride; } walk;
-
-static void map_broadcast(map f, float *out, const float *a, const float *b, walk w, int64_t part, int64_t parts) {
-    float x[BLOCK], y[BLOCK];
-    const span s = share(w.n, BLOCK, part, parts);
-    for (int64_t i = s.begin; i < s.end; i += BLOCK) {
-        const int64_t m = least(BLOCK, s.end - i);
-        f(out + i, ag_strided(a, w.a_stride, w.shape, w.ndim, i, m, x),
-          ag_strided(b, w.b_stride, w.shape, w.ndim, i, m, y), 0.0f, m);
-    }
-}
-
-#include "functions.h"  // written by tools/cpu_kernels.py: `map_<name>` and a kernel for every function, and MAPS
 
 // ---------------------------------------------------------------------------------------------- chains
 
