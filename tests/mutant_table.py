@@ -88,7 +88,7 @@ gradient("RMS norm: what the mean square sends back", "ag/engine/kernels/norm.py
 gradient("batch norm: what the mean sends back", "ag/engine/kernels/norm.py",
          "d -= dbeta[r] * share", "d += dbeta[r] * share",
          "ag_batch_norm_op-4x3_4x1_4x1")
-gradient("batch norm: sign of a given variance's", "ag/ops/norm.py", "_SAMPLES, -0.5)", "_SAMPLES, 0.5)",
+gradient("batch norm: sign of a given variance's", "ag/ops/normalization.py", "_SAMPLES, -0.5)", "_SAMPLES, 0.5)",
          "ag_batch_norm_op(given)-4x3_4x1_4x1_4x1_4x1")
 gradient("attention: what the denominator sends back", "ag/engine/kernels/attention.py",
          "s -= deltas[m, :, i]", "s += deltas[m, :, i]", "ag_attention-4x3_4x5_2x5")
@@ -763,7 +763,7 @@ mutant("operands", "sizes that are no whole numbers are taken", "ag/engine/shape
        'new = [whole_number(function, "a size", n) for n in new]', "new = [int(n) for n in new]",
        *(f"ops/test_operands.py::test_an_axis_is_a_whole_number[{bad}]" for bad in ("True", "1.0")))
 mutant("operands", "whole numbers are computed with where they are alike", "ag/autograd/op.py",
-       "if not (dtype.is_float or integers):", "if False:",
+       " and (found[1].is_float or integers):", ":",
        "ops/test_operands_in_c.py::test_ops_do_the_same_without_it[whole numbers]")
 mutant("operands", "numbers stay as they are beside tensors that are alike", "ag/autograd/op.py",
        "if has_numbers and params:", "if False:",

@@ -63,6 +63,7 @@ WORKS: dict[str, object] = {
     "A - t * np.float64(2)": -A, "np.float32(2) / t": 2 / A, "A @ t": A @ A, "A > t": A > A, "np.less(A, u)": A < 2 * A,
     "np.tanh(t)": np.tanh(A), "np.argmax(t, axis=0)": A.argmax(0), "np.isnan(t).any()": False, "np.shape(t)": (2, 2),
     "np.allclose(t, A)": True, "np.linalg.norm(t)": np.linalg.norm(A), "np.where(t > 2, t, 0)": np.where(A > 2, A, 0),
+    "t // 2": A // 2, "t % 2": A % 2, "2 ** t": 2**A, "t ** t": A**A, "ops.where(t > 2, t, 0)": np.where(A > 2, A, 0),
     "np.asarray(t)": A, "np.array([s, s])": [1.5, 1.5], "np.add.reduce(t)": A.sum(0),
     "np.round(t / 3, 1)": (A / 3).round(1),
     # copies, pickles, batches
@@ -105,9 +106,9 @@ ANSWERED: dict[str, str] = {
     "ag.Linera": "did you mean ag.nn.Linear (also ag.ag_linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "ag.tensor([1.0])": "ag.ag_tensor",
     "ag.zeros((2, 2))": "numpy", "nn.Module": "ag.nn.Layer", "nn.ReLU()": "activation=",
-    "ops.where(t > 2, t, 0)": "np.where", "t.cumsum(0)": "t.numpy().cumsum()", "nn.LSTM(2, 2)": "ag.nn.Layer",
+    "t.cumsum(0)": "t.numpy().cumsum()", "nn.LSTM(2, 2)": "ag.nn.Layer",
     "ag.Tensor.cuda": "ag.ag_to_device", "t.cuda()": "ag.ag_to_device", "s.backward()": "ag.backward(loss)",
-    "t.view(4)": "t.reshape", "t.exp()": "ag.ops.exp(t)", "t.argmax()": "t.numpy().argmax()", "t.add_(1)": "t.data = ",
+    "t.view(4)": "t.reshape", "t.exp()": "ag.ops.exp(t)", "t.add_(1)": "t.data = ",
     "t.shap": "'shape'", "model.cuda()": "model.to(", "model[0].weight": "called W",
     "opt.param_groups": "optimizer.params",
     # ML Odyssey's and ResNetImageNet.jl's
@@ -127,8 +128,7 @@ ANSWERED: dict[str, str] = {
     "ag.ag_load_checkpoint(model, 'checkpoint.bin')": "path is a Sequential; the name of a file is required",
     "optim.SGD(model, 0.1, 0.9, dampening=0.5)": "leave it out: there is none",
     # what cannot be done
-    'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()", "t // 2": "t / x",
-    "t % 2": "t.numpy() % x", "2 ** t": "ag.ops.exp(t * math.log(base))", "t ** t": "a number is required",
+    'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()",
     "t.__setitem__(0, 1)": "t.data = x", "operator.delitem(t, 0)": "ag.ops.concat([t[:2], t[3:]])",
     "np.asarray(t, copy=False)": "copy=False was given", "np.add(t, 1, out=A.copy())": "x = x + t",
     "operator.iadd(A.copy(), t)": "x = x + t", "np.add.at(t, 0, 1)": "x + t", "np.copyto(t, A)": "t.numpy()",
@@ -197,9 +197,9 @@ PICKLED = pickle.dumps(ag.ag_tensor(A))
 READS: dict[str, Callable[[ag.Tensor], object]] = {
     "item": lambda t: t.sum().item(), "float": lambda t: float(t.sum()), "int": lambda t: int(t.sum()),
     "bool": lambda t: bool(t.sum()), "format": lambda t: f"{t.sum():.2f}", "round": lambda t: round(t.sum(), 1),
-    "less": lambda t: t.sum() < 2.0, "equal": lambda t: t == t, "in": lambda t: 1.0 in t,
+    "less": lambda t: bool(t.sum() < 2.0), "equal": lambda t: 1 if t[0, 0] == t[0, 0] else 0, "in": lambda t: 1.0 in t,
     "min": lambda t: min(t.sum(), t.mean()), "asarray": np.asarray, "numpy's own": np.std, "argmax": np.argmax,
-    "isnan": np.isnan, "numpy.less": lambda t: np.less(t, 1.0), "pickle": pickle.dumps,
+    "any": lambda t: np.any(t > 1.0), "pickle": pickle.dumps,
     "save": lambda t: np.save(io.BytesIO(), t),
     "unpickle": lambda t: pickle.loads(PICKLED),
 }
@@ -249,7 +249,7 @@ def test_numpys_functions_are_recorded_and_replayed(name: str, device: str) -> N
     assert results[0][:2] == results[0][-2:]
 
 
-@pytest.mark.parametrize("function", [np.std, np.linalg.norm, np.sin, np.add.reduce, lambda W: np.where(A > 2, W, 0.0),
+@pytest.mark.parametrize("function", [np.std, np.linalg.norm, np.cbrt, np.add.reduce,
                                       lambda W: np.einsum("ij->i", W), lambda W: np.exp(W, dtype=np.float64)])
 def test_no_gradient_is_lost_in_numpy(function: Callable[[Any], Any]) -> None:
     W = ag.ag_param(A)

@@ -72,6 +72,8 @@ def widening(rule: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run
 
 def rounded(out: Buffer, saved: S, dtype: DType) -> tuple[Buffer, S]:
     """Round a rule's result to its operands' 16-bit type, also where it is saved; a loss, without axes, stays F32."""
+    if not out.dtype.is_float:
+        return out, saved
     result = converted(out, dtype if out.shape else F32)
     return result, saved if result is out else cast(S, _swapped(saved, out, result))
 

@@ -12,18 +12,19 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ag.autograd.half import Widening, rounded, widening
-from ag.autograd.operands import KINDS, alike, number_given, operands_on_one_device, refuse_integers
+from ag.autograd.operands import KINDS, alike, as_numbers, number_given, operands_on_one_device
 from ag.autograd.tape import Cotangent, Node, is_recording
 from ag.autograd.tensor import Tensor, TensorLike, plain_tensor, register
 from ag.engine.buffer import Buffer, Run
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import PrimitiveTo
-from ag.errors import ShapeError
+from ag.errors import AgError, ShapeError
 from ag.names import wrong_arguments
 
 __all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
@@ -112,12 +113,41 @@ def part_of(name: str) -> OpDecorator:
     return OpDecorator(name)
 
 
+def no_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
+    """Stand for the gradient rule of an op whose result is constant, such as a comparison: it is not on the tape."""
+    return (None,) * len(need)
+
+
 def launching(primitive: PrimitiveTo[Buffer], *names: str) -> GradientRule[Buffer]:
     """Return a gradient rule of one launch: of what was saved, of the cotangent, and of parameters with these names."""
     def rule(run: Run, g: Buffer, saved: Buffer, need: Need, *params: Any) -> Cotangents:
         return (run(primitive, saved, g, **dict(zip(names, params, strict=True))),)
 
     return rule
+
+
+def composed(function: F) -> F:
+    """Make a public function of ops one itself: tensors have it as a method, and its errors begin with its name."""
+    name, signature = function.__name__, inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        for theirs, ours in _NUMPYS.items():
+            if theirs in kwargs and ours in signature.parameters and ours not in kwargs:
+                kwargs[ours] = kwargs.pop(theirs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            raise wrong_arguments(name, signature, args, kwargs) from None
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except (AgError, TypeError, ValueError, IndexError) as error:
+            if not (begin := re.match(r"(\w+)(: |\(\) )", str(error))) or begin[1] == name:
+                raise
+            raise type(error)(name + str(error)[begin.end(1):]) from None
+
+    register(name, call)
+    return cast("F", call)
 
 
 class _Function(Generic[S]):
@@ -188,12 +218,10 @@ class _Function(Generic[S]):
                 args += defaults[len(args):]
             else:
                 args = self.bind(args, kwargs)
-            if (found := alike(args, operands)) is not None:
+            if (found := alike(args, operands)) is not None and (found[1].is_float or integers):
                 backend, dtype, buffers, inputs, params = found
                 if has_numbers and params:
                     params = self.checked(params)
-                if not (dtype.is_float or integers):
-                    refuse_integers(name, dtype)
                 values: tuple[object, ...] = inputs
             else:
                 if listed is None:
@@ -204,7 +232,7 @@ class _Function(Generic[S]):
                     params = self.checked(params)
                 backend, inputs, dtype = operands_on_one_device(name, values, kinds if listed is None else
                                                                 kinds * len(values))
-                buffers = [*map(_BUFFER, inputs)]
+                buffers = [*map(_BUFFER, inputs)] if integers else [as_numbers(x.buffer, dtype) for x in inputs]
             half = dtype.is_half
             launch: Run = backend.launch
             if (here := current()) is not None:
@@ -224,8 +252,8 @@ class _Function(Generic[S]):
             node = None
             if is_recording():
                 need = (*map(_WANTS, inputs),)
-                if True in need:
-                    rule = self.rule
+                rule = self.rule
+                if True in need and rule is not no_gradient:
                     if rule is None:
                         raise NotImplementedError(f"{name} has no gradient rule")
                     node = Node(name, widening(rule) if half else rule, inputs, need, saved, params, half)

@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple, NoReturn, cast
 import numpy as np
 
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import CODE, HOST_OPERATORS, ArrayLike, Tensor, TensorLike, to_array
+from ag.autograd.tensor import CODE, HOST_OPERATORS, OPS, ArrayLike, Tensor, TensorLike, to_array
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
-from ag.engine.dtype import BF16, F32, I32, DType
+from ag.engine.dtype import BF16, BOOL, F32, F64, I32, DType
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import Placeholder, array_to_upload, converted, host_array, loaded, narrow, stored
 from ag.engine.kernels.elementwise import copy
@@ -184,7 +184,7 @@ def operands_on_one_device(
         if backend is not None and b.backend is not backend:
             raise closed_or_elsewhere(function, backend, b.backend)
         backend = b.backend
-        if not kind.ids and b.dtype is not dtype:
+        if not kind.ids and b.dtype is not dtype and (b.dtype is not BOOL or kind.integers):
             dtype = b.dtype if dtype is None else _common_type(function, operands, kinds)
     if dtype is None:
         dtype = default_dtype()
@@ -202,6 +202,26 @@ def operands_on_one_device(
         for x in operands), dtype
 
 
+def as_numbers(b: Buffer, dtype: DType) -> Buffer:
+    """Return a mask as 0 and 1 beside operands of an element type, and other buffers as they are."""
+    if b.dtype is not BOOL:
+        return b
+    numbers = b.view(b.shape, dtype=F32)
+    return converted_on_host(numbers, dtype) if dtype is F64 else numbers
+
+
+def as_mask(b: Buffer) -> Buffer:
+    """Return 0 and 1 as a mask."""
+    return (converted_on_host(b, F32) if b.dtype is F64 else b).view(b.shape, dtype=BOOL)
+
+
+def converted_on_host(b: Buffer, dtype: DType) -> Buffer:
+    """Return float32 as float64, which only CPU devices have, or the other way round."""
+    out = b.backend.alloc(b.shape, dtype)
+    b.backend.launch(copy, b, into=out)
+    return out
+
+
 def refuse_integers(function: str, dtype: DType) -> NoReturn:
     """Raise the error about integer operands of an op that computes with floats."""
     raise DtypeError(f"{function}: operands are of type {dtype}, which is for class numbers and ids; floats are "
@@ -211,7 +231,7 @@ def refuse_integers(function: str, dtype: DType) -> NoReturn:
 def _common_type(function: str, operands: tuple[object, ...], kinds: Sequence[Kind]) -> DType:
     """Return the element type of operands of several types, or raise."""
     given = [(x.buffer, kind) for x, kind in zip(operands, kinds, strict=True)
-             if isinstance(x, Tensor) and not kind.ids]
+             if isinstance(x, Tensor) and not kind.ids and (x.buffer.dtype is not BOOL or kind.integers)]
     types = list(dict.fromkeys(b.dtype for b, kind in given if b.dtype is not F32 or not (kind.wide or b.shape == ())))
     if len(types) == 1 and types[0].is_half:
         return types[0]
@@ -265,32 +285,57 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
 # ------------------------------------------------------------------------------------------ operators that are not ops
 
 
+_RELATIONS: dict[np.ufunc, str] = {
+    np.equal: "eq", np.not_equal: "ne", np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge"}
+
+
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
-    """Compare element by element on the host; host values are rounded to the type of `x`, as in arithmetic."""
+    """Compare by an op; integers, and tensors of other types or devices, on the host.
+
+    Host values are rounded to the type of `x`, as in arithmetic.
+    """
+    dtype, b = x.buffer.dtype, other.buffer if isinstance(other, Tensor) else None
+    if b is None and not _is_numeric(other):
+        return NotImplemented
+    kinds = {dtype, b.dtype if b is not None else dtype} - {BOOL}
+    if len(kinds) <= 1 and all(kind.is_float for kind in kinds) and (b is None or b.backend is x.buffer.backend):
+        if dtype.is_half and b is None and not isinstance(other, Placeholder):
+            other = loaded(stored(as_array(other, relation.__name__), dtype), dtype)
+        return OPS[_RELATIONS[relation]](x, other)
     with np.errstate(all="ignore"):  # NaN compares, whatever the user's `np.seterr`
-        name, dtype = relation.__name__, x.buffer.dtype
-        if isinstance(other, Tensor):
-            values = other.numpy()
-        elif isinstance(other, (int, float)) and not dtype.is_float:
-            return relation(x.numpy(), other)
-        elif not (isinstance(other, (Number, np.generic)) or hasattr(other, "__array__") or (
-                isinstance(other, Sequence) and not isinstance(other, (str, bytes, bytearray)))):
-            return NotImplemented
-        else:
-            values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
-            if values.ndim == 1 and vector_beside(name, len(values), [x.shape]):
-                values = values.reshape(-1, 1)
-            if dtype.is_float:
-                values = loaded(stored(values, dtype), dtype)
-        try:
-            broadcast(x.shape, values.shape)
-        except ShapeError as error:
-            raise ShapeError(f"{name}: {error}") from None
-        return relation(x.numpy(), values)
+        found = _compared(relation, x, other)
+    return found if found is NotImplemented else Tensor(to_buffer(np.asarray(found), x.buffer.backend, BOOL))
+
+
+def _compared(relation: np.ufunc, x: Tensor, other: object) -> Any:
+    name, dtype = relation.__name__, x.buffer.dtype
+    if isinstance(other, Tensor):
+        values = other.numpy()
+    elif isinstance(other, (int, float)) and not dtype.is_float:
+        return relation(x.numpy(), other)
+    elif not _is_numeric(other):
+        return NotImplemented
+    else:
+        values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
+        if values.ndim == 1 and vector_beside(name, len(values), [x.shape]):
+            values = values.reshape(-1, 1)
+        if dtype.is_float:
+            values = loaded(stored(values, dtype), dtype)
+    try:
+        broadcast(x.shape, values.shape)
+    except ShapeError as error:
+        raise ShapeError(f"{name}: {error}") from None
+    return relation(x.numpy(), values)
+
+
+def _is_numeric(other: object) -> bool:
+    """Return whether arithmetic takes `other` for numbers: a number, an array, or a sequence."""
+    return isinstance(other, (Number, np.generic)) or hasattr(other, "__array__") or (
+        isinstance(other, Sequence) and not isinstance(other, (str, bytes, bytearray)))
 
 
 def _contains(x: Tensor, value: object) -> bool:
-    found = _compare(np.equal, x, value)
+    found = _compared(np.equal, x, value)
     if found is NotImplemented:
         raise TypeError(f"in: a {type(value).__name__} was looked for in a tensor; a number is required.")
     return bool(np.any(found))

@@ -59,6 +59,14 @@ def _compared(relation: np.ufunc) -> Callable[[Tensor, object], Any]:
     return lambda x, other: HOST_OPERATORS["compare"](relation, x, other)
 
 
+def _power(x: Tensor, p: TensorLike) -> Tensor:
+    return _call("ag_pow" if isinstance(p, (int, float, np.number)) else "power", x, p)
+
+
+def _operator(name: str) -> Callable[[Tensor, TensorLike], Tensor]:
+    return lambda x, other: _call(name, x, other)
+
+
 def _reflected(name: str) -> Callable[[Tensor, TensorLike], Tensor]:
     return lambda x, other: _call(name, other, x)
 
@@ -308,13 +316,6 @@ class Tensor(metaclass=Named):
             raise DtypeError("numpy.ma: a masked array was combined with a tensor, which has no masks; fill what is "
                              "masked.")
 
-        __rpow__ = _refused("pow: {other!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
-                            "math.log(base)), to which gradients flow.")
-        __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _refused(
-            "floordiv: there is no whole division of tensors, as it has no gradient; write t / x, or t.numpy() // x "
-            "for a constant.")
-        __mod__ = __rmod__ = _refused("mod: there is no remainder of tensors, as it has no gradient; write t.numpy() % "
-                                      "x for a constant.")
         __setitem__ = _refused("setitem: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
                                "x[...] = ...; t.data = x, or make a new tensor.")
         __delitem__ = _refused("delitem: a part of a tensor was to be deleted; make another of what is left, such as "
@@ -325,6 +326,20 @@ class Tensor(metaclass=Named):
     __eq__, __ne__ = _compared(np.equal), _compared(np.not_equal)
     __lt__, __le__ = _compared(np.less), _compared(np.less_equal)
     __gt__, __ge__ = _compared(np.greater), _compared(np.greater_equal)
+
+    def __invert__(self) -> Tensor:
+        return _truth("~", "logical_not", self)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return _truth("&", "logical_and", self, other)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return _truth("|", "logical_or", self, other)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return _truth("^", "logical_xor", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __contains__(self, value: object) -> bool:
         return bool(HOST_OPERATORS["contains"](self, value))
@@ -342,7 +357,6 @@ class Tensor(metaclass=Named):
         def __mul__(self, other: TensorLike) -> Tensor: ...
         def __truediv__(self, other: TensorLike) -> Tensor: ...
         def __matmul__(self, other: TensorLike) -> Tensor: ...
-        def __pow__(self, p: float) -> Tensor: ...
         def __abs__(self) -> Tensor: ...
         def __getitem__(self, key: object) -> Tensor: ...
 
@@ -351,6 +365,9 @@ class Tensor(metaclass=Named):
 
     __radd__, __rsub__, __rmul__ = _reflected("ag_add"), _reflected("ag_sub"), _reflected("ag_mul")
     __rtruediv__, __rmatmul__ = _reflected("ag_div"), _reflected("ag_matmul")
+    __floordiv__, __rfloordiv__ = _operator("floor_divide"), _reflected("floor_divide")
+    __pow__ = _power
+    __mod__, __rmod__, __rpow__ = _operator("remainder"), _reflected("remainder"), _reflected("power")
 
     def __neg__(self) -> Tensor:
         return _call("ag_scale", self, -1.0)
@@ -379,6 +396,10 @@ class Tensor(metaclass=Named):
     def astype(self, dtype: str) -> Tensor:
         """`ag_cast` as a method."""
         return _call("ag_cast", self, dtype)
+
+    def where(self, mask: TensorLike, other: TensorLike) -> Tensor:
+        """Keep elements where the mask is true, and take `other` elsewhere: ``ops.where(mask, t, other)``."""
+        return _call("where", mask, self, other)
 
     def sum(self, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """`ag_sum` as a method; `axis` and `keepdims` are numpy's names."""
@@ -423,7 +444,7 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 # Methods that are ops themselves: hot path, without a call in between.
 _METHODS = {"ag_add": "__add__", "ag_sub": "__sub__", "ag_mul": "__mul__", "ag_div": "__truediv__",
-            "ag_matmul": "__matmul__", "ag_pow": "__pow__", "ag_abs": "__abs__", "ag_slice": "__getitem__",
+            "ag_matmul": "__matmul__", "ag_abs": "__abs__", "ag_slice": "__getitem__",
             "ag_reshape": "reshape"}
 
 
@@ -432,6 +453,8 @@ def register(name: str, function: Callable[..., object]) -> None:
     OPS[name] = function
     if name in _METHODS:
         setattr(Tensor, _METHODS[name], function)
+    elif not name.startswith("ag_") and not hasattr(Tensor, name):
+        setattr(Tensor, name, function)
 
 
 def _one_of(function: str, dim: Axes, axis: Axes) -> Axes:
@@ -443,6 +466,15 @@ def _one_of(function: str, dim: Axes, axis: Axes) -> Axes:
 def _call(name: str, *args: object) -> Tensor:
     result: Tensor = OPS[name](*args)
     return result
+
+
+def _truth(sign: str, name: str, *operands: object) -> Tensor:
+    """Combine truth values; other numbers, of which numpy would take the bits, are refused."""
+    for x in operands:
+        if str(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype) != "bool":
+            what = f"a tensor of type {x.dtype}" if isinstance(x, Tensor) else f"a {type_name(x)}"
+            raise TypeError(f"{sign}: {what} was given; truth values are required, such as (a > 0) {sign} (b > 0).")
+    return _call(name, *operands)
 
 
 def _changed(sign: str, x: Tensor, result: Tensor) -> Tensor:

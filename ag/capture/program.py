@@ -281,7 +281,7 @@ class _Results:
         outputs = self._recording.outputs
         base = outputs[self._wanted.index(made)] if outputs else self._recording.launches[i].buffers[k]
         return base if (offset, shape, dtype) == (0, base.shape, base.dtype) else base.view(
-            shape, offset // dtype.itemsize)
+            shape, offset // dtype.itemsize, dtype)
 
 
 def _grad_of(leaf: Tensor, args: Args) -> Tensor:

@@ -155,8 +155,8 @@ class Buffer:
         """The same memory from element `offset` on, with another shape, perhaps as elements of another type."""
         if type(self.block) is not Block:
             self.block.settle()
-        owner = self.backend
-        view = Buffer(owner, self.block, self.address + offset * self.dtype.itemsize, shape, dtype or self.dtype)
+        owner, dtype = self.backend, dtype or self.dtype
+        view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
         if (recording := recording_here()) is not None:
             recording.views.append(ref(view))
         if type(self.block) is CopyOnWrite:

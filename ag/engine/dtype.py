@@ -27,9 +27,10 @@ F32 = DType("f32", "float32", 4, True)
 F64 = DType("f64", "float64", 8, True)
 I32 = DType("i32", "int32", 4, False)
 U32 = DType("u32", "uint32", 4, False)
+BOOL = DType("bool", "float32", 4, False)  # 0.0 and 1.0, which kernels compute with as they are
 
-_ALL = (F16, BF16, F32, F64, I32, U32)
-_BY_NAME = {d.name: d for d in _ALL} | {d.numpy_name: d for d in _ALL if d is not BF16} | {"bfloat16": BF16}
+_ALL = (F16, BF16, F32, F64, I32, U32, BOOL)
+_BY_NAME = {d.name: d for d in _ALL} | {d.numpy_name: d for d in _ALL if d not in (BF16, BOOL)} | {"bfloat16": BF16}
 
 
 def as_dtype(name: object, function: str) -> DType:

@@ -31,8 +31,9 @@ LayerNormalization=ag.nn.LayerNorm(num_features) MaxPool2d|MaxPooling2D|ggml_lay
 AvgPool2d|AveragePooling2D=ag.nn.AvgPool(size) Dropout2d|ggml_layer_dropout=ag.nn.Dropout(rate)
 AdaptiveAvgPool2d|adaptive_avg_pool2d|GlobalAveragePooling2D|ggml_layer_global_average_pooling_2d=ag.nn.GlobalPool()
 ggml_layer_flatten=ag.nn.Flatten() ggml_layer_embedding=ag.nn.Embedding(vocab_size,dim) unsqueeze=np.expand_dims(t,0)
-clip|ReLU6|relu6|Hardtanh|hardtanh=ag.ops.clamp(t,lo,hi) rsqrt=1.0/ag.ops.sqrt(t) permute=ag.ops.transpose(t,1,0)
-normalize=t/ag.ops.sqrt(ag.ops.sum(t*t,dim=0,keepdim=True)) scaled_dot_product_attention=ag.ops.attention(q,k,v)
+clip|Hardtanh|hardtanh=ag.ops.clamp(t,lo,hi) permute=ag.ops.transpose(t,1,0)
+CosineSimilarity=ag.ops.cosine_similarity(t,u)
+scaled_dot_product_attention=ag.ops.attention(q,k,v)
 tensor=ag.ag_tensor(values) onnx=ag.export_onnx(model,path,example) cat|Concatenate=ag.ops.concat(tensors,dim=0)
 manual_seed|set_random_seed=ag.ag_seed(0) compile|jit=ag.ag_capture(step) enable_grad=ag.with_grad_tape()
 StepLR|MultiStepLR|ExponentialLR|ggml_schedule_step_decay=ag.optim.StepSchedule(optimizer,step_size)
@@ -54,8 +55,9 @@ functional: functions are in ag.ops
 ModuleList ParameterList ModuleDict ParameterDict: keep them in a plain list or a plain dict, which is looked into
 ReLU GELU SiLU Sigmoid Tanh Softmax LogSoftmax LeakyReLU Activation: write the function, as in
     ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.relu), or the argument of a layer, activation="relu"
-Softplus softplus LogSigmoid logsigmoid Mish mish ELU SELU PReLU elu selu Hardswish hardswish SwiGLU swiglu: compose
-    it of ag.ops, as softplus of ag.ops.relu(t) + ag.ops.log(1.0 + ag.ops.exp(-ag.ops.abs(t)))
+Softplus LogSigmoid Mish ELU CELU SELU Hardswish Hardsigmoid ReLU6 Softsign Tanhshrink Softshrink Hardshrink: write the
+    function, as in ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.softplus)
+PReLU prelu SwiGLU swiglu GLU glu: compose it of ag.ops, as PReLU of ag.ops.where(t > 0, t, w * t)
 Identity Input InputLayer ggml_input: leave it out; layers are made with the sizes of their inputs
 MLPClassifier MLPRegressor: write AgClassifier(hidden=(64,)) or AgRegressor(hidden=(64,)); scikit-learn must be there
 layers models losses optimizers callbacks metrics: layers are in ag.nn, losses in ag.ops, optimizers in ag.optim,
@@ -69,13 +71,9 @@ RMSprop RMSProp Adagrad Adadelta NAdam RAdam Adamax LBFGS Lion Rprop: there are 
     ag.optim.AdamW
 zeros ones rand randn arange full eye linspace zeros_like ones_like full_like from_numpy as_tensor asarray array empty
     normal randint randperm: make the array with numpy and pass it to ag.ag_tensor
-min stack squeeze swapaxes expand_dims square dot maximum minimum: write np.{name}, which takes tensors and records what
-    it does; one operand of np.maximum and np.minimum must be a number
-where masked_fill: write mask * a + (1 - mask) * b with an array of 0 and 1; np.where gives arrays, without a gradient
-argmax argmin argsort cumsum cumprod einsum prod sin cos tan sign floor ceil outer diag triu tril flip roll repeat tile
-    any all sort round isnan isfinite allclose log1p log2 expm1: write np.{name}, which takes tensors and gives arrays,
-    without a gradient
-var std norm: write the formula, as in ag.ops.sqrt(ag.ops.mean((t - ag.ops.mean(t)) ** 2))
+stack squeeze swapaxes expand_dims dot: write np.{name}, which takes tensors and records what it does
+argsort cumsum cumprod einsum outer diag triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
+    tensors and gives arrays, without a gradient
 gather index_select take scatter: write slices, or ag.ops.embedding_lookup(t, ids), which takes columns
 topk top_k: write np.argsort(t), which gives an array
 chunk split: write slices, such as t[:2] and t[2:]
@@ -114,15 +112,14 @@ gguf_*: GGUF files are not read; write ag.load_weights(model, path) for safetens
 TENSOR = ELSEWHERE | _written("""
 float|type=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view|squeeze=t.reshape(...)
 permute=ag.ops.transpose(t,1,0) t|mT|T_=t.T numel|nelement=t.size dim=t.ndim flatten|ravel=t.reshape(-1)
-var=((t-t.mean())**2).mean() std=ag.ops.sqrt(((t-t.mean())**2).mean()) norm=ag.ops.sqrt((t*t).sum())
-dot|mm|bmm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u eq=t==u lt=t<u backward=ag.backward(loss)
+dot|mm|bmm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u backward=ag.backward(loss)
 """) | _table("""
 cuda cpu to: write ag.ag_to_device(t, "vulkan:0"), or "cpu"
 double: write ag.ag_tensor(t.numpy(), dtype="f64"), which has no gradient
 int long: write t.numpy().astype(int); class ids are arrays, or ag.ag_tensor(ids, dtype="i32")
 zero_ fill_ copy_ add_ sub_ mul_ div_ clamp_ fill put: assign a whole array, t.data = ..., or make another tensor
 transpose swapaxes: write ag.ops.transpose(t, 1, 0), or t.T
-tolist argmax argmin any all round argsort cumsum prod nonzero: write t.numpy().{name}()
+tolist argsort cumsum nonzero: write t.numpy().{name}()
 clone copy: write copy.copy(t), or t[...] on the tape
 requires_grad_: write ag.ag_param(t), which copies
 is_leaf: write t.requires_grad and t.node is None
@@ -130,7 +127,6 @@ grad_fn: write t.node, which is None for what was not computed on the tape
 unsqueeze: write t[:, None] or t.reshape(...)
 expand expand_as: nothing is needed: operands broadcast
 contiguous retain_grad: nothing is needed
-min: write -ag.ops.max(-t), or t.numpy().min()
 split chunk: write slices, such as t[:, :2], or ag.scatter(t, devices)
 topk top_k: write t.numpy().argsort(), whose last places are the largest
 register_hook: there are no hooks; ag.backward(loss) returns the gradients

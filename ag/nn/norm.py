@@ -11,7 +11,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.nn.layer import Layer, number, sizes
 from ag.ops.elementwise import dropped
-from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op, ag_rms_norm_op, batch_norm_train
+from ag.ops.normalization import ag_batch_norm_op, ag_layer_norm_op, ag_rms_norm_op, batch_norm_train
 
 __all__ = ["BatchNorm", "Dropout", "LayerNorm", "RMSNorm", "ag_batch_norm", "ag_dropout", "ag_layer_norm",
            "ag_rms_norm"]

@@ -17,11 +17,13 @@ from ag.ops.attention import *
 from ag.ops.conv import *
 from ag.ops.convert import *
 from ag.ops.elementwise import *
+from ag.ops.functions import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.matmul import *
-from ag.ops.norm import *
+from ag.ops.normalization import *
 from ag.ops.reduce import *
+from ag.ops.statistics import *
 
 MYPY = False  # which mypy takes for true: it reads no __all__ that is not written out, and the imports instead
 if not MYPY:

@@ -6,17 +6,19 @@ Operand and result differ in device or type, so neither uses `op`; each records 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from ag.autograd.create import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, documented
-from ag.autograd.operands import to_buffer
+from ag.autograd.operands import as_numbers, to_buffer
 from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
-from ag.autograd.tensor import Tensor, register, tensor_given
+from ag.autograd.tensor import OPS, Tensor, register, tensor_given
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
+from ag.engine.dtype import BF16, BOOL, F16, F32, I32, U32, as_dtype
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import converted
+from ag.engine.kernels.elementwise import copied
 from ag.errors import DtypeError
 
 __all__ = ["ag_cast", "ag_to_device"]
@@ -91,12 +93,17 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     wanted = as_dtype(dtype, "ag_cast")
     if tensor_given("ag_cast", t).buffer.dtype is wanted:
         return t
-    if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32):
+    if wanted is BOOL and t.buffer.dtype.is_float:
+        return cast(Tensor, OPS["ne"](t, 0.0))
+    if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32, BOOL):
         raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
     if (here := current()) is not None:
         here.uses((t,), is_recording() is not False)
-    if not t.buffer.dtype.is_float:
+    if t.buffer.dtype is BOOL:
+        numbers = as_numbers(t.buffer, wanted)
+        out = copied(numbers) if wanted is F32 else converted(numbers, wanted)
+    elif not t.buffer.dtype.is_float:
         out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
     else:
         refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))

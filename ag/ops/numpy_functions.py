@@ -20,6 +20,7 @@ from ag.autograd.tree import tree_leaves, tree_map
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
 from ag.engine.shape import normalize_axes, normalize_axis
+from ag.ops import functions
 from ag.ops.activation import ag_tanh
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
@@ -32,20 +33,11 @@ __all__: list[str] = []
 Axes = int | tuple[int, ...] | None
 
 
-def _limited(larger: bool, x: object, y: object) -> object:
-    """``np.maximum`` or ``np.minimum``, if one operand is a number."""
-    tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
-    if not isinstance(tensor, Tensor) or not isinstance(number, (int, float, np.number)):
-        return NotImplemented
-    return ag_clamp(tensor, lo=float(number)) if larger else ag_clamp(tensor, hi=float(number))
-
-
 _UFUNCS: Mapping[np.ufunc, Callable[..., object]] = {
+    **functions.UFUNCS,
     np.add: ag_add, np.subtract: ag_sub, np.multiply: ag_mul, np.divide: ag_div, np.matmul: ag_matmul,
     np.power: ag_pow, np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
     np.fabs: ag_abs, np.negative: lambda x: ag_scale(x, -1.0), np.positive: lambda x: x,
-    np.square: lambda x: ag_mul(x, x), np.reciprocal: lambda x: ag_div(1.0, x),
-    np.maximum: lambda x, y: _limited(True, x, y), np.minimum: lambda x, y: _limited(False, x, y),
 }
 # Comparisons, and what each is with its operands exchanged.
 _MIRRORED: Mapping[np.ufunc, np.ufunc] = {
@@ -95,6 +87,7 @@ _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.mean: lambda a, axis=None, *, keepdims=False: ag_mean(a, axis, keepdims),
     np.max: (largest := lambda a, axis=None, *, keepdims=False: ag_max(a, axis, keepdims)),
     np.amax: largest, np.min: _min, np.amin: _min, np.clip: _clip,
+    np.where: lambda condition, x, y: functions.where(condition, x, y),
     np.concatenate: lambda arrays, axis=0: ag_concat(list(arrays), axis),
     np.stack: _stack, np.dot: lambda a, b: ag_matmul(a, b) if np.ndim(a) == np.ndim(b) == 2 else NotImplemented,
     np.reshape: lambda a, shape: ag_reshape(a, *((shape,) if np.ndim(shape) == 0 else shape)),
@@ -132,7 +125,7 @@ def _refuse_writing(name: str) -> TypeError:
 
 def ufunc(function: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> object:
     """`numpy.ufunc` of tensors: ``__array_ufunc__``."""
-    if method == "__call__" and not options and function in _UFUNCS:
+    if method == "__call__" and not options and function in _UFUNCS and function not in _MIRRORED:
         result = _UFUNCS[function](*inputs)
         if result is not NotImplemented:
             return result

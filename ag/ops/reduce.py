@@ -9,14 +9,16 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
+from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, no_gradient, op
 from ag.engine.buffer import Buffer
+from ag.engine.dtype import I32
+from ag.engine.kernels import reduce as kernels
 from ag.engine.kernels.elementwise import div, mul
 from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
-from ag.engine.shape import Shape, normalize_axes, true_or_false
+from ag.engine.shape import Shape, normalize_axes, normalize_axis, true_or_false
 from ag.errors import ShapeError
 
-__all__ = ["ag_max", "ag_mean", "ag_sum"]
+__all__ = ["ag_max", "ag_mean", "ag_sum", "argmax"]
 
 Dim = int | tuple[int, ...] | None
 Reduced = tuple[Shape, Shape, float]  # the shapes of the operand and of its sum with all axes; the sum's factor
@@ -94,6 +96,42 @@ def _max_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Shape], need: Nee
     is_largest = run(equal, x, largest)
     share = run(div, g.view(largest.shape), sum_over(run, is_largest, axes))
     return (run(mul, is_largest, share),)
+
+
+@op
+def argmax(run: Run, x: Buffer, dim: int | None = None, keepdim: bool = False) -> Result[None]:
+    """Place of the largest element along an axis, or among all elements; of the first, where several are equal.
+
+    NaN counts as largest.
+    Reference: PyTorch ``argmax``.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+    dim : int, optional
+    keepdim : bool, optional
+        Keep the axis with size 1.
+
+    Returns
+    -------
+    Tensor of type i32, without the axis
+
+    Examples
+    --------
+    >>> ag.ops.argmax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
+    [1, 0]
+    """
+    keepdim = true_or_false("argmax", "keepdim", keepdim)
+    shape, axis = (x.shape, normalize_axis(dim, x.ndim, "argmax")) if dim is not None else ((x.size,), 0)
+    if shape[axis] == 0:
+        raise ShapeError(f"argmax: x is {x.shape} and dim is {dim}; at least one element is required.")
+    out = x.backend.alloc((*shape[:axis], 1, *shape[axis + 1 :]), I32)
+    run(kernels.argmax, x.view(shape), axis=axis, chunk=shape[axis], into=out)
+    kept = out.shape if dim is not None else (1,) * x.ndim
+    return out.view(kept if keepdim else (*shape[:axis], *shape[axis + 1 :])), None
+
+
+argmax.vjp(no_gradient)
 
 
 def _max_over(run: Run, x: Buffer, axes: Shape) -> Buffer:

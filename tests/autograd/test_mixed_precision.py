@@ -174,7 +174,7 @@ def test_other_types_are_not_mixed_silently(device: str, name: str) -> None:
 
 
 def test_64_bits_are_still_for_the_cpu(lavapipe: str) -> None:
-    with pytest.raises(ag.DtypeError, match=r"cannot hold f64 elements; it can hold bf16, f16, f32, i32, u32"):
+    with pytest.raises(ag.DtypeError, match=r"cannot hold f64 elements; it can hold bf16, bool, f16, f32, i32, u32"):
         ag.ag_tensor([1.0], device=lavapipe, dtype="f64")
 
 

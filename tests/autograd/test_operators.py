@@ -28,7 +28,7 @@ def test_comparisons_go_element_by_element(device: str, relation: Callable[[Any,
     for got, want in [(relation(x, y), relation(X, Y)), (relation(x, Y), relation(X, Y)),
                       (relation(X, y), relation(X, Y)), (relation(x, 1), relation(X, 1)),
                       (relation(np.float64(0.5), x), relation(0.5, X)), (relation(x, [1, 3, 4]), relation(X, V))]:
-        assert isinstance(got, np.ndarray) and got.dtype == bool
+        assert isinstance(got, ag.Tensor) and got.dtype == "bool" and got.numpy().dtype == bool
         np.testing.assert_array_equal(got, want)
 
 
@@ -46,7 +46,7 @@ def test_integers_are_compared_exactly() -> None:
     assert (t == [[2**24 + 1, -3]]).all()
     assert not (t == 2**24).any()
     assert (t < 2**40).all()
-    assert (t < 0.5).tolist() == [[False, True]]
+    assert (t < 0.5).numpy().tolist() == [[False, True]]
 
 
 def test_tensors_of_other_types_and_devices_are_compared() -> None:
@@ -57,12 +57,12 @@ def test_tensors_of_other_types_and_devices_are_compared() -> None:
 
 def test_a_vector_is_compared_with_a_column() -> None:
     t = ag.ag_tensor([1.0, 2.0, 3.0])
-    assert (t == [1.0, 2.0, 3.0]).tolist() == [[True]] * 3
-    with expect_error("a column and a tensor of one axis", ag.ShapeError, "equal: ", "(3, 1)", "(3,)"):
+    assert (t == [1.0, 2.0, 3.0]).numpy().tolist() == [[True]] * 3
+    with expect_error("a column and a tensor of one axis", ag.ShapeError, "eq: ", "(3, 1)", "(3,)"):
         t == ag.ag_reshape(t, 3)  # noqa: B015
-    with expect_error("a vector beside a square matrix", ag.ShapeError, "less: ", "(3, 3)", "row or a column"):
+    with expect_error("a vector beside a square matrix", ag.ShapeError, "lt: ", "(3, 3)", "row or a column"):
         ag.ag_tensor(np.ones((3, 3))) < [1.0, 2.0, 3.0]  # noqa: B015
-    with expect_error("shapes that do not broadcast", ag.ShapeError, "equal: ", "(3, 1)", "(2, 2)"):
+    with expect_error("shapes that do not broadcast", ag.ShapeError, "eq: ", "(3, 1)", "(2, 2)"):
         t == np.ones((2, 2))  # noqa: B015
 
 
@@ -103,8 +103,8 @@ class Column:
 def test_a_column_is_an_operand_on_either_side() -> None:
     column, t = Column(1.0, 3.0), ag.ag_param([2.0, 2.0])
     assert (column + t).numpy().tolist() == (t + column).numpy().tolist() == [[3.0], [5.0]]
-    assert (column < t).tolist() == [[True], [False]] and (column == t).tolist() == [[False], [False]]
-    assert (t != column).all() and (t > column).tolist() == [[True], [False]]
+    assert (column < t).numpy().tolist() == [[True], [False]] and (column == t).numpy().tolist() == [[False], [False]]
+    assert (t != column).all() and (t > column).numpy().tolist() == [[True], [False]]
 
 
 def test_what_cannot_be_compared() -> None:
@@ -113,9 +113,9 @@ def test_what_cannot_be_compared() -> None:
     with pytest.raises(TypeError, match="'<' not supported between instances of 'Tensor' and 'str'"):
         t < "a"  # type: ignore[operator]  # noqa: B015
     for wrong in (1j, np.array([1j]), ["a"], np.array([None])):
-        with expect_error("something that is no number", ag.DtypeError, "equal: data of type", "numbers"):
+        with expect_error("something that is no number", ag.DtypeError, "data of type", "numbers"):
             t == wrong  # noqa: B015
-    with pytest.raises(ValueError, match="ambiguous"):
+    with expect_error("truth of several", ag.ShapeError, "bool: ", "t.numpy().any() or .all()"):
         bool(t == X)
 
 

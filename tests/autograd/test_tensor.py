@@ -13,7 +13,6 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.autograd.tensor import HOST_OPERATORS
 
 X = np.array([[1.0, -2.0, 4.0], [0.5, 3.0, -1.0]], np.float32)
 Y = np.array([[2.0, 4.0, -8.0], [1.0, 0.5, 0.25]], np.float32)
@@ -106,14 +105,10 @@ def test_a_tensor_of_another_library_is_named_by_its_module() -> None:
 def test_comparisons_under_any_seterr() -> None:
     x = ag.ag_tensor([float("nan"), 1e-30, 1e30])
     with np.errstate(all="raise"):
-        assert (x < x).tolist() == [[False]] * 3
-        assert (x.astype("f16") > 1e-300).tolist() == [[False], [False], [True]]
-        assert (x == float("nan")).tolist() == [[False]] * 3
-        asked = []
-        relation = lambda *args: asked.append(np.geterr()) or np.zeros((3, 1), bool)  # noqa: E731
-        relation.__name__ = "less"
-        HOST_OPERATORS["compare"](relation, x, x)
-        assert set(asked[0].values()) == {"ignore"}, "numpy before 2 raises for comparisons with NaN"
+        assert (x < x).numpy().tolist() == [[False]] * 3
+        assert (x.astype("f16") > 1e-300).numpy().tolist() == [[False], [False], [True]]
+        assert (x == float("nan")).numpy().tolist() == [[False]] * 3
+        assert (ag.ag_to_device(x, "cpu:1") < x).numpy().tolist() == [[False]] * 3
 
 
 def test_unknown_names() -> None:

@@ -27,15 +27,22 @@ KERNELS, SHADERS, OPS, ROWS = FILES = (
 
 def blocks() -> dict[str, str]:
     """The blocks of the page by the file they go to; the one that no file is named for is the trial, ``""``."""
+    return all_blocks()[0]
+
+
+def all_blocks() -> tuple[dict[str, str], dict[str, str]]:
+    """Those of the op with kernels of its own, and those of functions and ops in a few lines."""
     page = (ROOT / "docs" / "adding_an_op.md").read_text("utf-8")
-    found = {}
+    found: dict[str, str] = {}
+    short: dict[str, str] = {}
     end = 0
     for match in FENCE.finditer(page):
         introduction = page[end : match.start()].strip().split("\n\n")[-1]
-        path = re.search(r"^(?:At the end of|In the list `\w+` of) `(\S+)`", introduction)
-        found[path[1] if path else ""] = match[2]
+        path = re.search(r"^(At the end|In the list `\w+`|A line|An op) of `(\S+)`", introduction)
+        rooms = short if path and path[1].startswith("A") and path[1] != "At the end" else found
+        rooms[path[2] if path else ""] = match[2]
         end = match.end()
-    return found
+    return found, short
 
 
 def run(folder: Path, *command: str, limit: int = 300, **environment: str) -> str:
@@ -81,8 +88,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         separator = "\n" if name == SHADERS else "\n\n"
         with (folder / name).open("a", encoding="utf-8") as file:
             file.write(separator + found[name])
-    edit(folder / OPS, '"ag_log_softmax"]', '"ag_log_softmax",\n           "ag_softplus"]')
-    edit(folder / NAMES, "\nsoftmax = ag_softmax\n", "\nsoftmax = ag_softmax\nsoftplus = ag_softplus\n")
+    edit(folder / OPS, '"ag_log_softmax"]', '"ag_log_softmax",\n           "ag_smooth_relu"]')
+    edit(folder / NAMES, "\nsoftmax = ag_softmax\n", "\nsoftmax = ag_softmax\nsmooth_relu = ag_smooth_relu\n")
     edit(folder / ROWS, "\nRECTIFIERS = [\n", "\nRECTIFIERS = [\n" + found[ROWS])
     return folder
 
@@ -90,7 +97,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def promised_tests(copy: Path, *selection: str) -> int:
     modules = ["tests/table", "tests/engine/kernels/test_kernel_reference.py",
                "tests/engine/compile/test_fuse_elementwise.py", "tests/test_api.py"]
-    text = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "softplus or every_op_has_a_row",
+    text = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "smooth_relu or every_op_has_a_row",
                *selection, *modules)
     passed = re.search(r"(\d+) passed", text)
     assert passed is not None and "failed" not in text, text
@@ -111,7 +118,7 @@ def test_the_trial_on_the_cpu(copy: Path) -> None:
 
 def test_an_error_of_layers_names_the_activation(copy: Path) -> None:
     run(copy, "-c", "import ag\ntry: ag.ag_linear(1, 1, activation='swish')\n"
-        "except ValueError as error: assert 'relu' in str(error) and 'softplus' in str(error), error")
+        "except ValueError as error: assert 'relu' in str(error) and 'smooth_relu' in str(error), error")
 
 
 def test_the_promised_tests_in_numpy(copy: Path) -> None:
@@ -121,7 +128,7 @@ def test_the_promised_tests_in_numpy(copy: Path) -> None:
 @pytest.mark.skipif(library() is None, reason="no kernels in C")
 def test_the_promised_tests_in_c(copy: Path) -> None:
     run(copy, "tools/cpu_kernels.py")
-    run(copy, "-c", "from ag.engine.backends.cpu.library import library; assert 'softplus' in library().kernels")
+    run(copy, "-c", "from ag.engine.backends.cpu.library import library; assert 'smooth_relu' in library().kernels")
     assert promised_tests(copy, "-m", "not vulkan") > 20
 
 
@@ -129,7 +136,7 @@ def compiled(copy: Path) -> None:
     if shutil.which("glslangValidator") is None or shutil.which("spirv-opt") is None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")
-    for name in ("softplus", "softplus_grad"):
+    for name in ("smooth_relu", "smooth_relu_grad"):
         assert (copy / SPIRV / f"{name}.spv").is_file()
 
 
@@ -157,5 +164,32 @@ def test_the_tests_that_know_all_ops_pass(copy: Path) -> None:
 
 def test_types_and_style_are_right(copy: Path) -> None:
     run(copy, "-m", "ruff", "check", ".")
-    (copy / "user.py").write_text("import ag\n\ny: ag.Tensor = ag.ag_softplus(1.0, beta=2.0)\n", "utf-8")
+    (copy / "user.py").write_text("import ag\n\ny: ag.Tensor = ag.ag_smooth_relu(1.0, beta=2.0)\n", "utf-8")
     run(copy, "-m", "mypy", "--strict", "user.py", "ag")
+
+
+def test_a_function_is_three_lines_in_three_files(copy: Path, tmp_path: Path) -> None:
+    """And an op of other ops a few lines in one, with all tests that follow from a row."""
+    folder = tmp_path / "repository"
+    shutil.copytree(copy, folder, symlinks=True)
+    lines = all_blocks()[1]
+    places = {"shaders/functions.glsl": "", "ag/ops/functions.py": "\nsquare = _row(",
+              "tests/table/cases_functions.py": '\n    row("sin", math.sin', "ag/ops/statistics.py": ""}
+    assert lines.keys() == places.keys() and {len(x.splitlines()) for x in lines.values()} == {1, 4}
+    for name, before in places.items():
+        if before:
+            edit(folder / name, before, "\n" + lines[name].rstrip() + before)
+        else:
+            with (folder / name).open("a", encoding="utf-8") as file:
+                file.write("\n\n" + lines[name])
+    edit(folder / "ag/ops/statistics.py", '"prod", ', '"prod", "ptp", ')
+    edit(folder / "tests/table/cases_functions.py", '    statistic("amax"',
+         '    statistic("ptp", along(np.ptp), draw=spread),\n    statistic("amax"')
+    if library() is not None:
+        run(folder, "tools/cpu_kernels.py")
+    text = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not vulkan and not slow", "-k",
+               "logit or ptp", "tests/table", "tests/engine/kernels/test_kernel_reference.py")
+    passed = re.search(r"(\d+) passed", text)
+    assert passed is not None and int(passed[1]) > 50 and "failed" not in text, text
+    run(folder, "-c", "import ag; p = ag.ag_param([[0.2]])\nwith ag.with_grad_tape(): loss = p.logit().sum()\n"
+        "assert abs(ag.backward(loss)[p].item() - 6.25) < 1e-5 and ag.ops.ptp([[1.0, 4.0]]).item() == 3.0")

@@ -13,7 +13,7 @@ from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.backends.cpu.library import library
 from ag.engine.backends.cpu.native import NativeBackend
-from ag.engine.dtype import as_dtype
+from ag.engine.dtype import DType, as_dtype
 from ag.engine.primitive import Primitive
 
 # Where the result should be 0 it is as small as the rounding of their operands.
@@ -38,6 +38,7 @@ class Launch:
     primitive: Primitive
     operands: list[Array]
     params: dict[str, Any]
+    into: DType | None = None  # the element type of its output, if that is not its operand's
 
     def cut(self, n: int, **operands: Array) -> Launch:
         """The same on the first `n` elements, with some operands replaced by name."""
@@ -57,7 +58,9 @@ def run(backend: Backend, launch: Launch) -> list[Array]:
         buffers.append(backend.alloc(x.shape, as_dtype(x.dtype, "tests")))
         backend.upload(x, buffers[-1])
     with np.errstate(all="ignore"):  # numpy warns of what IEEE 754 defines
-        made = backend.launch(launch.primitive, *buffers, **launch.params)
+        into = None if launch.into is None else backend.alloc(launch.primitive.shape(
+            *[x.shape for x in launch.operands], **launch.params), launch.into)
+        made = backend.launch(launch.primitive, *buffers, into=into, **launch.params)
     outputs = () if made is None else made if isinstance(made, tuple) else (made,)
     after = [backend.download(b) for b in (*outputs, *buffers)]
     backend.check_guards()
@@ -71,7 +74,8 @@ def reference(launch: Launch, float_type: type = np.float32) -> list[Array]:
     outputs: list[Array] = []
     if primitive.outputs:
         shapes = primitive.shape(*[x.shape for x in inputs], **launch.params)
-        outputs = [np.zeros(s, inputs[0].dtype) for s in (shapes if primitive.outputs > 1 else (shapes,))]
+        dtype = launch.into.numpy_name if launch.into else inputs[0].dtype
+        outputs = [np.zeros(s, dtype) for s in (shapes if primitive.outputs > 1 else (shapes,))]
     with np.errstate(all="ignore"):
         primitive.reference(*outputs, *inputs, **launch.params)
     return outputs + inputs

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import BF16, F16, F32, DType
+from ag.engine.dtype import BF16, BOOL, F16, F32, DType
 from ag.engine.primitive import Array, primitive
 from ag.errors import CheckpointError, DtypeError, ShapeError
 
@@ -22,6 +22,8 @@ _EXPONENT = np.uint32(0x7F800000)
 
 def stored(array: Array, dtype: DType) -> Array:
     """Host numbers as the elements a buffer of type `dtype` holds."""
+    if dtype is BOOL:
+        return np.asarray(np.not_equal(array, 0), dtype.numpy_name)
     if not dtype.is_float:
         return _whole(array, dtype)
     if array.dtype == dtype.numpy_name and dtype is not BF16:
@@ -53,6 +55,8 @@ def _whole(array: Array, dtype: DType) -> Array:
 
 def loaded(elements: Array, dtype: DType) -> Array:
     """The elements of a buffer as host numbers: float32 for bfloat16, which numpy does not know."""
+    if dtype is BOOL:
+        return np.asarray(np.not_equal(elements, 0))
     if dtype is not BF16:
         return elements
     return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -140,6 +140,11 @@ def max(out: Array, x: Array, *, axis: int, chunk: int) -> Call:
     return partial(np.maximum.reduceat, x, range(0, n, chunk), axis, out=out)
 
 
+@primitive(summed, layout=sum_layout)
+def argmax(out: Array, x: Array, *, axis: int, chunk: int) -> None:
+    out[...] = np.argmax(x, axis, keepdims=True)  # the first, where several are equal or NaN
+
+
 @primitive(broadcast, layout=broadcast_layout, bound=True)
 def equal(out: Array, a: Array, b: Array) -> Call:
     return partial(np.equal, a, b, out)  # 1 or 0

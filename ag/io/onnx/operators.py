@@ -19,7 +19,7 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import activation, arithmetic, convert, elementwise, indexing, loss, norm, reduce
+from ag.ops import activation, arithmetic, convert, elementwise, functions, indexing, loss, normalization, reduce
 from ag.ops import conv as convs
 from ag.ops.attention import ag_attention, attention_of_heads
 from ag.ops.conv import pool_window
@@ -436,7 +436,19 @@ def _affine(g: Graph, op: Called) -> str:
     return g.reversed(out, x.ndim)
 
 
+# Functions that are one operator, which load_onnx reads back.
+SAME: Mapping[Callable[..., object], str] = {getattr(functions, name): operator for name, operator in {
+    "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
+    "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "reciprocal": "Reciprocal",
+    "mish": "Mish", "hardswish": "HardSwish", "softsign": "Softsign", "sign": "Sign", "floor": "Floor", "ceil":
+    "Ceil", "round": "Round", "maximum": "Max", "minimum": "Min", "power": "Pow"}.items()}
+
+
 WRITERS: Mapping[object, Writer] = {
+    **{function: _plain(operator) for function, operator in SAME.items()},
+    functions.square: lambda g, op: g.node("Mul", op.x.name, op.x.name),
+    functions.rsqrt: lambda g, op: g.node("Reciprocal", g.node("Sqrt", op.x.name)),
+    functions.tanhshrink: lambda g, op: g.node("Sub", op.x.name, g.node("Tanh", op.x.name)),
     **{function: _plain(operator) for function, operator in (
         (arithmetic.ag_add, "Add"), (arithmetic.ag_sub, "Sub"), (arithmetic.ag_mul, "Mul"), (arithmetic.ag_div, "Div"),
         (elementwise.ag_exp, "Exp"), (elementwise.ag_log, "Log"), (elementwise.ag_sqrt, "Sqrt"),
@@ -463,10 +475,10 @@ WRITERS: Mapping[object, Writer] = {
     convs._conv2d: _conv,
     convs.ag_max_pool2d: _pool("MaxPool"),
     convs.ag_avg_pool2d: _pool("AveragePool", count_include_pad=1),
-    norm.ag_layer_norm_op: _layer_norm,
-    norm.ag_rms_norm_op: _rms_norm,
-    norm._by_batch: _batch_norm,
-    norm._by_statistics: _batch_norm_given,
+    normalization.ag_layer_norm_op: _layer_norm,
+    normalization.ag_rms_norm_op: _rms_norm,
+    normalization._by_batch: _batch_norm,
+    normalization._by_statistics: _batch_norm_given,
     indexing._lookup: _lookup,
     ag_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
@@ -478,5 +490,6 @@ WRITERS: Mapping[object, Writer] = {
 
 REFUSED: Mapping[object, str] = {
     elementwise.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
-    norm.batch_norm_train: "moves running averages in train mode, which a graph cannot; call eval() of the layer.",
+    normalization.batch_norm_train: "moves running averages in train mode, which a graph cannot; call eval() of the "
+                                    "layer.",
 }

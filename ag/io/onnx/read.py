@@ -24,11 +24,11 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import ag_device
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, ShapeError
-from ag.io.onnx.operators import ELEMENT, Node, needed
+from ag.io.onnx.operators import ELEMENT, SAME, Node, needed
 from ag.io.safetensors_file import read_regular
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
-from ag.ops import activation, conv, elementwise, norm, reduce
+from ag.ops import activation, conv, elementwise, normalization, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
 from ag.ops.indexing import ag_embedding_lookup, ag_reshape, ag_transpose
@@ -156,8 +156,8 @@ def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: 
                 momentum: float = 0.9, training: bool = False) -> Value:
     """Normalise by the batch in train mode, and move the averages, as `BatchNorm` does."""
     if training:
-        return _first(norm.batch_norm_train(_last(x), gamma, beta, mean, variance, epsilon, 1 - momentum))
-    return _first(norm.ag_batch_norm_op(_last(x), gamma, beta, epsilon, mean, variance))
+        return _first(normalization.batch_norm_train(_last(x), gamma, beta, mean, variance, epsilon, 1 - momentum))
+    return _first(normalization.ag_batch_norm_op(_last(x), gamma, beta, epsilon, mean, variance))
 
 
 def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, axis: int = -1, epsilon: float = 1e-5) -> Value:
@@ -165,7 +165,8 @@ def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, axis: int = -1, epsilon:
         raise ShapeError(f"load_onnx: LayerNormalization of {x.shape} from axis {axis} on; the last axis alone is "
                          f"required.")
     column = (x.shape[-1], 1)
-    return _last(norm.ag_layer_norm_op(_first(x), ag_reshape(gamma, *column), ag_reshape(beta, *column), epsilon))
+    gamma, beta = ag_reshape(gamma, *column), ag_reshape(beta, *column)
+    return _last(normalization.ag_layer_norm_op(_first(x), gamma, beta, epsilon))
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -256,6 +257,7 @@ def _divided(a: Value, b: Value) -> Value:
 
 
 RUN: Mapping[str, Callable[..., Value]] = {
+    **{operator: function for function, operator in SAME.items() if operator != "Pow"},
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Pow": lambda a, b: a**b,
     "Div": _divided, "Neg": lambda x: -x,
     "Exp": elementwise.ag_exp, "Log": elementwise.ag_log, "Sqrt": elementwise.ag_sqrt, "Abs": elementwise.ag_abs,

@@ -36,7 +36,7 @@ from ag.nn.mode import objects_in
 from ag.nn.norm import BatchNorm
 from ag.ops.arithmetic import ag_add, ag_mul, ag_scale, ag_sub
 from ag.ops.convert import ag_cast, ag_to_device
-from ag.ops.norm import ag_batch_norm_op, move_statistics
+from ag.ops.normalization import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
 from ag.parallel.comm.device_threads import FollowingError, SharedCores
 from ag.parallel.comm.tensor_collectives import gather, moved, scatter, sizes_along

@@ -18,7 +18,8 @@ from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.backends.shader.manifest import manifest
 from ag.engine.backends.shader.tiles import Tiles
-from ag.engine.dtype import F32, as_dtype
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32, I32, as_dtype
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.shape import Window
 
@@ -36,7 +37,7 @@ class Collector(NumpyBackend):
     def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
         # Settings of optimizers are in float64 here, as other devices have none.
         arrays = [b.native.astype(np.float32) if b.native.dtype == np.float64 else b.native.copy() for b in operands]
-        launch = Launch(primitive, arrays, params)
+        launch = Launch(primitive, arrays, params, I32 if isinstance(into, Buffer) and into.dtype is I32 else None)
         self.launches.setdefault(str(launch), launch)
         return super().launch(primitive, *operands, into=into, **params)
 

@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "an op of the user's": (lambda x: exp_of_mine(x), "exp_of_mine has no ONNX operator; compute with other ops"),
     "a value read": (by_sign, "reads the values of a tensor of shape () that follows from its input"),
     "an array of values": (lambda x: x + np.abs(x.numpy()), "reads the values of a tensor of shape (3, 4)"),
-    "a comparison": (lambda x: x * (x > 0), "reads the values of a tensor of shape (3, 4)"),
+    "a comparison": (lambda x: x * (x > 0), "gt has no ONNX operator"),
     "other ops for large batches": (by_size, "calls ag_relu (op 1) with a batch of 4, and ag_tanh (op 1) with a batch"),
     "other ops for one sample": (alone, "calls ag_tanh (op 1) with a batch of 4, and ag_relu (op 1) with a batch of 1"),
     "other operands": (other_operands, "calls ag_mul (op 2) on other tensors"),

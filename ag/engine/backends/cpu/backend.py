@@ -21,7 +21,7 @@ from ag.engine.backend import Backend, DeviceInfo, Event, Finding, closed
 from ag.engine.backends.cpu.library import found, library
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.cpu_threads import one_by_one, overwrite
-from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
+from ag.engine.dtype import BF16, BOOL, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
@@ -30,7 +30,7 @@ from ag.engine.shape import Shape
 from ag.engine.target import Target
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
-_NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
+_NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32, BOOL)}
 
 
 _under_way: dict[int, quiet] = {}  # by thread, what numpy is doing for it
@@ -168,7 +168,7 @@ class NumpyBackend(Backend):
 
     def _fill(self, into: Buffer, array: Array) -> None:
         native = into.native
-        if array.dtype == native.dtype and into.dtype is not BF16:
+        if array.dtype == native.dtype and into.dtype not in (BF16, BOOL):
             overwrite(native, array)
         elif not into.dtype.is_float:
             native[...] = stored(array, into.dtype)

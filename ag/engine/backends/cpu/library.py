@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Any, NamedTuple, cast
 
 from ag.engine.cpu_threads import available, callers, share_by
-from ag.engine.dtype import F32, F64, I32, U32, DType
+from ag.engine.dtype import BOOL, F32, F64, I32, U32, DType
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
@@ -32,8 +32,8 @@ _BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "to
 # No file, or a library of another kind of processor; no JSON; not what a manifest says; a library without a kernel.
 _DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError
 _NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
-_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
-                                        "void": (F32, I32, U32)}
+_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32, BOOL), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
+                                        "void": (F32, I32, U32, BOOL)}
 _WORD = {"int64_t": "q", "double": "d"}
 # Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
 SHARED_FROM = 1 << 14
@@ -109,7 +109,7 @@ class Kernel:
             return None
         if any(function not in self.functions for function, *_ in cast(Chain, params.get("chain", ()))):
             return None
-        if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if len(types) > 1}) > 1:
+        if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if I32 in types and F32 in types}) > 1:
             return None  # it moves words, and does not convert them
         try:
             values: Params = {**params, **primitive.layout(*shapes, **params)}

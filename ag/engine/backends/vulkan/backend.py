@@ -23,13 +23,13 @@ from ag.engine.backends.vulkan.pipelines import KeptPipelines, Kernels
 from ag.engine.backends.vulkan.stream import Budget, Command, Recorded, Recorder, Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
-from ag.engine.dtype import BF16, F16, F32, I32, U32
+from ag.engine.dtype import BF16, BOOL, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program, before_host
 from ag.errors import DeviceError, DtypeError, KernelError, switched_on
 
-_NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
+_NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32, BOOL)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches before freed memory is used again, as several may run at once
 _IN_TURN = 2  # sequences of a program: one runs while the next is prepared
@@ -43,7 +43,7 @@ def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int
     if isinstance(value, Buffer):
         settle(value)
         return target.address, target.nbytes, value.address
-    exact = value.dtype == _NUMPY[target.dtype] and target.dtype is not BF16  # numpy has only its words
+    exact = value.dtype == _NUMPY[target.dtype] and target.dtype not in (BF16, BOOL)  # numpy has only their words
     return target.address, target.nbytes, value if exact else stored(value, target.dtype)
 
 

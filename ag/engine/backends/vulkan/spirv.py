@@ -137,8 +137,8 @@ class _Module:
 def with_functions(spirv: bytes, used: Collection[int]) -> bytes:
     """Return the module of a chain whose `apply` knows the functions of these numbers alone.
 
-    `apply` (shaders/apply.glsl) is a line ``if (function == number) found = ...`` per function.  kernels_build.py keeps
-    it a function of its own, so a line is a branch around a few blocks, which end where the next line begins.
+    `apply` (shaders/apply.glsl) is a line ``if (function == number) found = ...`` per function, and kernels_build.py
+    keeps it a function of its own.  So a line is a branch around a few blocks.
     """
     header, instructions = read(spirv)
     begin = next(i for i, x in enumerate(instructions) if code_of(x) == _FUNCTION and x[3] == _NOT_INLINED)

@@ -12,6 +12,7 @@ from engine.backends.cpu.random_sizes import MOST, Random, shape, size
 from helpers.guarded import Launch
 from table.rows import Array
 
+from ag.engine.dtype import I32
 from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
@@ -40,12 +41,17 @@ def function(name: str, rng: Random) -> Launch:
     primitive = PRIMITIVES[name]
     sizes = shape(rng, int(rng.integers(0, 5)))
     inputs = [normal(rng, *sizes) for _ in primitive.operands[1:]]
-    if name in ("log", "sqrt", "target_log"):
+    if name in ("log", "sqrt", "target_log", "log2", "log10", "rsqrt", "log1p", "power"):
         inputs = [np.abs(x) for x in inputs]
+    if name in ("asin", "acos", "atanh", "erfinv"):
+        inputs = [np.float32(0.99) * np.tanh(x) for x in inputs]
+    if name == "acosh":
+        inputs = [1 + np.abs(x) for x in inputs]
     if primitive.operands == ("out", "a", "b"):
         inputs = [shrunk(rng, x) for x in inputs]
         inputs[1] += np.copysign(np.float32(0.1), inputs[1])  # no divisor near 0
-    return launch(name, *inputs, **{x: float(rng.normal()) for x in primitive.params})
+    positive = name.endswith("shrink")
+    return launch(name, *inputs, **{x: abs(y) if positive else y for x in primitive.params if (y := rng.normal())})
 
 
 def shrunk(rng: Random, x: Array) -> Array:
@@ -133,7 +139,9 @@ def scale_update(rng: Random) -> Launch:
 def reduction(name: str, rng: Random) -> Launch:
     ndim = int(rng.integers(1, 5))
     axis = int(rng.integers(ndim))
-    x = normal(rng, *shape(rng, ndim, full=(axis,) if name == "max" else ()))
+    x = normal(rng, *shape(rng, ndim, full=(axis,) if name != "sum" else ()))
+    if name == "argmax":
+        return Launch(PRIMITIVES[name], [x], {"axis": axis, "chunk": x.shape[axis]}, I32)
     chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis], 1) if x.shape[axis] else 0
     return launch(name, x, axis=axis, chunk=chunk, **({"scale": float(rng.normal())} if name == "sum" else {}))
 
@@ -304,7 +312,7 @@ MAKERS: dict[str, Maker] = {
     "softmax_cross_entropy": cross_entropy,
     "softmax_cross_entropy_ids": cross_entropy_ids,
     "sum": partial(reduction, "sum"),
-    "max": partial(reduction, "max"),
+    "argmax": partial(reduction, "argmax"), "max": partial(reduction, "max"),
     "expand": expand,
     "equal": equal,
     "copy": copy,

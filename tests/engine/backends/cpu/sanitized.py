@@ -30,7 +30,8 @@ def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]
     if primitive.outputs:
         found = primitive.shape(*[x.shape for x in given], **launch.params)
         made = list(found) if primitive.outputs > 1 else [found]
-    arrays = [np.zeros(shape, given[0].dtype) for shape in made] + given
+    dtype = given[0].dtype if launch.into is None else launch.into.numpy_name
+    arrays = [np.zeros(shape, dtype) for shape in made] + given
     buffers = tuple(backend.alloc(x.shape, as_dtype(x.dtype, "tests")) for x in arrays)
     row = backend.words(primitive, buffers, launch.params)
     assert row is not None, f"{launch} runs in numpy"

@@ -69,6 +69,26 @@ KERNEL(max, {
     }
 }
 
+// The first place of the largest, or of a NaN.
+KERNEL(argmax, { int32_t *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
+    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, 1, a->inner);
+        const float *x = a->x + t.outer * a->length * a->inner + t.column;
+        float top[COLUMNS];
+        int32_t *at = a->out + t.begin;
+        EACH(c, t.width) { top[c] = x[c]; at[c] = 0; }
+        for (int32_t k = 1; k < a->length; k++) {
+            x += a->inner;
+            EACH(c, t.width) {
+                const int above = (x[c] > top[c]) | ((x[c] != x[c]) & (top[c] == top[c]));
+                top[c] = above ? x[c] : top[c];
+                at[c] = above ? k : at[c];
+            }
+        }
+    }
+}
+
 // ---------------------------------------------------------------------------------------------- broadcasting
 
 KERNEL(expand, {

@@ -1,0 +1,258 @@
+"""Minimum, product, variance, norms and their like, composed of other ops along axes `dim` (None: all)."""
+
+from __future__ import annotations
+
+from math import inf
+from math import prod as product
+
+from ag.autograd.create import ag_tensor
+from ag.autograd.op import composed
+from ag.autograd.operands import number_given
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.shape import normalize_axes, true_or_false
+from ag.ops.activation import ag_softmax
+from ag.ops.arithmetic import ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
+from ag.ops.functions import eq, isfinite, maximum, ne, square, where
+from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
+from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax
+
+__all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "min", "norm", "normalize",
+           "prod", "softmin", "std", "var", "var_mean"]
+
+Dim = int | tuple[int, ...] | None
+
+
+def _tensor(x: TensorLike) -> Tensor:
+    return x if isinstance(x, Tensor) else ag_tensor(x)
+
+
+def _root(x: Tensor) -> Tensor:
+    """Square root, through which 0 sends back 0."""
+    some = ne(x, 0.0)
+    return where(some, ag_sqrt(where(some, x, 1.0)), 0.0)
+
+
+@composed
+def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Largest element along axes; equal ones share the gradient equally.
+
+    Reference: PyTorch ``amax``.
+
+    Examples
+    --------
+    >>> ag.ops.amax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
+    [4.0, 3.0]
+    """
+    return ag_max(x, dim, keepdim)
+
+
+@composed
+def min(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Smallest element along axes; equal ones share the gradient equally.
+
+    Reference: PyTorch ``amin``.
+
+    Examples
+    --------
+    >>> ag.ops.min([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
+    [1.0, 2.0]
+    """
+    return ag_scale(ag_max(ag_scale(x, -1.0), dim, keepdim), -1.0)
+
+
+@composed
+def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Smallest element along axes, as `min`.
+
+    Reference: PyTorch ``amin``.
+    """
+    return min(x, dim, keepdim)
+
+
+@composed
+def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Place of the smallest element along an axis, or among all, as `argmax`; NaN counts as smallest.
+
+    Reference: PyTorch ``argmin``.
+
+    Examples
+    --------
+    >>> ag.ops.argmin([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
+    [0, 1]
+    """
+    return argmax(ag_scale(x, -1.0), dim, keepdim)
+
+
+@composed
+def prod(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Product along axes, 1 of no element; its gradient is right where factors are 0, too.
+
+    Reference: PyTorch ``prod``.
+
+    Examples
+    --------
+    >>> ag.ops.prod([[2.0, 3.0], [4.0, 0.0]], dim=1).numpy().tolist()
+    [6.0, 0.0]
+    """
+    x, keepdim = _tensor(x), true_or_false("prod", "keepdim", keepdim)
+    axes = normalize_axes(dim, x.ndim, "prod")
+    rest = [a for a in range(x.ndim) if a not in axes]
+    n, sizes = product(x.shape[a] for a in axes), [x.shape[a] for a in rest]
+    left = ag_reshape(ag_transpose(x, *axes, *rest) if axes else x, n, product(sizes))
+    if n == 0:
+        left = ag_sum(left, 0, True) + 1.0
+    while n > 1:  # halves meet: log2(n) products, through which zeros get their gradient
+        half, n = n // 2, n - n // 2
+        pairs = ag_mul(left[:half], left[half : 2 * half])
+        left = pairs if n == half else ag_concat([pairs, left[2 * half :]])
+    return ag_reshape(left, *([1 if a in axes else m for a, m in enumerate(x.shape)] if keepdim else sizes))
+
+
+@composed
+def count_nonzero(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Count the elements along axes that are not 0, in floats.
+
+    Reference: PyTorch ``count_nonzero``.
+
+    Examples
+    --------
+    >>> ag.ops.count_nonzero([[0.0, 2.0], [3.0, 4.0]]).item()
+    3.0
+    """
+    return ag_sum(ne(x, 0.0), dim, keepdim)
+
+
+@composed
+def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> Tensor:
+    """Variance along axes: squared distances from the mean, added up and divided by their number less `correction`.
+
+    NaN where nothing is left to divide by, as of one element.
+    Reference: PyTorch ``var``.
+
+    Examples
+    --------
+    >>> ag.ops.var([[1.0, 3.0], [2.0, 8.0]], dim=1).numpy().tolist()
+    [2.0, 18.0]
+    """
+    return var_mean(x, dim, correction, keepdim)[0]
+
+
+@composed
+def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Variance and mean along axes.
+
+    Reference: PyTorch ``var_mean``.
+
+    Examples
+    --------
+    >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
+    [2.0, 2.0]
+    """
+    x = _tensor(x)
+    count = product(x.shape[a] for a in normalize_axes(dim, x.ndim, "var"))
+    mean, left = ag_mean(x, dim, True), count - number_given("var", "correction", correction)
+    variance = ag_div(ag_sum(square(ag_sub(x, mean)), dim, keepdim), left if left > 0 else 0.0)
+    return variance, mean if keepdim else ag_reshape(mean, *variance.shape)
+
+
+@composed
+def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> Tensor:
+    """Standard deviation along axes, the root of `var`; equal elements get the gradient 0.
+
+    Reference: PyTorch ``std``.
+
+    Examples
+    --------
+    >>> round(ag.ops.std([[1.0, 3.0]]).item(), 4)
+    1.4142
+    """
+    return _root(var(x, dim, correction, keepdim))
+
+
+@composed
+def norm(x: TensorLike, p: float = 2.0, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """The p-norm along axes: ``sum(abs(x)**p)**(1/p)``, for infinity the largest magnitude; its gradient at 0 is 0.
+
+    Reference: PyTorch ``norm``.
+
+    Examples
+    --------
+    >>> ag.ops.norm([[3.0, 4.0]]).item()
+    5.0
+    """
+    p = number_given("norm", "p", p)
+    if p == 2:
+        return _root(ag_sum(square(x), dim, keepdim))
+    size = ag_abs(x)
+    if p in (inf, -inf):
+        return ag_max(size, dim, keepdim) if p > 0 else min(size, dim, keepdim)
+    if p in (0, 1):
+        return ag_sum(size if p else ag_mul(ne(size, 0.0), ag_pow(size, 0.0)), dim, keepdim)
+    some = ne(size, 0.0)
+    powers = ag_sum(where(some, ag_pow(where(some, size, 1.0), p), 0.0 if p > 0 else inf), dim, keepdim)
+    some = ne(powers, 0.0)
+    return where(some, ag_pow(where(some, powers, 1.0), 1 / p), 0.0 if p > 0 else inf)
+
+
+@composed
+def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -> Tensor:
+    """Divide by the `norm` along axes, here the features, or by `eps` where that is less.
+
+    Reference: PyTorch ``normalize``, whose default is axis 1.
+
+    Examples
+    --------
+    >>> ag.ops.normalize([[3.0], [4.0]]).numpy().round(3).tolist()
+    [[0.6], [0.8]]
+    """
+    return ag_div(x, ag_clamp(norm(x, p, dim, True), number_given("normalize", "eps", eps)))
+
+
+@composed
+def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1e-8) -> Tensor:
+    """Cosine of the angle between vectors along an axis, here the features.
+
+    Reference: PyTorch ``cosine_similarity``, whose default is axis 1.
+
+    Examples
+    --------
+    >>> ag.ops.cosine_similarity([[3.0], [4.0]], [[-3.0], [-4.0]]).numpy().round(3).tolist()
+    [-1.0]
+    """
+    least = number_given("cosine_similarity", "eps", eps)
+    return ag_sum(ag_mul(ag_div(a, maximum(norm(a, 2.0, dim, True), least)),
+                         ag_div(b, maximum(norm(b, 2.0, dim, True), least))), dim)
+
+
+@composed
+def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """``log(sum(exp(x)))`` along axes, without overflow; of -inf alone -inf, with the gradient 0.
+
+    Reference: PyTorch ``logsumexp``.
+
+    Examples
+    --------
+    >>> round(ag.ops.logsumexp([[1000.0, 1000.0]]).item(), 3)
+    1000.693
+    """
+    x = _tensor(x)
+    largest = ag_max(x.detach(), dim, True)
+    largest = where(isfinite(largest), largest, 0.0)
+    powers = ag_sum(ag_exp(ag_sub(x, largest)), dim, keepdim)
+    none = eq(powers, 0.0)
+    return where(none, -inf, ag_log(where(none, 1.0, powers)) + ag_reshape(largest, *powers.shape))
+
+
+@composed
+def softmin(x: TensorLike, dim: int = 0) -> Tensor:
+    """`softmax` of the negated elements.
+
+    Reference: PyTorch ``softmin``.
+
+    Examples
+    --------
+    >>> ag.ops.softmin([[1.0], [1.0]]).numpy().tolist()
+    [[0.5], [0.5]]
+    """
+    return ag_softmax(ag_scale(x, -1.0), dim)

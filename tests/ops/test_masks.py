@@ -1,0 +1,106 @@
+"""Comparisons and questions are tensors of truth values, on every device, recorded and captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag import ops
+
+X = np.array([[-1.0, 0.0, 2.0, np.nan, np.inf, -np.inf, -0.0]], np.float32)
+Y = np.array([[0.0, 0.0, 2.0, 1.0, np.inf, np.nan, 0.0]], np.float32)
+PAIRS = {"gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal, "eq": np.equal,
+         "ne": np.not_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
+         "logical_xor": np.logical_xor}
+QUESTIONS = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "signbit": np.signbit,
+             "logical_not": np.logical_not}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("name", [*PAIRS, *QUESTIONS])
+def test_truth_values_are_numpys(device: str, name: str, dtype: str) -> None:
+    if dtype == "f64" and device.startswith("vulkan"):
+        device = "cpu"
+    operands = [X, Y] if name in PAIRS else [X]
+    with ag.ag_device(device):
+        tensors = [ag.ag_tensor(x, dtype=dtype) for x in operands]
+        want = (PAIRS | QUESTIONS)[name](*operands)
+        step = ag.ag_capture(lambda *xs: getattr(ops, name)(*xs))
+        for found in (getattr(ops, name)(*tensors), step(*tensors), step(*tensors), step(*tensors)):
+            assert found.dtype == "bool" and found.device == device and not found.requires_grad
+            assert found.numpy().dtype == bool and np.array_equal(found.numpy(), want)
+
+
+def test_a_mask_is_a_factor_of_0_and_1(device: str) -> None:
+    for dtype in ("f32", "f16", "bf16", *(["f64"] if device.startswith("cpu") else [])):
+        with ag.ag_device(device):
+            x = ag.ag_tensor([[-1.0, 0.5, 2.0]], dtype=dtype)
+            mask = x > 0
+            assert ((mask * x).dtype, (mask * x).numpy().tolist()) == (dtype, [[0.0, 0.5, 2.0]])
+            assert (x - mask).numpy().tolist() == [[-1.0, -0.5, 1.0]] and mask.sum().item() == 2.0
+            assert mask.astype("f32").numpy().tolist() == [[0.0, 1.0, 1.0]] and x.astype("bool").numpy().all()
+            assert mask[:, 1:].dtype == mask.T.dtype == ops.reshape(mask, 3, 1).dtype == "bool"
+            assert ops.concat([mask, ~mask], 1).numpy().tolist() == [[False, True, True, True, False, False]]
+            joined = (mask & (x < 1)) | ~mask ^ (x == 0.5)
+            assert joined.numpy().tolist() == [[True, True, False]]
+            assert (mask & [[True, False, True]]).numpy().tolist() == [[False, False, True]]
+
+
+def test_python_asks_a_mask(device: str) -> None:
+    with ag.ag_device(device):
+        x = ag.ag_tensor([[1.0, 2.0]])
+        assert (x > 0).all() and not (x > 1).all() and (x > 1).any() and bool((x > 0)[0, 0]) is True
+        assert ops.any(np.zeros((2, 0))).item() is False and ops.all(np.zeros((2, 0))).item() is True
+        assert np.array_equal(np.arange(2)[None][x > 1], [1]) and np.array_equal(~np.asarray(x > 1), [[True, False]])
+        assert repr(x > 1).endswith("[[False  True]]>") and ag.ag_tensor([[0, 3]], dtype="bool").numpy().tolist() == [
+            [False, True]]
+    with expect_error("truth of several", ag.ShapeError, "bool: ", ".any()"):
+        bool(x > 0)
+    with expect_error("the bits of numbers", TypeError, "&: a tensor of type f32", "truth values"):
+        x & (x > 0)
+
+
+DEAD: dict[str, Callable[[Any], Any]] = {
+    "log": lambda x: ops.where(x > 0, ops.log(x), 0.0), "sqrt": lambda x: ops.where(x > 0, ops.sqrt(x), x),
+    "quotient": lambda x: ops.where(ops.eq(x, 0.0), 1.0, 1.0 / x), "filled": lambda x: ops.masked_fill(
+        ops.log(x), x <= 0, -1.0), "infinite": lambda x: ops.where(x > 0, x, -np.inf)}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_what_is_not_chosen_sends_exactly_0(device: str, name: str) -> None:
+    """Through `where` itself: what it sends to log(0) is 0, and log makes NaN of that, as everywhere."""
+    with ag.ag_device(device):
+        chosen = ag.ag_param([[4.0, 0.0, -1.0]])
+        with ag.with_grad_tape():
+            made = DEAD[name](chosen.detach())
+            loss = ag.ag_sum(ops.where(made > 1e30, 0.0, ops.where(chosen > 0, chosen * chosen, made)))
+        assert ag.backward(loss)[chosen].numpy().tolist() == [[8.0, 0.0, 0.0]]
+        for bad in (np.nan, np.inf):
+            a, b = ag.ag_param([[1.0, 2.0]]), ag.ag_param([[3.0, 4.0]])
+            with ag.with_grad_tape():
+                loss = ag.ag_sum(ops.where([[True, False]], a, b) * [[bad, 1.0]])
+            grads = ag.backward(loss)
+            assert grads[a].numpy()[0, 1] == 0 and grads[b].numpy().tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("shape", [(1,), (7, 1), (300, 5), (5, 300), (3, 70, 5), (70_000,), (33, 65)])
+def test_places_of_the_largest(device: str, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, *shape)).round(1).astype(np.float32)
+    if x.size > 50:
+        x.flat[[x.size // 3, x.size // 2]] = np.nan
+    with ag.ag_device(device):
+        t = ag.ag_tensor(x)
+        for dim in (None, *range(len(shape) + 1)):
+            for keepdim in (False, True):
+                found = ops.argmax(t, dim, keepdim), ops.argmin(t, dim, keepdim)
+                assert all(i.dtype == "i32" for i in found)
+                assert np.array_equal(found[0].numpy(), np.argmax(x, dim, keepdims=keepdim))
+                assert np.array_equal(found[1].numpy(), np.argmin(x, dim, keepdims=keepdim))
+    with expect_error("the place of nothing", ag.ShapeError, "argmax: x is (2, 0) and dim is 1", "one element"):
+        ops.argmax(np.zeros((2, 0)), 1)

@@ -1,0 +1,175 @@
+"""Rows of the case table: the elementwise functions of `ag.ops.functions`, each beside the `math` module's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from table import oracles
+from table.rows import Array, Draw, Row, Shape, away_from, every, nonzero, normal, positive
+
+from ag import ops
+
+FEW: list[list[Shape]] = [[()], [(7,)], [(33, 65)], [(2, 3, 4, 5)], [(3, 0)]]
+PAIRS: list[list[Shape]] = [[(), ()], [(7,), (7,)], [(33, 65), (33, 65)], [(3, 1), (1, 5)], [(2, 1, 4, 1), (3, 1, 5)],
+                            [(33, 65), (33, 1)], [(0, 3), (1, 3)]]
+
+
+def between(low: float, high: float) -> Draw:
+    """Uniform numbers."""
+    return lambda rng, shape, _before: np.asarray(rng.uniform(low, high, shape))
+
+
+def apart(rng: np.random.Generator, shape: Shape, before: Any) -> Array:
+    """Numbers of another size than those drawn before, whatever meets what by broadcasting."""
+    return nonzero(rng, shape, ()) * 8 if before else nonzero(rng, shape, ())
+
+
+def divisor(rng: np.random.Generator, shape: Shape, _before: Any) -> Array:
+    return rng.uniform(2.05, 2.3, shape) * rng.choice([-1.0, 1.0], shape)
+
+
+def log1pexp(v: float) -> float:
+    return max(v, 0) + math.log1p(math.exp(-abs(v)))
+
+
+def erfinv(v: float) -> float:
+    y = NormalDist().inv_cdf((v + 1) / 2) / math.sqrt(2)
+    return y - (math.erf(y) - v) * math.exp(y * y) * math.sqrt(math.pi) / 2
+
+
+def elu(v: float, alpha: float = 1.0) -> float:
+    return v if v > 0 else alpha * math.expm1(v)
+
+
+def row(name: str, oracle: Callable[..., float], draw: Draw | tuple[Draw, ...] = normal, ulps: float = 8,
+        *params: dict[str, float], size: Callable[..., Any] | None = None) -> Row:
+    draws = draw if isinstance(draw, tuple) else (draw,)
+    shapes = PAIRS if len(draws) == 2 else FEW
+    return Row(name, oracles.each(oracle), every(shapes, {}, *params), draws, ulps, size=size, call=getattr(ops, name))
+
+
+def one(*xs: Any, **params: Any) -> Any:
+    """Sums that may cancel lose digits of 1."""
+    return 1 + sum(abs(x) for x in xs)
+
+
+WHOLE = away_from(*(i / 2 for i in range(-9, 10)))  # where steps and rounding jump
+FUNCTIONS = [
+    row("sin", math.sin, between(-40, 40), size=one), row("cos", math.cos, between(-40, 40), size=one),
+    row("tan", math.tan, between(-1.4, 1.4), 64), row("asin", math.asin, between(-0.95, 0.95), 64),
+    row("acos", math.acos, between(-0.95, 0.95), 64, size=one), row("atan", math.atan, normal, 16),
+    row("sinh", math.sinh, between(-8, 8), 32), row("cosh", math.cosh, between(-8, 8), 32),
+    row("asinh", math.asinh, normal, 32), row("acosh", math.acosh, between(1.5, 8), 64),
+    row("atanh", math.atanh, between(-0.95, 0.95), 64), row("erf", math.erf, normal, 16),
+    row("erfc", math.erfc, between(-3, 3), 64), row("erfinv", erfinv, between(-0.95, 0.95), 64),
+    row("log1p", math.log1p, between(-0.9, 8), 32), row("expm1", math.expm1, normal, 32),
+    row("log2", math.log2, positive, 16, size=one), row("log10", math.log10, positive, 16, size=one),
+    row("exp2", lambda v: 2.0**v, normal, 32), row("rsqrt", lambda v: v**-0.5, positive, 16),
+    row("reciprocal", lambda v: 1 / v, nonzero), row("square", lambda v: v * v),
+    row("softplus", lambda v, beta=1.0: log1pexp(beta * v) / beta, normal, 32, {"beta": 4.0}),
+    row("logsigmoid", lambda v: -log1pexp(-v), normal, 32),
+    row("mish", lambda v: v * math.tanh(log1pexp(v)), normal, 64, size=one),
+    row("hardsigmoid", lambda v: min(max(v / 6 + 0.5, 0), 1), away_from(-3, 3), size=one),
+    row("hardswish", lambda v: v * min(max(v / 6 + 0.5, 0), 1), away_from(-3, 3), size=one),
+    row("relu6", lambda v: min(max(v, 0), 6), away_from(0, 6)),
+    row("elu", elu, away_from(0), 32, {"alpha": 0.5}, size=one),
+    row("celu", lambda v, alpha=1.0: v if v > 0 else alpha * math.expm1(v / alpha), away_from(0), 32, {"alpha": 2.0}),
+    row("selu", lambda v: 1.0507009873554805 * elu(v, 1.6732632423543772), away_from(0), 32, size=one),
+    row("softsign", lambda v: v / (1 + abs(v))), row("tanhshrink", lambda v: v - math.tanh(v), normal, 32, size=one),
+    row("softshrink", lambda v, lambd=0.5: math.copysign(max(abs(v) - lambd, 0), v), away_from(-1, -0.5, 0.5, 1), 8,
+        {"lambd": 1.0}, size=one),
+    row("hardshrink", lambda v, lambd=0.5: v if abs(v) > lambd else 0, away_from(-1, -0.5, 0.5, 1), 8, {"lambd": 1.0}),
+    row("sign", lambda v: float(np.sign(v)), away_from(0)), row("floor", math.floor, WHOLE),
+    row("ceil", math.ceil, WHOLE), row("trunc", math.trunc, WHOLE), row("round", round, WHOLE),
+    row("frac", lambda v: v - math.trunc(v), WHOLE, size=one),
+    row("maximum", max, (normal, apart)), row("minimum", min, (normal, apart)),
+    row("atan2", math.atan2, (nonzero, nonzero), 32, size=one), row("hypot", math.hypot, (nonzero, nonzero), 16),
+    row("logaddexp", lambda a, b: max(a, b) + math.log1p(math.exp(-abs(a - b))), (normal, normal), 32, size=one),
+    row("power", math.pow, (positive, normal), 64), row("copysign", math.copysign, (nonzero, nonzero)),
+    row("fmod", math.fmod, (between(7.1, 7.4), divisor), 64, size=one),
+    row("remainder", lambda a, b: a - b * math.floor(a / b), (between(7.1, 7.4), divisor), 64, size=one),
+    row("floor_divide", lambda a, b: math.floor(a / b), (between(7.1, 7.4), divisor)),
+]
+
+
+AXES = [*every([[(7,)], [(33, 65)], [(2, 3, 4, 5)]]),
+        *every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1}, {"dim": 1, "keepdim": True}),
+        *every([[(2, 3, 4, 5)]], {"dim": (0, 2)}, {"dim": (1, -1), "keepdim": True})]
+
+
+def along(f: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+    """A function of numpy whose axes are called otherwise."""
+    return lambda x, dim=None, keepdim=False, **params: f(x, axis=dim, keepdims=keepdim, **params, **more)
+
+
+def p_norm(x: Array, axis: Any, keepdims: bool, p: float = 2) -> Array:
+    if math.isinf(p):
+        return np.max(abs(x), axis=axis, keepdims=keepdims)
+    return np.sum(abs(x) ** p, axis=axis, keepdims=keepdims) ** (1 / p)
+
+
+def log_sum(x: Array, axis: Any, keepdims: bool) -> Array:
+    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+
+
+def statistic(name: str, oracle: Callable[..., Any], ulps: float = 16, draw: Draw = normal, cases: Any = AXES,
+              **params: Any) -> Row:
+    return Row(name, oracle, [(shapes, {**given, **params}) for shapes, given in cases], [draw], ulps,
+               lambda x, *_, **__: x.size, lambda x, *_, **__: 1 + np.abs(x).sum(), getattr(ops, name),
+               label="".join(map(str, params.values())))
+
+
+def spread(rng: np.random.Generator, shape: Shape, _before: Any) -> Array:
+    """Numbers that differ by at least 1/64."""
+    return (rng.permutation(math.prod(shape)).reshape(shape) - math.prod(shape) // 2 + 0.25) / 64
+
+
+ONE_AXIS = every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1})
+STATISTICS = [
+    statistic("amax", along(np.max), draw=spread), statistic("amin", along(np.min), draw=spread),
+    statistic("min", along(np.min), draw=spread),
+    statistic("prod", along(np.prod), cases=every([[(3, 5)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": 1, "keepdim": True})),
+    statistic("var", along(np.var, ddof=1)),
+    statistic("var", along(lambda x, correction, **axes: np.var(x, **axes)), correction=0),
+    statistic("std", along(np.std, ddof=1)), statistic("logsumexp", along(log_sum)),
+    *(statistic("norm", along(p_norm), draw=spread, p=p) for p in (1.0, 2.0, 3.0, 1.5, math.inf)),
+    statistic("normalize", lambda x, dim=0: x / p_norm(x, dim, True), cases=ONE_AXIS),
+    statistic("softmin", lambda x, dim=0: oracles.softmax(-x, dim), cases=ONE_AXIS),
+    Row("cosine_similarity", lambda a, b, dim=0: (a * b).sum(dim) / p_norm(a, dim, False) / p_norm(b, dim, False),
+        every([[s, s] for s in ((3, 5), (33, 65), (2, 3, 4))], {}, {"dim": 1}), ulps=64,
+        terms=lambda a, _, **__: a.size, size=lambda *_, **__: 1, call=ops.cosine_similarity),
+    Row("where", lambda a, b, mask=None: np.where(a > b, a, b * 2), every(PAIRS), [normal, apart],
+        call=lambda a, b: ops.where(a > b, a, b * 2)),
+    Row("masked_fill", lambda x: np.where(x > 0.3, -1.0, x), every(FEW), [away_from(0.3)],
+        call=lambda x: ops.masked_fill(x, x > 0.3, -1.0)),
+]
+
+
+def chosen(name: str, oracle: Callable[..., Any], operands: int) -> Row:
+    """A row of a question of whole numbers, whose answer chooses: it has no gradient, and what is chosen has one."""
+    if operands == 1:
+        return Row(name, lambda x: np.where(oracle(np.floor(x)), 3 * x, 2.0), every(FEW), [WHOLE],
+                   call=lambda x: ops.where(getattr(ops, name)(ops.floor(x)), 3 * x, 2.0))
+    return Row(name, lambda a, b: np.where(oracle(np.floor(a), np.floor(b)), 3 * a, 2 * b), every(PAIRS), [WHOLE],
+               call=lambda a, b: ops.where(getattr(ops, name)(ops.floor(a), ops.floor(b)), 3 * a, 2 * b))
+
+
+def largest(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The largest elements, whose places are found on the way."""
+    ops.argmax(x, dim, keepdim)
+    return ops.max(x, dim, keepdim)
+
+
+MASKS = [
+    *(chosen(name, getattr(np, oracle), 2) for name, oracle in {
+        "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal", "eq": "equal",
+        "ne": "not_equal"}.items()),
+    *(chosen(name, getattr(np, name), 2) for name in ("logical_and", "logical_or", "logical_xor")),
+    *(chosen(name, getattr(np, name), 1) for name in (
+        "logical_not", "isnan", "isinf", "isfinite", "signbit")),
+    Row("argmax", along(np.max), every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {}, {"dim": 1}), [spread], call=largest),
+]
