@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 
 import ag
+from ag.ops import functions, statistics
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NAME = re.compile(r"^::: ag\.([\w.]+)$", re.M)
@@ -27,10 +29,23 @@ def operations() -> list[str]:
             if name not in named and getattr(getattr(ag, name), "__module__", "").startswith("ag.ops.")]
 
 
+def functions_by_name() -> str:
+    """A table of what is in `ag.ops` alone: calls, and the first sentence about each."""
+    rows = []
+    for name in sorted({*functions.__all__, *statistics.__all__, "argmax"}):
+        function = getattr(ag.ops, name)
+        call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+                         for p in signature(function).parameters.values())
+        text = str(function.__doc__).strip().partition("\n\n")[0].replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| `ops.{name}({call})` | {' '.join(text.split())} |")
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
 def filled(page: str) -> str:
     """A page with a line for each operation where they belong."""
     if PLACE not in page:  # reading all pages takes time
         return page
+    page = page.replace("<!-- functions by name -->", functions_by_name())
     return page.replace(PLACE, "\n\n".join(f"::: ag.{name}" for name in operations()))
 
 
