@@ -849,6 +849,35 @@ mutant("refused", "times that were not told are lost", "ag/engine/backends/vulka
        "counts = sequence.get_timestamps()", "counts = [self._batches.popleft(), *sequence.get_timestamps()][1:]",
        f"{REFUSALS}::test_a_profile")
 
+# ----------------------------------------------------------------------------------------- functions, masks, statistics
+
+SPIRV = "engine/backends/test_spirv.py::test_a_chain_has_the_functions_that_it_applies[fused.spv]"
+mutant("vocabulary", "a chain has every function", "ag/engine/backends/vulkan/spirv.py",
+       "not any(constants.get(n) in used for n in x[3:])", "False", SPIRV)
+mutant("vocabulary", "a value comes from a branch that is gone", "ag/engine/backends/vulkan/spirv.py",
+       "for pair in pairs if pair[1] not in gone for word", "for pair in pairs for word", SPIRV)
+mutant("vocabulary", "what is chosen sends back what is not", "ag/ops/functions.py",
+       "return None, run(_keep, mask, g) if need[1]", "return None, run(_drop, mask, g) if need[1]",
+       "ops/test_masks.py::test_what_is_not_chosen_sends_exactly_0")
+mutant("vocabulary", "a comparison is on the tape", "ag/autograd/op.py", "if True in need and rule is not no_gradient:",
+       "if True in need:", "ops/test_masks.py::test_no_gradient_flows_through_questions")
+mutant("vocabulary", "a mask of float64 is read as float32", "ag/autograd/operands.py",
+       "return converted_on_host(numbers, dtype) if dtype is F64 else numbers", "return numbers",
+       "ops/test_masks.py::test_a_mask_is_a_factor_of_0_and_1")
+mutant("vocabulary", "a captured mask is numbers", "ag/capture/program.py", "offset // dtype.itemsize, dtype)",
+       "offset // dtype.itemsize)", "ops/test_masks.py::test_truth_values_are_numpys[cpu-gt-f32]")
+mutant("vocabulary", "the smallest is the largest", "ag/ops/statistics.py", "argmax(ag_scale(x, -1.0), dim",
+       "argmax(ag_scale(x, 1.0), dim", "ops/test_masks.py::test_places_of_the_largest")
+mutant("vocabulary", "a deviation of 0 sends back NaN", "ag/ops/statistics.py",
+       "return where(some, ag_sqrt(where(some, x, 1.0)), 0.0)", "return ag_sqrt(x)",
+       "ops/test_statistics.py::test_equal_elements_send_back_0")
+mutant("vocabulary", "the exponential of what is large overflows", "ag/ops/statistics.py",
+       "largest = where(isfinite(largest), largest, 0.0)", "largest = largest * 0.0",
+       "ops/test_statistics.py::test_large_exponents")
+mutant("vocabulary", "a product with zeros has no gradient", "ag/ops/statistics.py",
+       "ag_mul(left[:half], left[half : 2 * half])", "ag_mul(left[:half], left[half : 2 * half].detach())",
+       "ops/test_statistics.py::test_products_with_zeros")
+
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
             "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "launcher",
-            "numbers", "operands", "installed", "refused")
+            "numbers", "operands", "installed", "refused", "vocabulary")

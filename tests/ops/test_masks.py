@@ -65,6 +65,15 @@ def test_python_asks_a_mask(device: str) -> None:
         x & (x > 0)
 
 
+def test_no_gradient_flows_through_questions() -> None:
+    p = ag.ag_param([[1.0, 2.0]])
+    with ag.with_grad_tape():
+        made = [p > 1, p == p, ops.isnan(p), ops.argmax(p), ops.any(p > 0)]
+        assert not any(t.requires_grad for t in made) and ops.floor(p).requires_grad
+        with expect_error("a loss of nothing but answers", ag.TapeError, "backward: "):
+            ag.backward((p > 1).sum())
+
+
 DEAD: dict[str, Callable[[Any], Any]] = {
     "log": lambda x: ops.where(x > 0, ops.log(x), 0.0), "sqrt": lambda x: ops.where(x > 0, ops.sqrt(x), x),
     "quotient": lambda x: ops.where(ops.eq(x, 0.0), 1.0, 1.0 / x), "filled": lambda x: ops.masked_fill(

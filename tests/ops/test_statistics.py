@@ -1,0 +1,54 @@
+"""Edges of statistics: equal elements, infinite and huge ones, zeros, and nothing at all; values are PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+from helpers.errors import expect_error
+
+import ag
+from ag import ops
+
+
+def gradient(function: object, x: object) -> np.ndarray:
+    p = ag.ag_param(x)
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(function(p))  # type: ignore[operator]
+    found: np.ndarray = ag.backward(loss)[p].numpy()
+    return found
+
+
+def test_equal_elements_send_back_0(device: str) -> None:
+    with ag.ag_device(device):
+        for function in (ops.std, ops.norm, lambda x: ops.norm(x, 3.0), lambda x: ops.norm(x, 0.5), ops.normalize):
+            assert np.array_equal(gradient(function, np.zeros((2, 3))), np.zeros((2, 3))) or function is ops.normalize
+            assert np.isfinite(gradient(function, np.zeros((2, 3)))).all()
+        assert np.isnan(ops.var([[1.0]]).item()) and ops.var([[1.0]], correction=0).item() == 0.0
+
+
+def test_large_exponents(device: str) -> None:
+    with ag.ag_device(device):
+        assert np.allclose(ops.logsumexp([[1000.0, 1000.0], [-1000.0, -1000.0]], 1).numpy(), [1000.6931, -999.3069])
+        assert ops.logsumexp(np.full((1, 3), -np.inf)).item() == -np.inf
+        assert ops.logsumexp([[1.0, np.inf]]).item() == np.inf
+        assert np.array_equal(gradient(ops.logsumexp, np.full((1, 3), -np.inf)), np.zeros((1, 3)))
+        assert np.allclose(gradient(ops.logsumexp, [[0.0, 0.0, -np.inf]]), [[0.5, 0.5, 0.0]])
+
+
+def test_products_with_zeros(device: str) -> None:
+    with ag.ag_device(device):
+        for x in ([[2.0, 3.0, 4.0]], [[2.0, 0.0, 4.0]], [[0.0, 0.0, 4.0]], [[2.0, 3.0, 4.0, 5.0, 6.0, 0.5, 1.0]]):
+            others = [np.prod(np.delete(x[0], i)) for i in range(len(x[0]))]
+            assert np.allclose(gradient(ops.prod, x), [others]) and np.isclose(ops.prod(x).item(), np.prod(x))
+        assert ops.prod(np.zeros((2, 0)), 1).numpy().tolist() == [1.0, 1.0]
+
+
+def test_axes_are_called_as_in_numpy_too() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    for name, want in (("std", np.std(x, 1, ddof=1, keepdims=True)), ("amax", np.max(x, 1, keepdims=True)),
+                       ("logsumexp", np.log(np.exp(x).sum(1, keepdims=True))), ("min", np.min(x, 1, keepdims=True))):
+        assert np.allclose(getattr(ops, name)(x, axis=1, keepdims=True).numpy(), want)
+        assert np.allclose(getattr(ag.ag_tensor(x), name)(axis=-1, keepdims=True).numpy(), want)
+    with expect_error("an axis that is not there", ag.ShapeError, "std: dim 2", "-2..1"):
+        ops.std(x, 2)
+    with expect_error("an argument that is not there", TypeError, "var: there is no argument 'unbiased'"):
+        ops.var(x, unbiased=False)
