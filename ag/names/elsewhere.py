@@ -31,7 +31,7 @@ LayerNormalization=ag.nn.LayerNorm(num_features) MaxPool2d|MaxPooling2D|ggml_lay
 AvgPool2d|AveragePooling2D=ag.nn.AvgPool(size) Dropout2d|ggml_layer_dropout=ag.nn.Dropout(rate)
 AdaptiveAvgPool2d|adaptive_avg_pool2d|GlobalAveragePooling2D|ggml_layer_global_average_pooling_2d=ag.nn.GlobalPool()
 ggml_layer_flatten=ag.nn.Flatten() ggml_layer_embedding=ag.nn.Embedding(vocab_size,dim) unsqueeze=np.expand_dims(t,0)
-clip|Hardtanh|hardtanh=ag.ops.clamp(t,lo,hi) permute=ag.ops.transpose(t,1,0)
+clip|clip_=ag.ops.clamp(t,lo,hi) permute=ag.ops.transpose(t,1,0)
 CosineSimilarity=ag.ops.cosine_similarity(t,u)
 scaled_dot_product_attention=ag.ops.attention(q,k,v)
 tensor=ag.ag_tensor(values) onnx=ag.export_onnx(model,path,example) cat|Concatenate=ag.ops.concat(tensors,dim=0)
@@ -55,9 +55,10 @@ functional: functions are in ag.ops
 ModuleList ParameterList ModuleDict ParameterDict: keep them in a plain list or a plain dict, which is looked into
 ReLU GELU SiLU Sigmoid Tanh Softmax LogSoftmax LeakyReLU Activation: write the function, as in
     ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.relu), or the argument of a layer, activation="relu"
-Softplus LogSigmoid Mish ELU CELU SELU Hardswish Hardsigmoid ReLU6 Softsign Tanhshrink Softshrink Hardshrink: write the
-    function, as in ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.softplus)
-PReLU prelu SwiGLU swiglu GLU glu: compose it of ag.ops, as PReLU of ag.ops.where(t > 0, t, w * t)
+Softplus LogSigmoid Mish ELU CELU SELU Hardswish Hardsigmoid ReLU6 Softsign Tanhshrink Softshrink Hardshrink Hardtanh
+    GLU: write the function, as in ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.softplus)
+PReLU: write ag.ops.prelu(x, w), where w is a parameter such as ag.ag_param(np.full((features, 1), 0.25))
+SwiGLU swiglu: compose it of ag.ops, as ag.ops.silu(a) * b
 Identity Input InputLayer ggml_input: leave it out; layers are made with the sizes of their inputs
 MLPClassifier MLPRegressor: write AgClassifier(hidden=(64,)) or AgRegressor(hidden=(64,)); scikit-learn must be there
 layers models losses optimizers callbacks metrics: layers are in ag.nn, losses in ag.ops, optimizers in ag.optim,

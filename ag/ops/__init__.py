@@ -14,6 +14,7 @@ from ag.ops import numpy_functions as numpy_functions  # what tensors look up
 from ag.ops.activation import *
 from ag.ops.arithmetic import *
 from ag.ops.attention import *
+from ag.ops.compositions import *
 from ag.ops.conv import *
 from ag.ops.convert import *
 from ag.ops.elementwise import *

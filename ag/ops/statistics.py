@@ -23,7 +23,8 @@ __all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logs
 Dim = int | tuple[int, ...] | None
 
 
-def _tensor(x: TensorLike) -> Tensor:
+def as_tensor(x: TensorLike) -> Tensor:
+    """Return a tensor; of host values, that of `ag_tensor`."""
     return x if isinstance(x, Tensor) else ag_tensor(x)
 
 
@@ -95,7 +96,7 @@ def prod(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     >>> ag.ops.prod([[2.0, 3.0], [4.0, 0.0]], dim=1).numpy().tolist()
     [6.0, 0.0]
     """
-    x, keepdim = _tensor(x), true_or_false("prod", "keepdim", keepdim)
+    x, keepdim = as_tensor(x), true_or_false("prod", "keepdim", keepdim)
     axes = normalize_axes(dim, x.ndim, "prod")
     rest = [a for a in range(x.ndim) if a not in axes]
     n, sizes = product(x.shape[a] for a in axes), [x.shape[a] for a in rest]
@@ -149,7 +150,7 @@ def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: boo
     >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
     [2.0, 2.0]
     """
-    x = _tensor(x)
+    x = as_tensor(x)
     count = product(x.shape[a] for a in normalize_axes(dim, x.ndim, "var"))
     mean, left = ag_mean(x, dim, True), count - number_given("var", "correction", correction)
     variance = ag_div(ag_sum(square(ag_sub(x, mean)), dim, keepdim), left if left > 0 else 0.0)
@@ -236,7 +237,7 @@ def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     >>> round(ag.ops.logsumexp([[1000.0, 1000.0]]).item(), 3)
     1000.693
     """
-    x = _tensor(x)
+    x = as_tensor(x)
     largest = ag_max(x.detach(), dim, True)
     largest = where(isfinite(largest), largest, 0.0)
     powers = ag_sum(ag_exp(ag_sub(x, largest)), dim, keepdim)

@@ -111,7 +111,7 @@ FUNCTIONS = rows("""
     ops.embedding([0], t) -> ag.nn.Embedding
     ops.scaled_dot_product_attention(t, t, t) -> ag.ops.attention(q, k, v)
     ops.softplus(t) ; ops.logsigmoid(t) ; ops.mish(t) -> works
-    ops.hardtanh(t) -> ag.ops.clamp(t, lo, hi)
+    ops.hardtanh(t) -> works
     ops.relu6(t) -> works
     ops.elu(t) ; ops.selu(t) ; ops.hardswish(t) -> works
     ops.relu(t, inplace=True) -> every result is a new tensor
@@ -150,7 +150,8 @@ LAYERS = rows("""
     nn.Softplus() -> ag.ops.softplus
     nn.LogSigmoid() -> ag.ops.softplus
     nn.Mish() -> ag.ops.softplus
-    nn.PReLU() ; nn.SwiGLU(4) ; ops.swiglu(t) -> compose it of ag.ops
+    nn.SwiGLU(4) ; ops.swiglu(t) -> compose it of ag.ops
+    nn.PReLU() -> ag.ops.prelu(x, w)
     nn.ELU() -> ag.ops.softplus
     nn.SELU() -> ag.ops.softplus
     nn.Hardswish() -> ag.ops.softplus

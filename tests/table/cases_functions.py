@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from table import oracles
-from table.rows import Array, Draw, Row, Shape, away_from, every, nonzero, normal, positive
+from table.rows import Array, Bad, Draw, Row, Shape, away_from, case, every, nonzero, normal, positive
 
 from ag import ops
 
@@ -172,4 +172,31 @@ MASKS = [
     *(chosen(name, getattr(np, name), 1) for name in (
         "logical_not", "isnan", "isinf", "isfinite", "signbit")),
     Row("argmax", along(np.max), every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {}, {"dim": 1}), [spread], call=largest),
+]
+
+halves = [[(4, 5)], [(34, 65)], [(2, 6, 4)]]
+TRIPLES: list[list[Shape]] = [[(7,), (7,), (7,)], [(33, 65), (33, 1), (33, 65)], [(3, 1), (1, 5), ()]]
+
+
+def gated(x: Array, dim: int = 0) -> Array:
+    first, second = np.split(x, 2, dim)
+    return first / (1 + np.exp(-second))
+
+
+COMPOSED = [
+    Row("prelu", lambda x, w: np.where(x > 0, x, w * x), every(PAIRS), [away_from(0), nonzero], call=ops.prelu),
+    Row("glu", gated, [*every(halves), case((3, 4), dim=1), case((3, 4), dim=-1)], ulps=32, call=ops.glu),
+    Row("threshold", lambda x, threshold, value: np.where(x > threshold, x, value),
+        every(FEW, {"threshold": 0.3, "value": -1.0}), [away_from(0.3)], call=ops.threshold),
+    Row("hardtanh", lambda x, lo=-1.0, hi=1.0: np.clip(x, lo, hi), every(FEW, {}, {"lo": -0.25, "hi": 0.5}),
+        [away_from(-1, -0.25, 0.5, 1)], call=ops.hardtanh, bad=[
+            Bad("an interval without a middle", [(2, 3)], lambda x: ops.hardtanh(x, 1.0, 1.0), ValueError,
+                ["hardtanh: lo is 1.0 and hi is 1.0"]),
+        ]),
+    Row("lerp", lambda a, b, w: a + w * (b - a), every(TRIPLES), size=one, call=ops.lerp),
+    Row("addcmul", lambda x, a, b, value=1.0: x + value * a * b, every(TRIPLES, {}, {"value": 2.5}), size=one,
+        ulps=16, call=ops.addcmul),
+    Row("addcdiv", lambda x, a, b, value=1.0: x + value * a / b, every(TRIPLES, {}, {"value": 2.5}),
+        [normal, normal, nonzero], size=lambda *xs, **_: 4 + sum(abs(x) for x in xs), ulps=16, call=ops.addcdiv),
+    Row("nan_to_num", lambda x: x, every(FEW), call=ops.nan_to_num),
 ]
