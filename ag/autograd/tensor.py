@@ -363,6 +363,19 @@ class Tensor(metaclass=Named):
         def reshape(self, *shape: int) -> Tensor:
             """`ag_reshape` as a method."""
 
+        def _of_one(self) -> Tensor: ...
+        def _of_two(self, other: TensorLike) -> Tensor: ...
+        def _along(self, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False,
+                   correction: float = 1) -> Tensor: ...
+
+        # functions of ag.ops that are methods, too
+        sin = cos = tan = asin = acos = atan = sinh = cosh = asinh = acosh = atanh = erf = erfc = erfinv = _of_one
+        log1p = expm1 = log2 = log10 = exp2 = rsqrt = reciprocal = square = sign = floor = ceil = trunc = frac = _of_one
+        round = isnan = isinf = isfinite = signbit = logical_not = _of_one
+        atan2 = hypot = logaddexp = maximum = minimum = fmod = remainder = floor_divide = copysign = _of_two
+        gt = ge = lt = le = eq = ne = logical_and = logical_or = logical_xor = _of_two
+        amax = amin = min = prod = var = std = logsumexp = any = all = count_nonzero = _along
+
     __radd__, __rsub__, __rmul__ = _reflected("ag_add"), _reflected("ag_sub"), _reflected("ag_mul")
     __rtruediv__, __rmatmul__ = _reflected("ag_div"), _reflected("ag_matmul")
     __floordiv__, __rfloordiv__ = _operator("floor_divide"), _reflected("floor_divide")
