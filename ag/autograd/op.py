@@ -142,9 +142,10 @@ def composed(function: F) -> F:
         try:
             return function(*bound.args, **bound.kwargs)
         except (AgError, TypeError, ValueError, IndexError) as error:
-            if not (begin := re.match(r"(\w+)(: |\(\) )", str(error))) or begin[1] == name:
+            begin = re.match(r"(\w+)(?=: |\(\) )", str(error))
+            if begin and begin[1] == name:
                 raise
-            raise type(error)(name + str(error)[begin.end(1):]) from None
+            raise type(error)(name + str(error)[begin.end() :] if begin else f"{name}: {error}") from None
 
     register(name, call)
     return cast("F", call)

@@ -24,6 +24,7 @@ from ag.ops.loss import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
 from ag.ops.reduce import *
+from ag.ops.shapes import *
 from ag.ops.statistics import *
 
 MYPY = False  # which mypy takes for true: it reads no __all__ that is not written out, and the imports instead

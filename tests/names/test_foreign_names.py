@@ -68,7 +68,8 @@ FUNCTIONS = rows("""
     ops.clip(t, 0, 1) -> ag.ops.clamp
     ops.min(t) -> works
     ops.sin(t) ; ops.cos(t) -> works
-    ops.cumsum(t, 0) ; ops.einsum("ij->i", t) ; ops.triu(t) -> np.{name}
+    ops.cumsum(t, 0) ; ops.einsum("ij->i", t) -> np.{name}
+    ops.triu(t) -> works
     ops.floor(t) ; ops.sign(t) ; ops.isnan(t) -> works
     ops.outer(t, t) -> np.{name}
     ops.tan(t) ; ops.log1p(t) ; ops.log2(t) ; ops.expm1(t) -> works
@@ -83,7 +84,8 @@ FUNCTIONS = rows("""
     ag.permute(t, 1, 0) -> ag.ops.transpose(t, 1, 0)
     ag.unsqueeze(t, 0) ; ag.squeeze(t) -> np.
     ag.flatten(t) -> ag.ag_flatten
-    ops.pad(t, (1, 1)) ; ops.interpolate(t) ; ops.unfold(t) ; ops.grid_sample(t, t) -> none
+    ops.interpolate(t) ; ops.unfold(t) ; ops.grid_sample(t, t) -> none
+    ops.pad(t, (1, 1)) -> works
     ops.erf(t) -> works
     ag.vmap(len) -> none
     ag.grad(len) ; ag.value_and_grad(len) ; ag.GradientTape() -> ag.backward(loss)
@@ -103,7 +105,7 @@ FUNCTIONS = rows("""
     ops.mse_loss(t, t) -> works
     ops.l1_loss(t, t) ; ops.huber_loss(t, t) ; ops.smooth_l1_loss(t, t) ; ops.kl_div(t, t) -> ag.ops.mean(ag.ops.abs(
     ops.binary_cross_entropy_with_logits(t, t) ; ops.bce_loss(t, t) -> ag.ops.bce_with_logits_loss
-    ops.one_hot([0, 1]) -> np.eye(n)[ids]
+    ops.one_hot([0, 1]) -> its arguments are ids, classes
     ops.normalize(t) -> works
     ops.dropout(t, 0.1) -> ag.nn.Dropout
     ops.adaptive_avg_pool2d(t, 1) -> ag.nn.GlobalPool()
@@ -246,10 +248,12 @@ TENSORS = rows("""
     t.numpy() ; t.detach() ; t.reshape(4) ; t.reshape(-1) ; t.sum() ; t.mean(0) ; t.astype("f16") -> works
     len(t) ; t.sum(axis=0) ; t @ t -> works
     t * 2 ; t[0] ; t[:, None] ; abs(t) ; t**2 ; -t ; t > 1 ; float(s) ; np.asarray(t) ; np.exp(t) -> works
-    t.view(4) ; t.squeeze() -> t.reshape
-    t.permute(1, 0) ; t.transpose(0, 1) -> ag.ops.transpose(t, 1, 0)
+    t.view(4) -> t.reshape
+    t.squeeze() -> works
+    t.transpose(0, 1) -> ag.ops.transpose(t, 1, 0)
+    t.permute(1, 0) -> works
     t.t() ; t.mT -> t.T
-    t.unsqueeze(0) -> t[:, None]
+    t.unsqueeze(0) -> works
     t.flatten() ; t.ravel() -> t.reshape(-1)
     t.numel() ; t.nelement() -> t.size
     t.dim() -> t.ndim
@@ -270,7 +274,8 @@ TENSORS = rows("""
     t.is_leaf -> t.node is None
     t.grad_fn -> t.node
     t.register_hook(print) -> there are no hooks
-    t.expand(2, 2) ; t.expand_as(t) -> operands broadcast
+    t.expand_as(t) -> operands broadcast
+    t.expand(2, 2) -> works
     t.contiguous() -> nothing is needed
     t.min() -> works
     t.max() ; t.exp() ; t.relu() ; t.softmax(0) ; t.sigmoid() ; t.abs() ; t.log() -> ag.ops.{name}(t)
@@ -282,7 +287,7 @@ TENSORS = rows("""
     t.add(t) -> t+u
     t.div(t) -> t/u
     t.lt(t) -> works
-    t.split(1) ; t.chunk(2) -> t[:, :2]
+    t.split(1) ; t.chunk(2) -> works
     t.topk(1) -> argsort
     t.sort() -> np.{name}
     t.floor() ; t.sin() -> works
@@ -517,7 +522,7 @@ SLIPS = rows("""
 """)
 OTHERS = rows("""
     stop_grad ; transform ; max_pool1d ; avg_pool3d -> none
-    polar ; fold ; pad ; bias ; scan ; slide_window -> none
+    polar ; fold ; bias ; scan ; slide_window -> none
     summary2 ; device2 ; data_loader2 ; checkpoint2 ; gradients2 ; shut ; plot ; print -> none
     test ; table ; adamax2 ; sampler ; relu_grad ; logits ; cross ; meaning ; subtract2 -> none
     multiply ; absolute_value -> none

@@ -1,0 +1,441 @@
+"""Functions that move, repeat, join and cut elements, composed of slices, reshapes, transposes and broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+
+from ag.autograd.op import Cotangents, Need, Result, Run, composed, part_of
+from ag.autograd.operands import number_given
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32
+from ag.engine.kernels import reduce as kernels
+from ag.engine.shape import Shape, broadcast, counts, is_whole, normalize_axes, normalize_axis
+from ag.errors import ShapeError
+from ag.ops.functions import eq, ge, where
+from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
+from ag.ops.statistics import as_tensor
+
+__all__ = ["broadcast_to", "chunk", "expand", "flip", "movedim", "one_hot", "pad", "permute", "repeat",
+           "repeat_interleave", "roll", "split", "squeeze", "stack", "swapaxes", "tile", "tril", "triu", "unbind",
+           "unsqueeze"]
+
+Dims = int | Sequence[int]
+
+
+def _numbers(function: str, name: str, given: tuple[int | Sequence[int], ...], least: int = 0) -> Shape:
+    """Return whole numbers that were given one by one, or as one sequence."""
+    values = cast(Sequence[int], given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given)
+    if not all(is_whole(x) and int(x) >= least for x in values):
+        raise ValueError(f"{function}: {name} is {values!r:.60}; whole numbers of at least {least} are required.")
+    return tuple(map(int, values))
+
+
+def _cut(x: Tensor, axis: int, start: int | None, stop: int | None, step: int = 1) -> Tensor:
+    return x[(*(slice(None),) * axis, slice(start, stop, step))]
+
+
+# ---------------------------------------------------------------------------------------------- repeating
+
+
+@part_of("expand")
+def _expanded(run: Run, x: Buffer, shape: Shape) -> Result[None]:
+    return run(kernels.expand, x, shape=shape, factor=1.0), None
+
+
+@_expanded.vjp
+def _expanded_vjp(run: Run, g: Buffer, saved: None, need: Need, shape: Shape) -> Cotangents:
+    return (g,)  # the tape adds up what was repeated
+
+
+@composed
+def expand(x: TensorLike, *sizes: int | Sequence[int]) -> Tensor:
+    """Repeat axes of size 1, and put new ones in front; -1 keeps a size.
+
+    Reference: PyTorch ``expand``.
+
+    Examples
+    --------
+    >>> ag.ops.expand([[1.0], [2.0]], 2, 3).numpy().tolist()
+    [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
+    """
+    x, wanted = as_tensor(x), _numbers("expand", "sizes", sizes, -1)
+    kept = (0,) * (len(wanted) - x.ndim) + x.shape
+    shape = tuple([kept[i] if n == -1 and i < len(kept) else n for i, n in enumerate(wanted)])
+    if len(wanted) < x.ndim or broadcast(x.shape, shape) != shape:
+        raise ShapeError(f"expand: x is {x.shape} and sizes {wanted}; each axis, from the last, must be equal or 1.")
+    return x if shape == x.shape else _expanded(x, shape)
+
+
+@composed
+def broadcast_to(x: TensorLike, shape: Sequence[int]) -> Tensor:
+    """Repeat axes of size 1 up to a shape, as `expand`.
+
+    Reference: PyTorch ``broadcast_to``.
+    """
+    return expand(x, tuple(shape))
+
+
+@composed
+def tile(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
+    """Lay copies side by side, so many along each axis, counted from the last.
+
+    Reference: PyTorch ``tile``.
+
+    Examples
+    --------
+    >>> ag.ops.tile([[1.0, 2.0]], 2, 2).numpy().tolist()
+    [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
+    """
+    x, counted = as_tensor(x), _numbers("tile", "times", times)
+    ndim = max(x.ndim, len(counted))
+    shape, counted = (1,) * (ndim - x.ndim) + x.shape, (1,) * (ndim - len(counted)) + counted
+    pairs = [n for pair in zip(counted, shape, strict=True) for n in pair]
+    apart = ag_reshape(x, *[n for size in shape for n in (1, size)])
+    return ag_reshape(expand(apart, tuple(pairs)), *[n * m for n, m in zip(counted, shape, strict=True)])
+
+
+@composed
+def repeat(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
+    """Lay copies side by side, as `tile`.
+
+    Reference: PyTorch ``Tensor.repeat``.
+    """
+    return tile(x, *times)
+
+
+@composed
+def repeat_interleave(x: TensorLike, repeats: int, dim: int = 0) -> Tensor:
+    """Repeat each place along an axis.
+
+    Reference: PyTorch ``repeat_interleave``.
+
+    Examples
+    --------
+    >>> ag.ops.repeat_interleave([[1.0, 2.0]], 2, dim=1).numpy().tolist()
+    [[1.0, 1.0, 2.0, 2.0]]
+    """
+    x, (n,) = as_tensor(x), _numbers("repeat_interleave", "repeats", (repeats,))
+    axis = normalize_axis(dim, x.ndim, "repeat_interleave")
+    before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
+    return ag_reshape(expand(ag_reshape(x, *before, 1, *after), (*before, n, *after)),
+                      *before[:-1], before[-1] * n, *after)
+
+
+# ---------------------------------------------------------------------------------------------- moving
+
+
+@composed
+def flip(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
+    """Turn axes round.
+
+    Reference: PyTorch ``flip``.
+
+    Examples
+    --------
+    >>> ag.ops.flip([[1.0, 2.0, 3.0]], 1).numpy().tolist()
+    [[3.0, 2.0, 1.0]]
+    """
+    x = as_tensor(x)
+    axes = normalize_axes(_numbers("flip", "dims", dims, -x.ndim), x.ndim, "flip")
+    return x[tuple([slice(None, None, -1 if i in axes else 1) for i in range(x.ndim)])]
+
+
+@composed
+def roll(x: TensorLike, shifts: int, dim: int) -> Tensor:
+    """Move elements along an axis by so many places; those behind the end come first.
+
+    Reference: PyTorch ``roll``.
+
+    Examples
+    --------
+    >>> ag.ops.roll([[1.0, 2.0, 3.0]], 1, 1).numpy().tolist()
+    [[3.0, 1.0, 2.0]]
+    """
+    x = as_tensor(x)
+    axis = normalize_axis(dim, x.ndim, "roll")
+    (places,) = _numbers("roll", "shifts", (shifts,), -(1 << 62))
+    first = -places % x.shape[axis] if x.shape[axis] else 0
+    return ag_concat([_cut(x, axis, first, None), _cut(x, axis, None, first)], axis) if first else x
+
+
+@composed
+def permute(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
+    """Order axes anew, as `transpose`.
+
+    Reference: PyTorch ``permute``.
+    """
+    x = as_tensor(x)
+    return ag_transpose(x, *_numbers("permute", "dims", dims, -x.ndim))
+
+
+@composed
+def movedim(x: TensorLike, source: int, destination: int) -> Tensor:
+    """Move an axis to another place.
+
+    Reference: PyTorch ``movedim``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ag.ops.movedim(np.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    x = as_tensor(x)
+    order = list(range(x.ndim))
+    order.insert(normalize_axis(destination, x.ndim, "movedim"), order.pop(normalize_axis(source, x.ndim, "movedim")))
+    return ag_transpose(x, *order)
+
+
+@composed
+def swapaxes(x: TensorLike, axis0: int, axis1: int) -> Tensor:
+    """Exchange two axes.
+
+    Reference: PyTorch ``swapaxes``.
+    """
+    x = as_tensor(x)
+    order = list(range(x.ndim))
+    a, b = (normalize_axis(i, x.ndim, "swapaxes") for i in (axis0, axis1))
+    order[a], order[b] = b, a
+    return ag_transpose(x, *order)
+
+
+@composed
+def squeeze(x: TensorLike, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Leave out axes of size 1, or those of them that are named.
+
+    Reference: PyTorch ``squeeze``.
+
+    Examples
+    --------
+    >>> ag.ops.squeeze([[1.0, 2.0]]).shape
+    (2,)
+    """
+    x = as_tensor(x)
+    axes = normalize_axes(None if dim is None else dim if isinstance(dim, int) else tuple(dim), x.ndim, "squeeze")
+    return ag_reshape(x, *[n for i, n in enumerate(x.shape) if n != 1 or i not in axes])
+
+
+@composed
+def unsqueeze(x: TensorLike, dim: int) -> Tensor:
+    """Put in an axis of size 1.
+
+    Reference: PyTorch ``unsqueeze``.
+
+    Examples
+    --------
+    >>> ag.ops.unsqueeze([[1.0, 2.0]], 0).shape
+    (1, 1, 2)
+    """
+    x = as_tensor(x)
+    axis = normalize_axis(dim, x.ndim + 1, "unsqueeze")
+    return ag_reshape(x, *x.shape[:axis], 1, *x.shape[axis:])
+
+
+# ---------------------------------------------------------------------------------------------- joining and cutting
+
+
+@composed
+def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
+    """Join tensors of one shape along a new axis.
+
+    Reference: PyTorch ``stack``.
+
+    Examples
+    --------
+    >>> ag.ops.stack([[[1.0]], [[2.0]]]).shape
+    (2, 1, 1)
+    """
+    return ag_concat([unsqueeze(x, dim) for x in tensors], dim)
+
+
+@composed
+def split(x: TensorLike, size: Dims, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut along an axis into parts of one size, of which the last may be less, or of several.
+
+    Reference: PyTorch ``split``.
+
+    Examples
+    --------
+    >>> [part.shape for part in ag.ops.split([[1.0, 2.0, 3.0]], 2, dim=1)]
+    [(1, 2), (1, 1)]
+    """
+    x = as_tensor(x)
+    axis = normalize_axis(dim, x.ndim, "split")
+    n = x.shape[axis]
+    if isinstance(size, (tuple, list)):
+        sizes = _numbers("split", "size", (size,))
+        if sum(sizes) != n:
+            raise ShapeError(f"split: size is {sizes} and the axis has {n} places; parts must make up all.")
+    elif not counts(size):
+        raise ValueError(f"split: size is {size!r:.60}; a whole number from 1 on is required, or one for each part.")
+    else:
+        sizes = (int(cast(int, size)),) * -(-n // int(cast(int, size)))
+    ends = [0, *np.cumsum(sizes).tolist()]
+    return tuple([_cut(x, axis, first, last) for first, last in pairwise(ends)])
+
+
+@composed
+def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut along an axis into at most so many parts of one size, of which the last may be less.
+
+    Reference: PyTorch ``chunk``.
+
+    Examples
+    --------
+    >>> [part.shape for part in ag.ops.chunk([[1.0, 2.0, 3.0]], 2, dim=1)]
+    [(1, 2), (1, 1)]
+    """
+    x = as_tensor(x)
+    if not counts(chunks):
+        raise ValueError(f"chunk: chunks is {chunks!r:.60}; a whole number of at least 1 is required.")
+    return split(x, max(1, -(-x.shape[normalize_axis(dim, x.ndim, "chunk")] // int(chunks))), dim)
+
+
+@composed
+def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
+    """Return the parts along an axis, which they lack.
+
+    Reference: PyTorch ``unbind``.
+
+    Examples
+    --------
+    >>> [part.numpy().tolist() for part in ag.ops.unbind([[1.0, 2.0]], 1)]
+    [[1.0], [2.0]]
+    """
+    x = as_tensor(x)
+    axis = normalize_axis(dim, x.ndim, "unbind")
+    return tuple([x[(*(slice(None),) * axis, i)] for i in range(x.shape[axis])])
+
+
+# ---------------------------------------------------------------------------------------------- edges and triangles
+
+
+@composed
+def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+    """Put elements around, in pairs of widths from the axis before the batch, which is last, to the first.
+
+    Reference: PyTorch ``pad``, whose images have their width last, where the batch is here.
+
+    Parameters
+    ----------
+    x : Tensor or array_like, such as images of shape (channels, height, width, batch)
+    widths : sequence of int
+        Before and behind the width, then the height, and so on.
+    mode : {"constant", "reflect", "replicate", "circular"}, optional
+        What is put there: a number, the image mirrored at its edge, the edge, or the other side.
+    value : float, optional
+        The number.
+
+    Returns
+    -------
+    Tensor
+
+    Examples
+    --------
+    >>> ag.ops.pad([[1.0], [2.0]], (1, 0)).numpy().tolist()
+    [[0.0], [1.0], [2.0]]
+    """
+    x, numbers = as_tensor(x), _numbers("pad", "widths", (tuple(widths),))
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise ValueError(f"pad: mode is {mode!r:.60}; use 'constant', 'reflect', 'replicate' or 'circular'.")
+    if len(numbers) % 2 or len(numbers) > 2 * (x.ndim - 1):
+        raise ShapeError(f"pad: widths has {len(numbers)} numbers and x is {x.shape}; two for each axis but the batch "
+                         f"are possible.")
+    number = number_given("pad", "value", value)
+    for k in range(len(numbers) // 2):
+        axis, before, behind = x.ndim - 2 - k, *numbers[2 * k : 2 * k + 2]
+        n = x.shape[axis]
+        most = {"constant": before + behind, "reflect": n - 1, "replicate": (before + behind) * min(n, 1)}.get(mode, n)
+        if max(before, behind) > most:
+            raise ShapeError(f"pad: widths {before} and {behind} of an axis of {n} places; mode {mode!r} has at most "
+                             f"{most}.")
+        cut = partial(_cut, x, axis)
+        if mode == "constant":
+            ends = [_filled(x, axis, width, number) for width in (before, behind)]
+        elif mode == "reflect":
+            ends = [flip(cut(1, before + 1), axis), flip(cut(n - 1 - behind, n - 1), axis)]
+        elif mode == "replicate":
+            ends = [expand(cut(*edge), (*x.shape[:axis], width, *x.shape[axis + 1 :]))
+                    for edge, width in (((0, 1), before), ((n - 1, n), behind))]
+        else:
+            ends = [cut(n - before, n), cut(0, behind)]
+        parts = [part for part in (ends[0], x, ends[1]) if part.shape[axis]]
+        x = ag_concat(parts, axis) if len(parts) > 1 else x
+    return x
+
+
+def _filled(x: Tensor, axis: int, width: int, value: float) -> Tensor:
+    """Return a constant beside `x` along an axis."""
+    dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
+    number = Tensor(x.buffer.backend.constant(value, dtype))
+    made = _expanded(ag_reshape(number, *(1,) * x.ndim), (*x.shape[:axis], width, *x.shape[axis + 1 :]))
+    return made.astype(x.dtype) if made.dtype != x.dtype else made
+
+
+def _places(x: Tensor, count: int, axis: int, ndim: int) -> Tensor:
+    """Return 0, 1, ... along an axis, beside a tensor."""
+    shape = (*(1,) * axis, count, *(1,) * (ndim - axis - 1))
+    dtype = F32 if x.buffer.dtype.is_half or not x.buffer.dtype.is_float else x.buffer.dtype
+    return Tensor(x.buffer.backend.constant(np.arange(count, dtype=dtype.numpy_name).reshape(shape), dtype))
+
+
+@composed
+def one_hot(ids: TensorLike, classes: int) -> Tensor:
+    """Return a first axis of so many classes, 1 at the class of each id and 0 elsewhere; all 0 for other ids.
+
+    Reference: PyTorch ``one_hot``, whose new axis is the last.
+
+    Examples
+    --------
+    >>> ag.ops.one_hot([[0, 2]], 3).numpy().tolist()
+    [[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 1.0]]]
+    """
+    if not counts(classes):
+        raise ValueError(f"one_hot: classes is {classes!r:.60}; a whole number of at least 1 is required.")
+    ids = as_tensor(ids)
+    ids = ids if ids.buffer.dtype.is_float else ids.astype("f32")
+    return eq(_places(ids, int(classes), 0, ids.ndim + 1), unsqueeze(ids, 0)).astype("f32")
+
+
+@composed
+def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """Keep the lower triangle of matrices, which are the first two axes; 0 above the diagonal.
+
+    Reference: PyTorch ``tril``, whose matrices are the last two axes.
+
+    Examples
+    --------
+    >>> ag.ops.tril([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
+    [[1.0, 0.0], [3.0, 4.0]]
+    """
+    return _triangle("tril", as_tensor(x), diagonal, True)
+
+
+@composed
+def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """Keep the upper triangle of matrices, which are the first two axes; 0 below the diagonal.
+
+    Reference: PyTorch ``triu``, whose matrices are the last two axes.
+
+    Examples
+    --------
+    >>> ag.ops.triu([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
+    [[1.0, 2.0], [0.0, 4.0]]
+    """
+    return _triangle("triu", as_tensor(x), diagonal, False)
+
+
+def _triangle(function: str, x: Tensor, diagonal: int, lower: bool) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(f"{function}: x is {x.shape}; matrices along the first two axes are required.")
+    if not is_whole(diagonal):
+        raise ValueError(f"{function}: diagonal is {diagonal!r:.60}; a whole number is required.")
+    rows, columns = _places(x, x.shape[0], 0, x.ndim), _places(x, x.shape[1], 1, x.ndim)
+    kept = ge(rows + float(diagonal), columns) if lower else ge(columns, rows + float(diagonal))
+    return where(kept, x, 0.0)
