@@ -40,6 +40,7 @@ Wide = Buffer  # float32 also beside 16-bit operands, such as statistics
 Ids = Buffer  # int32 beside floats; `checked_ids` makes them
 RowOrColumn = Buffer  # a host vector is what the other operands need
 Matrix = Buffer  # a host vector is refused by the rule
+Compared = Buffer  # as RowOrColumn, and numbers are rounded to the type of the others
 
 Result = tuple[Buffer, S]  # what a forward rule returns: the output, and what the gradient rule wants to see again
 Need = tuple[bool, ...]  # which tensor operands want a cotangent

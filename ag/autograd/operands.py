@@ -43,10 +43,12 @@ class Kind(NamedTuple):
     integers: bool = False  # any element type, as the op only moves elements
     wide: bool = False  # float32 also beside 16-bit operands
     ids: bool = False  # int32, whatever the type of the others
+    rounded: bool = False  # numbers are rounded to the type of the others, also to 16 bits
 
 
 KINDS = {"Buffer": Kind(), "Elements": Kind(integers=True), "Wide": Kind(wide=True), "Ids": Kind(ids=True),
-         "RowOrColumn": Kind("either"), "Matrix": Kind("matrix")}  # by the annotations of forward rules
+         "RowOrColumn": Kind("either"), "Matrix": Kind("matrix"),
+         "Compared": Kind("either", rounded=True)}  # by the annotations of forward rules
 _PLAIN = Kind()
 
 
@@ -63,6 +65,8 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
 
 def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     """Return `value` as a tensor on `backend`; numbers become shared constants."""
+    if dtype is BOOL and (kind := str(getattr(value, "dtype", None) or np.asarray(value).dtype)) != "bool":
+        raise DtypeError(f"{function}: operands are of types bool and {kind}; convert one: t.astype(\"f32\").")
     if isinstance(value, (int, float)) and not isinstance(value, Placeholder):
         try:
             return Tensor(backend.constant(value, dtype))
@@ -186,8 +190,8 @@ def operands_on_one_device(
         backend = b.backend
         if not kind.ids and b.dtype is not dtype and (b.dtype is not BOOL or kind.integers):
             dtype = b.dtype if dtype is None else _common_type(function, operands, kinds)
-    if dtype is None:
-        dtype = default_dtype()
+    if dtype is None:  # of masks alone, 0 and 1 are float32
+        dtype = F32 if any(type(x) is Tensor and x.buffer.dtype is BOOL for x in operands) else default_dtype()
     if backend is None:
         backend = default_backend(dtype)
     if not (dtype.is_float or all(kind.integers for kind in kinds)):
@@ -197,9 +201,9 @@ def operands_on_one_device(
     if arrays:
         operands = _as_vectors(function, operands, kinds)
     number = F32 if dtype.is_half else dtype  # numbers keep their digits
-    return backend, tuple(x if type(x) is Tensor else lift(
-        x, backend, number if isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0 else dtype, function)
-        for x in operands), dtype
+    return backend, tuple([x if type(x) is Tensor else lift(x, backend, dtype if kind.rounded or not (
+        isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0) else number, function)
+        for x, kind in zip(operands, kinds, strict=True)]), dtype
 
 
 def as_numbers(b: Buffer, dtype: DType) -> Buffer:
@@ -299,8 +303,6 @@ def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
         return NotImplemented
     kinds = {dtype, b.dtype if b is not None else dtype} - {BOOL}
     if len(kinds) <= 1 and all(kind.is_float for kind in kinds) and (b is None or b.backend is x.buffer.backend):
-        if dtype.is_half and b is None and not isinstance(other, Placeholder):
-            other = loaded(stored(as_array(other, relation.__name__), dtype), dtype)
         return OPS[_RELATIONS[relation]](x, other)
     with np.errstate(all="ignore"):  # NaN compares, whatever the user's `np.seterr`
         found = _compared(relation, x, other)

@@ -251,7 +251,7 @@ class Tensor(metaclass=Named):
         return int(self._number("int"))
 
     def __bool__(self) -> bool:
-        return bool(self._number("bool", "t.numpy().any() or .all()"))
+        return bool(self._number("bool", "t.any() or t.all()"))
 
     def __round__(self, digits: int | None = None) -> float:
         return round(self._number("round", "t.numpy().round(...)"), digits)
@@ -390,6 +390,7 @@ class Tensor(metaclass=Named):
 
     __iadd__, __isub__ = _in_place("+=", operator.add), _in_place("-=", operator.sub)
     __imul__, __itruediv__ = _in_place("*=", operator.mul), _in_place("/=", operator.truediv)
+    __imod__, __ifloordiv__ = _in_place("%=", operator.mod), _in_place("//=", operator.floordiv)
     __imatmul__, __ipow__ = _in_place("@=", operator.matmul), _in_place("**=", operator.pow)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> object:
@@ -486,7 +487,8 @@ def _truth(sign: str, name: str, *operands: object) -> Tensor:
     for x in operands:
         if str(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype) != "bool":
             what = f"a tensor of type {x.dtype}" if isinstance(x, Tensor) else f"a {type_name(x)}"
-            raise TypeError(f"{sign}: {what} was given; truth values are required, such as (a > 0) {sign} (b > 0).")
+            example = f"(a > 0) {sign} (b > 0)" if len(operands) > 1 else f"{sign}(a > 0)"
+            raise TypeError(f"{sign}: {what} was given; truth values are required, such as {example}.")
     return _call(name, *operands)
 
 

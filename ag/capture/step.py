@@ -109,7 +109,7 @@ class CapturedStep(Generic[P, R]):
 
     @property
     def kinds(self) -> int:
-        """How many kinds of calls have a program."""
+        """Return the number of kinds of calls that have a program."""
         return len({trusted.key for trusted in self._programs})
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:

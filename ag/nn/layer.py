@@ -30,7 +30,7 @@ from ag.errors import CheckpointError, compare_names
 from ag.names import missing
 from ag.names.elsewhere import LAYER
 from ag.nn.mode import members, objects_in, set_mode
-from ag.ops import activation
+from ag.ops import activation, functions
 from ag.ops.convert import ag_to_device
 
 M = TypeVar("M", bound="Layer")
@@ -52,7 +52,8 @@ _PICKLED_AT_ONCE = 50  # layers inside each other that pickle enters before it s
 
 # What layers call "relu" is `ag_relu`, and so on.
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
-    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
+    **{name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__},
+    **{name: getattr(functions, name) for name in functions.ACTIVATIONS}}
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
 
 

@@ -10,12 +10,12 @@ from typing import cast
 
 from ag.autograd.create import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, documented
-from ag.autograd.operands import as_numbers, to_buffer
+from ag.autograd.operands import as_numbers, converted_on_host, to_buffer
 from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
 from ag.autograd.tensor import OPS, Tensor, register, tensor_given
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.dtype import BF16, BOOL, F16, F32, I32, U32, as_dtype
+from ag.engine.dtype import BF16, BOOL, F16, F32, F64, I32, U32, as_dtype
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import copied
@@ -95,6 +95,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         return t
     if wanted is BOOL and t.buffer.dtype.is_float:
         return cast(Tensor, OPS["ne"](t, 0.0))
+    if t.buffer.dtype is BOOL and wanted is F64:
+        return Tensor(converted_on_host(as_numbers(t.buffer, F32), F64))
     if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32, BOOL):
         raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")

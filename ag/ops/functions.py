@@ -26,6 +26,9 @@ from ag.ops.reduce import ag_sum
 
 _NAMES: list[str] = []  # of rows
 AnyOp = Op[..., Any]
+# What layers take by name, beside those of ag/ops/activation.py.
+ACTIVATIONS = ("softplus", "logsigmoid", "mish", "hardsigmoid", "hardswish", "relu6", "elu", "celu", "selu", "softsign",
+               "tanhshrink", "softshrink", "hardshrink", "sin")
 UFUNCS: dict[np.ufunc, AnyOp] = {}  # the row of each function of numpy
 Function = Callable[..., object]  # of numpy
 
@@ -88,20 +91,24 @@ def _row(name: str, function: Function, *slopes: str, doc: str, **param: float) 
     """Declare a function with a gradient; `param` is the number that it takes beside its operand, with its default."""
     operands = ("x",) if len(slopes) == 1 else ("a", "b")
     rules = [compile(slope, f"<slope of {name}>", "eval") for slope in slopes]
-    used = {word for rule in rules for word in rule.co_names}
+    words = {word for rule in rules for word in rule.co_names}
+    used = [key for key in (*operands, "y") if key in words]
     made = _declared(name, function, operands, param)
 
-    def forward(run: Run, *args: Any) -> tuple[Buffer, dict[str, Buffer]]:
+    def forward(run: Run, *args: Any) -> tuple[Buffer, tuple[Buffer, ...]]:
         values, numbers = args[: len(operands)], args[len(operands):]
+        for key, number in zip(param, numbers, strict=True):
+            if not (0 <= number < math.inf if name.endswith("shrink") else math.isfinite(number) and number):
+                needed = "of at least 0" if name.endswith("shrink") else "other than 0"
+                raise ValueError(f"{name}: {key} is {number}; a finite number {needed} is required.")
         y = run(made, *values, **dict(zip(param, numbers, strict=True)))
-        saved = {**dict(zip(operands, values, strict=True)), "y": y}
-        return y, {key: saved[key] for key in saved if key in used}
+        return y, tuple([x for key, x in zip((*operands, "y"), (*values, y), strict=True) if key in used])
 
     public = _published(name, forward, function, operands, param, doc)
 
     @public.vjp
-    def vjp(run: Run, g: Buffer, saved: dict[str, Buffer], need: Need, *numbers: float) -> Cotangents:
-        values = _Rows({key: _Value(run, buffer) for key, buffer in saved.items()})
+    def vjp(run: Run, g: Buffer, saved: tuple[Buffer, ...], need: Need, *numbers: float) -> Cotangents:
+        values = _Rows({key: _Value(run, buffer) for key, buffer in zip(used, saved, strict=True)})
         values |= {"g": _Value(run, g), **dict(zip(param, numbers, strict=True))}
         return tuple(_sent(rule, slope, values) if wanted else None
                      for rule, slope, wanted in zip(rules, slopes, need, strict=True))
@@ -121,7 +128,8 @@ def _mask(name: str, function: np.ufunc, doc: str) -> AnyOp:
 def _published(name: str, forward: Callable[..., Result[Any]], function: object, operands: tuple[str, ...],
                param: dict[str, float], doc: str) -> AnyOp:
     """Make the op of a row."""
-    plain, kind = Parameter.POSITIONAL_OR_KEYWORD, "Buffer" if len(operands) == 1 else "RowOrColumn"
+    plain = Parameter.POSITIONAL_OR_KEYWORD
+    kind = "Buffer" if len(operands) == 1 else "Compared" if len(name) == 2 else "RowOrColumn"  # gt to ne
     forward.__name__, forward.__qualname__, forward.__module__ = name, name, __name__
     forward.__doc__ = _described(name, doc, operands, param)
     forward.__dict__["__signature__"] = Signature([

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from math import inf
+from operator import and_, or_, xor
 from typing import cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from ag.engine.shape import normalize_axes, normalize_axis
 from ag.ops import functions
 from ag.ops.activation import ag_tanh
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
-from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
+from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_sqrt
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.reduce import ag_max, ag_mean, ag_sum
@@ -33,10 +34,22 @@ __all__: list[str] = []
 Axes = int | tuple[int, ...] | None
 
 
+def _power(x: TensorLike, p: TensorLike) -> object:
+    return x**p if isinstance(x, Tensor) else functions.power(x, p)
+
+
+def _of_truth(combine: Callable[[Tensor, object], object]) -> Callable[..., object]:
+    """A function of bits, which of truth values is that of truth."""
+    return lambda x, y: combine(x, y) if isinstance(x, Tensor) and x.dtype == "bool" else combine(
+        y, x) if isinstance(y, Tensor) and y.dtype == "bool" else NotImplemented
+
+
 _UFUNCS: Mapping[np.ufunc, Callable[..., object]] = {
     **functions.UFUNCS,
+    np.bitwise_and: _of_truth(and_), np.bitwise_or: _of_truth(or_), np.bitwise_xor: _of_truth(xor),
+    np.invert: lambda x: ~x if x.dtype == "bool" else NotImplemented,
     np.add: ag_add, np.subtract: ag_sub, np.multiply: ag_mul, np.divide: ag_div, np.matmul: ag_matmul,
-    np.power: ag_pow, np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
+    np.power: _power, np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
     np.fabs: ag_abs, np.negative: lambda x: ag_scale(x, -1.0), np.positive: lambda x: x,
 }
 # Comparisons, and what each is with its operands exchanged.

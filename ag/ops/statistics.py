@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import inf
 from math import prod as product
+from typing import TypeVar, cast
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.op import composed
@@ -21,11 +24,27 @@ __all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logs
            "prod", "softmin", "std", "var", "var_mean"]
 
 Dim = int | tuple[int, ...] | None
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def as_tensor(x: TensorLike) -> Tensor:
     """Return a tensor; of host values, that of `ag_tensor`."""
     return x if isinstance(x, Tensor) else ag_tensor(x)
+
+
+def _wide(function: F) -> F:
+    """Let parts of a statistic keep the digits of float32 where the operands have 16 bits."""
+    @wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        half = next((x.dtype for x in args if isinstance(x, Tensor) and x.buffer.dtype.is_half), None)
+        if half is None:
+            return function(*args, **kwargs)
+        found = function(*[x.astype("f32") if isinstance(x, Tensor) else x for x in args], **kwargs)
+        parts = found if isinstance(found, tuple) else (found,)
+        parts = tuple([t.astype(half) if t.shape else t for t in parts])  # a loss, without axes, stays float32
+        return parts if isinstance(found, tuple) else parts[0]
+
+    return cast("F", call)
 
 
 def _root(x: Tensor) -> Tensor:
@@ -86,6 +105,7 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 @composed
+@_wide
 def prod(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """Product along axes, 1 of no element; its gradient is right where factors are 0, too.
 
@@ -96,7 +116,8 @@ def prod(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     >>> ag.ops.prod([[2.0, 3.0], [4.0, 0.0]], dim=1).numpy().tolist()
     [6.0, 0.0]
     """
-    x, keepdim = as_tensor(x), true_or_false("prod", "keepdim", keepdim)
+    x = as_tensor(x)
+    x, keepdim = x.astype("f32") if x.dtype == "bool" else x, true_or_false("prod", "keepdim", keepdim)
     axes = normalize_axes(dim, x.ndim, "prod")
     rest = [a for a in range(x.ndim) if a not in axes]
     n, sizes = product(x.shape[a] for a in axes), [x.shape[a] for a in rest]
@@ -125,6 +146,7 @@ def count_nonzero(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tens
 
 
 @composed
+@_wide
 def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> Tensor:
     """Variance along axes: squared distances from the mean, added up and divided by their number less `correction`.
 
@@ -140,6 +162,7 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 
 
 @composed
+@_wide
 def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """Variance and mean along axes.
 
@@ -158,6 +181,7 @@ def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: boo
 
 
 @composed
+@_wide
 def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> Tensor:
     """Standard deviation along axes, the root of `var`; equal elements get the gradient 0.
 
@@ -172,6 +196,7 @@ def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 
 
 @composed
+@_wide
 def norm(x: TensorLike, p: float = 2.0, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The p-norm along axes: ``sum(abs(x)**p)**(1/p)``, for infinity the largest magnitude; its gradient at 0 is 0.
 
@@ -197,6 +222,7 @@ def norm(x: TensorLike, p: float = 2.0, dim: Dim = None, keepdim: bool = False) 
 
 
 @composed
+@_wide
 def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -> Tensor:
     """Divide by the `norm` along axes, here the features, or by `eps` where that is less.
 
@@ -211,6 +237,7 @@ def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -
 
 
 @composed
+@_wide
 def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1e-8) -> Tensor:
     """Cosine of the angle between vectors along an axis, here the features.
 
@@ -227,6 +254,7 @@ def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1
 
 
 @composed
+@_wide
 def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """``log(sum(exp(x)))`` along axes, without overflow; of -inf alone -inf, with the gradient 0.
 

@@ -113,3 +113,49 @@ def test_places_of_the_largest(device: str, shape: tuple[int, ...]) -> None:
                 assert np.array_equal(found[1].numpy(), np.argmin(x, dim, keepdims=keepdim))
     with expect_error("the place of nothing", ag.ShapeError, "argmax: x is (2, 0) and dim is 1", "one element"):
         ops.argmax(np.zeros((2, 0)), 1)
+
+
+def test_one_answer_in_16_bits() -> None:
+    """Numbers are rounded as the tensor's were, by operators, methods, functions and in captured steps."""
+    for dtype in ("f16", "bf16"):
+        t = ag.ag_tensor([[0.1, 0.2]], dtype=dtype)
+        step = ag.ag_capture(lambda x, t=t: (t >= x, t == x))
+        captured = [step(np.array(0.1))[0] for _ in range(3)]
+        for made in (t >= 0.1, t.ge(0.1), ops.ge(t, 0.1), np.greater_equal(t, 0.1), *captured):
+            assert made.numpy().tolist() == [[True, True]]
+        assert (t == 0.1).numpy().tolist() == step(np.array(0.1))[1].numpy().tolist() == [[True, False]]
+
+
+def test_counts_are_float32_whatever_the_default() -> None:
+    q = ag.ag_tensor(np.ones((601, 1)), dtype="f32")
+    try:
+        for dtype in ("bf16", "f16", "f64"):
+            ag.ag_dtype(dtype)
+            assert (q > 0).sum().item() == ops.count_nonzero(q).item() == 601
+            assert (~(q > 0)).dtype == "bool" and ((q > 0) & (q < 2)).all()
+    finally:
+        ag.ag_dtype("f32")
+    d = ag.ag_tensor([[1.0, -2.0]], dtype="f64")
+    assert (ops.sum(d * (d > 0)) / ops.sum((d > 0).astype("f64"))).item() == 1.0
+
+
+def test_masks_are_joined_with_masks() -> None:
+    m = ag.ag_tensor([[True, False]], dtype="bool")
+    assert ops.concat([m, [[False, True]]]).numpy().tolist() == [[True, False], [False, True]]
+    with expect_error("a mask and numbers joined", ag.DtypeError, "ag_concat: operands are of types bool and float64"):
+        ops.concat([m, [[2.5, 0.0]]])
+    assert ops.prod(ag.ag_tensor([[True, False, True]], dtype="bool"), 1).numpy().tolist() == [0.0]
+
+
+def test_operators_of_numbers_and_arrays() -> None:
+    t, A = ag.ag_tensor([[1.0, 2.0]]), np.array([[2.0, 3.0]])
+    for made, want in ((A**t, [[2, 9]]), (np.power(2, t), [[2, 4]]), (np.power(t, t), [[1, 4]]), (t**A, [[1, 8]])):
+        assert made.numpy().tolist() == want
+    mask = np.array([[True, False]])
+    assert (mask & (t > 0)).numpy().tolist() == [[True, False]] and np.bitwise_or(mask, t > 1).numpy().all()
+    assert np.invert(t > 1).numpy().tolist() == [[True, False]]
+    p = q = ag.ag_param([[1.0, 2.0, 3.0]])
+    p %= 2.0
+    assert p is q and p.numpy().tolist() == [[1.0, 0.0, 1.0]]
+    p //= 2.0
+    assert p is q and p.numpy().tolist() == [[0.0, 0.0, 0.0]]

@@ -52,3 +52,32 @@ def test_axes_are_called_as_in_numpy_too() -> None:
         ops.std(x, 2)
     with expect_error("an argument that is not there", TypeError, "var: there is no argument 'unbiased'"):
         ops.var(x, unbiased=False)
+
+
+def test_16_bits_keep_the_digits_of_float32(device: str) -> None:
+    with ag.ag_device(device):
+        h, z = ag.ag_tensor([[300.0], [400.0]], dtype="f16"), ag.ag_tensor([[1e-4], [1e-4]], dtype="f16")
+        assert ops.norm(h, 2.0, 0).item() == 500 and ops.cosine_similarity(h, h).item() == 1
+        assert np.allclose(ops.normalize(h).numpy(), [[0.6], [0.8]], atol=1e-3)
+        assert np.allclose(ops.normalize(z).numpy(), 0.5**0.5, atol=1e-3)
+        assert np.allclose(ops.std(ag.ag_tensor([[-300.0], [300.0]], dtype="f16"), 0).numpy(), 424.26, rtol=1e-3)
+        b = ag.ag_tensor([[1000.0], [1000.0], [1004.0]], dtype="bf16")
+        assert np.allclose(ops.var(b, 0).numpy(), 5.34, rtol=1e-2) and ops.var(b, 0).dtype == "bf16"
+
+
+def test_a_changed_parameter_is_noticed() -> None:
+    for function in (ops.square, ops.softplus, ops.log1p, lambda w: ops.power(w, 2.0), ops.norm):
+        w = ag.ag_param([[1.0, 2.0, 3.0]])
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(function(w))
+        w -= 0.25
+        with expect_error("a backward pass through what was changed", ag.TapeError, "backward: "):
+            ag.backward(loss)
+
+
+def test_odd_numbers_are_refused() -> None:
+    for call, fragments in ((lambda: ops.softshrink([[1.0]], -1.0), ("softshrink: lambd is -1.0", "at least 0")),
+                            (lambda: ops.celu([[1.0]], 0.0), ("celu: alpha is 0.0", "other than 0")),
+                            (lambda: ops.hardshrink([[1.0]], float("nan")), ("hardshrink: lambd is nan", "finite"))):
+        with expect_error("a parameter that makes no sense", ValueError, *fragments):
+            call()
