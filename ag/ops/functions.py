@@ -353,7 +353,8 @@ erfinv = _row("erfinv", _erfinv, f"{math.sqrt(math.pi) / 2} * exp(y * y)", doc="
 
 # ---------------------------------------------------------------------------------------------- activations
 
-softplus = _row("softplus", lambda x, beta: np.logaddexp(0, beta * x) / beta, "sigmoid(beta * x)", beta=1.0,
+softplus = _row("softplus", lambda x, beta: np.where(beta * x > 40, x, np.logaddexp(0, beta * x) / beta),
+                "sigmoid(beta * x)", beta=1.0,
                 doc="Smooth rectifier, ``log(1 + exp(beta * x)) / beta``, without overflow.")
 logsigmoid = _row("logsigmoid", lambda x: -np.logaddexp(0, -x), "sigmoid(-x)",
                   doc="Logarithm of the sigmoid, without overflow; its gradient at 0 is 1/2.")

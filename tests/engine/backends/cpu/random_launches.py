@@ -50,8 +50,10 @@ def function(name: str, rng: Random) -> Launch:
     if primitive.operands == ("out", "a", "b"):
         inputs = [shrunk(rng, x) for x in inputs]
         inputs[1] += np.copysign(np.float32(0.1), inputs[1])  # no divisor near 0
-    positive = name.endswith("shrink")
-    return launch(name, *inputs, **{x: abs(y) if positive else y for x in primitive.params if (y := rng.normal())})
+    numbers = {x: float(rng.normal()) for x in primitive.params}
+    if name.endswith("shrink") or name in ("celu", "softplus"):  # near 0 and below they make no sense
+        numbers = {x: 0.1 + abs(y) for x, y in numbers.items()}
+    return launch(name, *inputs, **numbers)
 
 
 def shrunk(rng: Random, x: Array) -> Array:
