@@ -87,6 +87,18 @@ def switched_on(variable: str, default: bool = False) -> bool:
     return text == "1"
 
 
+def milliseconds(variable: str) -> float:
+    """Return a variable of the environment, 0 if it is not set; raise DeviceError unless it is at least 0."""
+    text = os.environ.get(variable, "")
+    try:
+        asked = float(text or 0)
+    except ValueError:
+        asked = -1.0
+    if not asked >= 0:
+        raise DeviceError(f"{variable} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
+    return asked
+
+
 def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],
                   required: Collection[str] | None = None, others: bool = False) -> None:
     """Raise a CheckpointError that begins with `refusal` unless a state has the expected names and shapes.

@@ -28,7 +28,7 @@ from ag.engine.registry import (
     say_once,
     unusable_devices,
 )
-from ag.errors import ArenaError, DeviceError, DtypeError, KernelError
+from ag.errors import ArenaError, DeviceError, DtypeError, KernelError, switched_on
 
 _UNNAMED = ("auto", "gpu")  # defaults that leave the choice to `ag`
 _device: ContextVar[str] = ContextVar("ag_device", default=os.environ.get("AG_DEVICE") or "auto")
@@ -144,6 +144,7 @@ def backend_of(name: str) -> Backend:
     family, index = family_and_index(name)
     with _lock:
         if name not in _backends:
+            switched_on("AG_NATIVE", default=True)
             _backends[name] = family.open(index)
         return _backends[name]
 

@@ -6,7 +6,6 @@ use the device in the middle of any call, so starting or waiting notes itself in
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
@@ -20,7 +19,7 @@ from ag.engine.backends.shader.plans import MOST_GROUPS, seconds_of
 from ag.engine.backends.vulkan.devices import DRIVERS
 from ag.engine.backends.vulkan.kp import Algorithm, Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.transfer_queue import TransferQueue
-from ag.errors import AgError, ArenaError, DeviceError, switched_on
+from ag.errors import AgError, ArenaError, DeviceError, milliseconds, switched_on
 
 TRANSFER = "transfer"  # the kernel of copies, in a profile
 _SECONDS_PER_BYTE = seconds_of(0, 2)  # of a copy, which reads it and writes it
@@ -29,7 +28,6 @@ _QUICKER = {"discrete": 8}  # kinds of devices of which the slowest are so much 
 _SLOWEST = 1 / 32  # of what is allowed at first: a measurement on a busy machine must not stop the device
 MOST_COMMANDS = 256  # of a submission
 _FIRST = 8
-_VARIABLE = "AG_SUBMIT_MS"
 _MOST_RANGES = 256  # beyond this, one barrier is cheaper than comparing with everything
 _MOST_IN_FLIGHT = 8
 _GONE = suppress(ValueError)  # a signal's handler has removed the batch
@@ -43,14 +41,8 @@ class Budget:
     """Limit the cost of a submission: a driver's watchdog ends one of 2 to 10 seconds, and the device with it."""
 
     def __init__(self, kind: str) -> None:
-        text = os.environ.get(_VARIABLE, "")
-        try:
-            asked = float(text or 0) / 1000
-        except ValueError:
-            asked = -1.0
-        if not asked >= 0:
-            raise DeviceError(f"{_VARIABLE} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
-        self.seconds = asked or _SECONDS * _QUICKER.get(kind, 1)  # the most, as `seconds_of` counts
+        # The most, as `seconds_of` counts.
+        self.seconds = milliseconds("AG_SUBMIT_MS") / 1000 or _SECONDS * _QUICKER.get(kind, 1)
         self._least = self.seconds * _SLOWEST
         self.long = 2 * _SECONDS if kind != "cpu" else inf  # a processor has no watchdog
         # Commands before an idle device is started.  A card then computes while the host records; a software device
