@@ -17,33 +17,36 @@ from ag import __version__
 from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices
 from ag.log import log
-from ag.tools.device_table import LEGEND, UnwritableError, chosen, device_table, show
+from ag.tools.device_table import LEGEND, UnwritableError, chosen, device_table, setting_faults, show
 from ag.tools.doctor import examine, fault_of
 from ag.tools.selftest import Outcome, report, selftest
 
 
 def devices(options: argparse.Namespace) -> int:
-    """Print the table of devices; return 1 if one does not work."""
-    infos, cards = list_devices(), list_devices(accelerators_only=True)
+    """Print the table of devices; return 1 if one does not work, or a variable of the environment is wrong."""
+    infos, cards, wrong = list_devices(), list_devices(accelerators_only=True), setting_faults()
     if options.json:
         listed = [{**info._asdict(), "fault": fault_of(info.name)} for info in infos]
-        show(json.dumps({"devices": listed, "missing": missing_devices(), "chosen": chosen()}, indent=1))
-        return 1 if any(each["fault"] for each in listed) else 0
+        show(json.dumps({"devices": listed, "missing": missing_devices(), "chosen": chosen(), "faults": wrong},
+                        indent=1))
+        return 1 if wrong or any(each["fault"] for each in listed) else 0
     show(f"{device_table(infos)}\n\n{LEGEND}")
     if not cards:
-        show("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
+        missing = [why for why in missing_devices() if why not in wrong]
+        show("\n".join(["\nOnly the CPU can be used:" if infos else "\nNo device can be used:", *missing]))
     used = chosen()
-    show("\n" + str(used.get("error") or f"Used where no device is named: {used['default']}."))
+    show("\n" + "\n".join(wrong or [f"Used where no device is named: {used['default']}."]))
     if (names := used.get("dp_train", [])) not in ([], [used.get("default")]):
         show(f"dp_train uses {', '.join(names)}.")
     faults = {info.name: fault_of(info.name) for info in infos}
-    complaints = [f"{name} does not work: {fault}" for name, fault in faults.items() if fault]
+    complaints = [f"{name} does not work: {fault}" for name, fault in faults.items() if fault and fault not in wrong]
     working = [info.name for info in infos if info not in cards and not faults[info.name]]
     for name in working:  # the processor only: examining a card takes seconds, and is the doctor's
         for lacking in backend_of(name).examine():
             show(f"\n{name}: {lacking.found}; {lacking.remedy}.")
-    show("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
-    return 1 if complaints else 0
+    if complaints or (infos and not any(faults.values())):
+        show("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
+    return 1 if complaints or wrong else 0
 
 
 def diagnose(options: argparse.Namespace) -> int:
@@ -54,15 +57,17 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def test(options: argparse.Namespace) -> int:
-    """Print the outcome of each check of the selftest; return 1 if one is wrong."""
+    """Print the outcome of each check of the selftest; return 1 if one is wrong, or nothing was tested."""
     names = options.device or [info.name for info in list_devices()]
     if not (options.json or options.device):
         show(f"{device_table(list_devices())}\n\nDevices of kind cpu compute on the processor.\n")
     checks = [outcome if options.json else told(outcome) for outcome in selftest(names)]
-    wrong = sum(bool(check.fault) for check in checks)
-    show(json.dumps({"passed": not wrong, "checks": [check._asdict() for check in checks]}, indent=1)
-         if options.json else f"\n{wrong} of {len(checks)} checks failed.")
-    return 1 if wrong else 0
+    wrong, faults = sum(bool(check.fault) for check in checks), setting_faults()
+    passed = bool(checks) and not (wrong or faults)
+    show(json.dumps({"passed": passed, "checks": [check._asdict() for check in checks], "faults": faults}, indent=1)
+         if options.json else "\n".join(["", *faults, f"{wrong} of {len(checks)} checks failed." if checks else
+                                         "No device was tested."]))
+    return 0 if passed else 1
 
 
 def told(outcome: Outcome) -> Outcome:
@@ -73,7 +78,7 @@ def told(outcome: Outcome) -> Outcome:
 
 
 def describe(options: argparse.Namespace) -> int:
-    """Write a report on the devices into a file."""
+    """Write a report on the devices into a file; return 1 if a variable of the environment is wrong."""
     try:
         Path(options.file).open("a").close()  # before a minute of work
         show("Each device is tested, examined and measured, in about a minute.")
@@ -82,8 +87,10 @@ def describe(options: argparse.Namespace) -> int:
         raise
     except OSError as error:
         raise UnwritableError(f"{options.file} cannot be written: {error.strerror}.") from error
-    show(f"\n{options.file} is written. It holds no names and no paths; please attach it to an issue of the project.")
-    return 0
+    faults = setting_faults()
+    show("\n".join(["", *faults, f"{options.file} is written. It holds no names and no paths; please "
+                    f"attach it to an issue of the project."]))
+    return 1 if faults else 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,8 +36,18 @@ def test_devices_lists_and_tries_all(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.vulkan
 def test_a_choice_that_is_not_there_is_named(lavapipe: str) -> None:
-    text = devices_in_a_process("", AG_VULKAN_DEVICES="Voodoo")
+    text = devices_in_a_process("", 1, AG_VULKAN_DEVICES="Voodoo")
     assert "\nAG_VULKAN_DEVICES: vulkan:Voodoo: no device" in text
+
+
+@pytest.mark.parametrize("setting", ["AG_CPU=x", "AG_NATIVE=x"])
+def test_a_setting_that_no_device_can_have_is_named(setting: str) -> None:
+    variable, _, value = setting.partition("=")
+    text = devices_in_a_process("", 1, VK_ICD_FILENAMES="/no", VK_DRIVER_FILES="/no", **{variable: value})
+    assert f"\n{variable} is 'x'; it m" in text and "correctly" not in text
+    code = "from importlib import reload\nimport ag.native\nreload(ag.native)\nprint('imported')\nag.ag_tensor([1.0])"
+    done = forked.run(code, environment={variable: value})
+    assert done.stdout == "imported\n" and f"Error: {variable} is 'x'" in done.stderr
 
 
 @pytest.mark.vulkan
@@ -75,11 +85,11 @@ def test_a_device_without_kernels_is_named(monkeypatch: pytest.MonkeyPatch, caps
     assert "cpu does not work: Vulkan: no compiled kernels were found" in capsys.readouterr().out
 
 
-def devices_in_a_process(before: str, **environment: str) -> str:
+def devices_in_a_process(before: str, status: int = 0, **environment: str) -> str:
     """Output of `devices` in a fresh process, in which `before` runs first."""
     script = f"import sys\n{before}\nfrom ag.__main__ import main\nsys.exit(main(['devices']))"
     done = forked.run(script, environment=environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (status, "")
     return done.stdout
 
 

@@ -1,14 +1,15 @@
-"""The devices of this machine as a table, and ggmlR's functions about Vulkan devices; only `chosen` opens some."""
+"""Devices as a table, ggmlR's functions about Vulkan devices, and what is used by default or set wrongly."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import ag_default_device, default_devices
 from ag.engine.registry import devices_of, say_once, unusable_devices
-from ag.errors import DeviceError
+from ag.errors import AgError, DeviceError, milliseconds, switched_on
 from ag.log import aligned
 
 
@@ -95,8 +96,25 @@ def chosen() -> dict[str, str | list[str]]:
     """Return what is used where no device is named, by whom, or the error of an environment variable."""
     try:
         return {"default": ag_default_device(), "dp_train": default_devices()}
-    except DeviceError as error:
+    except AgError as error:
         return {"error": str(error)}
+
+
+_SWITCHES = ("AG_NATIVE", "AG_SOFTWARE", "AG_TUNE", "AG_SHADOW", "AG_TRACE", "AG_BARRIER_ALL")
+
+
+def setting_faults() -> list[str]:
+    """Return what is wrong with variables of the environment, also with those that no device here reads."""
+    faults = [text for key, text in chosen().items() if key == "error" and isinstance(text, str)]
+    for read, names in ((switched_on, _SWITCHES), (milliseconds, ("AG_SUBMIT_MS",))):
+        for name in names:
+            try:
+                read(name)
+            except DeviceError as error:
+                faults.append(str(error))
+    if (asked := os.environ.get("AG_VULKAN_DEVICES")) and not devices_of("vulkan")[0]:
+        faults.append(f"AG_VULKAN_DEVICES is {asked!r}, and there is no Vulkan device; unset it.")
+    return list(dict.fromkeys(faults))
 
 
 class UnwritableError(OSError):

@@ -32,7 +32,7 @@ from ag.errors import AgError
 from ag.ops import ag_div, ag_matmul, ag_mul, ag_sqrt, ag_to_device
 from ag.parallel.comm.device_threads import blas_threads
 from ag.parallel.comm.mpi_settings import find_mpiexec, rank_environment
-from ag.tools.device_table import chosen, device_table
+from ag.tools.device_table import device_table, setting_faults
 from ag.version import install_line
 
 _SAMPLES = 4096  # numbers that show the precision
@@ -91,6 +91,8 @@ class Diagnosis:
         The MPI over which processes train together; "" if there is none.
     missing : list of str
         What is not there, what follows from that, and how to get it.
+    faults : list of str
+        Variables of the environment that are wrong, and what follows from that.
     """
 
     system: dict[str, str]
@@ -100,12 +102,13 @@ class Diagnosis:
     packages: dict[str, str | None]
     mpi: str
     missing: list[str]
+    faults: Sequence[str] = ()
 
     @property
     def healthy(self) -> bool:
-        """True if all devices and transports work, and no device has a problem; what is missing is no fault."""
+        """True if devices and transports work, and no device or variable has a problem; what is missing is no fault."""
         faulty = any(d.fault or any(x.verdict == "problem" for x in d.findings) for d in self.devices)
-        return not faulty and all(link.correct for link in self.transport)
+        return not (faulty or self.faults) and all(link.correct for link in self.transport)
 
     def as_dict(self) -> dict[str, object]:
         """Return the same as numbers, text, lists and dictionaries, for `json.dumps`."""
@@ -123,7 +126,7 @@ class Diagnosis:
         parts = [*([f"Drivers:\n{_found(self.drivers)}"] if self.drivers else []),
                  "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
                  f"MPI: {self.mpi or 'none'}",
-                 "\n".join(self.missing) or "Nothing is missing."]
+                 "\n".join(self.missing) or "Nothing is missing.", *self.faults]
         verdicts = [x.verdict for found in (self.drivers, *(d.findings for d in self.devices)) for x in found]
         if counts := [f"{count} {verdict}{'s' * (count > 1)}" for verdict in ("problem", "note")
                       if (count := verdicts.count(verdict))]:
@@ -165,10 +168,11 @@ def examine(say: Callable[[str], object]) -> Diagnosis:
     missing, packages = missing_devices() + _without_a_card(), {"pillow": version_of("pillow")}
     if packages["pillow"] is None:
         missing.append(f"pillow is not installed, so image folders cannot be read; to get it: {install_line('images')}")
-    missing += [str(error) for key, error in chosen().items() if key == "error"]
+    faults = setting_faults()
     mpi, lacks = mpi_report()
     working = [d.info.name for d in devices if not d.fault]
-    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi, missing + lacks)
+    missing = [text for text in missing + lacks if text not in faults]
+    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi, missing, faults)
 
 
 def _checked(info: DeviceInfo) -> Checked:

@@ -80,9 +80,25 @@ def test_a_broken_device_is_named_and_left_out(
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_variable_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DOCTOR, "chosen", lambda: {"error": "AG_SOFTWARE is 'true'"})
-    assert "AG_SOFTWARE is 'true'" in ag.doctor().missing
+@pytest.mark.parametrize("variable", ["AG_SOFTWARE", "AG_SUBMIT_MS", "AG_NATIVE", "AG_VULKAN_DEVICES"])
+def test_a_variable_that_is_wrong_is_a_fault(variable: str, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(variable, "voodoo")
+    monkeypatch.setattr("ag.tools.device_table.devices_of", lambda name: ([], "there is no driver"))
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert f"\n{variable} is 'voodoo'" in text and text.endswith("NOT HEALTHY: see the faults above.\n")
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_default_device_without_kernels_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise ag.KernelError("AG_CPU is 'x'")
+
+    monkeypatch.setattr("ag.tools.device_table.ag_default_device", refuse)
+    monkeypatch.setattr(DOCTOR, "missing_devices", lambda: ["AG_CPU is 'x'"])
+    found = ag.doctor()
+    assert not found.healthy and str(found).count("AG_CPU is 'x'") == 1
 
 
 def doctor_in_a_process(before: str, **environment: str) -> str:

@@ -16,7 +16,7 @@ from ag.__main__ import main
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.library import library
 from ag.engine.backends.shader import manifest
-from ag.engine.device import ag_default_dtype
+from ag.engine.device import ag_default_dtype, backend_of
 from ag.tools import selftest as module
 from ag.tools.selftest import CHECKS, selftest
 
@@ -47,6 +47,19 @@ def test_a_driver_passes(vulkan: str) -> None:
 @pytest.mark.vulkan
 def test_some_checks_on_a_driver(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert faults(lavapipe, monkeypatch, "pooling", "indexing") == {}
+
+
+@pytest.mark.parametrize("infos, setting", [([], "0"), (["cpu"], "yes")])
+def test_no_device_and_a_wrong_variable_are_no_pass(infos: list[str], setting: str, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("AG_SOFTWARE", setting)
+    monkeypatch.setattr("ag.__main__.list_devices", lambda: [backend_of(name).info for name in infos])
+    monkeypatch.setattr(module, "CHECKS", {})
+    monkeypatch.setattr(module, "_trains", lambda name: "")
+    assert main(["selftest"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "No device was tested." if not infos else lines[-2].startswith("AG_SOFTWARE is 'yes'")
+    assert main(["selftest", "--json"]) == 1 and not json.loads(capsys.readouterr().out)["passed"]
 
 
 def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
