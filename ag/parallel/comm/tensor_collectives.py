@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite, prod
+from operator import add
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.shape import along
 from ag.errors import CommError, ShapeError
-from ag.ops.arithmetic import ag_add, ag_mul
+from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.optim.flat import flat_layout
@@ -111,12 +112,12 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
     Parameters
     ----------
     tensors : sequence
-        One per replica: tensors, or lists, tuples or dicts of them, alike in structure.  Of what is no tensor, the
-        first replica's is taken.
+        One per replica: tensors, arrays, or lists, tuples or dicts of them, alike in structure.  Of what is neither,
+        the first replica's is taken.
     device : str
         Where the result shall be.
     dim : int, optional
-        The axis along which tensors are joined; default -1, the batch.
+        The axis along which they are joined; default -1, the batch.
     weights : sequence of float, optional
         How much each replica counts where results are losses, without axes; samples of each, for instance.
         Default: all the same.
@@ -125,8 +126,8 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
 
     Returns
     -------
-    Tensor, or list, tuple or dict of them
-        Tensors joined; of losses, the weighted mean.  Gradients flow back.
+    Tensor or ndarray, or list, tuple or dict of them
+        Joined; of losses, the weighted mean.  Gradients flow back.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def _joined(values: list[Tree], device: str, dim: int, shares: list[float]) -> T
     first, kinds = values[0], dict.fromkeys(map(_kind, values))
     if len(kinds) > 1:
         raise ValueError(f"gather: the replicas returned {' and '.join(kinds)}; their results must be alike.")
-    if isinstance(first, Tensor):
+    if isinstance(first, (Tensor, np.ndarray)):
         return _one(values, device, dim, shares)
     if isinstance(first, dict):
         return {name: _joined([x[name] for x in values], device, dim, shares) for name in first}
@@ -171,16 +172,22 @@ def _kind(x: Tree) -> str:
     return f"a {type(x).__name__}{keys}" + (f" of {len(x)} items" if isinstance(x, (list, tuple)) else "")
 
 
-def _one(tensors: list[Tensor], device: str, dim: int, shares: list[float]) -> Tensor:
-    here: list[Tensor] = moved(tensors, device)
+def _one(parts: list[Tree], device: str, dim: int, shares: list[float]) -> Tree:
+    here = moved(parts, device)
     if any(t.ndim != here[0].ndim for t in here):
         raise ShapeError(f"gather: the replicas returned tensors of shape {' and '.join(str(t.shape) for t in here)}; "
                          f"they must have as many axes.")
     if len(here) == 1:
         return here[0]
     if here[0].ndim == 0:
-        return functools.reduce(ag_add, [ag_mul(t, share) for t, share in zip(here, shares, strict=True)])
-    return ag_concat(here, dim)
+        return functools.reduce(add, [t * share for t, share in zip(here, shares, strict=True)])
+    if isinstance(here[0], Tensor):
+        return ag_concat(here, dim)
+    try:
+        return np.concatenate(here, dim)
+    except ValueError as error:
+        raise ShapeError(f"gather: the replicas returned arrays of shape {' and '.join(str(x.shape) for x in here)}, "
+                         f"not joinable along dim {dim}; they must be equal in the other axes.") from error
 
 
 def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:

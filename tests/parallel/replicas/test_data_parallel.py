@@ -284,6 +284,7 @@ def test_an_error_in_one_replica_surfaces_once() -> None:
     (lambda: ag.gather([{"a": 1}, {"b": 1}], "cpu"), ValueError, "keys"),
     (lambda: ag.gather([(1,), (1, 2)], "cpu"), ValueError, "1 items and a tuple of 2"),
     (lambda: ag.gather([ag.ag_tensor(1.0), ag.ag_tensor([[1.0]])], "cpu"), ag.ShapeError, "as many axes"),
+    (lambda: ag.gather([normal(2, 3), normal(3, 3)], "cpu"), ag.ShapeError, "arrays of shape .2, 3. and .3, 3."),
     (lambda: ag.parallel_apply([ag.ag_sum], []), ValueError, "1 models, 0 inputs"),
 ])
 def test_bad_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -301,6 +302,7 @@ def test_scatter_and_gather_undo_each_other(devices: Devices, size: int) -> None
     assert [p.device for p in parts] == devices[: len(parts)] and len(parts) == max(1, min(size, len(devices)))
     assert max(p.shape[1] for p in parts) - min(p.shape[1] for p in parts) <= 1
     assert (ag.gather(parts, devices[0]).numpy() == x).all()
+    assert (ag.gather(ag.scatter([x], devices), "cpu")[0] == x).all()  # arrays, too
 
 
 def test_scatter_deals_out_structures() -> None:
@@ -316,6 +318,7 @@ def test_gather_takes_the_weighted_mean_of_losses() -> None:
     losses = [ag.ag_tensor(1.0), ag.ag_tensor(4.0)]
     assert ag.gather(losses, "cpu").item() == 2.5
     assert ag.gather(losses, "cpu", weights=[2, 1]).item() == 2.0
+    assert ag.gather([x.numpy() for x in losses], "cpu", weights=[2, 1]) == 2.0
 
 
 def test_devices_work_at_the_same_time() -> None:
