@@ -243,8 +243,8 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
         if not counts(epochs, least=0):
             raise ValueError(f"fit: epochs is {epochs!r:.60}; a whole number of at least 0 is required.")
         if not (leaf is None or counts(leaf)) or not counts(accumulate) or (leaf is not None and accumulate > 1):
-            raise ValueError(f"fit: leaf is {leaf!r:.60} and accumulate {accumulate!r:.60}; a whole number of at least "
-                             f"1 is required. Or give one of them.")
+            raise ValueError(f"fit: leaf is {leaf!r:.60} and accumulate {accumulate!r:.60}; give one of them, a whole "
+                             f"number of at least 1; the other is 1, or None for leaf.")
         if resume and checkpoint is None:
             raise ValueError("fit: resume was given without checkpoint; name the file.")
         make_optimizer = optimizer_for("fit", optimizer, lr=lr)

@@ -8,7 +8,7 @@ timing.  While a replica waits in `ReplicaGroup.exchange` for values of all, the
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial, reduce
@@ -355,6 +355,8 @@ class DataParallel(Layer):
     ------
     ValueError
         If `device_ids` is empty.
+    TypeError
+        If it is no list, or `model` cannot be called or has no parameters.
     DeviceError
         If a device is not there.
 
@@ -378,6 +380,12 @@ class DataParallel(Layer):
 
     def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
                  output_device: Device | None = None, dim: int = -1, *, axis: int | None = None) -> None:
+        if not callable(model) or not callable(getattr(model, "parameters", None)):
+            raise TypeError(f"DataParallel: model is a {type(model).__name__}; a layer, or any callable with "
+                            f"parameters(), is required.")
+        if isinstance(device_ids, str) or not (device_ids is None or isinstance(device_ids, Iterable)):
+            raise TypeError(f"DataParallel: device_ids is {device_ids!r:.60}; a list of names is required, such as "
+                            f"['cpu', 'cpu:1'].")
         devices: list[tuple[str, ...]]
         if device_ids is None:
             params = model.parameters().values()

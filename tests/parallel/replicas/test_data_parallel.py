@@ -272,6 +272,9 @@ def test_an_error_in_one_replica_surfaces_once() -> None:
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), []), ValueError, r"device_ids is \[\]; name at least"),
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), ["cpu", ()]), ValueError, "name at least one device per replica"),
+    (lambda: ag.DataParallel(ag.ag_linear(1, 1), "cpu"), TypeError, "device_ids is 'cpu'; a list of names is required"),
+    (lambda: ag.DataParallel(ag.ag_linear(1, 1), 3), TypeError, "device_ids is 3; a list of names"),
+    (lambda: ag.DataParallel(3, ["cpu"]), TypeError, "DataParallel: model is a int; a layer"),
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), ["cpu", "cuda:0"]), ag.DeviceError, "cuda:0"),
     (lambda: ag.scatter(ag.ag_tensor([[1.0]]), []), ValueError, "scatter: devices is empty"),
     (lambda: ag.scatter(ag.ag_tensor([[1.0]]), ["cpu"], dim=2), ag.ShapeError, "dim is 2"),
