@@ -464,7 +464,8 @@ class ModelCheckpoint(Callback):
 
 def _path(function: str, name: str, given: object) -> str:
     if not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"{function}: {name} is {given!r:.60}; the name of a file or folder is required.")
+        of = "folder" if name == "folder" else "file"
+        raise TypeError(f"{function}: {name} is {given!r:.60}; the name of a {of} is required.")
     return os.fspath(given)
 
 

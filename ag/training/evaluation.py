@@ -105,14 +105,15 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     """
     with _samples("predict: x", model, x, batch_size) as samples:
         found = np.concatenate([_samples_first(output, count) for output, _, count, *_ in _outputs(model, samples)])
-    if labels is False:
+    names = bool(labels) if isinstance(labels, (bool, np.bool_)) else labels
+    if names is False:
         return found
     if found.ndim < 2:
         raise ShapeError(f"predict: the model made one number of each sample, {found.shape}; (classes, batch) is "
                          f"required for labels.")
     refuse_nan("predict", np.isnan(found).reshape(len(found), -1).any(1))
     ids = np.moveaxis(class_ids(np.moveaxis(found, 0, -1)), -1, 0)
-    return ids if labels is True else np.asarray(_named("predict", labels, max(2, found.shape[1])))[ids]
+    return ids if names is True else np.asarray(_named("predict", names, max(2, found.shape[1])))[ids]
 
 
 def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequence[object] | None = None,

@@ -230,7 +230,7 @@ def test_a_logit_has_its_class_whatever_the_others_are(caplog: pytest.LogCapture
     say_once.cache_clear()
     logits = np.linspace(0.1, 0.9, 9, dtype=np.float32)[:, None]
     for part in (logits, np.concatenate([logits, [[-2.0]]])):
-        assert predict(Given(), part, labels=True)[:9].tolist() == [1] * 9
+        assert predict(Given(), part, labels=np.True_)[:9].tolist() == [1] * 9
         assert confusion_matrix(part.T, np.ones(len(part), int))[1, 1] == 9
     assert accuracy(logits.T, [1] * 9) == 1.0 and not caplog.records
     share = 1 / (1 + np.exp(-1.0))  # of a logit of 1.0, for each
