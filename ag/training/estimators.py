@@ -27,7 +27,8 @@ from ag.nn.linear import Linear
 from ag.nn.norm import Dropout
 from ag.nn.sequential import Sequential
 from ag.optim.optimizer import Optimizer
-from ag.optim.settings import PART
+from ag.optim.settings import PART, whole
+from ag.parallel.trainer.dp_train import check_devices
 from ag.parallel.trainer.host_optimizer import LOSSES, named, optimizer_for
 from ag.parallel.trainer.samples import sample_weights
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
@@ -73,7 +74,12 @@ class _Estimator(BaseEstimator):
         if loss in LOSSES.values() and loss is not LOSSES[usual]:
             raise ValueError(f"{function}: loss is {self.loss!r:.60}, which is {kind}; use {usual!r}, a function of "
                              f"your own, or {other}.")
+        check_devices(function, self.devices)
+        whole(function, "epochs", self.epochs)
         if self.make_model is not None:
+            if isinstance(self.make_model, Layer) or not callable(self.make_model):
+                raise TypeError(f"{function}: make_model is a {type(self.make_model).__name__}; a function that makes "
+                                f"a model is required, such as lambda inputs, outputs: ag.nn.Linear(inputs, outputs).")
             self._refuse_changed("make_model is given, which makes the layers; write it there.", "hidden", "activation",
                                  "dropout")
         seed = int(check_random_state(self.random_state).randint(1 << 31))
@@ -111,7 +117,7 @@ class _Estimator(BaseEstimator):
     def _refuse_changed(self, why: str, *names: str) -> None:
         """Refuse settings without an effect that are not the usual ones."""
         for name in names:
-            if (value := getattr(self, name)) != getattr(type(self), name):
+            if not np.array_equal(value := getattr(self, name), getattr(type(self), name)):  # also a list and a tuple
                 raise ValueError(f"{type(self).__name__}: {name} is {value!r:.60}, and {why}")
 
     def _maker(self) -> _Maker:

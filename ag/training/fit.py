@@ -38,7 +38,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 from ag.parallel.trainer.callbacks import DPStep, Stateful
 from ag.parallel.trainer.checkpoint import load_state
-from ag.parallel.trainer.dp_train import dp_train
+from ag.parallel.trainer.dp_train import check_devices, dp_train
 from ag.parallel.trainer.host_optimizer import optimizer_for, schedule_for
 from ag.parallel.trainer.samples import LoaderSample, checksum, input_of, refuse_unweighted
 from ag.training.callbacks import Callback, History, Run, label_of
@@ -63,12 +63,7 @@ class _ReplicaModels:
         if not model.parameters() and trained_or_frozen(model):
             raise ValueError("fit: all parameters of the model are frozen, so there is nothing to train; call "
                              "unfreeze() of the model, or of one of its layers.")
-        listed = isinstance(devices, Sequence) and not isinstance(devices, str)
-        if devices is not None and not (listed and all(isinstance(name, str) for name in devices)):
-            raise TypeError(f"fit: devices is {devices!r:.60}; a list of names is required, such as "
-                            f"['cpu', 'cpu:1'].")
-        if devices is not None and not devices:
-            raise ValueError("fit: devices is empty; name at least one.")
+        check_devices("fit", devices)
         self._model, self._gives_own = model, True
         self.devices = [device_of(model)] if devices is None else [canonical(name) for name in devices]
         if precision not in (None, *_PRECISIONS):
@@ -244,7 +239,7 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
             raise ValueError(f"fit: epochs is {epochs!r:.60}; a whole number of at least 0 is required.")
         if not (leaf is None or counts(leaf)) or not counts(accumulate) or (leaf is not None and accumulate > 1):
             raise ValueError(f"fit: leaf is {leaf!r:.60} and accumulate {accumulate!r:.60}; give one of them, a whole "
-                             f"number of at least 1; the other is 1, or None for leaf.")
+                             f"number of at least 1, and leave the other out (leaf=None, accumulate=1).")
         if resume and checkpoint is None:
             raise ValueError("fit: resume was given without checkpoint; name the file.")
         make_optimizer = optimizer_for("fit", optimizer, lr=lr)

@@ -69,7 +69,7 @@ def test_stopping_early_and_a_model_of_ones_own() -> None:
         return ag.ag_linear(features, classes)
 
     model = estimator("AgClassifier", epochs=200, patience=2, make_model=make, random_state=1, lr=0.1,
-                      devices=["cpu", "cpu:1"]).fit(X, LABELS)
+                      devices=["cpu", "cpu:1"], hidden=[64]).fit(X, LABELS)  # which is the default
     assert made == [(4, 2)] and model.history_.epochs < 200 and model.history_.stopped
     with expect_error("hidden", ValueError, "AgClassifier: hidden is 5"):
         estimator("AgClassifier", hidden=5).fit(X, LABELS)
@@ -157,6 +157,11 @@ def no_layers(features: int, outputs: int) -> Any:
     ({"loss": "mse"}, ValueError, "loss is 'mse', which is not for one logit per class; use 'cross_entropy'"),
     ({"loss": ag.ops.bce_with_logits_loss}, ValueError, "not for one logit per class"),
     ({"loss": "bce"}, ValueError, "there is no loss 'bce'"),
+    ({"hidden": np.array([4, 4]), "make_model": no_layers}, ValueError, "hidden is array([4, 4]), and make_model is"),
+    ({"epochs": 0}, ValueError, "epochs is 0; a whole number of at least 1 is required"),
+    ({"make_model": 3}, TypeError, "make_model is a int; a function that makes a model is required"),
+    ({"make_model": no_layers(2, 2)}, TypeError, "make_model is a Linear; a function"),
+    ({"devices": "cpu"}, TypeError, "devices is 'cpu'; a list of names is required"),
 ])
 def test_wrong_settings(given: dict[str, Any], error: type[Exception], said: str) -> None:
     with expect_error(said, error, "AgClassifier: ", said):

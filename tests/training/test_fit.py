@@ -297,7 +297,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "epochs": ({"epochs": -1}, ValueError, "epochs is -1"),
     "half an epoch": ({"epochs": 1.5}, ValueError, "epochs is 1.5"),
     "batch_size": ({"batch_size": 0}, ValueError, "batch_size is 0"),
-    "leaf": ({"leaf": 0}, ValueError, "leaf is 0"),
+    "leaf": ({"leaf": 0}, ValueError, "leave the other out (leaf=None, accumulate=1)"),
     "loss": ({"loss": 3}, TypeError, "loss is 3"),
     "a loss by a wrong name": ({"loss": "mae"}, ValueError, "there is no loss 'mae'; use 'cross_entropy', 'mse'"),
     "metric": ({"metrics": ["acurracy"]}, ValueError if find_spec("sklearn") else ImportError, "no metric 'acurracy'"),

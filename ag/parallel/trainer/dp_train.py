@@ -355,7 +355,10 @@ def _check_arguments(given: SimpleNamespace) -> None:
         for name in names:
             if not is_right(getattr(given, name)):
                 raise ValueError(f"dp_train: {name} is {getattr(given, name)!r}; {required}.")
-    _check_devices(given.devices, given.n_gpu)
+    check_devices("dp_train", given.devices)
+    if given.devices is not None and given.n_gpu not in (None, len(given.devices)):
+        raise ValueError(f"dp_train: n_gpu is {given.n_gpu} and devices names {len(given.devices)}; give one of them, "
+                         f"or as many.")
     if given.checkpoint is None:
         if given.resume or given.checkpoint_every is not None:
             raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
@@ -395,15 +398,15 @@ def _check_functions(given: SimpleNamespace) -> None:
                                "ag.optimizer_sgd(params, lr=0.1)`." if name == "optimizer" else ""))
 
 
-def _check_devices(devices: object, n_gpu: int | None) -> None:
+def check_devices(function: str, devices: object) -> None:
+    """Refuse what is neither None nor a list of names."""
     if devices is None:
         return
     if isinstance(devices, str) or not isinstance(devices, Sequence) or not all(isinstance(d, str) for d in devices):
-        raise TypeError(f"dp_train: devices is {devices!r}; a list of names is required, such as ['cpu', 'cpu:1'].")
+        raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as "
+                        f"['cpu', 'cpu:1'].")
     if not devices:
-        raise ValueError("dp_train: devices is empty; name at least one.")
-    if n_gpu is not None and len(devices) != n_gpu:
-        raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
+        raise ValueError(f"{function}: devices is empty; name at least one.")
 
 
 def _dealing(samples: int, replicas: int, micro_batch: int, accumulate: int, batch: int | None,
