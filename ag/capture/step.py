@@ -56,6 +56,15 @@ class _Trusted:
 class CapturedStep(Generic[P, R]):
     """A step function that is recorded and replayed; see docs/capture.md.
 
+    Parameters
+    ----------
+    step : callable
+    backend, recompute, calls, trial, kinds : optional
+        The device to record, by default the first that does something; as of `ag_capture`; functions of the user that
+        a step of the library calls; whether a step that cannot be captured runs to its end before the error.  For a
+        job, whose calls come from several threads, with arguments of any sort and device: how many kinds of calls are
+        captured.  Without `kinds` a call from another thread records anew.
+
     Attributes
     ----------
     program : Program or None
@@ -75,16 +84,12 @@ class CapturedStep(Generic[P, R]):
                  calls: Sequence[object] = (), trial: bool = False, kinds: int | None = None) -> None:
         self._step: Callable[..., R] = step
         self.__wrapped__ = step  # `inspect` and editors show its arguments
-        self._backend = backend  # the device to record; None: the first that does something
-        # `calls`: functions of the user that a step of the library calls; `trial`: whether a step that cannot be
-        # captured runs to its end before the error is raised
+        self._backend = backend
         self._options = recompute, (step, *calls), trial
         self._programs: list[_Trusted] = []  # the one used last comes last
         self._in_vain = 0  # recordings since the last replay
         self._own_change: str | None = None  # a change by the step that made a recording useless
         self._gave_up = False
-        # of a job, whose calls come from several threads, with arguments of any sort, of any device: how many kinds of
-        # calls are captured; otherwise a call from another thread records anew
         self._most = kinds
         self._thread = -1 if kinds is None else 0  # the calling thread; -1: none yet, 0: several
         self._lock, self._busy = RLock(), False
@@ -109,7 +114,7 @@ class CapturedStep(Generic[P, R]):
 
     @property
     def kinds(self) -> int:
-        """Return the number of kinds of calls that have a program."""
+        """Count the kinds of calls that have a program."""
         return len({trusted.key for trusted in self._programs})
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
@@ -120,6 +125,7 @@ class CapturedStep(Generic[P, R]):
         return result
 
     def result(self, args: Args) -> Any:
+        """Return what a call with these arguments returns."""
         if (here := current()) is not None and here.exports:
             raise ExportError("export_onnx: the model calls a captured step, which is run otherwise than op by op; "
                               "export the function without ag_capture.")

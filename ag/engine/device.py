@@ -379,6 +379,7 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     Vulkan devices with cooperative matrices of these types.  Their kernels must have been right and faster in a test.
     Convolutions, the weight gradients of linear layers, attention and the CPU stay in float32, and so do all sums.
     Infinities in operands may become NaN.  A captured step keeps the precision with which it was captured.
+    While a step is captured the precision cannot be changed.
     Reference: PyTorch ``torch.set_float32_matmul_precision``.
 
     Parameters

@@ -41,6 +41,11 @@ class Optimizer(Settings):
 
     Assigning ``lr``, or another setting, takes effect at the next step, captured or not.
 
+    Attributes
+    ----------
+    params, t : mapping of str to Tensor, int
+        The parameters by name, and the steps taken.
+
     Examples
     --------
     >>> optimizer = ag.optim.SGD(ag.nn.Linear(2, 1), lr=0.1)

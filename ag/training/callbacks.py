@@ -341,9 +341,11 @@ class BestWeights(_Watching):
                         f"was best in epoch {best + 1}, of which the checkpoint had no weights")
 
     def state_dict(self) -> dict[str, Array | Json]:
+        """Return the best epoch and its weights."""
         return {"epoch": self.epoch, **{f"weight.{name}": x for name, x in self._weights.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
+        """Go on with these; raise CheckpointError if they are damaged, or of another model."""
         epoch: Json = state.get("epoch")
         weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}
         if not (epoch is None or counts(epoch)):

@@ -52,7 +52,7 @@ class _Estimator(BaseEstimator):
     batch_size: int = 32
     lr: float = 1e-2
     loss: Loss | str | None = None
-    optimizer: _Maker | str | None = None
+    optimizer: Callable[[dict[str, Tensor]], Optimizer] | str | None = None
     patience: int | None = None
     validation_fraction: float = 0.1
     devices: Sequence[str] | None = None
@@ -182,8 +182,8 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     Attributes
     ----------
-    classes_, model_, history_ : ndarray, Layer or object, History
-        The labels, the trained model, and its training; ``loss_curve_`` is its loss in each epoch.
+    classes_, model_, history_, n_features_in_ : ndarray, Layer or object, History, int
+        The labels, the trained model, its training, whose loss in each epoch is ``loss_curve_``, a sample's features.
 
     Notes
     -----

@@ -97,6 +97,11 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     ndarray of shape (samples, ...)
         Of a model whose output is (features, batch), (samples, features), or (samples,) with `labels`.
 
+    Raises
+    ------
+    ShapeError
+        If an output does not have the samples on its last axis.
+
     Examples
     --------
     >>> import ag, numpy as np
@@ -105,15 +110,16 @@ def predict(model: Trained, x: object, *, labels: bool | Sequence[object] = Fals
     """
     with _samples("predict: x", model, x, batch_size) as samples:
         found = np.concatenate([_samples_first(output, count) for output, _, count, *_ in _outputs(model, samples)])
-    names = bool(labels) if isinstance(labels, (bool, np.bool_)) else labels
-    if names is False:
+    if isinstance(labels, (bool, np.bool_)) and not labels:
         return found
     if found.ndim < 2:
         raise ShapeError(f"predict: the model made one number of each sample, {found.shape}; (classes, batch) is "
                          f"required for labels.")
     refuse_nan("predict", np.isnan(found).reshape(len(found), -1).any(1))
     ids = np.moveaxis(class_ids(np.moveaxis(found, 0, -1)), -1, 0)
-    return ids if names is True else np.asarray(_named("predict", names, max(2, found.shape[1])))[ids]
+    if isinstance(labels, (bool, np.bool_)):
+        return ids
+    return np.asarray(_named("predict", labels, max(2, found.shape[1])))[ids]
 
 
 def confusion_matrix(model: Trained | ArrayLike, data: object, *, labels: Sequence[object] | None = None,

@@ -33,7 +33,7 @@ _DIVERGED = 4.0  # times the least smoothed loss
 
 @dataclass(frozen=True)
 class LRCurve:
-    """Losses by learning rate.
+    """Losses by learning rate, which ``plot()`` draws.
 
     Attributes
     ----------
@@ -87,6 +87,7 @@ def find_lr(model: Trained, train: object, loss: Loss | str | None = None, *, lo
     Returns
     -------
     LRCurve
+        With ``rates``, ``losses``, ``suggestion``, and ``plot()``.
 
     Examples
     --------

@@ -143,6 +143,13 @@ def test_regularisation_schedules_and_callbacks() -> None:
         estimator("AgClassifier", optimizer=ag.optim.SGD, weight_decay=0.1, epochs=1).fit(X, LABELS)
 
 
+def test_the_signature_names_no_private_type() -> None:
+    from inspect import signature
+
+    for name in ("AgClassifier", "AgRegressor"):
+        assert " _" not in str(signature(getattr(ag.training, name))).replace("'", " ")
+
+
 def no_layers(features: int, outputs: int) -> Any:
     return ag.ag_linear(features, outputs)
 

@@ -83,7 +83,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         Device of every replica, instead of `n_gpu`.  Default: those of `world`, if it has some.
     optimizer : callable or str, optional
         ``optimizer(params)``, such as ``lambda p: optimizer_sgd(p, lr=0.1)``, or several in a list, which share the
-        parameters; or "adam", "adamw" or "sgd".  What none of them has is frozen, and named once in the log.
+        parameters, each in one only; or "adam", "adamw" or "sgd".  What none has is frozen, and named once in the log.
     scheduler : callable or str, optional
         ``scheduler(optimizer)``, called for each optimizer: an object whose ``step()`` is called after every step.  Or
         a name or class as of `fit`, for `n_iter` steps.
@@ -104,7 +104,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     seed : int, optional
         Call `ag_seed` with it first.
     balance : "equal", "auto" or sequence of float, optional
-        Share of the samples for each replica; "auto": by its measured speed.
+        Share of the samples for each replica; "auto": by its measured speed, within a rank.
     on_nonfinite : {"raise", "skip"}, optional
         What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
     sync_batch_norm : bool, optional
@@ -112,14 +112,15 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     capture : bool or "auto", optional
         Replay captured steps; "auto": what was computed twice in the same way, and the rest in Python.
     checkpoint : path, optional
-        File to write the job's state to, at the end, after Ctrl-C and every `checkpoint_every` steps.
+        File for the job's state at the end, after Ctrl-C and every `checkpoint_every` steps; tried before the first.
     checkpoint_every : int, optional
         Default: only at the end.
     resume : bool, optional
         Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
-        the steps done before, too.  The log says where other arguments differ; the job's own hold.
+        the steps done before, too.  The log says where other arguments differ; the job's own hold.  Without `resume`
+        a file that is there is replaced.
     timeout : float, optional
-        Seconds for a device's part of a step, after which it is given up; a single device has no limit.
+        Seconds for a device's part of a step before it is given up; ``math.inf``: never.  A single device has no limit.
     world : communicator or DistributedWorld, optional
         This rank's place among others that train the same model, each with devices of its own.  All ranks give the same
         arguments, but for `n_gpu`, `devices` and `balance`.
@@ -357,8 +358,7 @@ def _check_arguments(given: SimpleNamespace) -> None:
                 raise ValueError(f"dp_train: {name} is {getattr(given, name)!r}; {required}.")
     check_devices("dp_train", given.devices)
     if given.devices is not None and given.n_gpu not in (None, len(given.devices)):
-        raise ValueError(f"dp_train: n_gpu is {given.n_gpu} and devices names {len(given.devices)}; give one of them, "
-                         f"or as many.")
+        raise ValueError(f"dp_train: n_gpu is {given.n_gpu} and devices names {len(given.devices)}; give one of them.")
     if given.checkpoint is None:
         if given.resume or given.checkpoint_every is not None:
             raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
@@ -399,12 +399,10 @@ def _check_functions(given: SimpleNamespace) -> None:
 
 
 def check_devices(function: str, devices: object) -> None:
-    """Refuse what is neither None nor a list of names."""
     if devices is None:
         return
     if isinstance(devices, str) or not isinstance(devices, Sequence) or not all(isinstance(d, str) for d in devices):
-        raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as "
-                        f"['cpu', 'cpu:1'].")
+        raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as ['cpu'] * 2.")
     if not devices:
         raise ValueError(f"{function}: devices is empty; name at least one.")
 
