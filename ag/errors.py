@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from ag.names import Making
 
@@ -90,13 +91,10 @@ def switched_on(variable: str, default: bool = False) -> bool:
 def milliseconds(variable: str) -> float:
     """Return a variable of the environment, 0 if it is not set; raise DeviceError unless it is at least 0."""
     text = os.environ.get(variable, "")
-    try:
-        asked = float(text or 0)
-    except ValueError:
-        asked = -1.0
-    if not asked >= 0:
-        raise DeviceError(f"{variable} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
-    return asked
+    with suppress(ValueError):
+        if (asked := float(text or 0)) >= 0:
+            return asked
+    raise DeviceError(f"{variable} is {text!r}; it must be a number of milliseconds, such as 100, or not set.")
 
 
 def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],

@@ -100,18 +100,17 @@ def chosen() -> dict[str, str | list[str]]:
         return {"error": str(error)}
 
 
-_SWITCHES = ("AG_NATIVE", "AG_SOFTWARE", "AG_TUNE", "AG_SHADOW", "AG_TRACE", "AG_BARRIER_ALL")
+_SWITCHES = ("AG_NATIVE", "AG_SOFTWARE", "AG_TUNE", "AG_SHADOW", "AG_TRACE", "AG_BARRIER_ALL", "AG_SUBMIT_MS")
 
 
 def setting_faults() -> list[str]:
     """Return what is wrong with variables of the environment, also with those that no device here reads."""
     faults = [text for key, text in chosen().items() if key == "error" and isinstance(text, str)]
-    for read, names in ((switched_on, _SWITCHES), (milliseconds, ("AG_SUBMIT_MS",))):
-        for name in names:
-            try:
-                read(name)
-            except DeviceError as error:
-                faults.append(str(error))
+    for name in _SWITCHES:
+        try:
+            (milliseconds if name == "AG_SUBMIT_MS" else switched_on)(name)
+        except DeviceError as error:
+            faults.append(str(error))
     if (asked := os.environ.get("AG_VULKAN_DEVICES")) and not devices_of("vulkan")[0]:
         faults.append(f"AG_VULKAN_DEVICES is {asked!r}, and there is no Vulkan device; unset it.")
     return list(dict.fromkeys(faults))

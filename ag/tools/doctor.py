@@ -171,8 +171,8 @@ def examine(say: Callable[[str], object]) -> Diagnosis:
     faults = setting_faults()
     mpi, lacks = mpi_report()
     working = [d.info.name for d in devices if not d.fault]
-    missing = [text for text in missing + lacks if text not in faults]
-    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi, missing, faults)
+    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi,
+                     [text for text in missing + lacks if text not in faults], faults)
 
 
 def _checked(info: DeviceInfo) -> Checked:

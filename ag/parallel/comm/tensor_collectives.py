@@ -186,8 +186,7 @@ def _one(parts: list[Tree], device: str, dim: int, shares: list[float]) -> Tree:
     try:
         return np.concatenate(here, dim)
     except ValueError as error:
-        raise ShapeError(f"gather: the replicas returned arrays of shape {' and '.join(str(x.shape) for x in here)}, "
-                         f"not joinable along dim {dim}; they must be equal in the other axes.") from error
+        raise ShapeError(f"gather: arrays of shape {', '.join(str(x.shape) for x in here)}: {error}.") from error
 
 
 def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:

@@ -353,10 +353,8 @@ class DataParallel(Layer):
 
     Raises
     ------
-    ValueError
-        If `device_ids` is empty.
-    TypeError
-        If it is no list, or `model` cannot be called or has no parameters.
+    ValueError, TypeError
+        If `device_ids` is empty or no list, or `model` cannot be called or has no parameters.
     DeviceError
         If a device is not there.
 
@@ -381,8 +379,7 @@ class DataParallel(Layer):
     def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
                  output_device: Device | None = None, dim: int = -1, *, axis: int | None = None) -> None:
         if not callable(model) or not callable(getattr(model, "parameters", None)):
-            raise TypeError(f"DataParallel: model is a {type(model).__name__}; a layer, or any callable with "
-                            f"parameters(), is required.")
+            raise TypeError(f"DataParallel: model is a {type(model).__name__}; a model with parameters() is required.")
         if isinstance(device_ids, str) or not (device_ids is None or isinstance(device_ids, Iterable)):
             raise TypeError(f"DataParallel: device_ids is {device_ids!r:.60}; a list of names is required, such as "
                             f"['cpu', 'cpu:1'].")

@@ -274,7 +274,7 @@ def test_an_error_in_one_replica_surfaces_once() -> None:
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), ["cpu", ()]), ValueError, "name at least one device per replica"),
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), "cpu"), TypeError, "device_ids is 'cpu'; a list of names is required"),
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), 3), TypeError, "device_ids is 3; a list of names"),
-    (lambda: ag.DataParallel(3, ["cpu"]), TypeError, "DataParallel: model is a int; a layer"),
+    (lambda: ag.DataParallel(3, ["cpu"]), TypeError, "DataParallel: model is a int; a model with"),
     (lambda: ag.DataParallel(ag.ag_linear(1, 1), ["cpu", "cuda:0"]), ag.DeviceError, "cuda:0"),
     (lambda: ag.scatter(ag.ag_tensor([[1.0]]), []), ValueError, "scatter: devices is empty"),
     (lambda: ag.scatter(ag.ag_tensor([[1.0]]), ["cpu"], dim=2), ag.ShapeError, "dim is 2"),
@@ -287,7 +287,7 @@ def test_an_error_in_one_replica_surfaces_once() -> None:
     (lambda: ag.gather([{"a": 1}, {"b": 1}], "cpu"), ValueError, "keys"),
     (lambda: ag.gather([(1,), (1, 2)], "cpu"), ValueError, "1 items and a tuple of 2"),
     (lambda: ag.gather([ag.ag_tensor(1.0), ag.ag_tensor([[1.0]])], "cpu"), ag.ShapeError, "as many axes"),
-    (lambda: ag.gather([normal(2, 3), normal(3, 3)], "cpu"), ag.ShapeError, "arrays of shape .2, 3. and .3, 3."),
+    (lambda: ag.gather([normal(2, 3), normal(3, 3)], "cpu"), ag.ShapeError, "arrays of shape .2, 3., .3, 3."),
     (lambda: ag.parallel_apply([ag.ag_sum], []), ValueError, "1 models, 0 inputs"),
 ])
 def test_bad_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
