@@ -122,7 +122,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
         if part is not None:
             header[name] = to_json(part.state_dict(), f"the state of {name}", "ag_save_checkpoint")
-    write_file(path, arrays, header)
+    write_file(path, arrays, header, "ag_save_checkpoint")
 
 
 def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Optimizer | None = None,

@@ -64,7 +64,7 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     except RecursionError:  # nested too deep to be described: `ag_load_model` asks for model_fn
         config = "null"
     write_file(path, {name: elements_of(x) for name, x in tensors.items()},
-               {"format": _FORMAT, "model": config, "tied": json.dumps(ties(tensors))})
+               {"format": _FORMAT, "model": config, "tied": json.dumps(ties(tensors))}, "ag_save_model")
 
 
 def check_arguments(call: str, path: object, *models: object) -> None:

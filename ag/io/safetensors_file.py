@@ -28,23 +28,28 @@ _LONGEST_NAME = 255 - len(".") - len(".0123abcd")  # bytes of a file's name with
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
 
-def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
+def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str], function: str) -> None:
     """Write a safetensors file atomically; a ValueError names an array whose name the format cannot hold."""
     for name in arrays:
         if not isinstance(name, str) or name == "__metadata__" or name.encode(errors="ignore").decode() != name:
             raise ValueError(f"{_shown(path)} cannot be written: an array is called {name!r:.60}; a text other than "
                              f"'__metadata__' is required. Rename it.")
-    replace_file(path, lambda: _bytes(arrays, header))
+    replace_file(path, lambda: _bytes(arrays, header), function)
 
 
-def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes]) -> None:
+def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes], function: str) -> None:
     """Replace a file; `content` is called once the path is known to be possible.
 
     A file that is there keeps its permissions; a symbolic link stays, and its target is replaced.  An OSError leaves an
-    older file as it was.
+    older file as it was, and names the function.
     """
-    target = _target(path)
-    _replace(target, content())
+    try:
+        target = _target(path)
+        _replace(target, content())
+    except OSError as error:
+        if error.errno:
+            raise OSError(error.errno, f"{function}: {error.strerror}", error.filename) from error
+        raise
     _remove_abandoned(target)
 
 

@@ -466,8 +466,7 @@ class ModelCheckpoint(Callback):
 
 def _path(function: str, name: str, given: object) -> str:
     if not isinstance(given, (str, os.PathLike)):
-        of = "folder" if name == "folder" else "file"
-        raise TypeError(f"{function}: {name} is {given!r:.60}; the name of a {of} is required.")
+        raise TypeError(f"{function}: {name} is {given!r:.60}; a {name.replace('path', 'file')}'s name is required.")
     return os.fspath(given)
 
 
@@ -520,7 +519,7 @@ class CSVLog(Callback):
         self.on_epoch_end(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        replace_file(self._file, lambda: "\n".join([*self._before, *self._rows(run), ""]).encode())
+        replace_file(self._file, lambda: "\n".join([*self._before, *self._rows(run), ""]).encode(), "CSVLog")
 
     def _rows(self, run: Run) -> list[str]:
         return [",".join([str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)])

@@ -165,8 +165,9 @@ def wrong_places(folder: Path) -> dict[str, tuple[Any, int]]:
 def test_a_place_for_no_file(tmp_path: Path, place: str) -> None:
     path, number = wrong_places(tmp_path)[place]
     before = sorted(os.listdir(tmp_path))
-    for save in (lambda: ag.ag_save_model(MODEL, path), lambda: ag.ag_save_checkpoint(path, MODEL)):
-        with pytest.raises(OSError) as refused:
+    for name, save in (("ag_save_model", lambda: ag.ag_save_model(MODEL, path)),
+                       ("ag_save_checkpoint", lambda: ag.ag_save_checkpoint(path, MODEL))):
+        with pytest.raises(OSError, match=f" {name}: ") as refused:
             save()
         assert refused.value.errno == number and refused.value.filename == str(path)
     with expect_error("a checkpoint that cannot be written", ag.CheckpointError, "dp_train", "cannot be written",

@@ -108,9 +108,9 @@ def test_a_stopped_training_stays_so(tmp_path: Path) -> None:
     (lambda: EarlyStopping(min_delta="1"), ValueError, "min_delta is '1'"),
     (lambda: EarlyStopping(mode="up"), ValueError, "mode is 'up'"),
     (lambda: BestWeights(3), TypeError, "BestWeights: monitor is 3"),
-    (lambda: CSVLog(3), TypeError, "CSVLog: path is 3; the name of a file is"),
+    (lambda: CSVLog(3), TypeError, "CSVLog: path is 3; a file's name is"),
     (lambda: TensorBoard(every=0), ValueError, "every is 0"),
-    (lambda: TensorBoard(3), TypeError, "folder is 3; the name of a folder is"),
+    (lambda: TensorBoard(3), TypeError, "folder is 3; a folder's name is"),
     (lambda: ReduceLROnPlateau(1.0), ValueError, "factor is 1.0"),
     (lambda: ReduceLROnPlateau(patience=0), ValueError, "patience is 0"),
     (lambda: ReduceLROnPlateau(cooldown=-1), ValueError, "cooldown is -1"),
@@ -434,7 +434,7 @@ def test_csv(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 4
     with expect_error("other columns", ag.CheckpointError, "columns", "append=False"):
         train([1], CSVLog(path, append=True), epochs=1, name="other")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="CSVLog: No such file"):
         train([1], CSVLog(tmp_path / "none" / "log.csv"))
     assert [p.name for p in tmp_path.iterdir()] == ["log.csv"]
 

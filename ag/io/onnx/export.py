@@ -338,7 +338,7 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
                           f"format holds; export its parts, one by one.")
     graph, ends, moved = written(program, call, state, batch_first, Size(0, 1) if dynamic else batches[0])
     said = json.dumps({"trained": [x for x, t in tensors.items() if t.requires_grad], "batch_first": sorted(moved)})
-    replace_file(path, lambda: _content(type(model).__name__, graph, ends, said))
+    replace_file(path, lambda: _content(type(model).__name__, graph, ends, said), "export_onnx")
 
 
 def _asked(model: Any, example: object) -> tuple[Callable[..., object], object, Callable[[Any], object]]:

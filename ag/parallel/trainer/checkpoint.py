@@ -68,7 +68,7 @@ def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     header = {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _HEADER}
     header["layers"] = to_json(state.layers, "the modes of layers", "dp_train")
     header["callback"] = to_json(told, "the state of the callback", "dp_train")
-    write_file(path, arrays, {"format": _FORMAT, **header})
+    write_file(path, arrays, {"format": _FORMAT, **header}, "dp_train")
 
 
 def refuse_unlike(state: DPState, dealt: Dealt, free: bool, steps: int) -> None:

@@ -140,7 +140,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ag.export_onnx(model, path, ())
     with pytest.raises(ag.ShapeError, match="export_onnx: the example has no sample along its last axis"):
         ag.export_onnx(model, path, X[:, :0])
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(OSError, match="export_onnx: No such file"):
         ag.export_onnx(model, tmp_path / "none" / "model.onnx", X)
     with ag.ag_dtype("bf16"):
         half = ag.ag_linear(3, 2)
