@@ -78,6 +78,8 @@ class Sequential(Layer):
         return iter(self.layers)
 
     def __getitem__(self, index: int) -> Layer:
+        if isinstance(index, int) and not -len(self) <= index < len(self):
+            raise IndexError(f"ag_sequential: index is {index}, and there are {len(self)} layers, counted from 0.")
         return self.layers[index]
 
 

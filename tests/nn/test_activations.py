@@ -51,6 +51,8 @@ def test_layers_of_every_kind_take_functions() -> None:
 def test_other_functions_are_refused(other: object) -> None:
     with pytest.raises(ValueError, match=r"ag_linear: unknown activation .* Call another function"):
         nn.Linear(2, 2, activation=other)  # type: ignore[arg-type]
+    with pytest.raises(IndexError, match="ag_sequential: index is 5, and there are 1 layers"):
+        ag.nn.Sequential(ag.nn.Linear(2, 1))[5]
     with pytest.raises(TypeError, match="ag_sequential: item 2 is"):
         nn.Sequential(nn.Linear(2, 2), other)  # type: ignore[arg-type]
 

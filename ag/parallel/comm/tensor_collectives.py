@@ -131,10 +131,9 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
 
     Raises
     ------
-    ShapeError
-        If shapes differ in another axis than `dim`.
-    ValueError
-        If there is nothing to gather, structures differ, or there are not as many weights, adding up to more than 0.
+    ShapeError, ValueError
+        If shapes differ in another axis than `dim`, there is nothing to gather, structures differ, or there are not as
+        many weights, adding up to more than 0.
 
     Examples
     --------
@@ -241,6 +240,8 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     >>> ag.syncgrads(sets)["W"].item(), ag.syncgrads(sets, weights=[2, 1])["W"].item()
     (2.5, 2.0)
     """
+    if not isinstance(grad_sets, Sequence):
+        raise TypeError(f"syncgrads: grad_sets is a {type(grad_sets).__name__}; a list of gradients is required.")
     counts = [1.0] * len(grad_sets) if weights is None else [float(w) for w in weights]
     if len(counts) != len(grad_sets):
         raise ValueError(f"syncgrads: there are {len(grad_sets)} sets and {len(counts)} weights; give one for each.")

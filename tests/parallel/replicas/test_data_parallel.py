@@ -288,6 +288,7 @@ def test_an_error_in_one_replica_surfaces_once() -> None:
     (lambda: ag.gather([(1,), (1, 2)], "cpu"), ValueError, "1 items and a tuple of 2"),
     (lambda: ag.gather([ag.ag_tensor(1.0), ag.ag_tensor([[1.0]])], "cpu"), ag.ShapeError, "as many axes"),
     (lambda: ag.gather([normal(2, 3), normal(3, 3)], "cpu"), ag.ShapeError, "arrays of shape .2, 3., .3, 3."),
+    (lambda: ag.syncgrads(3), TypeError, "grad_sets is a int; a list of gradients is required"),
     (lambda: ag.parallel_apply([ag.ag_sum], []), ValueError, "1 models, 0 inputs"),
 ])
 def test_bad_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
