@@ -39,12 +39,8 @@ _STEPPED: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # parameters
 class Optimizer(Settings):
     """Base of the optimizers.
 
-    Assigning ``lr``, or another setting, takes effect at the next step, captured or not.
-
-    Attributes
-    ----------
-    params, t : mapping of str to Tensor, int
-        The parameters by name, and the steps taken.
+    Assigning ``lr``, or another setting, takes effect at the next step, captured or not.  ``params`` has the parameters
+    by name, and ``t`` is the number of steps taken.
 
     Examples
     --------

@@ -298,10 +298,8 @@ def transport_selftest(devices: Sequence[str] | None = None, elements: int = _EL
 
     Raises
     ------
-    ValueError
-        If `elements` is not positive.
-    DeviceError
-        If a device is not there.
+    ValueError, DeviceError
+        If `elements` is not positive, or a device is not there.
 
     Examples
     --------

@@ -173,11 +173,10 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
     balance, max_norm, on_nonfinite, capture : optional
         As of `dp_train`; an infinite loss that is skipped is not in the mean.
     checkpoint : path, optional
-        File to write the state of the training to, after every epoch, at the end and after Ctrl-C.  Without
-        `resume` one that is there is replaced.
+        File to write the state of the training to, after every epoch, at the end and after Ctrl-C.
     resume : bool, optional
         Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.  A scheduler that is named
-        goes on as one for all of them.
+        goes on as one for all of them.  Without `resume` a file that is there is replaced.
     verbose : bool, optional
         Show a bar for every epoch, or a line where there is no screen.
     sample_weight : array_like of shape (samples,), optional

@@ -210,10 +210,8 @@ class CompressedDataParallel(DataParallel):
 
     Raises
     ------
-    ValueError
-        If the ratio, the wire format, the momentum or the steps are not one of these, or `device_ids` is empty.
-    DeviceError
-        If a device is not there.
+    ValueError, DeviceError
+        If the ratio, wire format, momentum or steps are not one of these, or `device_ids` is empty or has a wrong one.
 
     Notes
     -----

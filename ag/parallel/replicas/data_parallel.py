@@ -261,10 +261,8 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
 
     Raises
     ------
-    ValueError
-        If there is no device, or a group has another number of devices than the model.
-    DeviceError
-        If a device is not there.
+    ValueError, DeviceError
+        If there is no device, one is not there, or a group has another number of devices than the model.
 
     Notes
     -----
@@ -353,10 +351,8 @@ class DataParallel(Layer):
 
     Raises
     ------
-    ValueError, TypeError
-        If `device_ids` is empty or no list, or `model` cannot be called or has no parameters.
-    DeviceError
-        If a device is not there.
+    ValueError, TypeError, DeviceError
+        If `device_ids` is empty, no list, or has a device that is not there, or `model` is no model.
 
     Notes
     -----

@@ -63,11 +63,9 @@ class ZeroOptimizer:
 
     Raises
     ------
-    ValueError, TypeError
-        If `stage` is another number, there are no devices, `optimizer` is no function, or the model has a
-        `SyncBatchNorm` or is no layer at stage 3.
-    DeviceError
-        If a device is not there.
+    ValueError, TypeError, DeviceError
+        If `stage` is another number, there are no devices or one is not there, `optimizer` is no function, or the model
+        has a `SyncBatchNorm` or is no layer at stage 3.
 
     Notes
     -----
