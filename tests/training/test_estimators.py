@@ -168,7 +168,7 @@ def no_layers(features: int, outputs: int) -> Any:
     ({"epochs": 0}, ValueError, "epochs is 0; a whole number of at least 1 is required"),
     ({"make_model": 3}, TypeError, "make_model is a int; a function that makes a model is required"),
     ({"make_model": no_layers(2, 2)}, TypeError, "make_model is a Linear; a function"),
-    ({"devices": "cpu"}, TypeError, "devices is 'cpu'; a list of names is required"),
+    ({"devices": "cpu"}, TypeError, "devices is 'cpu'; a list of names is needed"),
 ])
 def test_wrong_settings(given: dict[str, Any], error: type[Exception], said: str) -> None:
     with expect_error(said, error, "AgClassifier: ", said):

@@ -402,7 +402,7 @@ def check_devices(function: str, devices: object) -> None:
     if devices is None:
         return
     if isinstance(devices, str) or not isinstance(devices, Sequence) or not all(isinstance(d, str) for d in devices):
-        raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is required, such as ['cpu'] * 2.")
+        raise TypeError(f"{function}: devices is {devices!r:.60}; a list of names is needed, such as ['cpu', 'cpu:1'].")
     if not devices:
         raise ValueError(f"{function}: devices is empty; name at least one.")
 
