@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from importlib import import_module
+from inspect import unwrap
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_type_checkers_see_what_is_loaded_later() -> None:
     known = for_type_checkers()
     assert known == vars(ag)["_homes"]() and len(known) > 40
     for name in known.keys() - {"AgClassifier", "AgRegressor"}:  # of scikit-learn, which may not be there
-        assert getattr(import_module(known[name]), name) is getattr(ag, name), name
+        there = getattr(import_module(known[name]), name)
+        assert unwrap(there) is unwrap(getattr(ag, name)), name  # a public one answers wrong arguments
 
 
 @pytest.mark.slow
