@@ -366,12 +366,12 @@ hardswish = _row("hardswish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
                  "keep(gt(x, -3) * lt(x, 3), x / 3 + 0.5) + ge(x, 3)", doc="``x * hardsigmoid(x)``.")
 relu6 = _row("relu6", lambda x: np.clip(x, 0, 6), "gt(x, 0) * lt(x, 6)", doc="Rectifier with results up to 6.")
 elu = _row("elu", lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x)),
-           "gt(x, 0) + drop(gt(x, 0), y + alpha)", alpha=1.0, doc="`x` above 0, ``alpha * (exp(x) - 1)`` below.")
+           "gt(x, 0) + drop(gt(x, 0), alpha * exp(x))", alpha=1.0, doc="`x` above 0, ``alpha * (exp(x) - 1)`` below.")
 celu = _row("celu", lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x / alpha)),
-            "gt(x, 0) + drop(gt(x, 0), y / alpha + 1)", alpha=1.0,
+            "gt(x, 0) + drop(gt(x, 0), exp(x / alpha))", alpha=1.0,
             doc="`x` above 0, ``alpha * (exp(x / alpha) - 1)`` below.")
 selu = _row("selu", lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
-            "1.0507009873554805 * gt(x, 0) + drop(gt(x, 0), y + 1.7580993408473766)",
+            "1.0507009873554805 * gt(x, 0) + drop(gt(x, 0), 1.7580993408473766 * exp(x))",
             doc="Scaled `elu`, which keeps mean 0 and variance 1 from layer to layer.")
 softsign = _row("softsign", lambda x: x / (1 + abs(x)), "square(reciprocal(1 + abs(x)))", doc="``x / (1 + abs(x))``.")
 tanhshrink = _row("tanhshrink", lambda x: x - np.tanh(x), "square(tanh(x))", doc="``x - tanh(x)``.")

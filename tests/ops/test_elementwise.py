@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ag
+from ag import ops
 
 Array = np.ndarray[Any, Any]
 
@@ -46,6 +47,7 @@ def stretched(x: float) -> float:
     return 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
 
 
+SELU = 1.0507009873554805, 1.6732632423543772
 # Each with its slope, where that is no function of the result.
 TAILS: dict[str, tuple[Callable[[Any], ag.Tensor], Callable[[float], float], Callable[[float], float]]] = {
     "sigmoid": (ag.ag_sigmoid, gate, lambda x: gate(x) * gate(-x)),
@@ -54,8 +56,12 @@ TAILS: dict[str, tuple[Callable[[Any], ag.Tensor], Callable[[float], float], Cal
              lambda x: normal_cdf(x) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)),
     "gelu_tanh": (lambda x: ag.ag_gelu(x, "tanh"), lambda x: x * gate(stretched(x)), lambda x: gate(stretched(x)) * (
         1 + x * 2 * math.sqrt(2 / math.pi) * (1 + 0.134145 * x * x) * gate(-stretched(x)))),
+    "elu": (ops.elu, lambda x: x if x > 0 else math.expm1(x), lambda x: math.exp(min(x, 0))),
+    "celu": (lambda x: ops.celu(x, 2.0), lambda x: x if x > 0 else 2 * math.expm1(x / 2), lambda x: math.exp(x / 2)),
+    "selu": (ops.selu, lambda x: SELU[0] * (x if x > 0 else SELU[1] * math.expm1(x)),
+             lambda x: SELU[0] * SELU[1] * math.exp(x)),
 }
-SMALLEST = 1.2e-38  # normal number of float32; smaller ones may be 0 on a device
+SMALLEST = 2.4e-38  # twice the smallest normal number of float32; smaller factors may be 0 on a device
 
 
 def relative_error(got: Array, want: list[float]) -> float:
