@@ -230,8 +230,8 @@ def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -
 
     Examples
     --------
-    >>> ag.ops.normalize([[3.0], [4.0]]).numpy().round(3).tolist()
-    [[0.6], [0.8]]
+    >>> ag.ops.normalize([[3.0], [4.0]]).numpy().round(3).ravel()
+    array([0.6, 0.8], dtype=float32)
     """
     return ag_div(x, ag_clamp(norm(x, p, dim, True), number_given("normalize", "eps", eps)))
 
