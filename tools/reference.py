@@ -123,8 +123,8 @@ def table() -> str:
     for path in sorted(FOLDER.glob("*.md")):
         for name in NAME.findall(filled(path.read_text("utf-8"))):
             lines[names(name)[0].lower(), name] = row(name, path.name)
-    there = rows(list(lines.values()))
+    there = set(re.findall("`([^`]+)`", "".join(lines.values())))
     for name, thing in public_names():  # an op without an `ag_` name is a value of a table, which no page can quote
-        if name.startswith("ops.") and not {f"`{name}`", f"`{name[4:]}`"} & set(re.findall("`[^`]+`", there)):
+        if name.startswith("ops.") and not {name, name.removeprefix("ops.")} & there:
             lines[name.lower(), name] = f"| `{name}` | {first_sentence(thing)} |"
     return rows([lines[key] for key in sorted(lines)])
