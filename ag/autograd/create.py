@@ -9,7 +9,7 @@ from functools import cache
 
 from ag.autograd.half import scaled, unscaled
 from ag.autograd.operands import as_array, column, to_buffer
-from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor
+from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
@@ -103,6 +103,11 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
             return data
         return Tensor(to_buffer(data.numpy(), backend, wanted))
     return Tensor(to_buffer(column(as_array(data, "ag_tensor")), backend, wanted))
+
+
+def as_tensor(x: TensorLike) -> Tensor:
+    """Return a tensor; of host values, that of `ag_tensor`."""
+    return x if isinstance(x, Tensor) else ag_tensor(x)
 
 
 def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.create import ag_param, as_tensor
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.random import host_uniform
@@ -254,7 +254,7 @@ class Flatten(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (features, batch), which shares memory with `x`."""
-        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        x = as_tensor(x)
         if x.ndim < 1:
             raise ShapeError(f"ag_flatten_layer: x is {x.shape}; at least the batch axis is required.")
         return x.reshape(prod(x.shape[:-1]), x.shape[-1])

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.create import ag_param, ag_tensor, as_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.nn.layer import Layer, number, sizes
@@ -182,7 +182,7 @@ class Dropout(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """`x` with elements dropped in train mode, `x` itself in eval mode."""
-        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        x = as_tensor(x)
         return dropped(x, self.rate) if self.training and self.rate else x
 
 

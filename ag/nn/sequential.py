@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor
+from ag.autograd.create import as_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.errors import ShapeError
@@ -129,7 +129,7 @@ class Residual(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """The body's output plus the shortcut's, activated."""
-        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        x = as_tensor(x)
         y, shortcut = self.body.forward(x), x if self.shortcut is None else self.shortcut.forward(x)
         if y.shape != shortcut.shape:
             raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {shortcut.shape}; they must be "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ag.autograd.create import as_tensor
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
@@ -10,7 +11,6 @@ from ag.errors import ShapeError
 from ag.ops.activation import ag_sigmoid
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.functions import gt, isnan, lt, where
-from ag.ops.statistics import as_tensor
 
 __all__ = ["addcdiv", "addcmul", "glu", "hardtanh", "lerp", "nan_to_num", "prelu", "threshold"]
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from ag.autograd.create import as_tensor
 from ag.autograd.op import Cotangents, Need, Result, Run, composed, part_of
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
@@ -19,7 +20,6 @@ from ag.engine.shape import Shape, broadcast, counts, is_whole, normalize_axes, 
 from ag.errors import ShapeError
 from ag.ops.functions import eq, ge, where
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
-from ag.ops.statistics import as_tensor
 
 __all__ = ["broadcast_to", "chunk", "expand", "flip", "movedim", "one_hot", "pad", "permute", "repeat",
            "repeat_interleave", "roll", "split", "squeeze", "stack", "swapaxes", "tile", "tril", "triu", "unbind",

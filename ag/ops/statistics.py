@@ -8,7 +8,7 @@ from math import inf
 from math import prod as product
 from typing import TypeVar, cast
 
-from ag.autograd.create import ag_tensor
+from ag.autograd.create import as_tensor
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
@@ -25,11 +25,6 @@ __all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logs
 
 Dim = int | tuple[int, ...] | None
 F = TypeVar("F", bound=Callable[..., object])
-
-
-def as_tensor(x: TensorLike) -> Tensor:
-    """Return a tensor; of host values, that of `ag_tensor`."""
-    return x if isinstance(x, Tensor) else ag_tensor(x)
 
 
 def _wide(function: F) -> F:
