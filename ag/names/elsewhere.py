@@ -24,7 +24,7 @@ def _written(text: str) -> dict[str, str]:
 # What other libraries call something, and what to do here.  ``ggml_*`` is every other name that begins so.
 ELSEWHERE = _written("""
 Parameter|parameter=ag.ag_param(values) MSELoss|MeanSquaredError=ag.ops.mse_loss(pred,target)
-Dense|ggml_layer_dense=ag.nn.Linear(in_features,out_features) inference_mode=ag.no_grad() mm|bmm|mv=a@b
+Dense|ggml_layer_dense=ag.nn.Linear(in_features,out_features) inference_mode=ag.no_grad() mm=a@b
 BatchNorm1d|BatchNorm2d|BatchNormalization|ggml_layer_batch_norm=ag.nn.BatchNorm(num_features) stop_gradient=t.detach()
 Conv2D|ggml_layer_conv_2d=ag.nn.Conv2d(in_ch,out_ch,kernel) random_split|train_test_split=ag.data.split(data,0.8)
 LayerNormalization=ag.nn.LayerNorm(num_features) MaxPool2d|MaxPooling2D|ggml_layer_max_pooling_2d=ag.nn.MaxPool(size)
@@ -73,7 +73,7 @@ RMSprop RMSProp Adagrad Adadelta NAdam RAdam Adamax LBFGS Lion Rprop: there are 
 zeros ones rand randn arange full eye linspace zeros_like ones_like full_like from_numpy as_tensor asarray array empty
     normal randint randperm: make the array with numpy and pass it to ag.ag_tensor
 stack squeeze swapaxes expand_dims dot: write np.{name}, which takes tensors and records what it does
-argsort cumsum cumprod einsum outer diag triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
+argsort cumsum cumprod outer diag triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
     tensors and gives arrays, without a gradient
 topk top_k: write np.argsort(t), which gives an array
 chunk split: write slices, such as t[:2] and t[2:]
@@ -112,7 +112,7 @@ gguf_*: GGUF files are not read; write ag.load_weights(model, path) for safetens
 TENSOR = ELSEWHERE | _written("""
 float|type=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view|squeeze=t.reshape(...)
 permute=ag.ops.transpose(t,1,0) t|mT|T_=t.T numel|nelement=t.size dim=t.ndim flatten|ravel=t.reshape(-1)
-dot|mm|bmm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u backward=ag.backward(loss)
+dot|mm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u backward=ag.backward(loss)
 """) | _table("""
 cuda cpu to: write ag.ag_to_device(t, "vulkan:0"), or "cpu"
 double: write ag.ag_tensor(t.numpy(), dtype="f64"), which has no gradient

@@ -11,7 +11,8 @@ from ag.autograd.op import Cotangents, Matrix, Need, Result, Run, op, part_of
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
-from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums
+from ag.engine.kernels.indexing import permute
+from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums, sample_matmul
 from ag.engine.kernels.reduce import sum_over, sum_to
 from ag.engine.shape import Shape
 from ag.engine.target import ONE_PIECE
@@ -48,6 +49,23 @@ def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
         return run(matmul, a, b, ta=ta, tb=tb)
     out = products(run, a.view((1, *a.shape)), b.view((1, *b.shape)), ta, tb)
     return out.view(out.shape[1:])
+
+
+_FEW, _MANY = 8, 1 << 13  # samples, and numbers of a factor; beyond, moving the samples to the front pays
+
+
+def sample_products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
+    """Products of matrices [outer, rows, cols, samples], one for each place of the first and the last axis."""
+    outer, rows, cols, samples = a.shape
+    if samples > 1 and outer * rows * cols and b.shape[1] * b.shape[2] <= _MANY and (
+            samples >= _FEW or rows * cols <= _MANY // 16):
+        return run(sample_matmul, a, b, ta=ta, tb=tb)
+    first, second = [(x if samples == 1 else run(permute, x, axes=(0, 3, 1, 2))).view((outer * samples, *x.shape[1:3]))
+                     for x in (a, b)]
+    out = products(run, first, second, ta, tb)
+    if samples == 1:
+        return out.view((*out.shape, 1))
+    return run(permute, out.view((outer, samples, *out.shape[1:])), axes=(0, 2, 3, 1))
 
 
 @op

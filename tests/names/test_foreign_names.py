@@ -69,7 +69,8 @@ FUNCTIONS = rows("""
     ops.clip(t, 0, 1) -> ag.ops.clamp
     ops.min(t) -> works
     ops.sin(t) ; ops.cos(t) -> works
-    ops.cumsum(t, 0) ; ops.einsum("ij->i", t) -> np.{name}
+    ops.cumsum(t, 0) -> np.{name}
+    ops.einsum("ij->i", t) -> works
     ops.triu(t) -> works
     ops.floor(t) ; ops.sign(t) ; ops.isnan(t) -> works
     ops.outer(t, t) -> np.{name}
@@ -78,7 +79,8 @@ FUNCTIONS = rows("""
     ag.norm(t) -> ag.ops.norm
     ops.maximum(t, 0.0) ; ops.minimum(t, 0.0) -> works
     ops.rsqrt(t) -> works
-    ag.mm(t, t) ; ag.bmm(t, t) ; ops.mm(t, t) -> a@b
+    ag.mm(t, t) ; ops.mm(t, t) -> a@b
+    ag.bmm(t, t) -> ag.ops.bmm
     ag.dot(t, t) -> np.dot
     ops.matmul(t, t) ; ag.ag_matmul(t, t) -> works
     ag.matmul(t, t) -> ag.ag_matmul
@@ -167,7 +169,8 @@ LAYERS = rows("""
     nn.relu(t) -> ag.ops.relu
     nn.Liner(2, 2) -> did you mean ag.nn.Linear
     nn.linear(2, 2) -> did you mean ag.nn.Linear
-    nn.LazyLinear(2) ; nn.Bilinear(2, 2, 2) ; nn.Unflatten(0, (1, 2)) ; nn.utils -> none
+    nn.Bilinear(2, 2, 2) -> ag.ops.bilinear
+    nn.LazyLinear(2) ; nn.Unflatten(0, (1, 2)) ; nn.utils -> none
     nn.CosineSimilarity() -> ag.ops.cosine_similarity(t, u)
     nn.CrossEntropyLoss() ; nn.NLLLoss() ; nn.SparseCategoricalCrossentropy() -> ag.ops.softmax_cross_entropy_loss
     nn.MSELoss() ; nn.MeanSquaredError() -> ag.ops.mse_loss(pred, target)

@@ -71,3 +71,20 @@ def batched_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool, chunk:
     a, b = a.swapaxes(1, 2) if ta else a, b.swapaxes(1, 2) if tb else b
     for piece, first in zip(out, range(0, max(1, a.shape[2]), chunk), strict=True):
         np.matmul(a[:, :, first : first + chunk], b[:, first : first + chunk], out=piece)
+
+
+def _of_samples(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool) -> shapes.Shape:
+    return (a[0], *shapes.matmul(a[1:3], b[1:3], ta=ta, tb=tb), a[3])
+
+
+def _of_samples_layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, tb: bool) -> Layout:
+    outer, rows, cols, samples = out
+    return {"outer": outer, "rows": rows, "cols": cols, "inner": a[1] if ta else a[2], "samples": samples,
+            "squares": outer * -(-rows // 4) * -(-cols // 4) * samples}
+
+
+@primitive(_of_samples, layout=_of_samples_layout)
+def sample_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> None:
+    # One product for each place of the first and the last axis.
+    a, b = (x.transpose(0, 3, 2, 1) if t else x.transpose(0, 3, 1, 2) for x, t in ((a, ta), (b, tb)))
+    out[...] = np.matmul(a, b).transpose(0, 2, 3, 1)

@@ -23,6 +23,7 @@ from ag.ops import activation, arithmetic, convert, elementwise, functions, inde
 from ag.ops import conv as convs
 from ag.ops.attention import ag_attention, attention_of_heads
 from ag.ops.conv import pool_window
+from ag.ops.einsum import _products as products_of
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
 from ag.ops.selection import _lookup as lookup_of
@@ -395,6 +396,12 @@ def _take(g: Graph, op: Called) -> str:
     return g.node("Gather", whole, ids.name, axis=first)
 
 
+def _products(g: Graph, op: Called) -> str:
+    first = [g.transpose(x.name, (0, 3, 2, 1) if turned else (0, 3, 1, 2))
+             for x, turned in zip(op.xs, op.params, strict=True)]
+    return g.transpose(g.node("MatMul", *first), (0, 2, 3, 1))
+
+
 def _gather(g: Graph, op: Called) -> str:
     return g.node("GatherElements", *(x.name for x in op.xs), axis=op.params[0])
 
@@ -500,6 +507,7 @@ WRITERS: Mapping[object, Writer] = {
     normalization._by_statistics: _batch_norm_given,
     _expanded: lambda g, op: g.node("Expand", op.x.name, g.sizes(op.dims)),
     lookup_of: _lookup,
+    products_of: _products,
     chosen_by: _take,
     gathered_by: _gather,
     ag_attention: _attention(causal=0, rate=1, heads=2),

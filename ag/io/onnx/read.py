@@ -31,6 +31,7 @@ from ag.nn.mode import ag_eval
 from ag.ops import activation, conv, elementwise, normalization, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
+from ag.ops.einsum import einsum
 from ag.ops.indexing import ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.selection import gather, index_select
@@ -172,8 +173,7 @@ def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, axis: int = -1, epsilon:
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if b.ndim > 2:
-        raise ShapeError(f"load_onnx: MatMul of {a.shape} and {b.shape}; the second must be a matrix, unless these are "
-                         f"parts of attention as export_onnx writes it.")
+        return einsum("...ij,...jk->...ik", a, b)
     rows = a if a.ndim == 2 else ag_reshape(a, prod(a.shape[:-1]), a.shape[-1])
     out = ag_matmul(rows, b)
     return out if a.ndim == 2 else ag_reshape(out, *a.shape[:-1], *b.shape[1:])

@@ -24,7 +24,8 @@ SUMS = {
     "sum", "scatter_add", "scatter_along", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
     "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
     "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
-    "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums"}
+    "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums",
+    "sample_matmul"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 

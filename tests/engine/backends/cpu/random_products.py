@@ -47,6 +47,14 @@ def matrices(name: str, rng: Random) -> Launch:
     return launch(name, a, b, ta=ta, tb=tb, chunk=int(rng.integers(1, 2 * b.shape[2 if tb else 1] + 2)))
 
 
+def of_samples(rng: Random) -> Launch:
+    outer, rows, inner, cols = (0 if rng.is_empty() else int(rng.integers(1, 12)) for _ in range(4))
+    samples, ta, tb = int(rng.choice(BATCHES)), *(bool(x) for x in rng.integers(0, 2, 2))
+    a, b = (normal(rng, outer, *(shape[::-1] if turned else shape), samples)
+            for shape, turned in (((rows, inner), ta), ((inner, cols), tb)))
+    return launch("sample_matmul", a, b, ta=ta, tb=tb)
+
+
 def convolution(name: str, rng: Random) -> Launch:
     """Now and then one that is a product of matrices: its windows see a pixel each."""
     image, weights, window, groups = geometry(rng, [Window((1, 1))] if rng.random() < 0.15 else None)
@@ -129,6 +137,7 @@ def pooling(name: str, rng: Random) -> Launch:
 
 
 PRODUCTS = {
+    "sample_matmul": of_samples,
     **{name: partial(matrices, name) for name in ("matmul", "matmul_sums", "batched_matmul")},
     **{name: partial(convolution, name) for name in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
     **{name: partial(attention, name) for name in ("attention", "attention_grad")},
