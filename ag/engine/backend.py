@@ -145,8 +145,9 @@ class Backend(Device):
 
     def constant(self, value: float | Array, dtype: DType) -> Buffer:
         """Return a buffer of a number, or of a few, that all ops share; nothing may write there."""
-        key: tuple[float | str, DType]  # 0.0 and -0.0 are equal, and not the same
-        key = repr((value.dtype, value.tolist())) if isinstance(value, np.ndarray) else value or str(value), dtype
+        key: tuple[object, DType]  # 0.0 and -0.0 are equal, and not the same; NaN is not even equal to itself
+        key = (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else (
+            value if abs(value) > 0 else str(value)), dtype
         found = self.constants.get(key)
         if found is None:
             number = None if isinstance(value, np.ndarray) else float(value)

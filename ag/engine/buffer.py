@@ -34,7 +34,7 @@ class Device(ABC):
     asynchronous: bool  # whether launches return before the work is done
 
     @cached_property
-    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
+    def constants(self) -> dict[tuple[object, DType], Buffer]:
         """Buffers of one number each, by number and element type; see `constant`."""
         return {}
 
