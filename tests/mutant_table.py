@@ -77,8 +77,8 @@ gradient("avg pool: sign", "ag/engine/kernels/conv.py", "out[:, rows, cols] += g
          "out[:, rows, cols] -= g[:, down, across]", "ag_avg_pool2d-3x6x5x4-size=2")
 gradient("softmax cross-entropy: target added", "ag/engine/kernels/softmax.py", "np.subtract(dx, t, dx)",
          "np.add(dx, t, dx)", "ag_softmax_cross_entropy_loss-3x5_3x5")
-gradient("softmax cross-entropy of ids: target added", "ag/engine/kernels/softmax.py", "dx[ids, columns] -= factor",
-         "dx[ids, columns] += factor", "ag_softmax_cross_entropy_loss(ids)-3x5_5")
+gradient("softmax cross-entropy of ids: target added", "ag/engine/kernels/softmax.py", "dx[classes, columns] -= factor",
+         "dx[classes, columns] += factor", "ag_softmax_cross_entropy_loss(ids)-3x5_5")
 gradient("softmax: sum added", "ag/engine/kernels/softmax.py", "np.multiply(y, g - total(y * g",
          "np.multiply(y, g + total(y * g", "ag_softmax-3x5")
 gradient("layer norm: what the variance sends back", "ag/engine/kernels/norm.py", "* (share * rate * rate)",

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from ag.engine.kernels.indexing import NOTHING
 from ag.engine.kernels.reduce import SHORT, ones, total
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout, Shape, axis_layout, columns_of
@@ -104,12 +105,21 @@ def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, facto
 @primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_loss_layout, outputs=2,
            in_place=("dx", "x"))
 def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *, factor: float) -> None:
-    # The same with the class number of each column instead of a distribution.
-    columns = np.arange(x.shape[1])
+    # The same with the class number of each column instead of a distribution.  NOTHING makes 0, other numbers NaN.
+    columns, known = np.arange(x.shape[1]), (ids >= 0) & (ids < len(x))
+    classes = np.where(known, ids, 0)
     np.subtract(x, np.maximum.reduce(x, 0), out=dx)
-    picked = dx[ids, columns]
+    picked = dx[classes, columns]
     np.exp(dx, out=dx)
     mass = total(dx, 0)[0]
     np.subtract(np.log(mass), picked, out=losses[0])
     dx *= factor / mass
-    dx[ids, columns] -= factor
+    dx[classes, columns] -= factor
+    if not known.all():
+        losses[:, ~known] = dx[:, ~known] = np.where(ids[~known] == NOTHING, 0, np.nan)
+
+
+@primitive(lambda ids, *, ignore: ids)
+def without(out: Array, ids: Array, *, ignore: int) -> None:
+    # out = ids, but NOTHING in the place of one of them
+    out[...] = np.where(ids == ignore, NOTHING, ids)

@@ -13,6 +13,7 @@ from ag.engine.backend import Backend
 from ag.engine.backends.shader import plans
 from ag.engine.backends.shader.plans import seconds_of
 from ag.engine.backends.vulkan import stream
+from ag.engine.kernels.indexing import NOTHING
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import PRIMITIVES
@@ -84,6 +85,17 @@ def test_a_label_that_is_no_class_gives_nan(backend: Backend) -> None:
         losses, dx, *_ = run(backend, launch)
         assert np.isnan(losses).ravel().tolist() == [False, True, False], wrong
         assert np.isnan(dx).tolist() == [[False, True, False]] * 3, wrong
+
+
+def test_a_label_that_stands_for_nothing_gives_0(backend: Backend) -> None:
+    x, ids = normal(3, 40), np.arange(40, dtype=np.int32) % 3
+    x[:, 7], ids[[2, 7, 33]] = np.inf, NOTHING
+    for columns in (slice(0, 40), slice(2, 3)):
+        launch = Launch(PRIMITIVES["softmax_cross_entropy_ids"], [x[:, columns].copy(), ids[columns]], {"factor": 1.0})
+        check(backend, launch)
+        losses, dx, *_ = run(backend, launch)
+        for none in (losses[0, ids[columns] == NOTHING], dx[:, ids[columns] == NOTHING]):
+            assert none.size and not none.any()
 
 
 def test_the_next_stream_carries(backend: Backend) -> None:

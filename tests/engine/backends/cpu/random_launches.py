@@ -87,8 +87,12 @@ def cross_entropy(rng: Random) -> Launch:
 
 def cross_entropy_ids(rng: Random) -> Launch:
     x = normal(rng, *shape(rng, 2, full=(0,)))
-    ids = rng.integers(0, len(x), x.shape[1]).astype(np.int32)
+    ids = rng.choice([-(1 << 31), *range(len(x))], x.shape[1]).astype(np.int32)
     return launch("softmax_cross_entropy_ids", x, ids, factor=float(rng.normal()))
+
+
+def without(rng: Random) -> Launch:
+    return launch("without", rng.integers(-3, 3, shape(rng, 1)).astype(np.int32), ignore=int(rng.integers(-3, 3)))
 
 
 def gradients(rng: Random, n: int) -> tuple[Array, Array, Array]:
@@ -342,6 +346,7 @@ MAKERS: dict[str, Maker] = {
         ("softmax", 1), ("log_softmax", 1), ("softmax_grad", 2), ("log_softmax_grad", 2))},
     "softmax_cross_entropy": cross_entropy,
     "softmax_cross_entropy_ids": cross_entropy_ids,
+    "without": without,
     "sum": partial(reduction, "sum"),
     "argmax": partial(reduction, "argmax"), "max": partial(reduction, "max"),
     "expand": expand,

@@ -199,8 +199,14 @@ KERNEL(softmax_cross_entropy, {
     }
 }
 
-// An id that is no class makes its loss and its column of dx NaN.
+// An id that is no class makes its loss and its column of dx NaN, and NOTHING makes both 0.
+#define NOTHING 0x80000000u
 static void cross_entropy_ids_row(float *loss, float *dx, const float *x, uint32_t id, int64_t n, float factor) {
+    if (id == NOTHING) {
+        *loss = 0.0f;
+        memset(dx, 0, (size_t)n * sizeof *dx);
+        return;
+    }
     const float top = row_max(x, n), z = id < n ? x[id] - top : __builtin_nanf("");
     const float mass = (float)exponentials(dx, x, top, n), scale = id < n ? factor / mass : __builtin_nanf("");
     *loss = ln(mass) - z;
@@ -241,7 +247,16 @@ KERNEL(softmax_cross_entropy_ids, {
             sum[c] = (uint32_t)ids[c] < n ? (float)a->factor / sum[c] : __builtin_nanf("");
         }
         for (int64_t k = 0; k < n; k++) EACH(c, width) dx[k * step + c] *= sum[c];
-        for (int64_t c = 0; c < width; c++)
+        for (int64_t c = 0; c < width; c++) {
             if ((uint32_t)ids[c] < n) dx[ids[c] * step + c] -= (float)a->factor;
+            if ((uint32_t)ids[c] != NOTHING) continue;
+            losses[c] = 0.0f;
+            for (int64_t k = 0; k < n; k++) dx[k * step + c] = 0.0f;
+        }
     }
+}
+
+KERNEL(without, { int32_t *out; const int32_t *ids; int64_t n; int64_t ignore; }) {
+    const span s = share(a->n, BLOCK, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) a->out[i] = a->ids[i] == a->ignore ? (int32_t)NOTHING : a->ids[i];
 }
