@@ -35,7 +35,7 @@ ag_conv2d(x, w, b=None, stride=1, padding=0, dilation=1, groups=1)
 ag_max_pool2d(x, size, stride=None, padding=0) ag_avg_pool2d(x, size, stride=None, padding=0) ag_global_avg_pool(x)
 ag_layer_norm_op(...) ag_rms_norm_op(x, gamma, eps=1e-6) ag_batch_norm_op(...)
 ag_attention(q, k, v, causal=False, dropout=0.0)
-ag_mse_loss(pred, target, *, sample_weight=None) ag_cross_entropy_loss(pred, target)
+ag_mse_loss(pred, target, *, sample_weight=None, reduction='mean') ag_cross_entropy_loss(pred, target)
 ag_softmax_cross_entropy_loss(logits, target, *, weight=None, label_smoothing=0.0, sample_weight=None)
 ag_bce_with_logits_loss(logits, target, *, weight=None, pos_weight=None, sample_weight=None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import ag
-from ag.ops import compositions, functions, shapes, statistics
+from ag.ops import compositions, functions, losses, shapes, statistics
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NAME = re.compile(r"^::: ag\.([\w.]+)$", re.M)
@@ -32,7 +32,8 @@ def operations() -> list[str]:
 def functions_by_name() -> str:
     """A table of what is in `ag.ops` alone: calls, and the first sentence about each."""
     rows = []
-    for name in sorted({*functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__, "argmax"}):
+    for name in sorted({*functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__,
+                        *losses.__all__, "argmax"}):
         function = getattr(ag.ops, name)
         call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
                          for p in signature(function).parameters.values())

@@ -285,7 +285,8 @@ _SHARED = {text.partition(" : ")[0]: text for text in (
     "gamma : Tensor of shape (features, 1)\n    Factor of each feature.",
     "beta : Tensor of shape (features, 1)\n    Offset of each feature.",
     "eps : float, optional\n    Added to the variance; positive.",
-    "sample_weight : Tensor or array_like of shape (batch,), optional\n    What each sample counts in the mean.")}
+    "sample_weight : Tensor or array_like of shape (batch,), optional\n    What each sample counts in the mean.",
+    'reduction : {"mean", "sum", "none"}, optional\n    What becomes of the losses; "none" returns them.')}
 
 
 def documented(function: F) -> F:
@@ -298,12 +299,16 @@ def documented(function: F) -> F:
     said = _SHARED | {name.strip(" *"): entry for entry in re.split(r"\n(?=\S)", given.get("Parameters", ""))
                       for name in entry.partition(" : ")[0].split(",")}
     parameters = inspect.signature(function).parameters
+    if "reduction" in parameters:  # losses have other numbers of these names
+        said = {name: said[name] for name in said.keys() - {"gamma", "beta", "eps"}}
     operands = [name for name, p in parameters.items() if name not in said and p.annotation == "TensorLike"]
     of, result = ("shapes that broadcast", "broadcast") if len(operands) > 1 else ("any shape", "same")
-    said |= dict.fromkeys(operands, f"{', '.join(operands)} : Tensor, array_like or float, of {of}")
     returned = "without these axes" if "keepdim" in parameters else f"of the {result} shape"
-    if function.__name__.endswith("_loss"):
+    if "reduction" in parameters:
+        of, returned = "one shape", "of shape (); the losses without a reduction"
+    elif function.__name__.endswith("_loss"):
         returned = "of shape ()"
+    said |= dict.fromkeys(operands, f"{', '.join(operands)} : Tensor, array_like or float, of {of}")
     sections = {"Parameters": "", "Returns": f"Tensor {returned}"} | given
     sections["Parameters"] = "\n".join(dict.fromkeys(said[name] for name in parameters if name in said))
     filled = [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections.items()]

@@ -249,8 +249,9 @@ def _common_type(function: str, operands: tuple[object, ...], kinds: Sequence[Ki
 CLASS_RULE = "labels are 0-based class numbers"
 
 
-def refuse_outside(function: str, count: int, noun: str, rule: str, values: Array) -> None:
-    """Each of `values` must be one of 0..count-1."""
+def refuse_outside(function: str, count: int, noun: str, rule: str, values: Array, ignore: int | None = None) -> None:
+    """Each of `values` must be one of 0..count-1, or `ignore`."""
+    values = values if ignore is None else values[values != ignore]
     if values.dtype.kind in "iu" and values.size and values.min() >= 0 and values.max() < count:
         return
     with np.errstate(all="ignore"):
@@ -261,13 +262,13 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
 
 
 def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str,
-                computed: bool = False) -> Tensor:
-    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too.
+                computed: bool = False, ignore: int | None = None) -> Tensor:
+    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too, or `ignore`.
 
     Those that a captured step computes are not checked, which the kernel must allow.
     """
     backend = operands_on_one_device(function, (beside,))[0]
-    check = partial(refuse_outside, function, count, noun, rule)
+    check = partial(refuse_outside, function, count, noun, rule, ignore=ignore)
     if isinstance(ids, Tensor):
         if ids.buffer.backend is not backend:
             raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "

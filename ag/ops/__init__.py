@@ -22,6 +22,7 @@ from ag.ops.elementwise import *
 from ag.ops.functions import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
+from ag.ops.losses import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
 from ag.ops.reduce import *

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Ids, Need, Result, Run, documented, op, part_of
+from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, documented, no_gradient, op, part_of
 from ag.autograd.operands import CLASS_RULE, as_array, checked_ids, lift, number_given, operands_on_one_device
 from ag.autograd.tape import answered
 from ag.autograd.tensor import Tensor, TensorLike
@@ -19,14 +19,14 @@ from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
 from ag.engine.kernels.reduce import expand, sum_over
-from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
+from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.activation import ag_log_softmax
 from ag.ops.convert import ag_cast
 from ag.ops.elementwise import ag_clamp
-from ag.ops.indexing import ag_concat, ag_reshape
+from ag.ops.functions import logsigmoid, where
+from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean, ag_sum
 from ag.ops.selection import chosen_by
 
@@ -47,7 +47,8 @@ def _batch(shape: Shape) -> int:
 
 @documented
 @answered
-def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None) -> Tensor:
+def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None,
+                reduction: str = "mean") -> Tensor:
     """Mean squared error over all elements.
 
     Reference: ggmlR ``ag_mse_loss`` (which gives the target no gradient).
@@ -63,11 +64,16 @@ def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLi
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]], sample_weight=[3.0, 1.0]).item()
     1.0
     """
-    if sample_weight is None:
+    is_mean = isinstance(reduction, str) and reduction == "mean"
+    if is_mean and sample_weight is None:
         return _mean_squares(pred, target)
-    p, t = _wide(_MSE, pred, target)
+    p, t = wide(_MSE, pred, target)
     _same_shape(_MSE, p.buffer, t.buffer)
-    return _weighted_mean(_MSE, (p - t) * (p - t), None, sample_weight, _shape_of(_MSE, pred)[-1:])
+    squares, batch = (p - t) * (p - t), shape_of(_MSE, pred)[-1:]
+    if is_mean:
+        return _weighted_mean(_MSE, squares, None, sample_weight, batch)
+    return reduced(_MSE, squares if sample_weight is None else squares * counting(
+        _MSE, "sample_weight", sample_weight, squares, batch), reduction)
 
 
 @part_of(_MSE)
@@ -153,45 +159,84 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     0.6365
     """
     name = _SOFTMAX_CE
-    shape, of_target = _shape_of(name, logits), _shape_of(name, target)
+    shape, ids, soft = targets_of(name, logits, target)
+    if weight is None and sample_weight is None and number_given(name, "label_smoothing", label_smoothing) == 0:
+        return _of_distributions(logits, soft, True) if ids is None else _of_ids(logits, ids, True)
+    losses, counts = class_losses(name, logits, shape, ids, soft, weight, label_smoothing)
+    return _weighted_mean(name, losses, counts, sample_weight, shape[1:][-1:])
+
+
+def targets_of(name: str, logits: TensorLike, target: TensorLike, ignore: int | None = None
+             ) -> tuple[Shape, Tensor | None, TensorLike]:
+    """Return the shape of logits, and as targets class ids, or None and distributions."""
+    shape, of_target = shape_of(name, logits), shape_of(name, target)
     if len(shape) == 1 and not isinstance(logits, Tensor):
         shape = (*shape, 1)  # a vector is a column
     if not shape or prod(shape) == 0:
         raise ShapeError(f"{name}: logits are {shape}; (classes, batch) with at least one of each is required.")
-    smoothing = number_given(name, "label_smoothing", label_smoothing)
-    plain = weight is None and sample_weight is None and smoothing == 0
-    one_sample, ids = prod(shape[1:]) == 1, None
+    one_sample = prod(shape[1:]) == 1
     is_vector = one_sample and len(shape) == 2 and of_target == shape[:1] and not isinstance(target, Tensor)
     if of_target == shape or (is_vector and of_target != (1,)):
-        target = _as_float(target, logits)
-        if plain:
-            return _of_distributions(logits, target, True)
-    elif of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
+        return shape, None, as_float(target, logits)
+    if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
         rule = CLASS_RULE if shape[0] > 1 else f"{CLASS_RULE}, and one output is of class 0 only: use {_BCE} for it"
-        ids = checked_ids(name, logits, target, shape[0], "label", rule)
-        if plain:
-            return _of_ids(logits, ids, True)
-    else:
-        raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
-                         f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
+        return shape, checked_ids(name, logits, target, shape[0], "label", rule, ignore is not None, ignore), target
+    raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
+                     f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
+
+
+def class_losses(name: str, logits: TensorLike, shape: Shape, ids: Tensor | None, soft: TensorLike,
+                 weight: TensorLike | None, smoothing: float, ignore: int | None = None
+                 ) -> tuple[Tensor, Tensor | None]:
+    """Return the cross-entropy of each sample, and what each counts in a mean; None if that is 1."""
+    smoothing = number_given(name, "label_smoothing", smoothing)
     if not 0 <= smoothing <= 1:
         raise ValueError(f"{name}: label_smoothing is {smoothing!r}; a number from 0 to 1 is required.")
-    x, classes, batch = _wide(name, logits)[0], shape[0], shape[1:][-1:]
-    x = ag_reshape(x, classes, -1)
-    w = 1.0 if weight is None else ag_reshape(
-        _counting(name, "weight", weight, x, (classes,), fixed=True), classes, 1)
+    x = _flat(wide(name, logits)[0], 2)
+    w, even = class_weights(name, weight, x), smoothing / shape[0]
     if ids is None:
-        soft = ag_reshape(_wide(name, logits, target)[1], classes, -1)
-        losses = _of_distributions(x, (soft * (1 - smoothing) + smoothing / classes) * w, False)
-        return _weighted_mean(name, losses, None, sample_weight, batch)
-    ids = ag_reshape(ids, -1)
-    losses, counts = _of_ids(x, ids, False), None
-    if isinstance(w, Tensor):
-        counts = chosen_by(w, ids, (0, w.ndim))
+        soft = ag_reshape(wide(name, logits, soft)[1], *x.shape)
+        soft = soft * (1 - smoothing) + even if smoothing else soft
+        return _of_distributions(x, soft if w is None else soft * w, False), None
+    places = _flat(ids if ignore is None else without_ignored(ids, ignore), 1)
+    kept = None if ignore is None else counts_of(None, x, places)
+    losses, counts = _of_ids(x, places, False), kept
+    if w is not None:
+        counts = counts_of(w, x, places)
         losses = losses * counts
     if smoothing:
-        losses = losses * (1 - smoothing) + _of_distributions(x, w * (smoothing / classes), False)
-    return _weighted_mean(name, losses, counts, sample_weight, batch)
+        of_all = _of_distributions(x, even if w is None else w * even, False)
+        of_all = of_all if kept is None else where(kept, of_all, 0.0)
+        losses = losses * (1 - smoothing) + of_all
+    return losses, counts
+
+
+def _flat(x: Tensor, ndim: int) -> Tensor:
+    """Return samples along one axis, behind that of the classes if `ndim` is 2."""
+    return x if x.ndim == ndim else ag_reshape(x, *x.shape[: ndim - 1], -1)
+
+
+def class_weights(function: str, weight: TensorLike | None, x: Tensor) -> Tensor | None:
+    """Return what classes count, as a column beside `x`."""
+    n = len(x)
+    return None if weight is None else ag_reshape(
+        counting(function, "weight", weight, x, (n,), (n, 1), fixed=True), n, 1)
+
+
+def counts_of(weights: Tensor | None, x: Tensor, places: Tensor) -> Tensor:
+    """Return what samples of these classes count, 0 for `NOTHING`."""
+    b = x.buffer
+    ones = np.ones((len(x), 1), b.dtype.numpy_name)
+    return chosen_by(Tensor(b.backend.constant(ones, b.dtype)) if weights is None else weights, places, (0, 2))
+
+
+@part_of("cross_entropy")
+def without_ignored(run: Run, ids: Elements, ignore: int) -> Result[None]:
+    """Class ids, but `NOTHING` where they are `ignore`."""
+    return run(without, ids, ignore=ignore), None
+
+
+without_ignored.vjp(no_gradient)
 
 
 @documented
@@ -216,24 +261,30 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
     >>> round(ag.ag_bce_with_logits_loss([[0.0, 2.0]], [[1.0, 1.0]]).item(), 4)
     0.41
     """
-    shape, of_target = _shape_of(_BCE, logits), _shape_of(_BCE, target)
-    if of_target != shape and not (shape[:1] == (1,) and of_target == shape[1:]):
-        raise ShapeError(f"{_BCE}: logits are {shape} and target is {of_target}; the shapes must be equal.")
+    shape = shape_of(_BCE, logits)
     if prod(shape) == 0:
         raise ShapeError(f"{_BCE}: logits are {shape}; a mean needs at least one element.")
-    refuse_beyond(_BCE, target)
-    wide = _wide(_BCE, logits, _as_float(target, logits))
-    x, t = (ag_reshape(each, *(shape if len(shape) > 1 else (1, -1))) for each in wide)
-    halves = [ag_reshape(x * half, 1, *x.shape) for half in (-0.5, 0.5)]  # apart by x: exact also at 0
-    logs = ag_log_softmax(ag_concat(halves, 0))
-    losses = (t - 1) * logs[0]
-    if pos_weight is not None:
-        positive = _counting(_BCE, "pos_weight", pos_weight, x, (len(x),), (), fixed=True)
-        t = t * ag_reshape(positive, -1, *[1] * (x.ndim - 1))
-    losses = losses - t * logs[1]
-    if weight is not None:
-        losses = losses * _counting(_BCE, "weight", weight, x, *({shape[-1:], shape} - {()}), signed=True)
+    losses = binary_losses(_BCE, logits, target, weight, pos_weight)
     return _weighted_mean(_BCE, losses, None, sample_weight, shape[-1:])
+
+
+def binary_losses(function: str, logits: TensorLike, target: TensorLike, weight: TensorLike | None,
+                  pos_weight: TensorLike | None) -> Tensor:
+    """Return the cross-entropy of each output of each sample."""
+    shape, of_target = shape_of(function, logits), shape_of(function, target)
+    if of_target != shape and not (shape[:1] == (1,) and of_target == shape[1:]):
+        raise ShapeError(f"{function}: logits are {shape} and target is {of_target}; the shapes must be equal.")
+    refuse_beyond(function, target)
+    x, t = (ag_reshape(each, *(shape if len(shape) > 1 else (1, *shape)))
+            for each in wide(function, logits, as_float(target, logits)))
+    losses = (t - 1) * logsigmoid(-x)
+    if pos_weight is not None:
+        positive = counting(function, "pos_weight", pos_weight, x, (len(x),), (len(x), 1), (), fixed=True)
+        t = t * ag_reshape(positive, -1, *[1] * (x.ndim - 1))
+    losses = losses - t * logsigmoid(x)
+    if weight is not None:
+        losses = losses * counting(function, "weight", weight, x, *({shape[-1:], shape} - {()}), signed=True)
+    return losses
 
 
 def refuse_beyond(function: str, target: object) -> None:
@@ -243,7 +294,7 @@ def refuse_beyond(function: str, target: object) -> None:
                          f"are required.")
 
 
-def _shape_of(function: str, x: TensorLike) -> Shape:
+def shape_of(function: str, x: TensorLike) -> Shape:
     try:
         return x.shape if isinstance(x, Tensor) else np.shape(x)
     except ValueError as error:  # rows of different lengths
@@ -251,26 +302,26 @@ def _shape_of(function: str, x: TensorLike) -> Shape:
                          f"length.") from None
 
 
-def _as_float(target: TensorLike, logits: TensorLike) -> TensorLike:
+def as_float(target: TensorLike, logits: TensorLike) -> TensorLike:
     """Return a tensor of whole numbers in the type of the logits."""
     if isinstance(target, Tensor) and not target.buffer.dtype.is_float:
         return ag_cast(target, "f32" if not isinstance(logits, Tensor) else logits.dtype)
     return target
 
 
-def _wide(function: str, *given: TensorLike) -> list[Tensor]:
+def wide(function: str, *given: TensorLike) -> list[Tensor]:
     """Return operands as tensors on one device, in float32 instead of 16 bits."""
     _, tensors, dtype = operands_on_one_device(function, given)
     return [ag_cast(x, "f32") if dtype.is_half else x for x in tensors]
 
 
-def _counting(function: str, name: str, given: TensorLike, x: Tensor, *shapes: Shape, fixed: bool = False,
+def counting(function: str, name: str, given: TensorLike, x: Tensor, *shapes: Shape, fixed: bool = False,
               signed: bool = False) -> Tensor:
     """Return weights of one of the shapes as a tensor like `x`; `fixed` ones are constants, also of a captured step."""
-    if (shape := _shape_of(function, given)) not in shapes:
+    if (shape := shape_of(function, given)) not in shapes:
         raise ShapeError(f"{function}: {name} is {shape}; {' or '.join(map(str, shapes))} is required.")
     if isinstance(given, Tensor):
-        return _wide(function, given)[0]
+        return wide(function, given)[0]
     backend, dtype = x.buffer.backend, x.buffer.dtype
     if isinstance(given, Placeholder):
         return lift(given, backend, dtype, function)
@@ -286,10 +337,21 @@ def _weighted_mean(function: str, losses: Tensor, counts: Tensor | None, sample_
     """Return the mean of losses with the batch last, over what they count, times what their samples count."""
     if sample_weight is None:
         return ag_mean(losses) if counts is None else ag_sum(losses) / ag_clamp(ag_sum(counts), _TINY)
-    of_sample = _counting(function, "sample_weight", sample_weight, losses, batch or (1,))
+    of_sample = counting(function, "sample_weight", sample_weight, losses, batch or (1,))
     losses, each = ag_reshape(losses, -1, of_sample.size) * of_sample, losses.size / of_sample.size
     total = ag_sum(of_sample) * each if counts is None else ag_sum(ag_reshape(counts, -1, of_sample.size) * of_sample)
     return ag_sum(losses) / ag_clamp(total, _TINY)
+
+
+def reduced(function: str, losses: Tensor, reduction: str, counts: Tensor | None = None) -> Tensor:
+    """Return losses, their sum, or their mean, over what they count."""
+    if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{function}: reduction is {reduction!r:.60}; use 'mean', 'sum' or 'none'.")
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return ag_sum(losses)
+    return ag_mean(losses) if counts is None else ag_sum(losses) / ag_sum(counts)
 
 
 def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buffer, target: Buffer, mean: bool

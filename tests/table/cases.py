@@ -10,6 +10,7 @@ import numpy as np
 from table import (
     cases_functions,
     cases_images,
+    cases_losses,
     cases_pointwise,
     cases_products,
     cases_selection,
@@ -291,8 +292,15 @@ LAYERS = [
         ]),
 ]
 
-ROWS = [*ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS,
-        *cases_functions.FUNCTIONS, *cases_functions.STATISTICS, *cases_functions.MASKS,
-        *cases_functions.COMPOSED, *cases_functions.SHAPES, *cases_selection.ROWS, *cases_products.ROWS,
-        *cases_pointwise.ROWS, *cases_images.ROWS, *cases_sequences.ROWS]
+ROWS = [
+    *ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS,
+    *cases_functions.FUNCTIONS, *cases_functions.STATISTICS, *cases_functions.MASKS,
+    *cases_functions.COMPOSED, *cases_functions.SHAPES,
+    *cases_images.ROWS,
+    *cases_losses.ROWS,
+    *cases_pointwise.ROWS,
+    *cases_products.ROWS,
+    *cases_selection.ROWS,
+    *cases_sequences.ROWS,
+]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]

@@ -474,6 +474,7 @@ WRITERS: Mapping[object, Writer] = {
     **{function: _plain(operator) for function, operator in SAME.items()},
     functions.square: lambda g, op: g.node("Mul", op.x.name, op.x.name),
     functions.rsqrt: lambda g, op: g.node("Reciprocal", g.node("Sqrt", op.x.name)),
+    functions.logsigmoid: lambda g, op: g.node("Neg", g.node("Softplus", g.node("Neg", op.x.name))),
     functions.tanhshrink: lambda g, op: g.node("Sub", op.x.name, g.node("Tanh", op.x.name)),
     **{function: _plain(operator) for function, operator in (
         (arithmetic.ag_add, "Add"), (arithmetic.ag_sub, "Sub"), (arithmetic.ag_mul, "Mul"), (arithmetic.ag_div, "Div"),

@@ -32,6 +32,7 @@ from ag.ops import activation, conv, elementwise, normalization, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import einsum
+from ag.ops.functions import softplus
 from ag.ops.indexing import ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.selection import gather, index_select
@@ -259,6 +260,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "Div": _divided, "Neg": lambda x: -x,
     "Exp": elementwise.ag_exp, "Log": elementwise.ag_log, "Sqrt": elementwise.ag_sqrt, "Abs": elementwise.ag_abs,
     "Clip": _clip, "Relu": activation.ag_relu, "Sigmoid": activation.ag_sigmoid, "Tanh": activation.ag_tanh,
+    "Softplus": lambda x: softplus(x),
     "LeakyRelu": lambda x, alpha=0.01: activation.ag_leaky_relu(x, alpha),
     "Gelu": lambda x, approximate="none": activation.ag_gelu(x, approximate),
     "Softmax": lambda x, axis=-1: activation.ag_softmax(x, axis),
