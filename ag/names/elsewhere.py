@@ -23,7 +23,7 @@ def _written(text: str) -> dict[str, str]:
 
 # What other libraries call something, and what to do here.  ``ggml_*`` is every other name that begins so.
 ELSEWHERE = _written("""
-Parameter|parameter=ag.ag_param(values) MSELoss|MeanSquaredError=ag.ops.mse_loss(pred,target)
+Parameter|parameter=ag.ag_param(values) MeanSquaredError=ag.ops.mse_loss(pred,target)
 Dense|ggml_layer_dense=ag.nn.Linear(in_features,out_features) inference_mode=ag.no_grad() mm=a@b
 BatchNorm1d|BatchNorm2d|BatchNormalization|ggml_layer_batch_norm=ag.nn.BatchNorm(num_features) stop_gradient=t.detach()
 Conv2D|ggml_layer_conv_2d=ag.nn.Conv2d(in_ch,out_ch,kernel) random_split|train_test_split=ag.data.split(data,0.8)
@@ -47,10 +47,8 @@ ggml_predict=ag.training.predict(model,X) ggml_callback_early_stopping=ag.traini
 ggml_save_model|ggml_save_weights=ag.ag_save_model(model,path) ggml_load_model|ggml_load_weights=ag.ag_load_model(path)
 """) | _table("""
 Module: derive models from ag.nn.Layer
-CrossEntropyLoss cross_entropy NLLLoss nll_loss SparseCategoricalCrossentropy CategoricalCrossentropy: write
-    ag.ops.softmax_cross_entropy_loss(logits, labels), which is a function
-BCELoss BCEWithLogitsLoss bce_loss binary_cross_entropy binary_cross_entropy_with_logits BinaryCrossentropy: write
-    ag.ops.bce_with_logits_loss(logits, target), which is a function
+SparseCategoricalCrossentropy CategoricalCrossentropy: write ag.ops.cross_entropy(logits, labels), a function
+bce_loss BinaryCrossentropy: write ag.ops.binary_cross_entropy_with_logits(logits, target), a function
 functional: functions are in ag.ops
 ModuleList ParameterList ModuleDict ParameterDict: keep them in a plain list or a plain dict, which is looked into
 ReLU GELU SiLU Sigmoid Tanh Softmax LogSoftmax LeakyReLU Activation: write the function, as in
@@ -81,8 +79,6 @@ multinomial sample: draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t
 Conv1d conv1d Conv3d ConvTranspose2d RNN LSTM lstm GRU gru GroupNorm InstanceNorm2d Transformer TransformerEncoder
     TransformerEncoderLayer Upsample PixelShuffle RotaryEmbedding ZeroPad2d ggml_layer_lstm: derive a layer of
     your own from ag.nn.Layer, and write its forward with ag.ops
-L1Loss l1_loss HuberLoss huber_loss SmoothL1Loss smooth_l1_loss KLDivLoss kl_div: any function of tensors that ends in a
-    mean is a loss, such as ag.ops.mean(ag.ops.abs(pred - target))
 reset: ag.ag_seed(0) begins random numbers anew, and ag.ag_shutdown() closes the devices
 float32 float16 bfloat16 float64 int32 int64 long float double half: element types are strings, such as dtype="f32" or
     dtype="bf16"
@@ -193,7 +189,7 @@ create_graph: leave it out: gradients of gradients are not supported
 inplace out copy use_reentrant: leave it out: every result is a new tensor
 device: write ag.ag_to_device(t, "vulkan:0"), or compute under `with ag.ag_device("vulkan:0"):`
 dtype: write t.astype("bf16"), or compute under `with ag.ag_dtype("bf16"):`
-reduction size_average: a loss is the mean over the samples; multiply it by their number for the sum
+reduction size_average: a loss is the mean over the samples; ag.ops.cross_entropy has other reductions
 opset_version: leave it out: the file says which it needs
 map_location: models are read to the default device, which ag.ag_device("vulkan:0") sets
 """)

@@ -10,6 +10,7 @@ from ag.nn.attention import *
 from ag.nn.attention import KeyValueCache as KeyValueCache
 from ag.nn.layer import Layer as Layer
 from ag.nn.linear import *
+from ag.nn.losses import *
 from ag.nn.mode import ag_eval as ag_eval
 from ag.nn.mode import ag_train as ag_train
 from ag.nn.norm import *

@@ -111,7 +111,7 @@ def test_no_other_class_is_built_under_the_name_of_a_layer(saved: Path, module: 
 
 
 def test_every_layer_of_the_library_can_be_in_a_file() -> None:
-    layers = {c for c in vars(ag).values() if isinstance(c, type) and issubclass(c, ag.Layer)}
+    layers = {c for c in (*vars(ag).values(), *vars(ag.nn).values()) if isinstance(c, type) and issubclass(c, ag.Layer)}
     layers.add(type(ag.nn.Sequential(ag.ops.relu)[0]))
     assert set(LIBRARY.values()) == {c for c in layers if c.__module__.startswith("ag.nn.") and c is not ag.Layer}
 

@@ -104,10 +104,11 @@ FUNCTIONS = rows("""
     ag.set_num_threads(2) ; ag.backends ; ag.hub ; ag.Size ; ag.use_deterministic_algorithms(True) -> none
     ag.sample(t) ; ag.multinomial(t, 1) -> rng.gumbel
     ag.ag_reset() ; ag.reset() -> ag.ag_seed(0)
-    ops.cross_entropy(t, [0, 1]) ; ops.nll_loss(t, [0, 1]) -> ag.ops.softmax_cross_entropy_loss(logits, labels)
-    ops.mse_loss(t, t) -> works
-    ops.l1_loss(t, t) ; ops.huber_loss(t, t) ; ops.smooth_l1_loss(t, t) ; ops.kl_div(t, t) -> ag.ops.mean(ag.ops.abs(
-    ops.binary_cross_entropy_with_logits(t, t) ; ops.bce_loss(t, t) -> ag.ops.bce_with_logits_loss
+    ops.cross_entropy(t, [0, 1]) ; ops.nll_loss(t, [0, 1]) ; ops.mse_loss(t, t) ; ops.l1_loss(t, t) -> works
+    ops.huber_loss(t, t) ; ops.smooth_l1_loss(t, t) ; ops.kl_div(t, t) -> works
+    ops.binary_cross_entropy_with_logits(t, t) ; ops.mse_loss(t, t, reduction="sum") -> works
+    ops.bce_loss(t, t) -> ag.ops.binary_cross_entropy_with_logits
+    ops.bce_with_logits_loss(t, t, reduction="sum") -> a loss is the mean
     ops.one_hot([0, 1]) -> its arguments are ids, classes
     ops.normalize(t) -> works
     ops.dropout(t, 0.1) -> ag.nn.Dropout
@@ -127,7 +128,6 @@ FUNCTIONS = rows("""
     ops.sum(t, dim=2) -> -2..1. Dims count from 0
     ops.relu(t, t) -> its arguments are x
     ops.flatten(t, start_dim=1) -> its arguments are x
-    ops.mse_loss(t, t, reduction="sum") -> a loss is the mean
     ag.ag_tensor(A, requires_grad=True) -> ag.ag_param(values)
     ag.backward(s, create_graph=True) -> gradients of gradients are not supported
     ag.backward(s, retain_graph=True) -> write retain
@@ -172,10 +172,10 @@ LAYERS = rows("""
     nn.Bilinear(2, 2, 2) -> ag.ops.bilinear
     nn.LazyLinear(2) ; nn.Unflatten(0, (1, 2)) ; nn.utils -> none
     nn.CosineSimilarity() -> ag.ops.cosine_similarity(t, u)
-    nn.CrossEntropyLoss() ; nn.NLLLoss() ; nn.SparseCategoricalCrossentropy() -> ag.ops.softmax_cross_entropy_loss
-    nn.MSELoss() ; nn.MeanSquaredError() -> ag.ops.mse_loss(pred, target)
-    nn.L1Loss() ; nn.HuberLoss() ; nn.SmoothL1Loss() ; nn.KLDivLoss() -> ag.ops.mean(ag.ops.abs(
-    nn.BCELoss() ; nn.BCEWithLogitsLoss() -> ag.ops.bce_with_logits_loss
+    nn.CrossEntropyLoss() ; nn.NLLLoss() ; nn.MSELoss() ; nn.L1Loss() ; nn.HuberLoss() ; nn.SmoothL1Loss() -> works
+    nn.KLDivLoss() ; nn.BCELoss() ; nn.BCEWithLogitsLoss() -> works
+    nn.SparseCategoricalCrossentropy() -> ag.ops.cross_entropy
+    nn.MeanSquaredError() -> ag.ops.mse_loss(pred, target)
     nn.DataParallel(model) -> ag.parallel.DataParallel
     nn.Dense(2) -> ag.nn.Linear(in_features, out_features)
     nn.Conv2D(2, 3) -> ag.nn.Conv2d(
