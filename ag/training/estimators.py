@@ -43,7 +43,7 @@ _TOGETHER = 256  # samples that are predicted at once
 class _Estimator(BaseEstimator):
     """The part that classifier and regressor share."""
 
-    _losses: ClassVar[tuple[str, str, str]]  # the usual one, what others are for, and the estimator for that
+    _losses: ClassVar[tuple[tuple[str, ...], str, str]]  # the usual one first, what others are for, who takes them
 
     hidden: Sequence[int] = (64,)
     activation: str = "relu"
@@ -69,9 +69,9 @@ class _Estimator(BaseEstimator):
 
     def _train(self, X: Array, y: Array, weights: Array | None, outputs: int, stratify: Array | None) -> None:
         """Make a model and train it."""
-        function, (usual, kind, other) = type(self).__name__, self._losses
+        function, ((usual, *more), kind, other) = type(self).__name__, self._losses
         loss = named(function, "loss", LOSSES, self.loss or usual)
-        if loss in LOSSES.values() and loss is not LOSSES[usual]:
+        if loss in LOSSES.values() and loss not in [LOSSES[name] for name in (usual, *more)]:
             raise ValueError(f"{function}: loss is {self.loss!r:.60}, which is {kind}; use {usual!r}, a function of "
                              f"your own, or {other}.")
         check_devices(function, self.devices)
@@ -201,7 +201,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     """
 
     class_weight: object = None
-    _losses = ("cross_entropy", "not for one logit per class", "AgRegressor")
+    _losses = ("cross_entropy",), "not for one logit per class", "AgRegressor"
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgClassifier:
         """Train a new model on `X` of shape (samples, features) and labels of any kind."""
@@ -243,7 +243,7 @@ class AgRegressor(RegressorMixin, _Estimator):
     True
     """
 
-    _losses = ("mse", "not for numbers", "AgClassifier")
+    _losses = ("mse", "l1", "huber"), "not for numbers", "AgClassifier"
 
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> AgRegressor:
         """Train a new model on `X` of shape (samples, features) and `y` of (samples,) or (samples, targets)."""

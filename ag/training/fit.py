@@ -140,10 +140,10 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
     epochs : int, optional
         Passes over the samples.
     loss : callable or str, optional
-        "cross_entropy", "mse", "bce_with_logits" (for one output per question), or ``loss(output, target)``: a tensor
-        of one element, the mean over the samples of a batch.  Default: "cross_entropy" where targets are class ids or
-        distributions of whole numbers, such as one-hot vectors, otherwise "mse".  Other whole numbers in the shape of
-        the outputs are refused.
+        "cross_entropy", "mse", "l1", "huber", "bce_with_logits" (for one output per question), or
+        ``loss(output, target)``: a tensor of one element, the mean over the samples of a batch.  Default:
+        "cross_entropy" where targets are class ids or distributions of whole numbers, such as one-hot vectors,
+        otherwise "mse".  Other whole numbers in the shape of the outputs are refused.
     metrics : list of str and callable, or dict of str to callable, optional
         "accuracy", "mean_absolute_error", "mean_squared_error", "top_5_accuracy", or another name of scikit-learn, such
         as "f1_macro", "roc_auc", "r2" or "log_loss".  With more than two classes "f1", "precision" and "recall" are

@@ -118,6 +118,8 @@ def test_targets_are_standardised() -> None:
     assert (model.target_mean_, model.target_scale_) == (pytest.approx(y.mean()), pytest.approx(y.std()))
     constant = estimator("AgRegressor", epochs=1, random_state=0).fit(X, np.full(90, 7.0))
     assert constant.target_scale_ == 1 and abs(constant.predict(X) - 7).max() < 2
+    robust = estimator("AgRegressor", epochs=30, random_state=0, loss="l1").fit(X, y)
+    assert robust.score(X, y) > 0.8
     with expect_error("a loss for classes", ValueError, "AgRegressor: loss is 'bce_with_logits'"):
         estimator("AgRegressor", loss="bce_with_logits").fit(X, y)
 

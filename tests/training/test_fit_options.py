@@ -88,6 +88,10 @@ def test_losses_by_their_names() -> None:
     assert np.mean((ag.training.predict(model, X)[:, 0] > 0) == Y) > 0.9
     assert history["loss"][-1] == pytest.approx(
         ag.training.evaluate(model, (X, Y), "bce_with_logits")["loss"], abs=0.05)
+    for name, loss in (("l1", ag.nn.L1Loss()), ("huber", ag.ops.huber_loss)):
+        assert_same(*[train((X, X[:, :2]), loss=given)[0] for given in (name, loss)])
+    same = [train(loss=given)[1]["loss"] for given in ("cross_entropy", ag.nn.CrossEntropyLoss())]
+    assert same[0] == pytest.approx(same[1], rel=1e-5)
     with expect_error("one output", IndexError, "use ag_bce_with_logits_loss"):
         train((X, Y), ag.ag_linear(4, 1))
 

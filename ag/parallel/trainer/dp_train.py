@@ -62,7 +62,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         ``x`` and ``y``, with one sample on the last axis; its threads make those of the next ``prefetch`` steps.
     loss_fn : callable or str, optional
         ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given; or "cross_entropy",
-        "mse" or "bce_with_logits".  Without it, the output is the loss.
+        "mse", "l1", "huber" or "bce_with_logits".  Without it, the output is the loss.
     forward_fn : callable, optional
         ``forward_fn(model, sample)``: the output; default: ``model.forward(sample)``, or of a loader's ``sample.x``.
         What it makes of a sample with numpy, such as a slice, cannot be replayed; make it in ``data[i]``.

@@ -31,6 +31,7 @@ from ag.io.checkpoint import Stateful
 from ag.log import log
 from ag.nn.layer import load_into
 from ag.ops.loss import ag_bce_with_logits_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.ops.losses import huber_loss, l1_loss
 from ag.optim.clipping import clip_grad_norm
 from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
@@ -293,7 +294,8 @@ class RateSchedules:
 
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
-    "cross_entropy": ag_softmax_cross_entropy_loss, "mse": ag_mse_loss, "bce_with_logits": ag_bce_with_logits_loss}
+    "cross_entropy": ag_softmax_cross_entropy_loss, "mse": ag_mse_loss, "bce_with_logits": ag_bce_with_logits_loss,
+    "l1": l1_loss, "huber": huber_loss}
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 
 
