@@ -299,8 +299,9 @@ def documented(function: F) -> F:
     said = _SHARED | {name.strip(" *"): entry for entry in re.split(r"\n(?=\S)", given.get("Parameters", ""))
                       for name in entry.partition(" : ")[0].split(",")}
     parameters = inspect.signature(function).parameters
-    if "reduction" in parameters:  # losses have other numbers of these names
+    if "reduction" in parameters:  # losses have other numbers of these names, and PyTorch's names
         said = {name: said[name] for name in said.keys() - {"gamma", "beta", "eps"}}
+        prose += "" if "Reference: " in prose else f"\n\nReference: PyTorch ``{function.__name__}``."
     operands = [name for name, p in parameters.items() if name not in said and p.annotation == "TensorLike"]
     of, result = ("shapes that broadcast", "broadcast") if len(operands) > 1 else ("any shape", "same")
     returned = "without these axes" if "keepdim" in parameters else f"of the {result} shape"

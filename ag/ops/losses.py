@@ -36,12 +36,6 @@ _shape_of, _wide = partial(parts.shape_of, _ALL), partial(parts.wide, _ALL)
 
 
 def _loss(function: F) -> F:
-    """Make an op, and say which function of PyTorch it is."""
-    text, example, result = str(function.__doc__).partition("\n    >>>")
-    if "Reference" not in text:
-        head, headed, rest = text.partition("\n    Parameters\n")
-        text = f"{head.rstrip()}\n\n    Reference: PyTorch ``{function.__name__}``.\n{headed}{rest}"
-    function.__doc__ = text + example + result
     return composed(documented(function))
 
 
