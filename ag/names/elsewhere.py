@@ -34,6 +34,7 @@ ggml_layer_flatten=ag.nn.Flatten() ggml_layer_embedding=ag.nn.Embedding(vocab_si
 clip|clip_=ag.ops.clamp(t,lo,hi) permute=ag.ops.transpose(t,1,0)
 CosineSimilarity=ag.ops.cosine_similarity(t,u)
 scaled_dot_product_attention=ag.ops.attention(q,k,v)
+RotaryEmbedding|rotary_embedding|apply_rotary_pos_emb=ag.ops.rope(q,k,heads=heads)
 tensor=ag.ag_tensor(values) onnx=ag.export_onnx(model,path,example) cat|Concatenate=ag.ops.concat(tensors,dim=0)
 manual_seed|set_random_seed=ag.ag_seed(0) compile|jit=ag.ag_capture(step) enable_grad=ag.with_grad_tape()
 StepLR|MultiStepLR|ExponentialLR|ggml_schedule_step_decay=ag.optim.StepSchedule(optimizer,step_size)
@@ -77,7 +78,7 @@ topk top_k: write np.argsort(t), which gives an array
 chunk split: write slices, such as t[:2] and t[2:]
 multinomial sample: draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)
 Conv1d conv1d Conv3d ConvTranspose2d RNN LSTM lstm GRU gru GroupNorm InstanceNorm2d Transformer TransformerEncoder
-    TransformerEncoderLayer Upsample PixelShuffle RotaryEmbedding ZeroPad2d ggml_layer_lstm: derive a layer of
+    TransformerEncoderLayer Upsample PixelShuffle ZeroPad2d ggml_layer_lstm: derive a layer of
     your own from ag.nn.Layer, and write its forward with ag.ops
 reset: ag.ag_seed(0) begins random numbers anew, and ag.ag_shutdown() closes the devices
 float32 float16 bfloat16 float64 int32 int64 long float double half: element types are strings, such as dtype="f32" or

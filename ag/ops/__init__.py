@@ -26,6 +26,7 @@ from ag.ops.losses import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
 from ag.ops.reduce import *
+from ag.ops.rotary import *
 from ag.ops.scatter import *
 from ag.ops.selection import *
 from ag.ops.shapes import *

@@ -143,7 +143,8 @@ LAYERS = rows("""
     nn.MultiheadAttention(4, 2) ; nn.Sequential([nn.Linear(2, 2)]) ; nn.Sequential(nn.Linear(2, 2), ops.relu) -> works
     nn.Conv1d(1, 2, 3) ; nn.Conv3d(1, 2, 3) ; nn.ConvTranspose2d(1, 2, 3) ; nn.LSTM(2, 2) ; nn.GRU(2, 2) -> ag.nn.Layer
     nn.RNN(2, 2) ; nn.GroupNorm(2, 4) ; nn.InstanceNorm2d(2) ; nn.TransformerEncoderLayer(8, 2) -> ag.nn.Layer
-    nn.Transformer(8) ; nn.Upsample(2) ; nn.PixelShuffle(2) ; nn.RotaryEmbedding(8) ; nn.ZeroPad2d(1) -> ag.nn.Layer
+    nn.Transformer(8) ; nn.Upsample(2) ; nn.PixelShuffle(2) ; nn.ZeroPad2d(1) -> ag.nn.Layer
+    nn.RotaryEmbedding(8) ; ops.apply_rotary_pos_emb(t, t) -> ag.ops.rope(q, k, heads=heads)
     nn.BatchNorm1d(2) ; nn.BatchNorm2d(2) ; nn.BatchNormalization() -> ag.nn.BatchNorm(num_features)
     nn.LayerNormalization() -> ag.nn.LayerNorm
     nn.MaxPool2d(2) ; nn.MaxPooling2D(2) -> ag.nn.MaxPool(size)

@@ -13,6 +13,7 @@ from table import (
     cases_losses,
     cases_pointwise,
     cases_products,
+    cases_rotary,
     cases_selection,
     cases_sequences,
     oracles,
@@ -301,6 +302,7 @@ ROWS = [
     *cases_pointwise.ROWS,
     *cases_products.ROWS,
     *cases_selection.ROWS,
+    *cases_rotary.ROWS,
     *cases_sequences.ROWS,
 ]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]

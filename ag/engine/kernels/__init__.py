@@ -18,5 +18,6 @@ from ag.engine.kernels import (
     optimizer,
     random,
     reduce,
+    rotary,
     softmax,
 )
