@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from ag import ops
 
 RNG = np.random.default_rng(5)
 Array = np.ndarray[Any, Any]
-TAU = 6.283185307179586476925  # more than a double holds, for who computes with long doubles
+TAU = 2 * math.pi
+
+
+def refused(error: type[BaseException], call: Callable[[], object], *fragments: str) -> None:
+    with expect_error(" ".join(fragments), error, *fragments):
+        call()
 
 
 def cosines(frequencies: Array, position: int) -> Array:
@@ -142,13 +148,13 @@ def test_what_does_not_turn_has_no_factor() -> None:
 
 def test_errors_say_what_is_needed() -> None:
     x = ag.ag_tensor(np.ones((8, 3)))
-    expect_error(TypeError, lambda: ops.rope(x, scaling=8.0), "rope: scaling is a float")
-    expect_error(TypeError, lambda: ops.rope(x, scaling={**YARN, "truncate_": 1}), "rope: ", "truncate_", "beta_fast")
-    expect_error(TypeError, lambda: ops.rope(x, scaling={**YARN, "factor": x}), "rope: ", "factor")
-    expect_error(ValueError, lambda: ops.rope(x, scaling={**YARN, "factor": -1}), "rope: factor is -1", "above 0")
-    expect_error(ValueError, lambda: ops.rope(x, scaling={**LLAMA3, "high_freq_factor": 1}), "rope: low_freq_factor")
-    expect_error(ag.DtypeError, lambda: ops.rope(x, positions=ag.ag_tensor([0.0, 1.0, 2.0])), "rope: ", "f32", "i32")
-    expect_error(ag.DtypeError, lambda: ops.rope(x, positions=True), "rope: ", "bool", "i32")
-    expect_error(ag.DtypeError, lambda: ops.rope(x, x.astype("f16")), "rope: ", "f32 and f16")
-    expect_error(ag.DeviceError, lambda: ops.rope(x, positions=ag.ag_tensor([0, 1, 2], "cpu:1", "i32")), "rope: ",
+    refused(TypeError, lambda: ops.rope(x, scaling=8.0), "rope: scaling is a float")
+    refused(TypeError, lambda: ops.rope(x, scaling={**YARN, "truncate_": 1}), "rope: ", "truncate_", "beta_fast")
+    refused(TypeError, lambda: ops.rope(x, scaling={**YARN, "factor": x}), "rope: ", "factor")
+    refused(ValueError, lambda: ops.rope(x, scaling={**YARN, "factor": -1}), "rope: factor is -1", "above 0")
+    refused(ValueError, lambda: ops.rope(x, scaling={**LLAMA3, "high_freq_factor": 1}), "rope: low_freq_factor")
+    refused(ag.DtypeError, lambda: ops.rope(x, positions=ag.ag_tensor([0.0, 1.0, 2.0])), "rope: ", "f32", "i32")
+    refused(ag.DtypeError, lambda: ops.rope(x, positions=True), "rope: ", "bool", "i32")
+    refused(ag.DtypeError, lambda: ops.rope(x, x.astype("f16")), "rope: ", "f32 and f16")
+    refused(ag.DeviceError, lambda: ops.rope(x, positions=ag.ag_tensor([0, 1, 2], "cpu:1", "i32")), "rope: ",
                  "cpu:1 (the positions)")

@@ -8,6 +8,7 @@ primitive becomes C by itself.
 from ag.engine.kernels import (
     activation,
     attention,
+    cache,
     conv,
     convert,
     elementwise,

@@ -57,6 +57,21 @@ def updates() -> list[Launch]:
     return found
 
 
+def caches(rng: np.random.Generator) -> list[Launch]:
+    """Launches of a cache of keys and values, some of whose tokens are padding or behind its end."""
+    found = []
+    for times, batch in ((1, 1), (5, 3), (3, 140)):
+        at, lengths = rng.integers(9, size=batch).astype(np.int32), rng.integers(times + 1, size=batch).astype(np.int32)
+        found += [Launch(PRIMITIVES["cache_places"], [at, given], {"times": times, "left": left})
+                  for given in (lengths, np.int32(times)) for left in (False, True)]
+        places = (np.arange(times)[:, None] + at).astype(np.int32)
+        places[rng.random(places.shape) < 0.3] = -1
+        kept, new = ([rng.standard_normal((n, t, batch)).astype(np.float32) for n in (3, 2)] for t in (10, times))
+        found += [Launch(PRIMITIVES["cache_append"], [*kept, *new, places], {}),
+                  Launch(PRIMITIVES["cache_mask"], [places], {"capacity": 10}, F32)]
+    return found
+
+
 @cache
 def launches() -> list[Launch]:
     """All distinct launches of the case table, and those that no op makes."""
@@ -105,7 +120,7 @@ def launches() -> list[Launch]:
     extra += [Launch(PRIMITIVES["conv2d_chain"], [image, weights, *others], {**pixels, "chain": steps}),
               Launch(PRIMITIVES["conv2d_input_grad_chain"], [weights, image, *others],
                      {**pixels, "image": (3, 3), "chain": steps})]
-    return list(device.launches.values()) + extra
+    return [*device.launches.values(), *extra, *caches(rng)]
 
 
 # lavapipe compiles nine kinds of attention's gradient for half a minute; test_attention.py runs the usual two.
