@@ -82,7 +82,7 @@ def test_a_name_with_a_prefix_has_an_ordinary_one() -> None:
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_a_namespace_shows_names_and_no_files(namespace: str) -> None:
-    also = {"data": {"imagenet"}, "io": {"layouts"}, "training": ESTIMATORS}
+    also = {"data": {"imagenet"}, "nn": {"init"}, "io": {"layouts"}, "training": ESTIMATORS}
     shown = dir(getattr(ag, namespace))
     assert shown == sorted({name for name, _ in public(namespace)} | also.get(namespace, set()))
 

@@ -63,7 +63,6 @@ MLPClassifier MLPRegressor: write AgClassifier(hidden=(64,)) or AgRegressor(hidd
 layers models losses optimizers callbacks metrics: layers are in ag.nn, losses in ag.ops, optimizers in ag.optim,
     callbacks and metrics in ag.training
 one_hot to_categorical: class ids are targets as they are; or make the array, np.eye(n)[ids]
-init: assign values to a parameter, layer.W.data = ...; layers begin with those of Glorot
 MNIST CIFAR10 datasets: there are ag.data.load_digits() and ag.data.load_iris(); read other arrays or images yourself
 transforms: write a function of an image (height, width, 3), ag.data.ImageFolder(path, size, transform=function)
 set_grad_enabled: write `with ag.no_grad():`, or ag.with_grad_tape()

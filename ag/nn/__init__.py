@@ -6,6 +6,7 @@ Each has its own name and ggmlR's: ``ag.nn.Linear`` is ``ag.ag_linear``, one cla
 import typing as _typing
 
 from ag.names import door as _door
+from ag.nn import init as init
 from ag.nn.attention import *
 from ag.nn.attention import KeyValueCache as KeyValueCache
 from ag.nn.cache import *
@@ -22,4 +23,4 @@ train = ag_train
 eval = ag_eval
 
 if not _typing.TYPE_CHECKING:
-    __dir__, __getattr__ = _door(globals())
+    __dir__, __getattr__ = _door(globals(), also=["init"])

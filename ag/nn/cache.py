@@ -43,10 +43,9 @@ class Snapshot:
 class StaticCache:
     """Keys and values of the positions so far, in memory that is allocated once, for attention of your own.
 
-    A forward pass gives it a chunk of tokens: `append` in every layer, in order.  `advance`, before the layers, returns
-    the chunk's positions, for `ag.ops.rope` or a table; otherwise the first `append` does.  In a captured step one
-    recording serves all tokens.  Padding takes no place: the tokens of a sample lie one behind the other.  No gradient
-    flows through the cache.
+    A forward pass gives it a chunk of tokens, by `append` in every layer, in order.  Before the layers, `advance`
+    returns their positions, as `ag.ops.rope` needs them.  In a captured step one recording serves all tokens.  Padding
+    takes no place: the tokens of a sample lie one behind the other.  No gradient flows through the cache.
 
     Reference: Hugging Face ``StaticCache``; Pope et al., "Efficiently Scaling Transformer Inference".
 
@@ -104,7 +103,7 @@ class StaticCache:
 
     @property
     def _replayed(self) -> int:
-        """What a replay of a captured step sets to the positions that it took."""
+        """Count of positions; a replay of a captured step sets it to those that it takes."""
         return self._count()
 
     @_replayed.setter

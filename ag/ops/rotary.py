@@ -80,8 +80,9 @@ def rope(
 
     Examples
     --------
-    >>> ag.ops.rope([[1.0, 1.0], [0.0, 0.0]]).numpy().round(2).tolist()
-    [[1.0, 0.54], [0.0, 0.84]]
+    >>> turned = ag.ops.rope([[1.0, 1.0], [0.0, 0.0]])
+    >>> [round(x, 2) for x in turned.numpy()[:, 1].tolist()]
+    [0.54, 0.84]
     """
     if not counts(heads):
         raise ValueError(f"rope: heads is {heads!r}; it must be a whole number of at least 1.")

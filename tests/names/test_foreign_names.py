@@ -166,7 +166,7 @@ LAYERS = rows("""
     nn.ModuleDict({}) -> plain dict
     nn.Parameter(t) -> ag.ag_param(values)
     nn.functional -> ag.ops
-    nn.init.xavier_uniform_(t) -> layer.W.data
+    nn.init.xavier_uniform_(t) ; nn.init.normal_(t) -> works
     nn.relu(t) -> ag.ops.relu
     nn.Liner(2, 2) -> did you mean ag.nn.Linear
     nn.linear(2, 2) -> did you mean ag.nn.Linear
