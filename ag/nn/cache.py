@@ -176,7 +176,7 @@ class StaticCache:
 
         All are the cache's own memory, of shape (features, capacity, batch), which the next chunk changes.  Where the
         mask, of shape (1, time, capacity, batch), is True, a token sees a position: its own and earlier ones.  Padding
-        sees the first.
+        sees the first.  The mask is one for ``attn_mask`` of `ag.ops.attention`.
 
         Parameters
         ----------

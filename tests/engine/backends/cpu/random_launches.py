@@ -252,6 +252,17 @@ def sequence(rng: Random) -> Launch:
     return launch("sequence", first, count=size(rng, 300), step=int(rng.integers(-3, 4)))
 
 
+def rotation(name: str, rng: Random) -> Launch:
+    times, batch, half = size(rng, 60), size(rng, 9), int(rng.integers(1, 5))
+    dim = 2 * half + int(rng.integers(4))
+    of_times = [(), (times, 1), (times, batch)][rng.integers(3)]
+    positions = np.asarray(rng.integers(-(1 << 20), 1 << 20, of_times), np.int32)
+    heads = [normal(rng, int(rng.integers(1, 4)) * dim, times, batch) for _ in range(1 + (name == "rope_pair"))]
+    return launch(name, *heads, positions, rng.integers(0, 1 << 32, (half, 2), np.uint32), dim=dim, rotary=2 * half,
+                  interleaved=bool(rng.integers(2)), offset=int(rng.integers(9)), factor=1.25,
+                  way=float(rng.choice([1.0, -1.0])))
+
+
 def limited(name: str, rng: Random) -> Launch:
     sizes = shape(rng, int(rng.integers(0, 4)))
     lo, hi = np.sort(rng.normal(size=2)).tolist()
@@ -361,6 +372,7 @@ MAKERS: dict[str, Maker] = {
     "scatter_along": scatter_along,
     "flat_ids": flat_ids,
     "sequence": sequence,
+    "rope": partial(rotation, "rope"), "rope_pair": partial(rotation, "rope_pair"),
     "clamp": partial(limited, "clamp"),
     "clamp_grad": partial(limited, "clamp_grad"),
     "pow": partial(power, "pow"),
