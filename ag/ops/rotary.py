@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import signature
 from math import ceil, floor, log, pi
-from typing import NamedTuple, cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ag.engine.dtype import I32, U32
 from ag.engine.kernels import rotary as kernels
 from ag.engine.kernels.convert import array_to_upload
 from ag.engine.primitive import Array
-from ag.engine.shape import counts, is_whole, true_or_false, whole_number
+from ag.engine.shape import counts, true_or_false, whole_number
 from ag.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = ["rope"]
@@ -30,16 +30,7 @@ Scaling = Mapping[str, object]
 Scaled = tuple[Array, float]  # frequencies, and the factor of what turns
 
 
-class Turn(NamedTuple):
-    """Parameters of the kernels."""
-
-    dim: int
-    rotary: int
-    interleaved: bool
-    offset: int
-    factor: float
-
-
+Turn = dict[str, Any]  # parameters of the kernels
 Saved = tuple[Buffer, Buffer, Turn]  # positions, frequencies
 
 
@@ -94,7 +85,8 @@ def rope(
                          f"required. Give rotary_dim, or another number of heads.")
     offset, places = _places(positions, given[0], backend)
     table, factor = _frequencies(rotary, _above_0("base", base), None if scaling is None else _items(scaling))
-    turn = Turn(dim, rotary, true_or_false("rope", "interleaved", interleaved), offset, factor)
+    turn: Turn = {"dim": dim, "rotary": rotary, "interleaved": true_or_false("rope", "interleaved", interleaved),
+                  "offset": offset, "factor": factor}
     if len(given) == 1:
         return _turned(given[0], places, turn, table, [])
     more = [given[1].buffer]
@@ -104,11 +96,11 @@ def rope(
 @part_of("rope")
 def _turned(run: Run, x: Buffer, positions: Ids, turn: Turn, table: Array, more: list[Buffer]) -> Result[Saved]:
     """Turn `x`, and in the same launch what is in `more`, which is replaced by the result."""
-    frequencies, settings = x.backend.constant(table, U32), {**turn._asdict(), "way": 1.0}
+    frequencies, whole = x.backend.constant(table, U32), _with_batch(x)
     if more:
-        out, more[0] = run(kernels.rope_pair, _with_batch(x), _with_batch(more[0]), positions, frequencies, **settings)
+        out, more[0] = run(kernels.rope_pair, whole, _with_batch(more[0]), positions, frequencies, **turn, way=1.0)
     else:
-        out = run(kernels.rope, _with_batch(x), positions, frequencies, **settings)
+        out = run(kernels.rope, whole, positions, frequencies, **turn, way=1.0)
     return out.view(x.shape), (positions, frequencies, turn)
 
 
@@ -122,7 +114,7 @@ def _turned_along(run: Run, x: Buffer, positions: Ids, turn: Turn, table: Array,
 @_turned_along.vjp
 def _turned_back(run: Run, g: Buffer, saved: Saved, need: Need, *_settings: object) -> Cotangents:
     positions, frequencies, turn = saved
-    return run(kernels.rope, _with_batch(g), positions, frequencies, **turn._asdict(), way=-1.0).view(g.shape), None
+    return run(kernels.rope, _with_batch(g), positions, frequencies, **turn, way=-1.0).view(g.shape), None
 
 
 def _with_batch(x: Buffer) -> Buffer:
@@ -144,8 +136,8 @@ def _head_features(shapes: list[tuple[int, ...]], heads: int) -> int:
 
 def _places(positions: object, x: Tensor, backend: Device) -> tuple[int, Tensor]:
     """The offset of positions that count, and positions on the device: one to be added, or one for each time."""
-    if not isinstance(positions, Tensor) and is_whole(positions) and not isinstance(positions, bool):
-        offset = whole_number("rope", "positions", positions)
+    if isinstance(positions, (int, np.integer)) and not isinstance(positions, bool):
+        offset = int(positions)
         if not -1 << 31 <= offset <= (1 << 31) - max(1, x.shape[1]):
             raise ValueError(f"rope: the first of {x.shape[1]} positions is {offset}; they must be below 2**31 in "
                              f"size.")

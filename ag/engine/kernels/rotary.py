@@ -16,8 +16,9 @@ def _layout(heads: int, x: Shape, positions: Shape, *, dim: int, rotary: int, mo
     """Without `positions` of their own, times count; else these have an axis of times, and perhaps one of samples."""
     times, batch = x[1:]
     rows, columns = positions or (1, 1)
-    return {"n": (heads + more) * (dim - rotary // 2) * times * batch, "heads": heads, "more": more, "times": times, "batch": batch,
-            "counted": int(not positions), "time_step": columns if rows > 1 else 0, "batch_step": int(columns > 1)}
+    return {"n": (heads + more) * (dim - rotary // 2) * times * batch, "heads": heads, "more": more, "times": times,
+            "batch": batch, "counted": int(not positions), "time_step": columns if rows > 1 else 0,
+            "batch_step": int(columns > 1)}
 
 
 def _turned(out: Array, x: Array, cosine: Array, sine: Array, dim: int, rotary: int, interleaved: bool) -> None:
