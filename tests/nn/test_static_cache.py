@@ -282,3 +282,49 @@ def test_errors_say_what_is_needed() -> None:
     cache.advance(2)
     refused(ag.ShapeError, lambda: cache.append(x, x), "StaticCache: k is (2, 1, 1) in a chunk of 2 tokens")
     assert repr(cache) == "StaticCache(positions=2, capacity=4, layers=1, features=2, batch=1)"
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+def test_any_order_of_calls(device: str, seed: int) -> None:
+    """Chunks, padding, captured and eager calls, full caches, going back and resets, against lists of numbers."""
+    rng, batch, capacity = np.random.default_rng(seed), 2, 12
+    cache = nn.StaticCache(1, 1, capacity, batch, device=device)
+    held: list[list[float]] = [[], []]
+    taken, saved = 0, [(cache.snapshot(), 0, [0, 0])]
+
+    def keep(x: ag.Tensor, lengths: Array, padding: str) -> list[ag.Tensor]:
+        places = cache.advance(x.shape[1], lengths, padding)
+        keys, values, mask = cache.append(x, x * 2.0)
+        return [keys * 1.0, values * 1.0, mask, places]
+
+    steps = {side: ag.ag_capture(lambda x, n, side=side: keep(x, n, side)) for side in ("left", "right")}
+    for act in rng.choice(["chunk"] * 10 + ["reset", "back", "save"], 90):
+        if act == "reset":
+            cache.reset()
+            held, taken, saved = [[], []], 0, []
+        elif act == "save":
+            saved.append((cache.snapshot(), taken, [len(row) for row in held]))
+        elif act == "back" and saved:
+            snapshot, taken, counts = saved[rng.integers(len(saved))]
+            cache.rollback(snapshot)
+            held = [row[:n] for row, n in zip(held, counts, strict=True)]
+            saved = [s for s in saved if s[1] <= taken]
+        elif act == "chunk":
+            time, side = int(rng.integers(1, 4)), str(rng.choice(["left", "right"]))
+            x, lengths = rng.normal(size=(1, time, batch)).astype(np.float32), rng.integers(time + 1, size=batch)
+            call = steps[side] if rng.random() < 0.7 else partial(keep, padding=side)
+            given = ag.ag_tensor(x, device), lengths
+            if taken + time > capacity:
+                refused(ag.CacheError, partial(call, *given), f"{time} positions were given after {taken}")
+                continue
+            keys, values, mask, places = (t.numpy() for t in call(*given))
+            taken += time
+            for b, n in enumerate(lengths):
+                first = 0 if side == "right" else time - n
+                held[b] += x[0, first : first + n, b].tolist()
+                assert places[first : first + n, b].tolist() == [*range(len(held[b]) - n, len(held[b]))]
+                assert (np.delete(places[:, b], range(first, first + n)) == -1).all()
+                assert keys[0, : len(held[b]), b].tolist() == held[b]
+                assert values[0, : len(held[b]), b].tolist() == [2 * y for y in held[b]]
+                assert (mask[0, :, :, b].sum(1) == np.maximum(places[:, b], 0) + 1).all()
+        assert cache.positions == taken and cache.lengths().tolist() == [len(row) for row in held]
