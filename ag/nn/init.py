@@ -15,11 +15,13 @@ from typing import Concatenate, ParamSpec, cast
 import numpy as np
 
 from ag.autograd.create import ag_tensor
+from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.random import host_uniform
-from ag.engine.shape import Shape
+from ag.engine.shape import Shape, counts
 from ag.errors import ShapeError
+from ag.names import wrong_arguments
 from ag.ops.functions import erfinv
 
 __all__ = ["calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
@@ -34,7 +36,8 @@ def _values(arguments: str = "", weight: str = "[[1.0, 2.0], [3.0, 4.0]]") -> Ca
         [Callable[Concatenate[Shape, P], Array]], Callable[Concatenate[Tensor, P], Tensor]]:
     """Make a function of a shape one that fills a parameter; its example has a weight and other arguments."""
     def decorate(values: Callable[Concatenate[Shape, P], Array]) -> Callable[Concatenate[Tensor, P], Tensor]:
-        name = values.__name__
+        name, (first, *others) = values.__name__, signature(values).parameters.values()
+        header = Signature([first.replace(name="tensor", annotation="Tensor"), *others], return_annotation="Tensor")
 
         @wraps(values)
         def fill(tensor: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
@@ -43,16 +46,20 @@ def _values(arguments: str = "", weight: str = "[[1.0, 2.0], [3.0, 4.0]]") -> Ca
                 raise TypeError(f"{name}: tensor is {kind}; a tensor of floats is required, such as layer.W.")
             tensor.buffer.backend.refuse_while_recording(f"calls {name}")
             try:
-                tensor.data = values(tensor.shape, *args, **kwargs)
+                given = header.bind(tensor, *args, **kwargs).arguments
+            except TypeError:
+                raise wrong_arguments(name, header, (tensor, *args), kwargs) from None
+            numbers = {key: number_given(name, key, x) if header.parameters[key].annotation == "float" else x
+                       for key, x in given.items() if key != "tensor"}
+            try:
+                tensor.data = cast("Callable[..., Array]", values)(tensor.shape, **numbers)
             except (ShapeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from None
             return tensor
 
         fill.__doc__ = (f"{values.__doc__}\n\nReference: PyTorch ``torch.nn.init.{name}``.\n\nExamples\n--------\n"
                         f">>> W = ag.ag_param({weight})\n>>> ag.nn.init.{name}(W{arguments}) is W\nTrue\n")
-        first, *others = signature(values).parameters.values()
-        vars(fill)["__signature__"] = Signature([first.replace(name="tensor", annotation="Tensor"), *others],
-                                                return_annotation="Tensor")
+        vars(fill)["__signature__"] = header
         return cast("Callable[Concatenate[Tensor, P], Tensor]", fill)
 
     return decorate
@@ -85,8 +92,8 @@ def _xavier(shape: Shape, gain: float) -> float:
 
 def _kaiming(shape: Shape, a: float, mode: str, nonlinearity: str) -> float:
     fans = dict(zip(("fan_in", "fan_out"), _fans(shape), strict=True))
-    if mode not in fans:
-        raise ValueError(f'mode is {mode!r}; it must be "fan_in" or "fan_out".')
+    if not isinstance(mode, str) or mode not in fans:
+        raise ValueError(f'mode is {mode!r:.80}; it must be "fan_in" or "fan_out".')
     return calculate_gain(nonlinearity, a) / sqrt(max(1, fans[mode]))
 
 
@@ -107,9 +114,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     >>> ag.nn.init.calculate_gain("tanh")
     1.6666666666666667
     """
-    if nonlinearity not in _GAINS:
-        raise ValueError(f"calculate_gain: nonlinearity is {nonlinearity!r}; it must be one of {', '.join(_GAINS)}.")
-    slope = (0.01 if param is None else param) if nonlinearity == "leaky_relu" else 0.0
+    if not isinstance(nonlinearity, str) or nonlinearity not in _GAINS:
+        raise ValueError(f"calculate_gain: nonlinearity is {nonlinearity!r:.80}; it must be one of "
+                         f"{', '.join(_GAINS)}.")
+    slope = 0.01 if param is None else number_given("calculate_gain", "param", param)
+    slope *= nonlinearity == "leaky_relu"
     return _GAINS[nonlinearity] / sqrt(1 + slope * slope)
 
 
@@ -210,7 +219,7 @@ def sparse_(shape: Shape, sparsity: float, std: float = 0.01) -> Array:
 @_values(weight="[[[1.0, 2.0, 3.0]]]")
 def dirac_(shape: Shape, groups: int = 1) -> Array:
     """Fill the weight of a convolution, (out, in, ...), with 1 where it passes channels on, and 0 elsewhere."""
-    if not 3 <= len(shape) <= 5 or groups < 1 or shape[0] % groups:
+    if not 3 <= len(shape) <= 5 or not counts(groups) or shape[0] % groups:
         raise ShapeError(f"tensor is {shape}; (out, in, width), or with more axes of a kernel, is required, of which "
                          f"out divides into {groups} groups.")
     out, each = np.zeros(shape), shape[0] // groups

@@ -34,12 +34,15 @@ GOOD = {  # what is good for an argument of this name
     "x1": "SQUARE", "x2": "SQUARE",
     "index": "[[0, 1]]", "indices": "([0, 1],)", "src": "SQUARE", "reduce": "'sum'", "values": "1.0",
     "shifts": "1", "source": "0", "destination": "1", "axis0": "0", "axis1": "1", "widths": "(0, 0)", "chunks": "2",
-    "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5",
+    "tensor": "ag.ag_param(SQUARE)", "val": "1.0", "sparsity": "0.5", "nonlinearity": "'relu'",
+    "layers": "1", "features": "2", "capacity": "4", "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5",
     "optimizer": "ag.optimizer_sgd([ag.ag_param(SQUARE)], lr=1.0)"}
 IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}
-ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet"}  # have tests of their own
+# What has tests of its own, and a file.
+ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet", "init"}
 NAMES = sorted({id(getattr(space, name)): f"{space.__name__[3:]}.{name}" for space in (ag.ops, ag.nn, ag.optim)
-                for name in dir(space) if name not in ELSEWHERE}.values())
+                for name in dir(space) if name not in ELSEWHERE}.values()) + [
+                    f"nn.init.{name}" for name in ag.nn.init.__all__]
 NAMED = r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|summary|step|data|Layer|load_state_dict)\w*(: |\(\) )"
 
 
@@ -75,7 +78,7 @@ def test_a_wrong_argument_is_named(name: str) -> None:
                 else:
                     yield f"{p.name} is {what}", lambda p=p, bad=bad: function(**{**given, p.name: bad})
 
-    assert not raw_errors(calls(), name.partition(".")[2])
+    assert not raw_errors(calls(), name.rpartition(".")[2])
 
 
 LAYERS = ["Linear(2, 2)", "Conv2d(2, 2, 1)", "Dropout(0.5)", "Embedding(3, 2)", "BatchNorm(2)", "LayerNorm(2)",
