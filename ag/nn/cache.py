@@ -12,9 +12,9 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
-from ag.autograd.operands import as_mask, checked_ids, to_buffer
+from ag.autograd.operands import KINDS, as_mask, as_numbers, checked_ids, operands_on_one_device, to_buffer
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import ArrayLike, Tensor
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.autograd.watched import notes_here
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend
@@ -25,11 +25,12 @@ from ag.engine.kernels.convert import converted
 from ag.engine.kernels.reduce import expand
 from ag.engine.primitive import Array
 from ag.engine.program import Recording
-from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
+from ag.errors import CacheError, CaptureError, DtypeError, ExportError, ShapeError, TapeError
 from ag.nn.layer import sizes
 
 __all__ = ["StaticCache"]
 
+_KINDS = [KINDS["Wide"], KINDS["Buffer"], KINDS["Buffer"]]  # of a cache, and of what it is given
 _AGAIN = "Call cache.rollback(snapshot), or cache.reset() and begin with the whole sequence."
 
 
@@ -171,7 +172,7 @@ class StaticCache:
             recording_here().guards[f"cache {id(self)}"] = partial(_full, ref(self), more)
         return self._chunk[0]
 
-    def append(self, k: Tensor, v: Tensor, layer: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def append(self, k: TensorLike, v: TensorLike, layer: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Keep the keys and values of a chunk in a layer; return all of that layer, and the mask of what may be seen.
 
         All are the cache's own memory, of shape (features, capacity, batch), which the next chunk changes.  Where the
@@ -181,41 +182,34 @@ class StaticCache:
         Parameters
         ----------
         k, v : Tensor of shape (features, time, batch)
+            Of the element type of the cache, or of 16 bits in one of f32.
         layer : int, optional
             Layers come in order.
         """
-        self._check(k, v)
+        new_k, new_v = self._checked(k, v)
         if layer != self._layer:
             raise CacheError(f"StaticCache: layer {layer!r} was given and layer {self._layer} of {self.layers} is "
                              f"next; layers come in order, and each once in a forward pass. {_AGAIN}")
         if self._chunk is None:
-            self.advance(k.shape[1])
+            self.advance(new_k.shape[1])
         assert self._chunk is not None
         places, mask = self._chunk
-        if k.shape[1] != places.shape[0]:
-            raise ShapeError(f"StaticCache: k is {k.shape} in a chunk of {places.shape[0]} tokens; give the layers "
+        if new_k.shape[1] != places.shape[0]:
+            raise ShapeError(f"StaticCache: k is {new_k.shape} in a chunk of {places.shape[0]} tokens; give the layers "
                              f"what advance was given.")
         keys, values = self._kept[layer]
         kind, backend = keys.buffer.dtype, self._at.backend
-        backend.launch(cache_append, keys.buffer, values.buffer, converted(k.buffer, kind), converted(v.buffer, kind),
+        backend.launch(cache_append, keys.buffer, values.buffer, converted(new_k, kind), converted(new_v, kind),
                        places.buffer)
         self._layer += 1
         if self._layer == self.layers:
             self._layer, self._chunk = 0, None
-        if k.buffer.dtype is not kind:
-            keys, values = (Tensor(converted(t.buffer, k.buffer.dtype)) for t in (keys, values))
+        if new_k.dtype is not kind:
+            keys, values = (Tensor(converted(t.buffer, new_k.dtype)) for t in (keys, values))
         return keys, values, mask
 
-    def _check(self, k: object, v: object) -> None:
-        if not isinstance(k, Tensor) or not isinstance(v, Tensor):
-            raise TypeError(f"StaticCache: k is a {type(k).__name__} and v a {type(v).__name__}; tensors are required.")
-        kept = self._kept[0][0]
-        if k.device != kept.device or v.device != kept.device:
-            raise DeviceError(f"StaticCache: k is on {k.device}, v on {v.device} and the cache on {kept.device}, which "
-                              f"must be the same; make the cache with device={k.device!r}.")
-        if k.dtype != v.dtype or kept.dtype != ("f32" if k.buffer.dtype.is_half else k.dtype):
-            raise DtypeError(f"StaticCache: k is {k.dtype}, v {v.dtype} and the cache {kept.dtype}; they must be "
-                             f"equal, but that a cache of f32 keeps f16 and bf16, too.")
+    def _checked(self, k: TensorLike, v: TensorLike) -> tuple[Buffer, Buffer]:
+        _, (kept, k, v), _ = operands_on_one_device("StaticCache", (self._kept[0][0], k, v), _KINDS)
         for name, t, features in (("k", k, self.features), ("v", v, self.value_features)):
             if t.ndim != 3 or t.shape[0] != features or t.shape[2] != self.batch or t.shape[1:] != k.shape[1:]:
                 raise ShapeError(f"StaticCache: {name} is {t.shape}; ({features}, time, {self.batch}) is required, of "
@@ -223,6 +217,7 @@ class StaticCache:
         if is_recording() is not False and (k.requires_grad or v.requires_grad):
             raise TapeError("StaticCache: keys were given while gradients are recorded, which would not reach what is "
                             "kept; call the model outside with_grad_tape, or inside `with ag.no_grad():`.")
+        return as_numbers(k.buffer, kept.buffer.dtype), as_numbers(v.buffer, kept.buffer.dtype)
 
     # -------------------------------------------------------------------------------------- going back
 

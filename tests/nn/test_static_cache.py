@@ -177,7 +177,7 @@ def test_16_bits_are_kept_in_32(device: str, dtype: str) -> None:
     keys, values, _ = cache.append(k, v)
     for kept, given in ((keys, k), (values, v)):
         assert kept.dtype == dtype and (kept.numpy()[:, :2] == given.numpy()).all() and (kept.numpy()[:, 2:] == 0).all()
-    refused(ag.DtypeError, lambda: cache.append(k, v.astype("f32")), "StaticCache: k is", "v f32")
+    refused(ag.DtypeError, lambda: cache.append(k, v.astype("f32")), "StaticCache: operands have", "f32")
 
 
 def test_float64() -> None:
@@ -261,16 +261,22 @@ def test_a_nan_is_gone_after_a_reset(device: str) -> None:
                                                                              [True, True, False, False]]
 
 
+def test_arrays_and_masks_are_numbers(device: str) -> None:
+    cache = nn.StaticCache(1, 2, 2, device=device)
+    keys, values, _ = cache.append(np.ones((2, 1, 1)), ag.ag_tensor(np.ones((2, 1, 1)), device) > 0)
+    assert keys.dtype == values.dtype == "f32" and keys.numpy().tolist() == values.numpy().tolist() == [[[1], [0]]] * 2
+
+
 def test_errors_say_what_is_needed() -> None:
     cache, x = nn.StaticCache(1, 2, 4), ag.ag_tensor(np.ones((2, 1, 1)))
     refused(ValueError, lambda: nn.StaticCache(0, 2, 4), "StaticCache: layers is 0")
     refused(ag.DtypeError, lambda: nn.StaticCache(1, 2, 4, dtype="f16"), "StaticCache: dtype is f16")
-    refused(TypeError, lambda: cache.append(np.ones((2, 1, 1)), x), "k is a ndarray", "tensors")  # type: ignore[arg-type]
+    refused(ag.DtypeError, lambda: cache.append(None, x), "StaticCache: data of type object")  # type: ignore[arg-type]
     refused(ag.ShapeError, lambda: cache.append(x, x[:1]), "StaticCache: v is (1, 1, 1); (2, time, 1)")
     refused(ag.ShapeError, lambda: cache.append(x[:, :, 0], x), "StaticCache: k is (2, 1)")
-    refused(ag.DeviceError, lambda: cache.append(ag.ag_to_device(x, "cpu:1"), x), "StaticCache: k is on cpu:1")
+    refused(ag.DeviceError, lambda: cache.append(ag.ag_to_device(x, "cpu:1"), x), "StaticCache: operands", "cpu:1")
     wide = ag.ag_tensor(np.ones((2, 1, 1)), "cpu", "f64")
-    refused(ag.DtypeError, lambda: cache.append(wide, wide), "k is f64", "cache f32")
+    refused(ag.DtypeError, lambda: cache.append(wide, wide), "StaticCache: operands have", "f32 and f64")
     refused(ag.CacheError, lambda: cache.append(x, x, 1), "layer 1 was given and layer 0 of 1 is next")
     refused(ag.CacheError, lambda: cache.advance(5), "5 positions were given after 0", "capacity is 4")
     refused(ValueError, lambda: cache.advance(0), "StaticCache: time is 0")
