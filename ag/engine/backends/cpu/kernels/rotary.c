@@ -3,12 +3,6 @@
 
 enum { PLACES = 256 };  // times and samples, at a time
 
-typedef struct {
-    const int32_t *positions; const uint32_t *frequencies;
-    int64_t times, batch, counted, time_step, batch_step, dim, rotary, interleaved, offset;
-    float factor, way;
-} rotation;
-
 // Turns rows of n numbers, a pair for each of `heads`, of which `next` is as far away; single rows are copied.
 static void turn_rows(float *out, const float *x, int64_t heads, int64_t next, int64_t far, int64_t n,
                       const float *sine, const float *cosine) {
@@ -39,40 +33,39 @@ static void sines(float *sine, float *cosine, const int32_t *position, int64_t n
     }
 }
 
-static void turn(float *out, const float *x, int64_t heads, float *also, const float *y, int64_t more, rotation r,
-                 int64_t part, int64_t parts) {
-    const int64_t inner = r.times * r.batch, pairs = r.rotary / 2, next = r.dim * inner;
-    const span s = share(r.dim - pairs, 1, part, parts);
+KERNEL(rope_pair, {
+    float *out; float *also; const float *x; const float *y; const int32_t *positions; const uint32_t *frequencies;
+    int64_t heads; int64_t more; int64_t times; int64_t batch; int64_t counted; int64_t time_step; int64_t batch_step;
+    int64_t dim; int64_t rotary; int64_t interleaved; int64_t offset; double factor; double way;
+}) {
+    const int64_t inner = a->times * a->batch, pairs = a->rotary / 2, next = a->dim * inner;
+    const span s = share(a->dim - pairs, 1, part, parts);
     int32_t position[PLACES];
     float sine[PLACES], cosine[PLACES];
     for (int64_t at = 0; at < inner; at += PLACES) {
         const int64_t n = least(PLACES, inner - at);
         for (int64_t i = 0; i < n; i++) {
-            const int64_t time = (at + i) / r.batch, b = (at + i) % r.batch;
-            position[i] = (int32_t)(r.offset + r.counted * time + r.positions[time * r.time_step + b * r.batch_step]);
+            const int64_t time = (at + i) / a->batch, b = (at + i) % a->batch;
+            const int32_t given = a->positions[time * a->time_step + b * a->batch_step];
+            position[i] = (int32_t)(a->offset + a->counted * time + given);
         }
         for (int64_t slot = s.begin; slot < s.end; slot++) {
-            const int64_t feature = slot >= pairs ? pairs + slot : r.interleaved ? 2 * slot : slot;
-            const int64_t far = slot >= pairs ? 0 : (r.interleaved ? 1 : pairs) * inner, first = feature * inner + at;
-            if (far) sines(sine, cosine, position, n, r.frequencies + 2 * slot, r.factor, r.way);
-            turn_rows(out + first, x + first, heads, next, far, n, sine, cosine);
-            if (more) turn_rows(also + first, y + first, more, next, far, n, sine, cosine);
+            const int64_t feature = slot >= pairs ? pairs + slot : a->interleaved ? 2 * slot : slot;
+            const int64_t far = slot >= pairs ? 0 : (a->interleaved ? 1 : pairs) * inner, first = feature * inner + at;
+            if (far) sines(sine, cosine, position, n, a->frequencies + 2 * slot, (float)a->factor, (float)a->way);
+            turn_rows(a->out + first, a->x + first, a->heads, next, far, n, sine, cosine);
+            if (a->more) turn_rows(a->also + first, a->y + first, a->more, next, far, n, sine, cosine);
         }
     }
 }
-
-#define ROTATION \
-    {a->positions, a->frequencies, a->times, a->batch, a->counted, a->time_step, a->batch_step, a->dim, a->rotary, \
-     a->interleaved, a->offset, (float)a->factor, (float)a->way}
 
 KERNEL(rope, {
     float *out; const float *x; const int32_t *positions; const uint32_t *frequencies; int64_t heads; int64_t times;
     int64_t batch; int64_t counted; int64_t time_step; int64_t batch_step; int64_t dim; int64_t rotary;
     int64_t interleaved; int64_t offset; double factor; double way;
-}) { turn(a->out, a->x, a->heads, NULL, NULL, 0, (rotation)ROTATION, part, parts); }
-
-KERNEL(rope_pair, {
-    float *out; float *also; const float *x; const float *y; const int32_t *positions; const uint32_t *frequencies;
-    int64_t heads; int64_t more; int64_t times; int64_t batch; int64_t counted; int64_t time_step; int64_t batch_step;
-    int64_t dim; int64_t rotary; int64_t interleaved; int64_t offset; double factor; double way;
-}) { turn(a->out, a->x, a->heads, a->also, a->y, a->more, (rotation)ROTATION, part, parts); }
+}) {
+    const rope_pair_args alone = {
+        a->out, NULL, a->x, NULL, a->positions, a->frequencies, a->heads, 0, a->times, a->batch, a->counted,
+        a->time_step, a->batch_step, a->dim, a->rotary, a->interleaved, a->offset, a->factor, a->way};
+    ag_rope_pair(&alone, part, parts);
+}
