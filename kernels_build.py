@@ -272,14 +272,15 @@ def _operands(text: str) -> list[dict[str, Any]]:
     pattern = rf"layout\s*\(([^)]*)\)\s*((?:{qualifier})*)buffer\s+(\w+)\s*\{{"
     found: dict[int, dict[str, Any]] = {}
     for layout, qualifiers, block in re.findall(pattern, text):
-        binding = re.search(r"\bbinding\s*=\s*(\d+)", layout)
+        binding = re.search(r"\bbinding\s*=\s*(\d+)(?:\s*\+\s*(\d+))?", layout)
+        number = int(binding[1]) + int(binding[2] or 0) if binding else -1
         name = block.rstrip("_").lower()
-        same = found.get(int(binding[1])) if binding else None
+        same = found.get(number)
         if same and name == f"{same['name']}quads":  # the same operand, seen as vectors
             continue
         if binding is None or same:
             raise ShaderError(f"buffer {block} needs a binding of its own, as layout(set = 0, binding = 0).")
-        found[int(binding[1])] = {"name": name, "writes": "readonly" not in qualifiers}
+        found[number] = {"name": name, "writes": "readonly" not in qualifiers}
     if sorted(found) != list(range(len(found))) or not found:
         raise ShaderError(f"the bindings are {sorted(found)}; they must count from 0 as the operands do.")
     return [found[i] for i in sorted(found)]

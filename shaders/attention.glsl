@@ -39,8 +39,22 @@ vec4 quad(uint operand, uint f, uint t);
 void put(uint operand, uint f, uint t, float value);
 void put_quad(uint operand, uint f, uint t, vec4 values);
 
-uint place(uint features, uint times, uint f, uint t) { return ((head * features + f) * times + t) * batch + item; }
+#ifdef TERMS
+#include "attention_terms.glsl"
+#else
+#define enter(h) head = h
+#define q_head head
+#define kv_head head
+#define bend(product) factor
+const uint feature_0 = 0;
+uint place(uint h, uint features, uint times, uint f, uint t) { return ((h * features + f) * times + t) * batch + item; }
 bool visible(uint query, uint k) { return query < queries && k < keys && (causal == 0 || k <= query); }
+float score(uint query, uint k, float product) { return visible(query, k) ? factor * product : -INFINITY; }
+uint first_key(uint query_0) { return 0; }
+uint end_key(uint query_0) { return causal != 0 ? min(keys, query_0 + ROWS) : keys; }
+uint first_query(uint key_0) { return causal != 0 ? key_0 : 0; }
+uint end_query(uint key_0) { return queries; }
+#endif
 
 // An invocation has the weights of 4 neighbouring rows and columns.
 uint row() { return gl_LocalInvocationID.x / 8 * 4; }

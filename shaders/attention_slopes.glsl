@@ -9,15 +9,19 @@ shared float lses[ROWS], deltas[ROWS];  // of the tile of queries
 void load_queries(uint query_0) {
     const uint me = gl_LocalInvocationID.x, query = query_0 + me;
     if (me >= ROWS) return;
-    lses[me] = query < queries ? lse[lse_at + place(1, queries, 0, query)] : 0.0;
-    deltas[me] = query < queries ? delta[delta_at + place(1, queries, 0, query)] : 0.0;
+    lses[me] = query < queries ? lse[lse_at + place(q_head, 1, queries, 0, query)] : 0.0;
+    deltas[me] = query < queries ? delta[delta_at + place(q_head, 1, queries, 0, query)] : 0.0;
 }
 
 // `i` is the place of the query in its tile, `product` that of the query and the key.
 float weight_of(uint query, uint k, uint i, float product) {
+#ifdef TERMS
+    return ieee_exp(score(query, k, product) - lses[i]);
+#else
     return visible(query, k) ? ieee_exp(factor * product - lses[i]) : 0.0;
+#endif
 }
-float slope(float weight, float along, uint i) { return factor * weight * (along - deltas[i]); }
+float slope(float weight, float along, uint i, float product) { return bend(product) * weight * (along - deltas[i]); }
 
 uint times_of(uint operand) { return operand == Q || operand == G ? queries : keys; }
 
@@ -27,27 +31,13 @@ bool inside(uint operand, uint f, uint t) {
 
 float element(uint operand, uint f, uint t) {
     if (!inside(operand, f, t)) return 0.0;
-    return operand == Q ? q[q_at + place(d, queries, f, t)] : operand == K ? k[k_at + place(d, keys, f, t)]
-         : operand == V ? v[v_at + place(dv, keys, f, t)] : g[g_at + place(dv, queries, f, t)];
+    return operand == Q ? q[q_at + place(q_head, d, queries, f, t)] : operand == K ? k[k_at + place(kv_head, d, keys, f, t)]
+         : operand == V ? v[v_at + place(kv_head, dv, keys, f, t)] : g[g_at + place(q_head, dv, queries, f, t)];
 }
 
 vec4 quad(uint operand, uint f, uint t) {
     if (!inside(operand, f, t)) return vec4(0.0);
-    return operand == Q ? q_quads[(q_at + place(d, queries, f, t)) / 4]
-         : operand == K ? k_quads[(k_at + place(d, keys, f, t)) / 4]
-         : operand == V ? v_quads[(v_at + place(dv, keys, f, t)) / 4] : g_quads[(g_at + place(dv, queries, f, t)) / 4];
-}
-
-void put(uint operand, uint f, uint t, float value) {
-    if (!inside(operand, f, t)) return;
-    if (operand == Q) dq[dq_at + place(d, queries, f, t)] = value;
-    else if (operand == K) dk[dk_at + place(d, keys, f, t)] = value;
-    else dv_[dv_at + place(dv, keys, f, t)] = value;
-}
-
-void put_quad(uint operand, uint f, uint t, vec4 values) {
-    if (!inside(operand, f, t)) return;
-    if (operand == Q) dq_quads[(dq_at + place(d, queries, f, t)) / 4] = values;
-    else if (operand == K) dk_quads[(dk_at + place(d, keys, f, t)) / 4] = values;
-    else dv_quads[(dv_at + place(dv, keys, f, t)) / 4] = values;
+    return operand == Q ? q_quads[(q_at + place(q_head, d, queries, f, t)) / 4]
+         : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4]
+         : operand == V ? v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4] : g_quads[(g_at + place(q_head, dv, queries, f, t)) / 4];
 }

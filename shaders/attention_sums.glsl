@@ -19,7 +19,7 @@ void add(inout mat4 sum, mat4 w, uint at, uint pitch) {
 void accumulate_pair(inout mat4 sums[blocks], uint b, uint operand, uint column_0) {
     const uint wide = blocks > 1 ? COLUMNS / 2 : COLUMNS, pitch = wide / 4 + 1, next = b + 1 < blocks ? b + 1 : b;
     LEFT for (uint c_0 = 0; c_0 < COLUMNS; c_0 += wide) {
-        copy(0, pitch, operand, 32 * b, next > b ? 64 : 32, column_0 + c_0, wide);
+        copy(0, pitch, operand, feature_0 + 32 * b, next > b ? 64 : 32, column_0 + c_0, wide);
         barrier();
         const uint first = spot(c_0, row() / 4);
         ROLLED for (uint c = 0; c < wide; c += 4) {
@@ -36,13 +36,13 @@ void accumulate_pair(inout mat4 sums[blocks], uint b, uint operand, uint column_
 // No loop over pairs: some drivers do not see the end of one that turns once.
 void accumulate(inout mat4 sums[blocks], uint operand, uint column_0, uint features) {
     accumulate_pair(sums, 0, operand, column_0);
-    if (blocks > 2 && features > 64) accumulate_pair(sums, blocks > 2 ? 2 : 0, operand, column_0);
+    if (blocks > 2 && features > feature_0 + 64) accumulate_pair(sums, blocks > 2 ? 2 : 0, operand, column_0);
 }
 
 // Writes the sums; through shared memory, so that neighbours write neighbouring words.
 void store(mat4 sums[blocks], uint operand, uint row_0, uint features) {
     const uint me = gl_LocalInvocationID.x;
-    [[unroll]] for (uint b = 0; b < blocks; b++) if (32 * b < features) {
+    [[unroll]] for (uint b = 0; b < blocks; b++) if (feature_0 + 32 * b < features) {
         const mat4 turned = transpose(sums[b]);
         barrier();
         for (uint i = 0; i < 4; i++) weights[spot(me % 8 + 8 * i, row() / 4)] = turned[i];
@@ -50,12 +50,12 @@ void store(mat4 sums[blocks], uint operand, uint row_0, uint features) {
         if (vector != 0) {
             LEFT for (uint e = me; e < 32 * ROWS / 4; e += THREADS) {
                 const uint f = e / (ROWS / 4), t = e % (ROWS / 4);
-                put_quad(operand, 32 * b + f, row_0 + 4 * t, weights[spot(f, t)]);
+                put_quad(operand, feature_0 + 32 * b + f, row_0 + 4 * t, weights[spot(f, t)]);
             }
         } else {
             LEFT for (uint e = me; e < 32 * ROWS; e += THREADS) {
                 const uint f = e / ROWS, t = e % ROWS;
-                put(operand, 32 * b + f, row_0 + t, weights[spot(f, t / 4)][t % 4]);
+                put(operand, feature_0 + 32 * b + f, row_0 + t, weights[spot(f, t / 4)][t % 4]);
             }
         }
     }

@@ -59,12 +59,12 @@ def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
     return q.backend.target.tiled_attention(features, times, rate > 0)
 
 
-def _puts_samples_first(q: Buffer, k: Buffer) -> bool:
+def puts_samples_first(q: Buffer, k: Buffer) -> bool:
     """Return True if heads of all samples become heads of one; the bits, also of dropout, are the same."""
     return q.ndim == 3 and q.backend.target.samples_first(q.shape[2], min(q.shape[1], k.shape[1]))
 
 
-def _laid(run: Run, xs: Sequence[Buffer], heads: int, samples_first: bool) -> list[Buffer]:
+def laid_out(run: Run, xs: Sequence[Buffer], heads: int, samples_first: bool) -> list[Buffer]:
     """[heads * d, time, batch] each, of no batch 1, or as [batch * heads * d, time, 1]."""
     if not samples_first:
         return [x if x.ndim == 3 else x.view((*x.shape, 1)) for x in xs]
@@ -78,11 +78,11 @@ def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool
     if not _is_tiled(q, k, v, heads, rate):
         out, weights = _composed(run, q, k, v, key, **params)
         return out, (q, k, v, key, params, [weights])
-    first = _puts_samples_first(q, k)
-    laid = _laid(run, (q, k, v), heads, first)
+    first = puts_samples_first(q, k)
+    laid = laid_out(run, (q, k, v), heads, first)
     out, lse = run(attention, *laid, key, **(params | {"heads": heads * q.shape[2]} if first else params))
     shape = (v.shape[0], *q.shape[1:])
-    return _features_first(run, out, shape) if first else out.view(shape), (q, k, v, key, params, [out, lse])
+    return features_first(run, out, shape) if first else out.view(shape), (q, k, v, key, params, [out, lse])
 
 
 def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object) -> Cotangents:
@@ -91,13 +91,13 @@ def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object
     if not _is_tiled(q, k, v, heads, params["rate"]):
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
     out, lse = results
-    first = _puts_samples_first(q, k)
-    *laid, g = _laid(run, (q, k, v, g), heads, first)
+    first = puts_samples_first(q, k)
+    *laid, g = laid_out(run, (q, k, v, g), heads, first)
     if first:
         params = {**params, "heads": heads * q.shape[2]}
     delta = run(attention_delta, out, g, heads=params["heads"])
     gradients = run(attention_grad, *laid, g, lse, delta, key, **params)
-    return tuple((_features_first(run, d, x.shape) if first else d.view(x.shape)) if wanted else None
+    return tuple((features_first(run, d, x.shape) if first else d.view(x.shape)) if wanted else None
                  for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
 
 
@@ -114,7 +114,7 @@ def _matrices(run: Run, x: Buffer, heads: int) -> Buffer:
     return x.view((batch * heads, features, time))
 
 
-def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
+def features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
     """The reverse: `m` as a buffer of `shape`."""
     batch = shape[2] if len(shape) == 3 else 1
     m = m.view((batch, shape[0], shape[1]))
@@ -128,7 +128,7 @@ def _composed(
     mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
     weights = run(attention_weights, products(run, mq, mk, ta=True, tb=False), factor=factor, causal=causal)
     used = run(dropout, weights, key, rate=rate) if rate else weights
-    return _features_first(run, products(run, mv, used, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
+    return features_first(run, products(run, mv, used, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
 
 
 def _composed_gradients(
@@ -148,7 +148,7 @@ def _composed_gradients(
         slope = run(scale, run(softmax_grad, weights, slope, axis=2), factor=factor)
         dq = products(run, mk, slope, ta=False, tb=True) if need[0] else None
         dk = products(run, mq, slope, ta=False, tb=False) if need[1] else None
-    return tuple(None if m is None else _features_first(run, m, x.shape)
+    return tuple(None if m is None else features_first(run, m, x.shape)
                  for m, x in zip((dq, dk, dv), (q, k, v), strict=True))
 
 

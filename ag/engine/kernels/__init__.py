@@ -14,6 +14,7 @@ from ag.engine.kernels import (
     elementwise,
     fused,
     indexing,
+    masked_attention,
     matmul,
     norm,
     optimizer,

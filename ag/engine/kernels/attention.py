@@ -37,7 +37,7 @@ def attention(
     heads: int, factor: float, causal: bool, rate: float,
 ) -> None:
     # Per sample and head: out = v softmax(factor k^T q), and the logarithms of the softmax' denominators.
-    kept = _kept(key, (q.shape[2], heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    kept = kept_ones(key, (q.shape[2], heads, q.shape[1], k.shape[1]), rate, q.dtype)
     together([partial(_attend, *part, factor, causal) for part in _parts((out, lse, q, k, v), kept, heads)])
 
 
@@ -75,7 +75,7 @@ def attention_grad(
 ) -> None:
     # The weights w are made again.  dv = g w^T; with the slopes s = w (v^T g - delta) of the scores, dq = k s factor
     # and dk = q s^T factor; delta is what the softmax' denominator sends back.
-    kept = _kept(key, (q.shape[2], heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    kept = kept_ones(key, (q.shape[2], heads, q.shape[1], k.shape[1]), rate, q.dtype)
     arrays = (dq, dk, dv, q, k, v, g, lse, delta)
     together([partial(_send_back, *part, factor, causal) for part in _parts(arrays, kept, heads)])
 
@@ -187,7 +187,7 @@ def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
     return w if hidden is None else np.add(w, hidden, out=w)
 
 
-def _kept(key: Array, shape: Shape, rate: float, dtype: np.dtype[Any]) -> Array | None:
+def kept_ones(key: Array, shape: Shape, rate: float, dtype: np.dtype[Any]) -> Array | None:
     """Draw dropout of ones [batch, heads, queries, keys], as [batch, heads, keys, queries]; None without it."""
     if not rate:
         return None

@@ -1,0 +1,183 @@
+"""The primitives of attention whose scores have terms: a bias, a mask, a window, segments, slopes, a soft cap.
+
+Operands are those of `attention`, with `heads` of queries and `kv_heads` of keys and values.  `samples` above 1 are the
+first axis of [samples * heads * features, time, 1].  Bias and mask are [heads, queries, keys, batch], or 1 along an
+axis; segments are [time, batch] or [time, 1], slopes [heads].  An absent term has shape (0,).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ag.engine.cpu_threads import together
+from ag.engine.kernels.attention import kept_ones
+from ag.engine.kernels.reduce import total
+from ag.engine.primitive import Array, primitive
+from ag.engine.shape import Layout, Shape
+
+UNLIMITED = 1 << 30  # keys before or after its own that a query sees
+_MASKED, _BIASED, _SEGMENTED, _BY_SAMPLE, _SLOPED, _FIRST = (1 << i for i in range(8, 14))
+_ROWS, _COLUMNS, _BLOCK, _MOST_BLOCKS = 64, 32, 32, 4  # of a workgroup: queries or keys, and features
+
+
+def _axes(x: Shape) -> int:
+    """Along which axes an operand varies: 8 heads, 4 queries, 2 keys, 1 samples."""
+    return sum(bit for bit, n in zip((8, 4, 2, 1), x, strict=False) if n != 1) if len(x) == 4 else 0
+
+
+def _terms(bias: Shape, mask: Shape, q_segments: Shape, slopes: Shape, samples: int) -> int:
+    """The bits of shaders/attention_terms.glsl."""
+    return (_axes(mask) | _axes(bias) << 4 | _MASKED * (len(mask) == 4) | _BIASED * (len(bias) == 4)
+            | _SEGMENTED * (len(q_segments) == 2) | _BY_SAMPLE * (q_segments[-1] != 1)
+            | _SLOPED * (slopes != (0,)) | _FIRST * (samples > 1))
+
+
+def _sizes(
+    q: Shape, k: Shape, v: Shape, bias: Shape, mask: Shape, q_segments: Shape, slopes: Shape, *, heads: int,
+    kv_heads: int, samples: int, rate: float, held: int, **_params: object,
+) -> Layout:
+    d, dv, tiles = q[0] // (heads * samples), v[0] // (kv_heads * samples), -(-q[1] // _ROWS) - -k[1] // _ROWS
+    blocks = max(1, -(-max(d, dv) // _BLOCK))
+    return {"batch": q[2] * samples, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv,
+            "group": heads // kv_heads, "dropped": int(rate > 0), "blocks": min(blocks, _MOST_BLOCKS),
+            "chunks": -(-blocks // _MOST_BLOCKS), "tiles": tiles, "held": held if blocks <= _MOST_BLOCKS else 0,
+            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0,
+            "terms": _terms(bias, mask, q_segments, slopes, samples)}
+
+
+class _Sample(NamedTuple):
+    """What the scores of one sample are made of."""
+
+    bias: Array
+    mask: Array
+    q_segments: Array
+    k_segments: Array
+    slopes: Array
+    number: int
+
+    def of(self, x: Array) -> Array:
+        """The sample's part of an operand whose last axis are the samples, or 1."""
+        part: Array = x[..., self.number if x.shape[-1] > 1 else 0]
+        return part
+
+    def scores(self, product: Array, factor: float, softcap: float, before: int, after: int) -> tuple[Array, Array]:
+        """Return scores [heads, queries, keys], and their slopes along the products."""
+        x, bend = product * factor, np.full_like(product, factor)
+        if softcap:
+            t = np.tanh(x / softcap)
+            x, bend = t * softcap, (1 - t * t) * factor
+        if self.bias.ndim == 4:
+            x += self.of(self.bias)
+        i, j = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
+        if self.slopes.size:
+            x -= self.slopes[:, None, None] * abs(i - j).astype(x.dtype)
+        seen: Array = (j <= i + after) & (i <= j + before)
+        if self.mask.ndim == 4:
+            seen = seen & (self.of(self.mask) != 0)
+        if self.q_segments.ndim == 2:
+            seen = seen & (self.of(self.q_segments)[:, None] == self.of(self.k_segments))
+        return np.where(seen, x, x.dtype.type(-np.inf)), bend
+
+
+def _matrices(x: Array, heads: int, samples: int, group: int = 1) -> list[Array]:
+    """Per sample [heads, features, time]: a view, which may be written to, or each head `group` times."""
+    whole = x.reshape(samples, heads, x.shape[0] // (samples * heads), *x.shape[1:])
+    views = [whole[n, ..., 0] for n in range(samples)] if samples > 1 else [whole[0, ..., n] for n in range(x.shape[2])]
+    return [np.repeat(view, group, axis=0) for view in views] if group > 1 else views
+
+
+@primitive(lambda q, _k, v, *_terms, heads, kv_heads, samples, **_params: (
+    (v[0] // kv_heads * heads, *q[1:]), (samples * heads, *q[1:])), outputs=2,
+    layout=lambda _out, _lse, q, k, v, _key, bias, mask, q_segments, _k_segments, slopes, **params: _sizes(
+        q, k, v, bias, mask, q_segments, slopes, held=1, **params))
+def masked_attention(
+    out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, bias: Array, mask: Array, q_segments: Array,
+    k_segments: Array, slopes: Array, *, heads: int, kv_heads: int, samples: int, factor: float, softcap: float,
+    before: int, after: int, rate: float,
+) -> None:
+    # Per sample and head: out = v softmax(scores), and the logarithms of the softmax' denominators; 0 where none is seen.
+    group = heads // kv_heads
+    kept = kept_ones(key, (q.shape[2] * samples, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+
+    def attend(n: int, result: Array, logs: Array, q: Array, k: Array, v: Array) -> None:
+        w = _Sample(bias, mask, q_segments, k_segments, slopes, n).scores(
+            q.swapaxes(1, 2) @ k, factor, softcap, before, after)[0]
+        top = np.maximum.reduce(w, 2, keepdims=True)
+        top[top == -np.inf] = 0
+        np.exp(np.subtract(w, top, out=w), out=w)
+        mass = total(w, 2)
+        mass[mass == 0] = 1
+        if kept is not None:
+            w *= kept[n].swapaxes(1, 2)
+        np.divide(v @ w.swapaxes(1, 2), mass.swapaxes(1, 2), out=result)
+        np.add(np.log(mass), top, out=mass)
+        logs[...] = mass.swapaxes(1, 2)
+
+    matrices = [_matrices(x, heads, samples) for x in (out, lse, q)] + [
+        _matrices(x, kv_heads, samples, group) for x in (k, v)]
+    together([partial(attend, n, *xs) for n, xs in enumerate(zip(*matrices, strict=True))])
+
+
+def _slopes(
+    terms: _Sample, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, kept: Array | None,
+    factor: float, softcap: float, before: int, after: int,
+) -> tuple[Array, Array, Array]:
+    """Return weights, after dropout, the slopes of scores and those of products, [heads, queries, keys] each."""
+    scores, bend = terms.scores(q.swapaxes(1, 2) @ k, factor, softcap, before, after)
+    w = np.exp(scores - lse.swapaxes(1, 2))
+    s = g.swapaxes(1, 2) @ v
+    if kept is not None:
+        s *= kept[terms.number].swapaxes(1, 2)
+    s = w * (s - delta.swapaxes(1, 2))
+    return w if kept is None else w * kept[terms.number].swapaxes(1, 2), s, s * bend
+
+
+@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
+           layout=lambda _dq, _dk, _dv, q, k, v, _g, _lse, _delta, _key, bias, mask, q_segments, _k_segments, slopes,
+           **params: _sizes(q, k, v, bias, mask, q_segments, slopes, held=2, **params))
+def masked_attention_grad(
+    dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array,
+    bias: Array, mask: Array, q_segments: Array, k_segments: Array, slopes: Array, *, heads: int, kv_heads: int,
+    samples: int, factor: float, softcap: float, before: int, after: int, rate: float,
+) -> None:
+    # As `attention_grad`; heads that share keys add up what they send back to these.
+    group = heads // kv_heads
+    kept = kept_ones(key, (q.shape[2] * samples, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+
+    def send_back(n: int, to_q: Array, to_k: Array, to_v: Array, q: Array, g: Array, lse: Array, delta: Array, k: Array,
+                  v: Array) -> None:
+        terms = _Sample(bias, mask, q_segments, k_segments, slopes, n)
+        w, _, s = _slopes(terms, q, k, v, g, lse, delta, kept, factor, softcap, before, after)
+        np.matmul(k, s.swapaxes(1, 2), out=to_q)
+        for shared, product in ((to_k, q @ s), (to_v, g @ w)):
+            np.add.reduce(product.reshape(kv_heads, group, *product.shape[1:]), 1, out=shared)
+
+    matrices = [_matrices(dq, heads, samples), *[_matrices(x, kv_heads, samples) for x in (dk, dv)],
+                *[_matrices(x, heads, samples) for x in (q, g, lse, delta)],
+                *[_matrices(x, kv_heads, samples, group) for x in (k, v)]]
+    together([partial(send_back, n, *xs) for n, xs in enumerate(zip(*matrices, strict=True))])
+
+
+@primitive(lambda _q, k, _v, g, _lse, _delta, _key, bias, *_others, **_params: (bias[0], g[1], k[1], bias[3]),
+           layout=lambda out, q, k, v, _g, _lse, _delta, _key, bias, mask, q_segments, _k_segments, slopes, **params: {
+               **_sizes(q, k, v, bias, mask, q_segments, slopes, held=0, **params),
+               "owners": out[0] * out[3], "tiles": -(-out[1] // _ROWS) * -(-out[2] // _COLUMNS)})
+def attention_bias_grad(
+    dbias: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, bias: Array, mask: Array,
+    q_segments: Array, k_segments: Array, slopes: Array, *, heads: int, kv_heads: int, samples: int, factor: float,
+    softcap: float, before: int, after: int, rate: float,
+) -> None:
+    # The slopes of scores, [heads, queries, keys, batch], added up over heads and samples where the bias has 1.
+    group = heads // kv_heads
+    kept = kept_ones(key, (q.shape[2] * samples, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    matrices = [_matrices(x, heads, samples) for x in (q, g, lse, delta)] + [
+        _matrices(x, kv_heads, samples, group) for x in (k, v)]
+    dbias.fill(0)
+    for n, (mq, mg, logs, deltas, mk, mv) in enumerate(zip(*matrices, strict=True)):
+        terms = _Sample(bias, mask, q_segments, k_segments, slopes, n)
+        s = _slopes(terms, mq, mk, mv, mg, logs, deltas, kept, factor, softcap, before, after)[1]
+        target = terms.of(dbias)
+        target += s if len(dbias) == heads else np.add.reduce(s, 0, keepdims=True)

@@ -1,0 +1,89 @@
+// attention, and with TERMS masked_attention: its numbers and operands, and what a workgroup does.
+#include "attention_args.glsl"
+layout(push_constant) uniform Args {
+    uint batch, heads, queries, keys, d, dv, HIDES, out_at, lse_at, q_at, k_at, v_at, key_at TERM_OFFSETS;
+    float factor, rate TERM_FACTORS;
+};
+layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
+layout(set = 0, binding = 1) buffer Lse_ { float lse[]; };
+layout(set = 0, binding = 2) readonly buffer Q_ { float q[]; };
+layout(set = 0, binding = 2) readonly buffer QQuads_ { vec4 q_quads[]; };
+layout(set = 0, binding = 3) readonly buffer K_ { float k[]; };
+layout(set = 0, binding = 3) readonly buffer KQuads_ { vec4 k_quads[]; };
+layout(set = 0, binding = 4) readonly buffer V_ { float v[]; };
+layout(set = 0, binding = 4) readonly buffer VQuads_ { vec4 v_quads[]; };
+layout(set = 0, binding = 5) readonly buffer Key_ { uint key[]; };
+#include "attention.glsl"
+#include "attention_online.glsl"
+#define Q 0
+#define K 1
+#define V 2
+
+bool inside(uint operand, uint f, uint t) {
+    return f < (operand == V ? dv : d) && t < (operand == Q ? queries : keys);
+}
+
+float element(uint operand, uint f, uint t) {
+    if (!inside(operand, f, t)) return 0.0;
+    return operand == Q ? q[q_at + place(q_head, d, queries, f, t)]
+         : operand == K ? k[k_at + place(kv_head, d, keys, f, t)] : v[v_at + place(kv_head, dv, keys, f, t)];
+}
+
+vec4 quad(uint operand, uint f, uint t) {
+    if (!inside(operand, f, t)) return vec4(0.0);
+    return operand == Q ? q_quads[(q_at + place(q_head, d, queries, f, t)) / 4]
+         : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4] : v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4];
+}
+
+void put(uint operand, uint f, uint t, float value) {
+    if (f < dv && t < queries) out_[out_at + place(q_head, dv, queries, f, t)] = value;
+}
+
+void put_quad(uint operand, uint f, uint t, vec4 values) {
+    if (f < dv && t < queries) out_quads[(out_at + place(q_head, dv, queries, f, t)) / 4] = values;
+}
+
+void main() {
+    const uint tiles = (queries + ROWS - 1) / ROWS, part = workgroup() / batch / heads;
+#ifdef TERMS
+    const uint tile = part % tiles;
+    feature_0 = part / tiles * 32 * blocks;
+    if (feature_0 > 0 && feature_0 >= dv) return;
+#else
+    const uint tile = part;
+    if (tile >= tiles) return;
+#endif
+    item = workgroup() % batch;
+    enter(workgroup() / batch % heads);
+    const uint row_0 = (tiles - 1 - tile) * ROWS, query = row_0 + row();  // if causal, the last have the most to do
+    const uint end = end_key(row_0);
+    mat4 sums[blocks];
+    clear(sums);
+    vec4 total = vec4(0.0);
+    start();
+    hold(0, Q, row_0, d);
+    for (uint column_0 = first_key(row_0); column_0 < end; column_0 += COLUMNS) {
+        mat4 w = products(0, Q, row_0, K, column_0, d);
+        for (uint e = 0; e < 16; e++) {
+            w[e / 4][e % 4] = score(query + e / 4, column_0 + column() + e % 4, w[e / 4][e % 4]);
+        }
+        exponentials(w, total);
+        if (dropped != 0) w = matrixCompMult(w, kept_rows(query, column_0 + column()));
+        share(w);
+        shrink_sums(sums);
+        accumulate(sums, V, column_0, dv);
+    }
+    total = added(total);
+#ifdef TERMS
+    total += vec4(equal(total, vec4(0.0)));  // a query that sees nothing: 0 / 1
+#endif
+    const vec4 most = base(largest[row() / 4]);
+    [[unroll]] for (uint b = 0; b < blocks; b++) {
+        for (uint c = 0; c < 4; c++) sums[b][c] /= total[c];
+    }
+    store(sums, 0, row_0, dv);
+    for (uint c = 0; c < 4; c++)
+        if (column() == 0 && query + c < queries)
+            lse[lse_at + place(q_head, 1, queries, 0, query + c)] = most[c] + ieee_log(total[c]);
+}
