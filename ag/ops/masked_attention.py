@@ -41,7 +41,9 @@ class Terms(NamedTuple):
 
     def operands(self, q: Buffer, bias: Buffer | None) -> list[Buffer]:
         """The terms as kernels take them."""
-        return [q.view((0,)) if x is None else x for x in (bias, *self[7:])]
+        none, no_ids = q.view((0,)), q.view((0,), dtype=I32)
+        given = (bias, none), (self.mask, none), (self.q_segments, no_ids), (self.k_segments, no_ids), (self.slopes, none)
+        return [absent if x is None else x for x, absent in given]
 
 
 # q, k, v, bias, key of dropout; in a list, as in `ag.ops.attention`, the result and the logarithms of denominators

@@ -9,18 +9,22 @@ enum { PARTIAL = 128 };  // exponentials of a sum
 // One query, slowly.
 static void attend_plainly(float *out, float *lse, const float *q, const float *k, const float *v, const sizes *s,
                            const group *g, int64_t i) {
+    const group kv = shared(s, g);
     float top = -__builtin_inff();
     double mass = 0.0;
     for (int64_t j = 0; j < seen_by(s, i); j++) {
-        const float x = s->factor * product_of(q, k, s, g, s->d, i, j);
+        const float x = score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j);
         top = x > top ? x : top;
     }
-    for (int64_t j = 0; j < seen_by(s, i); j++) mass += exp_(s->factor * product_of(q, k, s, g, s->d, i, j) - top);
+    if (s->terms && top == -__builtin_inff()) top = 0.0f;
+    for (int64_t j = 0; j < seen_by(s, i); j++)
+        mass += exp_(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top);
+    if (s->terms && mass == 0.0) mass = 1.0;
     for (int64_t f = 0; f < s->dv; f++) {
         double sum = 0.0;
         for (int64_t j = 0; j < seen_by(s, i); j++)
-            sum += exp_(s->factor * product_of(q, k, s, g, s->d, i, j) - top) * kept_at(s, g, i, j) *
-                   v[at(s, g, s->dv, s->keys, f, j)];
+            sum += exp_(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top) * kept_at(s, g, i, j) *
+                   v[at(s, &kv, s->dv, s->keys, f, j)];
         out[at(s, g, s->dv, s->queries, f, i)] = (float)(sum / mass);
     }
     lse[at(s, g, 1, s->queries, 0, i)] = top + (log_((float)mass) + (float)(mass - mass));
@@ -31,10 +35,14 @@ static void exponentials(float *w, float *top, float *mass, const sizes *s, cons
     for (int i = 0; i < WIDE; i++) top[i] = -__builtin_inff();
     for (int64_t j = 0; j < b->keys; j++) {
         float *row = w + j * WIDE;
-        for (int i = 0; i < WIDE; i++) row[i] *= s->factor;
-        for (int64_t i = 0; i < blind(s, b, j); i++) row[i] = -__builtin_inff();
+        if (!s->terms) {
+            for (int i = 0; i < WIDE; i++) row[i] *= s->factor;
+            for (int64_t i = 0; i < blind(s, b, j); i++) row[i] = -__builtin_inff();
+        }
         for (int i = 0; i < WIDE; i++) top[i] = row[i] > top[i] ? row[i] : top[i];
     }
+    if (s->terms)
+        for (int i = 0; i < WIDE; i++) top[i] = top[i] == -__builtin_inff() ? 0.0f : top[i];
     for (int i = 0; i < WIDE; i++) mass[i] = 0.0f;
     for (int64_t first = 0; first < b->keys; first += PARTIAL) {
         float sum[WIDE] = {0.0f};
@@ -56,14 +64,16 @@ static void attend(float *out, float *lse, const float *q, const float *k, const
     for (int64_t query = queries.begin; query < queries.end; query += WIDE) {
         const block b = block_of(s, query, (span){0, s->keys});
         products(w, k, q, s, &b, s->d);
+        if (s->terms) ag_score(w, NULL, s, &b, head, sample);
         exponentials(w, top, mass, s, &b);
         if (s->rate > 0) {
             keep(kept, s, &b, head, sample);
             for (int64_t j = 0; j < b.keys * WIDE; j++) w[j] *= kept[j];
         }
         float *to = out + query;
-        ag_panel(to, s->line_q, s->dv, b.count, v, TALL * s->line_k, s->line_k, 1, w, WIDE, b.keys, 0);
+        ag_panel(to, s->line_q, s->dv, b.count, v + b.key, TALL * s->line_k, s->line_k, 1, w, WIDE, b.keys, 0);
         for (int64_t i = 0; i < b.count; i++) {
+            if (s->terms && mass[i] == 0.0f) mass[i] = 1.0f;  // nothing is seen
             lse[query + i] = top[i] + (log_(mass[i]) + (mass[i] - mass[i]));  // NaN where mass is
             mass[i] = 1.0f / mass[i];
         }
@@ -72,14 +82,9 @@ static void attend(float *out, float *lse, const float *q, const float *k, const
     }
 }
 
-// work: heads * batch * queries * keys
-KERNEL(attention, {
-    float *out; float *lse; const float *q; const float *k; const float *v; const void *key;
-    int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t causal;
-    double factor; double rate;
-}) {
-    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate,
-                             a->key);
+typedef struct { float *out, *lse; const float *q, *k, *v; } attended;
+
+static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) {
     const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
                   size_out = size_of(s.dv, s.line_q);
     const int64_t floats = size_q + size_k + size_v + size_out + s.line_q, count = together(&s, floats, parts);
@@ -101,14 +106,39 @@ KERNEL(attention, {
         float *q = memory, *k = q + count * size_q, *v = k + count * size_k, *out = v + count * size_v;
         float *lse = out + count * size_out, *w = lse + count * s.line_q;
         take(q, a->q, &s, &g, s.d, s.queries, s.line_q);
-        take(k, a->k, &s, &g, s.d, s.keys, s.line_k);
-        take(v, a->v, &s, &g, s.dv, s.keys, s.line_k);
+        const group kv = shared(&s, &g);
+        take(k, a->k, &s, &kv, s.d, s.keys, s.line_k);
+        take(v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
         for (int64_t i = 0; i < g.count; i++)
             attend(out + i * size_out, lse + i * s.line_q, q + i * size_q, k + i * size_k, v + i * size_v, w, &s, queries,
                    g.head, first + i);
         give(a->out, out, &s, &g, s.dv, s.queries, s.line_q, queries);
         give(a->lse, lse, &s, &g, 1, s.queries, s.line_q, queries);
     }
+}
+
+// work: heads * batch * queries * keys
+KERNEL(attention, {
+    float *out; float *lse; const float *q; const float *k; const float *v; const void *key;
+    int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t causal;
+    double factor; double rate;
+}) {
+    attend_all(&(attended){a->out, a->lse, a->q, a->k, a->v},
+               sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key, NULL,
+                        1), part, parts);
+}
+
+// work: heads * batch * queries * keys
+KERNEL(masked_attention, {
+    float *out; float *lse; const float *q; const float *k; const float *v; const void *key; const float *bias;
+    const float *mask; const int32_t *q_segments; const int32_t *k_segments; const float *slopes;
+    int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t group; int64_t terms;
+    int64_t before; int64_t after; double factor; double softcap; double rate;
+}) {
+    const terms t = {a->bias, a->mask, a->q_segments, a->k_segments, a->slopes, a->terms, a->before, a->after, a->softcap};
+    attend_all(&(attended){a->out, a->lse, a->q, a->k, a->v},
+               sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, 0, a->factor, a->rate, a->key, &t, a->group),
+               part, parts);
 }
 
 // ---------------------------------------------------------------------------------------------- delta, and weights alone

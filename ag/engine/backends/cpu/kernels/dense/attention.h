@@ -9,17 +9,28 @@
 
 enum { TOGETHER = 1 << 20 };  // floats of operands that are taken apart at once
 
+// What scores of masked attention have beside products (attention_terms.c).
+typedef struct {
+    const float *bias, *mask;
+    const int32_t *q_segments, *k_segments;
+    const float *slopes;
+    int64_t bits, before, after;
+    double softcap;
+} terms;
+
 typedef struct {
     int64_t heads, batch, queries, keys, d, dv, causal, line_q, line_k;  // lines: floats from feature to feature
     float factor;
     double rate;
     const uint32_t *key;
+    const terms *terms;  // or NULL
+    int64_t group;  // heads that share keys and values
 } sizes;
 
 static inline sizes sizes_of(int64_t heads, int64_t batch, int64_t queries, int64_t keys, int64_t d, int64_t dv,
-                             int64_t causal, double factor, double rate, const void *key) {
+                             int64_t causal, double factor, double rate, const void *key, const terms *t, int64_t group) {
     return (sizes){heads, batch, queries, keys, d, dv, causal, up(queries, 16) | 16, up(keys, 16) | 16, (float)factor, rate,
-                   key};
+                   key, t, group};
 }
 
 // ---------------------------------------------------------------------------------------------- matrices of samples
@@ -34,6 +45,9 @@ static inline int64_t together(const sizes *s, int64_t floats, int64_t parts) {
         count = (count + 1) / 2;
     return count;
 }
+
+// The matrices of keys and values of a head.
+static inline group shared(const sizes *s, const group *g) { return (group){g->head / s->group, g->sample, g->count}; }
 
 // Floats from the matrix of a sample to the next one's: odd numbers of cache lines, as lines are (`sizes_of`), so that the
 // samples of a feature do not share their places in the cache.
@@ -67,8 +81,14 @@ static inline void give(float *x, const float *from, const sizes *s, const group
 typedef struct { int64_t query, count, key, keys; } block;
 
 static inline block block_of(const sizes *s, int64_t query, span keys) {
-    const int64_t count = least(WIDE, s->queries - query), end = s->causal ? least(keys.end, query + count) : keys.end;
-    return (block){query, count, keys.begin, end > keys.begin ? end - keys.begin : 0};
+    const int64_t count = least(WIDE, s->queries - query);
+    int64_t begin = keys.begin, end = s->causal ? least(keys.end, query + count) : keys.end;
+    if (s->terms) {
+        const int64_t first = (query - s->terms->before) / WIDTH * WIDTH;
+        begin = first > begin ? least(first, keys.end) : begin;
+        end = least(keys.end, query + count + s->terms->after);
+    }
+    return (block){query, count, begin, end > begin ? end - begin : 0};
 }
 
 // w[key, query] = the products of the columns of k and q, [features, time] each.
@@ -82,6 +102,9 @@ static inline int64_t blind(const sizes *s, const block *b, int64_t key) {
     const int64_t behind = b->key + key - b->query;
     return !s->causal || behind <= 0 ? 0 : least(behind, WIDE);
 }
+
+// Products [keys, WIDE queries] become scores, and `bend`, unless it is NULL, has their slopes along the products.
+HIDDEN void ag_score(float *w, float *bend, const sizes *s, const block *b, int64_t head, int64_t sample);
 
 // What dropout keeps: a factor per key and query.
 static inline void keep(float *kept, const sizes *s, const block *b, int64_t head, int64_t sample) {
@@ -102,10 +125,20 @@ static inline int64_t at(const sizes *s, const group *g, int64_t features, int64
 // The product of query i of x and key j of y, in sample g.
 static inline float product_of(const float *x, const float *y, const sizes *s, const group *g, int64_t features, int64_t i,
                                int64_t j) {
+    const group kv = shared(s, g);
     double sum = 0.0;
     for (int64_t f = 0; f < features; f++)
-        sum += x[at(s, g, features, s->queries, f, i)] * y[at(s, g, features, s->keys, f, j)];
+        sum += x[at(s, g, features, s->queries, f, i)] * y[at(s, &kv, features, s->keys, f, j)];
     return (float)sum;
+}
+
+// The score of that product, and its slope along it.
+static inline float score_of(float product, float *bend, const sizes *s, const group *g, int64_t i, int64_t j) {
+    float w[WIDE] = {product}, slopes[WIDE];
+    const block b = {i, 1, j, 1};
+    if (s->terms) ag_score(w, slopes, s, &b, g->head, g->sample);
+    if (bend) *bend = s->terms ? slopes[0] : s->factor;
+    return s->terms ? w[0] : s->factor * product;
 }
 
 static inline float kept_at(const sizes *s, const group *g, int64_t i, int64_t j) {
