@@ -256,7 +256,8 @@ def attention(
     ids = [None, None] if segments is None else _segments(segments, sizes[1:3], batch, backend)
     slopes = None
     if alibi is not None:
-        t = _on_device(alibi, backend, wide)
+        fixed = isinstance(alibi, (list, tuple))
+        t = Tensor(backend.constant(as_array(alibi, "attention"), wide)) if fixed else _on_device(alibi, backend, wide)
         if t.size != heads:
             raise ShapeError(f"attention: alibi is {t.shape}; a slope for each of {heads} heads is required.")
         slopes = t.astype(wide.name).buffer.view((heads,))

@@ -115,3 +115,27 @@ def test_kernels(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -
     for got, repeated, want in zip(found, again, case.step("cpu", "f64"), strict=True):
         np.testing.assert_array_equal(got, repeated)
         np.testing.assert_allclose(got, want, rtol=0, atol=400 * EPS["f32"] * max(1, np.abs(want).max()))
+
+
+def test_masks_are_arguments_of_a_captured_step_or_computed_in_it(device: str) -> None:
+    rng = np.random.default_rng(0)
+    W = ag.ag_param(rng.standard_normal((1, 5, 7, 1)).astype(np.float32))
+    q, k, v = (ag.ag_tensor(rng.standard_normal((8, n, 2))) for n in (5, 7, 7))
+
+    positions, zeros = ag.ag_tensor(np.arange(7.0)), ag.ag_tensor(np.zeros((7, 1)), dtype="i32")
+
+    def step(q: Any, mask: Any, lengths: Any, ids: Any) -> list[ag.Tensor]:
+        with ag.with_grad_tape():
+            padding = positions < lengths
+            one = ag.ops.attention(q, k, v, heads=2, attn_mask=mask, attn_bias=W)
+            two = ag.ops.attention(one, k, v, heads=2, attn_mask=padding, attn_bias=W, alibi=[0.5, 0.25],
+                                   segments=(ids, zeros))
+            loss = ag.ag_sum(two * two)
+        return [two, ag.backward(loss)[W]]
+
+    captured = ag.ag_capture(step)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        given = q * (seed + 1), rng.random((5, 7, 1)) < 0.7, np.float32([[seed + 1, 7]]), rng.integers(0, 2, (5,))
+        for got, want in zip(captured(*given), step(*given), strict=True):
+            assert got.numpy().tobytes() == want.numpy().tobytes()

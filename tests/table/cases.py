@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from table import (
+    cases_attention,
     cases_functions,
     cases_images,
     cases_losses,
@@ -303,6 +304,7 @@ ROWS = [
     *cases_products.ROWS,
     *cases_selection.ROWS,
     *cases_rotary.ROWS,
+    *cases_attention.ROWS,
     *cases_sequences.ROWS,
 ]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]

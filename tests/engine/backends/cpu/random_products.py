@@ -13,6 +13,7 @@ from helpers.random_operands import geometry, random_operands
 from table.rows import Array
 
 from ag.engine.kernels.conv import conv2d, max_pool2d
+from ag.engine.kernels.masked_attention import UNLIMITED
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window, places
 from ag.errors import ShapeError
@@ -99,6 +100,33 @@ def attention(name: str, rng: Random) -> Launch:
     return launch(name, q, k, v, g, lse, delta, key, **params)
 
 
+def masked_attention(name: str, rng: Random) -> Launch:
+    """Each term in about half of the launches, and it varies along about half of the axes."""
+    kv_heads, n = heads_of(rng)
+    heads, rate = kv_heads * int(rng.integers(1, 4)), float(rng.choice([0.0, 0.0, 0.3]))
+    q = normal(rng, heads * n["q"], n["queries"], n["batch"])
+    k, v = (normal(rng, kv_heads * n[x], n["keys"], n["batch"]) for x in "qv")
+    g = normal(rng, heads * n["v"], n["queries"], n["batch"])
+    sizes, none = (heads, n["queries"], n["keys"], n["batch"]), np.zeros(0, np.float32)
+    bias, mask = (normal(rng, *[size if rng.integers(2) else 1 for size in sizes]) for _ in range(2))
+    samples, segmented = n["batch"] if rng.integers(2) else 1, rng.integers(2)
+    ids = [np.sort(rng.integers(0, 3, (n[x] * segmented, samples), np.int32), 0) if segmented else np.zeros(0, np.int32)
+           for x in ("queries", "keys")]
+    terms = [bias if name == "attention_bias_grad" or rng.integers(2) else none,
+             np.float32(mask > -0.5) if rng.integers(2) else none, *ids,
+             np.abs(normal(rng, heads)) if rng.integers(2) else none]
+    key = rng.integers(0, 1 << 32, 4, np.uint32) if rate else q
+    before, after = (int(rng.choice([0, 3, 40, UNLIMITED])) for _ in range(2))
+    params = {"heads": heads, "kv_heads": kv_heads, "samples": 1, "factor": 1 / sqrt(max(1, n["q"])),
+              "softcap": float(rng.choice([0.0, 1.5])), "before": before, "after": after, "rate": rate}
+    if name == "masked_attention":
+        return launch(name, q, k, v, key, *terms, **params)
+    out, lse, delta = np.zeros_like(g), *np.zeros((2, heads, *g.shape[1:]), np.float32)
+    PRIMITIVES["masked_attention"].reference(out, lse, q, k, v, key, *terms, **params)
+    PRIMITIVES["attention_delta"].reference(delta, out, g, heads=heads)
+    return launch(name, q, k, v, g, lse, delta, key, *terms, **params)
+
+
 def attention_delta(rng: Random) -> Launch:
     heads, n = heads_of(rng)
     y, g = normal(rng, 2, heads * n["v"], n["queries"], n["batch"])
@@ -141,6 +169,8 @@ PRODUCTS = {
     **{name: partial(matrices, name) for name in ("matmul", "matmul_sums", "batched_matmul")},
     **{name: partial(convolution, name) for name in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
     **{name: partial(attention, name) for name in ("attention", "attention_grad")},
+    **{name: partial(masked_attention, name) for name in (
+        "masked_attention", "masked_attention_grad", "attention_bias_grad")},
     "attention_delta": attention_delta,
     "attention_weights": attention_weights,
     **{name: partial(pooling, name) for name in ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")},
