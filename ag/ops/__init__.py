@@ -23,7 +23,6 @@ from ag.ops.functions import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.losses import *
-from ag.ops.masked_attention import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
 from ag.ops.reduce import *
@@ -41,6 +40,7 @@ del MYPY
 # The ordinary names; two are also those of files, which `import ag.ops.matmul` still finds.
 abs = ag_abs
 add = ag_add
+attention = ag_attention
 avg_pool2d = ag_avg_pool2d
 batch_norm = ag_batch_norm_op
 bce_with_logits_loss = ag_bce_with_logits_loss

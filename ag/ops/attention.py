@@ -1,203 +1,175 @@
-"""Scaled dot-product attention of one or several heads, on [features, time, batch].
-
-Fused kernels store no matrix of weights, so memory grows with the length of a sequence and not with its square.
-Heads and sequences beyond the kernels' limits fall back to products; the device's `Target` has the limits.
-"""
+"""Scaled dot-product attention of one or several heads, with masks, biases and windows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import TypedDict
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
-from ag.engine.buffer import Buffer
-from ag.engine.kernels.attention import attention, attention_delta, attention_grad, attention_weights
-from ag.engine.kernels.elementwise import scale
-from ag.engine.kernels.indexing import permute
-from ag.engine.kernels.random import dropout
-from ag.engine.kernels.softmax import softmax_grad
-from ag.engine.random import draw_key
+from ag.autograd.op import composed
+from ag.autograd.operands import as_array, closed_or_elsewhere, number_given, operands_on_one_device, to_buffer
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.buffer import Buffer, Device
+from ag.engine.dtype import BOOL, F32, F64, I32, DType
+from ag.engine.kernels.masked_attention import UNLIMITED
 from ag.engine.shape import Shape, counts, true_or_false
-from ag.errors import ShapeError
-from ag.ops.matmul import products
+from ag.errors import DtypeError, ShapeError
+from ag.ops.fused_attention import Terms, attention_with_bias, attention_with_terms, check_operands, plain_attention
 
 __all__ = ["ag_attention"]
 
 
-class Settings(TypedDict):
-    """Parameters of the kernels."""
-
-    heads: int
-    factor: float
-    causal: bool
-    rate: float
-
-
-# What is saved: q, k, v, the key of dropout, and what the gradient reads of the forward pass.  These are a list, so
-# that 16-bit tensors do not get the rounded result in place of the one in float32.
-Attended = tuple[Buffer, Buffer, Buffer, Buffer, Settings, list[Buffer]]
-
-
-def _check(function: str, q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> None:
-    shapes = f"{function}: q is {q.shape}, k is {k.shape} and v is {v.shape}"
-    if not q.ndim == k.ndim == v.ndim or q.ndim not in (2, 3):
-        raise ShapeError(f"{shapes}; all must be (features, time) or (features, time, batch).")
-    if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:] or k.shape[1:] != v.shape[1:]:
-        raise ShapeError(f"{shapes}; q and k need as many features, k and v as many times, and all the same batch.")
-    if q.shape[0] == 0 or k.shape[1] == 0:
-        raise ShapeError(f"{shapes}; at least one feature and one key are required.")
-    if q.shape[0] % heads or v.shape[0] % heads:
-        raise ShapeError(f"{shapes}; the features must divide into {heads} heads.")
-    if not 0 <= rate < 1:
-        raise ValueError(f"{function}: dropout is {rate}; it must be in [0, 1).")
+def _four_axes(name: str, given: Shape, sizes: Shape, batched: bool) -> Shape:
+    """The shape of a mask or bias with all axes of `sizes`, (heads, queries, keys, batch), or an error."""
+    candidates = [given] if len(given) == 4 else [(1,) * (3 - len(given)) + given + (1,)]
+    if batched and len(given) < 4:
+        candidates.append((1,) * (4 - len(given)) + given)
+    fitting = {c for c in candidates if len(given) > 1 and len(c) == 4 and all(
+        n in (1, size) for n, size in zip(c, sizes, strict=True))}
+    if len(fitting) == 1:
+        return fitting.pop()
+    what = f"ag_attention: {name} is {given}, and heads, queries, keys and batch are {sizes}"
+    if fitting:
+        raise ShapeError(f"{what}, so it could be one of {' and '.join(map(str, sorted(fitting)))}; give it such a "
+                         f"shape of four axes.")
+    raise ShapeError(f"{what}; these, (queries, keys), (keys, batch) or three neighbouring axes are required, each "
+                     f"equal or 1.")
 
 
-def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
-    """Return True if the fused kernels can do it."""
-    features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
-    return q.backend.target.tiled_attention(features, times, rate > 0)
+def _on_device(x: TensorLike, backend: Device, dtype: DType) -> Tensor:
+    """A term as a tensor beside the queries; what is on the host gets this element type."""
+    if not isinstance(x, Tensor):
+        return Tensor(to_buffer(as_array(x, "ag_attention"), backend, dtype))
+    if x.buffer.backend is not backend:
+        raise closed_or_elsewhere("ag_attention", backend, x.buffer.backend)
+    return x
 
 
-def puts_samples_first(q: Buffer, k: Buffer) -> bool:
-    """Return True if heads of all samples become heads of one; the bits, also of dropout, are the same."""
-    return q.ndim == 3 and q.backend.target.samples_first(q.shape[2], min(q.shape[1], k.shape[1]))
+def _constant(name: str, x: object) -> None:
+    if isinstance(x, Tensor) and x.requires_grad:
+        raise DtypeError(f"ag_attention: {name} requires a gradient, and none flows to it. Detach it, or give the numbers "
+                         f"that it adds to scores as attn_bias.")
 
 
-def laid_out(run: Run, xs: Sequence[Buffer], heads: int, samples_first: bool) -> list[Buffer]:
-    """[heads * d, time, batch] each, of no batch 1, or as [batch * heads * d, time, 1]."""
-    if not samples_first:
-        return [x if x.ndim == 3 else x.view((*x.shape, 1)) for x in xs]
-    matrices = [_matrices(run, x, heads) for x in xs]
-    return [m.view((m.shape[0] * m.shape[1], m.shape[2], 1)) for m in matrices]
+def _mask(x: TensorLike, sizes: Shape, batched: bool, backend: Device) -> Buffer:
+    kind = x.dtype if isinstance(x, Tensor) else str(as_array(x, "ag_attention").dtype)
+    if kind != "bool":
+        raise DtypeError(f"ag_attention: attn_mask is of type {kind}; True and False are required, where True may be seen. "
+                         f"Numbers that are added to scores are attn_bias.")
+    b = _on_device(x, backend, BOOL).buffer
+    return b.view(_four_axes("attn_mask", b.shape, sizes, batched), dtype=F32)
 
 
-def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
-    params: Settings = {"heads": heads, "factor": 1.0 / sqrt(q.shape[0] // heads), "causal": causal, "rate": rate}
-    key = draw_key(q.backend) if rate else q  # which nobody reads then
-    if not _is_tiled(q, k, v, heads, rate):
-        out, weights = _composed(run, q, k, v, key, **params)
-        return out, (q, k, v, key, params, [weights])
-    first = puts_samples_first(q, k)
-    laid = laid_out(run, (q, k, v), heads, first)
-    out, lse = run(attention, *laid, key, **(params | {"heads": heads * q.shape[2]} if first else params))
-    shape = (v.shape[0], *q.shape[1:])
-    return features_first(run, out, shape) if first else out.view(shape), (q, k, v, key, params, [out, lse])
+def _segments(x: object, times: tuple[int, int], batch: int, backend: Device) -> list[Buffer]:
+    """Numbers of segments, of queries and keys: (time, batch) or (time, 1) each."""
+    found = []
+    for given, time in zip(x if isinstance(x, tuple) else (x, x), times, strict=True):
+        kind = given.dtype if isinstance(given, Tensor) else as_array(given, "ag_attention").dtype.kind
+        if kind not in ("i32", "i", "u", "b"):
+            raise DtypeError(f"ag_attention: segments are of type {kind}; whole numbers are required, a tensor of i32.")
+        b = _on_device(given, backend, I32).buffer
+        shape = b.shape if len(b.shape) == 2 else (*b.shape, 1)
+        if shape not in ((time, 1), (time, batch)):
+            raise ShapeError(f"ag_attention: segments are {b.shape}, where the sequence has {time} times and {batch} "
+                             f"samples; (time,) or (time, batch) is required, or a pair (of queries, of keys).")
+        found.append(b.view(shape))
+    if found[0].shape[1] != found[1].shape[1]:
+        raise ShapeError(f"ag_attention: segments of queries are {found[0].shape} and of keys {found[1].shape}; both or "
+                         f"none must have an axis of samples.")
+    return found
 
 
-def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object) -> Cotangents:
-    q, k, v, key, params, results = saved
-    heads = params["heads"]
-    if not _is_tiled(q, k, v, heads, params["rate"]):
-        return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
-    out, lse = results
-    first = puts_samples_first(q, k)
-    *laid, g = laid_out(run, (q, k, v, g), heads, first)
-    if first:
-        params = {**params, "heads": heads * q.shape[2]}
-    delta = run(attention_delta, out, g, heads=params["heads"])
-    gradients = run(attention_grad, *laid, g, lse, delta, key, **params)
-    return tuple((features_first(run, d, x.shape) if first else d.view(x.shape)) if wanted else None
-                 for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
+def _span(window: object, causal: bool) -> tuple[int, int]:
+    """Return the numbers of keys before and after its own that a query sees."""
+    before, after = window if isinstance(window, tuple) and len(window) == 2 else (window, window)
+    if window is None:
+        before = after = UNLIMITED
+    elif not counts(before, after, least=0):
+        raise ValueError(f"ag_attention: window is {window!r}; a number of keys of at least 0 is required, or a pair "
+                         f"(before, after) of them.")
+    return int(before), 0 if causal else int(after)
 
 
-# A matrix per sample and head comes first: [batch * heads, features, time].  Features-first tensors of one sample are
-# that already; with several samples the axes are put in order first and back afterwards.
-
-
-def _matrices(run: Run, x: Buffer, heads: int) -> Buffer:
-    """[heads * d, time, batch] as [batch * heads, d, time]; without a copy if there is one sample."""
-    features, time = x.shape[0] // heads, x.shape[1]
-    batch = x.shape[2] if x.ndim == 3 else 1
-    if batch != 1:
-        x = run(permute, x.view((heads * features, time, batch)), axes=(2, 0, 1))
-    return x.view((batch * heads, features, time))
-
-
-def features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
-    """The reverse: `m` as a buffer of `shape`."""
-    batch = shape[2] if len(shape) == 3 else 1
-    m = m.view((batch, shape[0], shape[1]))
-    return (m if batch == 1 else run(permute, m, axes=(1, 2, 0))).view(shape)
-
-
-def _composed(
-    run: Run, q: Buffer, k: Buffer, v: Buffer, key: Buffer, heads: int, factor: float, causal: bool, rate: float
-) -> tuple[Buffer, Buffer]:
-    """The result, and the weights before dropout, which `_composed_gradients` wants."""
-    mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
-    weights = run(attention_weights, products(run, mq, mk, ta=True, tb=False), factor=factor, causal=causal)
-    used = run(dropout, weights, key, rate=rate) if rate else weights
-    return features_first(run, products(run, mv, used, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
-
-
-def _composed_gradients(
-    run: Run, g: Buffer, q: Buffer, k: Buffer, v: Buffer, key: Buffer, weights: Buffer, need: Need,
-    heads: int, factor: float, causal: bool, rate: float,
-) -> Cotangents:
-    """Cotangents of `q`, `k` and `v`."""
-    mq, mk, mv, mg = (_matrices(run, x, heads) for x in (q, k, v, g))
-    dq = dk = dv = None
-    if need[2]:
-        used = run(dropout, weights, key, rate=rate) if rate else weights
-        dv = products(run, mg, used, ta=False, tb=False)
-    if need[0] or need[1]:
-        slope = products(run, mg, mv, ta=True, tb=False)
-        if rate:
-            slope = run(dropout, slope, key, rate=rate)
-        slope = run(scale, run(softmax_grad, weights, slope, axis=2), factor=factor)
-        dq = products(run, mk, slope, ta=False, tb=True) if need[0] else None
-        dk = products(run, mq, slope, ta=False, tb=False) if need[1] else None
-    return tuple(None if m is None else features_first(run, m, x.shape)
-                 for m, x in zip((dq, dk, dv), (q, k, v), strict=True))
-
-
-@op
+@composed
 def ag_attention(
-    run: Run, q: Buffer, k: Buffer, v: Buffer, causal: bool = False, dropout: float = 0.0, heads: int = 1
-) -> Result[Attended]:
-    """Scaled dot-product attention, ``v @ softmax(k.T @ q / sqrt(d))`` for each sample and head.
+    q: TensorLike, k: TensorLike, v: TensorLike, causal: bool = False, dropout: float = 0.0, heads: int = 1, *,
+    kv_heads: int | None = None, attn_mask: TensorLike | None = None, attn_bias: TensorLike | None = None,
+    scale: float | None = None, window: int | tuple[int, int] | None = None, softcap: float | None = None,
+    alibi: TensorLike | Sequence[float] | None = None, segments: TensorLike | tuple[TensorLike, TensorLike] | None = None,
+) -> Tensor:
+    """Scaled dot-product attention, ``v @ softmax(scores)`` for each sample and head, in fused kernels.
 
-    The softmax goes over the keys.  Neither the weights nor the mask of dropout are stored; the backward pass makes
-    them again.  For heads of more than 128 features, or more than 8,192 times, memory grows with queries times keys.
-    Reference: ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", eq. 1.
+    Scores are ``scale * k.T @ q``, then ``softcap * tanh(scores / softcap)``, then plus `attn_bias`, then minus what
+    `alibi` says; `causal`, `window`, `attn_mask` and `segments` hide keys.  A query that sees no key gives 0, and its
+    gradient is 0.  Times count from the first query and the first key, also where there are more keys than queries.
+    Reference: PyTorch ``scaled_dot_product_attention``.
 
     Parameters
     ----------
     q : Tensor of shape (heads * d, queries) or (heads * d, queries, batch)
-    k : Tensor of shape (heads * d, keys) or (heads * d, keys, batch)
-    v : Tensor of shape (heads * dv, keys) or (heads * dv, keys, batch)
+    k : Tensor of shape (kv_heads * d, keys) or (kv_heads * d, keys, batch)
+    v : Tensor of shape (kv_heads * dv, keys) or (kv_heads * dv, keys, batch)
     causal : bool, optional
         Whether query i sees the keys 0..i only.
     dropout : float, optional
         Probability, in [0, 1), that a weight is set to 0; the others are divided by ``1 - dropout``.
-    heads : int, optional
-        Each head has its share of neighbouring features.
+    heads, kv_heads : int, optional
+        Heads of queries, and of keys and values, which neighbouring heads share; default: as many.
+    attn_mask : Tensor or array_like of truth values, optional
+        True where a query may see a key: (heads, queries, keys, batch), with 1 where it does not vary; also
+        (queries, keys), (heads, queries, keys), (keys, batch) or (queries, keys, batch).
+    attn_bias : Tensor or array_like, optional
+        Added to scores; of a shape as a mask's.  It has a gradient, and -inf hides a key.
+    scale : float, optional
+        Default: ``1 / sqrt(d)``.
+    window : int or (int, int), optional
+        How many keys before and after its own a query sees.
+    softcap : float, optional
+        Positive; scores stay between ``-softcap`` and ``softcap``.
+    alibi : Tensor or list of float, one per head, optional
+        Slopes: ``slope * abs(query - key)`` is taken from scores.
+    segments : Tensor or array_like of int, of shape (time,) or (time, batch), or a pair of them, optional
+        Numbers of packed sequences: a query sees keys of its own.  A pair is of queries and of keys.
 
     Returns
     -------
     Tensor of shape (heads * dv, queries) or (heads * dv, queries, batch)
 
-    >>> ag.ag_attention([[1.0, 1.0]], [[0.0, 0.0]], [[2.0, 4.0]], causal=True).numpy().tolist()
+    Examples
+    --------
+    >>> x = [[1.0, 1.0]]
+    >>> ag.ops.attention(x, x, [[2.0, 4.0]], attn_mask=[[True, False], [True, True]]).numpy().tolist()
     [[2.0, 3.0]]
     """
-    if not counts(heads):
-        raise ValueError(f"ag_attention: heads is {heads!r}; it must be a whole number of at least 1.")
+    if not counts(heads) or not (kv_heads is None or (counts(kv_heads) and heads % kv_heads == 0)):
+        raise ValueError(f"ag_attention: heads is {heads!r} and kv_heads {kv_heads!r}; whole numbers of at least 1 are "
+                         f"required, and kv_heads must divide heads.")
     causal = true_or_false("ag_attention", "causal", causal)
-    _check("ag_attention", q, k, v, heads, dropout)
-    return _forward(run, q, k, v, int(heads), causal, dropout)
-
-
-ag_attention.vjp(_backward)
-
-
-@part_of("ag_multihead_attention")
-def attention_of_heads(
-    run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float
-) -> Result[Attended]:
-    """`ag_attention` of several heads, each with its share of neighbouring features."""
-    _check("ag_multihead_attention", q, k, v, heads, rate)
-    return _forward(run, q, k, v, heads, causal, rate)
-
-
-attention_of_heads.vjp(_backward)
+    terms = (attn_mask, attn_bias, scale, window, softcap, alibi, segments)
+    if all(x is None for x in terms) and kv_heads in (None, heads):
+        return plain_attention(q, k, v, causal, dropout, heads)
+    backend, (q, k, v), dtype = operands_on_one_device("ag_attention", (q, k, v))
+    a, b, c = q.buffer, k.buffer, v.buffer
+    heads, kv_heads, rate = int(heads), int(kv_heads or heads), number_given("ag_attention", "dropout", dropout)
+    check_operands("ag_attention", a, b, c, heads, kv_heads, rate)
+    factor = 1.0 / sqrt(a.shape[0] // heads) if scale is None else number_given("ag_attention", "scale", scale)
+    cap = 0.0 if softcap is None else number_given("ag_attention", "softcap", softcap)
+    if softcap is not None and not cap > 0:
+        raise ValueError(f"ag_attention: softcap is {cap}; a positive number is required.")
+    batch, wide = a.shape[2] if a.ndim == 3 else 1, F64 if dtype is F64 else F32
+    sizes = heads, a.shape[1], b.shape[1], batch
+    for name, x in (("attn_mask", attn_mask), ("alibi", alibi), ("segments", segments)):
+        _constant(name, x)
+    mask = None if attn_mask is None else _mask(attn_mask, sizes, a.ndim == 3, backend)
+    ids = [None, None] if segments is None else _segments(segments, sizes[1:3], batch, backend)
+    slopes = None
+    if alibi is not None:
+        fixed = isinstance(alibi, (list, tuple))
+        t = Tensor(backend.constant(as_array(alibi, "ag_attention"), wide)) if fixed else _on_device(alibi, backend, wide)
+        if t.size != heads:
+            raise ShapeError(f"ag_attention: alibi is {t.shape}; a slope for each of {heads} heads is required.")
+        slopes = t.astype(wide.name).buffer.view((heads,))
+    given = Terms(heads, kv_heads, factor, cap, *_span(window, causal), rate, mask, *ids, slopes)
+    if attn_bias is None:
+        return attention_with_terms(q, k, v, given)
+    bias = _on_device(attn_bias, backend, wide)
+    return attention_with_bias(q, k, v, bias.reshape(_four_axes("attn_bias", bias.shape, sizes, a.ndim == 3)), given)

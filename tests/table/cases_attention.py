@@ -62,7 +62,7 @@ def shared(*terms: Shape, **params: Any) -> Any:
     return case((8, 5, 2), (4, 7, 2), (6, 7, 2), *terms, heads=2, kv_heads=1, **params)
 
 
-ROWS = [Row("attention", oracle, [
+ROWS = [Row("ag_attention", oracle, [
     case((4, 3, 1), (4, 3, 1), (3, 3, 1), (1, 1, 3, 1), (1, 3, 3, 1)),
     shared((2, 5, 7, 1), (1, 1, 7, 2)),
     shared((1, 1, 7, 2), (2, 5, 1, 1), dropout=0.3),
@@ -72,4 +72,4 @@ ROWS = [Row("attention", oracle, [
     case((180, 3, 2), (180, 5, 2), (200, 5, 2), (1, 3, 5, 1), (1, 1, 5, 2)),
     case((4, 0, 2), (4, 3, 2), (2, 3, 2), (1, 0, 3, 1), (1, 1, 3, 2))],
     [normal, normal, normal, normal, bits], ulps=32, terms=lambda q, k, *_, **__: len(q) + k.shape[1], size=size,
-    call=call)]
+    call=call, label="(terms)")]

@@ -49,7 +49,7 @@ def _sizes(
 
 
 class _Sample(NamedTuple):
-    """What the scores of one sample are made of."""
+    """The terms of the scores of one sample."""
 
     bias: Array
     mask: Array

@@ -21,7 +21,7 @@ from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
 from ag.ops import activation, arithmetic, convert, elementwise, functions, indexing, loss, normalization, reduce
 from ag.ops import conv as convs
-from ag.ops.attention import ag_attention, attention_of_heads
+from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.conv import pool_window
 from ag.ops.einsum import _products as products_of
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
@@ -511,7 +511,7 @@ WRITERS: Mapping[object, Writer] = {
     products_of: _products,
     chosen_by: _take,
     gathered_by: _gather,
-    ag_attention: _attention(causal=0, rate=1, heads=2),
+    plain_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
     loss._mean_squares: _mse,
     loss.ag_cross_entropy_loss: _cross_entropy("Log"),

@@ -17,7 +17,7 @@ from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.primitive import PRIMITIVES
-from ag.ops.attention import attention_of_heads
+from ag.ops.fused_attention import attention_of_heads
 
 # heads, d, dv, queries, keys, batch: around tiles of 64 rows and 32 columns, in 1, 2 and 4 blocks of features
 SHAPES = [(1, 32, 32, 65, 65, 1), (3, 16, 33, 64, 32, 3), (2, 40, 8, 130, 70, 1), (1, 128, 127, 33, 97, 2)]
