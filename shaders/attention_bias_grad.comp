@@ -2,6 +2,7 @@
 // over heads and samples where the bias has one for all.  A workgroup makes a tile of 64 queries and 32 keys.
 // grid: tiles * owners workgroups
 // work: heads * batch * queries * keys * d * 6 multiply-adds
+// turns: added * 416 * chunks of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

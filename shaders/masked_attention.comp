@@ -4,6 +4,7 @@
 // bias, mask [heads, queries, keys, batch] or 1 along an axis; segments [time, batch or 1]; slopes [heads]
 // grid: queries / 64 * heads * batch * chunks workgroups
 // work: heads * batch * queries * keys * d * 4 multiply-adds
+// turns: times * 13 * group * chunks of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -88,7 +88,9 @@ ZeroOptimizer(model, ...) syncgrads(grad_sets, weights=None, world=None) start(l
 DIFFERS = {  # name: (signature here, why it is not the designed one)
     "ag_dataloader": ("x, y=None, batch_size=32, shuffle=True, col_major=True, drop_last=False, seed=None, prefetch=0, "
                       "*, target=None, inputs=None", "samples may be dicts, of which one entry is the target"),
-    "ag_attention": ("q, k, v, causal=False, dropout=0.0, heads=1", "heads side by side need no transposing"),
+    "ag_attention": ("q, k, v, causal=False, dropout=0.0, heads=1, *, kv_heads=None, attn_mask=None, attn_bias=None, "
+                     "scale=None, window=None, softcap=None, alibi=None, segments=None",
+                     "heads side by side need no transposing, and scores have terms"),
     "ag_multihead_attention.forward": ("self, q, k=None, v=None, causal_mask=False, cache=None",
                                        "generation computes each position once"),
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),

@@ -88,6 +88,9 @@ class OpDecorator:
     def __call__(self, forward: Callable[Concatenate[Run, Buffer, Buffer, Buffer, Buffer, Buffer, P], Result[S]]
                  ) -> Op[Concatenate[TensorLike, TensorLike, TensorLike, TensorLike, TensorLike, P], S]: ...
     @overload
+    def __call__(self, forward: Callable[Concatenate[Run, Buffer, Buffer, Buffer, Buffer, P], Result[S]]
+                 ) -> Op[Concatenate[TensorLike, TensorLike, TensorLike, TensorLike, P], S]: ...
+    @overload
     def __call__(self, forward: Callable[Concatenate[Run, Buffer, Buffer, Buffer, P], Result[S]]
                  ) -> Op[Concatenate[TensorLike, TensorLike, TensorLike, P], S]: ...
     @overload

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
+from typing import cast
+
+import numpy as np
 
 from ag.autograd.op import composed
 from ag.autograd.operands import as_array, closed_or_elsewhere, number_given, operands_on_one_device, to_buffer
@@ -14,24 +17,28 @@ from ag.engine.kernels.masked_attention import UNLIMITED
 from ag.engine.shape import Shape, counts, true_or_false
 from ag.errors import DtypeError, ShapeError
 from ag.ops.fused_attention import Terms, attention_with_bias, attention_with_terms, check_operands, plain_attention
+from ag.ops.indexing import ag_reshape
 
 __all__ = ["ag_attention"]
+
+Segments = TensorLike | tuple[TensorLike, TensorLike]
+_FEW = 128  # features of a head whose sums the kernels of plain attention hold
 
 
 def _four_axes(name: str, given: Shape, sizes: Shape, batched: bool) -> Shape:
     """The shape of a mask or bias with all axes of `sizes`, (heads, queries, keys, batch), or an error."""
-    candidates = [given] if len(given) == 4 else [(1,) * (3 - len(given)) + given + (1,)]
+    candidates: list[Shape] = [given] if len(given) == 4 else [(*(1,) * (3 - len(given)), *given, 1)]
     if batched and len(given) < 4:
-        candidates.append((1,) * (4 - len(given)) + given)
-    fitting = {c for c in candidates if len(given) > 1 and len(c) == 4 and all(
+        candidates.append((*(1,) * (4 - len(given)), *given))
+    fitting = {c for c in candidates if 2 <= len(given) <= 4 and all(
         n in (1, size) for n, size in zip(c, sizes, strict=True))}
     if len(fitting) == 1:
         return fitting.pop()
     what = f"ag_attention: {name} is {given}, and heads, queries, keys and batch are {sizes}"
     if fitting:
-        raise ShapeError(f"{what}, so it could be one of {' and '.join(map(str, sorted(fitting)))}; give it such a "
-                         f"shape of four axes.")
-    raise ShapeError(f"{what}; these, (queries, keys), (keys, batch) or three neighbouring axes are required, each "
+        raise ShapeError(f"{what}, so it could be {' or '.join(map(str, sorted(fitting)))}; give it that shape of four "
+                         f"axes which is meant.")
+    raise ShapeError(f"{what}; all four, (queries, keys), (keys, batch) or three neighbouring ones are required, each "
                      f"equal or 1.")
 
 
@@ -44,49 +51,56 @@ def _on_device(x: TensorLike, backend: Device, dtype: DType) -> Tensor:
     return x
 
 
-def _constant(name: str, x: object) -> None:
-    if isinstance(x, Tensor) and x.requires_grad:
-        raise DtypeError(f"ag_attention: {name} requires a gradient, and none flows to it. Detach it, or give the numbers "
-                         f"that it adds to scores as attn_bias.")
+def _kind(x: TensorLike) -> str:
+    return x.dtype if isinstance(x, Tensor) else as_array(x, "ag_attention").dtype.name
 
 
 def _mask(x: TensorLike, sizes: Shape, batched: bool, backend: Device) -> Buffer:
-    kind = x.dtype if isinstance(x, Tensor) else str(as_array(x, "ag_attention").dtype)
-    if kind != "bool":
-        raise DtypeError(f"ag_attention: attn_mask is of type {kind}; True and False are required, where True may be seen. "
-                         f"Numbers that are added to scores are attn_bias.")
+    if (kind := _kind(x)) != "bool":
+        raise DtypeError(f"ag_attention: attn_mask is of type {kind}; True and False are required, where True may be "
+                         f"seen. Give numbers that are added to scores as attn_bias.")
     b = _on_device(x, backend, BOOL).buffer
     return b.view(_four_axes("attn_mask", b.shape, sizes, batched), dtype=F32)
 
 
-def _segments(x: object, times: tuple[int, int], batch: int, backend: Device) -> list[Buffer]:
-    """Numbers of segments, of queries and keys: (time, batch) or (time, 1) each."""
+def _segments(x: Segments, times: Shape, batch: int, backend: Device) -> tuple[Buffer, Buffer]:
+    """Numbers of the segments of queries and of keys, (time, batch) or (time, 1)."""
     found = []
     for given, time in zip(x if isinstance(x, tuple) else (x, x), times, strict=True):
-        kind = given.dtype if isinstance(given, Tensor) else as_array(given, "ag_attention").dtype.kind
-        if kind not in ("i32", "i", "u", "b"):
-            raise DtypeError(f"ag_attention: segments are of type {kind}; whole numbers are required, a tensor of i32.")
+        if (kind := _kind(given)) != "i32" and (isinstance(given, Tensor) or "int" not in kind):
+            raise DtypeError(f"ag_attention: segments are of type {kind}; whole numbers are required. Make them with "
+                             f"ag_tensor(ids, dtype=\"i32\").")
         b = _on_device(given, backend, I32).buffer
         shape = b.shape if len(b.shape) == 2 else (*b.shape, 1)
         if shape not in ((time, 1), (time, batch)):
             raise ShapeError(f"ag_attention: segments are {b.shape}, where the sequence has {time} times and {batch} "
                              f"samples; (time,) or (time, batch) is required, or a pair (of queries, of keys).")
         found.append(b.view(shape))
-    if found[0].shape[1] != found[1].shape[1]:
-        raise ShapeError(f"ag_attention: segments of queries are {found[0].shape} and of keys {found[1].shape}; both or "
-                         f"none must have an axis of samples.")
-    return found
+    q, k = found
+    if q.shape[1] != k.shape[1]:
+        raise ShapeError(f"ag_attention: segments of queries are {q.shape} and of keys {k.shape}; give both or none an "
+                         f"axis of samples.")
+    return q, k
 
 
-def _span(window: object, causal: bool) -> tuple[int, int]:
+def _slopes(x: TensorLike | Sequence[float], heads: int, backend: Device, dtype: DType) -> Buffer:
+    fixed = isinstance(x, (list, tuple))  # which a captured step may have, too
+    t = Tensor(backend.constant(np.array(x), dtype)) if fixed else _on_device(cast(TensorLike, x), backend, dtype)
+    if t.size != heads:
+        raise ShapeError(f"ag_attention: alibi is {t.shape}; a slope for each of {heads} heads is required.")
+    return t.astype(dtype.name).buffer.view((heads,))
+
+
+def _span(window: int | tuple[int, int] | None, causal: bool) -> tuple[int, int]:
     """Return the numbers of keys before and after its own that a query sees."""
-    before, after = window if isinstance(window, tuple) and len(window) == 2 else (window, window)
     if window is None:
-        before = after = UNLIMITED
-    elif not counts(before, after, least=0):
+        return UNLIMITED, 0 if causal else UNLIMITED
+    span = window if isinstance(window, tuple) else (window, window)
+    if len(span) != 2 or not counts(*span, least=0):
         raise ValueError(f"ag_attention: window is {window!r}; a number of keys of at least 0 is required, or a pair "
                          f"(before, after) of them.")
-    return int(before), 0 if causal else int(after)
+    before, after = (min(int(n), UNLIMITED) for n in span)
+    return before, 0 if causal else after
 
 
 @composed
@@ -94,7 +108,7 @@ def ag_attention(
     q: TensorLike, k: TensorLike, v: TensorLike, causal: bool = False, dropout: float = 0.0, heads: int = 1, *,
     kv_heads: int | None = None, attn_mask: TensorLike | None = None, attn_bias: TensorLike | None = None,
     scale: float | None = None, window: int | tuple[int, int] | None = None, softcap: float | None = None,
-    alibi: TensorLike | Sequence[float] | None = None, segments: TensorLike | tuple[TensorLike, TensorLike] | None = None,
+    alibi: TensorLike | Sequence[float] | None = None, segments: Segments | None = None,
 ) -> Tensor:
     """Scaled dot-product attention, ``v @ softmax(scores)`` for each sample and head, in fused kernels.
 
@@ -140,36 +154,33 @@ def ag_attention(
     >>> ag.ops.attention(x, x, [[2.0, 4.0]], attn_mask=[[True, False], [True, True]]).numpy().tolist()
     [[2.0, 3.0]]
     """
-    if not counts(heads) or not (kv_heads is None or (counts(kv_heads) and heads % kv_heads == 0)):
-        raise ValueError(f"ag_attention: heads is {heads!r} and kv_heads {kv_heads!r}; whole numbers of at least 1 are "
-                         f"required, and kv_heads must divide heads.")
-    causal = true_or_false("ag_attention", "causal", causal)
+    if not counts(heads):
+        raise ValueError(f"ag_attention: heads is {heads!r}; it must be a whole number of at least 1.")
+    if kv_heads is not None and (not counts(kv_heads) or heads % kv_heads):
+        raise ValueError(f"ag_attention: kv_heads is {kv_heads!r}; a whole number is required that divides {heads} "
+                         f"heads.")
+    causal, heads, kv_heads = true_or_false("ag_attention", "causal", causal), int(heads), int(kv_heads or heads)
     terms = (attn_mask, attn_bias, scale, window, softcap, alibi, segments)
-    if all(x is None for x in terms) and kv_heads in (None, heads):
+    if kv_heads == heads and all(x is None for x in terms):
         return plain_attention(q, k, v, causal, dropout, heads)
     backend, (q, k, v), dtype = operands_on_one_device("ag_attention", (q, k, v))
-    a, b, c = q.buffer, k.buffer, v.buffer
-    heads, kv_heads, rate = int(heads), int(kv_heads or heads), number_given("ag_attention", "dropout", dropout)
-    check_operands("ag_attention", a, b, c, heads, kv_heads, rate)
-    factor = 1.0 / sqrt(a.shape[0] // heads) if scale is None else number_given("ag_attention", "scale", scale)
+    rate = number_given("ag_attention", "dropout", dropout)
+    check_operands("ag_attention", q.buffer, k.buffer, v.buffer, heads, kv_heads, rate)
+    factor = 1.0 / sqrt(q.shape[0] // heads) if scale is None else number_given("ag_attention", "scale", scale)
     cap = 0.0 if softcap is None else number_given("ag_attention", "softcap", softcap)
-    if softcap is not None and not cap > 0:
+    if softcap is not None and not 0 < cap < inf:
         raise ValueError(f"ag_attention: softcap is {cap}; a positive number is required.")
-    batch, wide = a.shape[2] if a.ndim == 3 else 1, F64 if dtype is F64 else F32
-    sizes = heads, a.shape[1], b.shape[1], batch
     for name, x in (("attn_mask", attn_mask), ("alibi", alibi), ("segments", segments)):
-        _constant(name, x)
-    mask = None if attn_mask is None else _mask(attn_mask, sizes, a.ndim == 3, backend)
-    ids = [None, None] if segments is None else _segments(segments, sizes[1:3], batch, backend)
-    slopes = None
-    if alibi is not None:
-        fixed = isinstance(alibi, (list, tuple))
-        t = Tensor(backend.constant(as_array(alibi, "ag_attention"), wide)) if fixed else _on_device(alibi, backend, wide)
-        if t.size != heads:
-            raise ShapeError(f"ag_attention: alibi is {t.shape}; a slope for each of {heads} heads is required.")
-        slopes = t.astype(wide.name).buffer.view((heads,))
-    given = Terms(heads, kv_heads, factor, cap, *_span(window, causal), rate, mask, *ids, slopes)
+        if isinstance(x, Tensor) and x.requires_grad:
+            raise DtypeError(f"ag_attention: {name} requires a gradient, and none flows to it; detach it, or give what "
+                             f"it adds to scores as attn_bias.")
+    batched, wide = q.ndim == 3, F64 if dtype is F64 else F32
+    sizes = heads, q.shape[1], k.shape[1], q.shape[2] if batched else 1
+    given = Terms(heads, kv_heads, factor, cap, *_span(window, causal), rate,
+                  None if attn_mask is None else _mask(attn_mask, sizes, batched, backend),
+                  (None, None) if segments is None else _segments(segments, sizes[1:3], sizes[3], backend),
+                  None if alibi is None else _slopes(alibi, heads, backend, wide))
     if attn_bias is None:
         return attention_with_terms(q, k, v, given)
     bias = _on_device(attn_bias, backend, wide)
-    return attention_with_bias(q, k, v, bias.reshape(_four_axes("attn_bias", bias.shape, sizes, a.ndim == 3)), given)
+    return attention_with_bias(q, k, v, ag_reshape(bias, *_four_axes("attn_bias", bias.shape, sizes, batched)), given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from ag.autograd.op import Cotangents, Need, Result, Run, Wide, part_of
 from ag.engine.buffer import Buffer
@@ -192,30 +192,30 @@ class Terms(NamedTuple):
     after: int
     rate: float
     mask: Buffer | None
-    q_segments: Buffer | None
-    k_segments: Buffer | None
+    segments: tuple[Buffer | None, Buffer | None]  # of queries and of keys
     slopes: Buffer | None
 
-    def numbers(self, samples: int) -> dict[str, float]:
+    def numbers(self, samples: int) -> dict[str, Any]:
         return {**dict(zip(self._fields[:7], self[:7], strict=True)), "samples": samples}
 
     def operands(self, q: Buffer, bias: Buffer | None) -> list[Buffer]:
         """The terms as kernels take them."""
         none, no_ids = q.view((0,)), q.view((0,), dtype=I32)
-        given = (bias, none), (self.mask, none), (self.q_segments, no_ids), (self.k_segments, no_ids), (self.slopes, none)
+        given = (bias, none), (self.mask, none), *((ids, no_ids) for ids in self.segments), (self.slopes, none)
         return [absent if x is None else x for x, absent in given]
 
 
-# q, k, v, bias, key of dropout; in a list, as above, the result and the logarithms of denominators
+# q, k, v, bias and the key of dropout; in a list, as above, the result and the logarithms of denominators
 AttendedWithTerms = tuple[Buffer, Buffer, Buffer, Buffer | None, Buffer, list[Buffer]]
 
 
-def _forward_with_terms(run: Run, q: Buffer, k: Buffer, v: Buffer, bias: Buffer | None, terms: Terms) -> Result[AttendedWithTerms]:
+def _forward_with_terms(
+    run: Run, q: Buffer, k: Buffer, v: Buffer, bias: Buffer | None, terms: Terms
+) -> Result[AttendedWithTerms]:
     key = draw_key(q.backend) if terms.rate else q  # which nobody reads then
     first = puts_samples_first(q, k)
     laid = laid_out(run, (q, k, v), 1, first)
-    out, lse = run(masked_attention, *laid, key, *terms.operands(laid[0], bias), **terms.numbers(
-        q.shape[2] if first else 1))
+    out, lse = run(masked_attention, *laid, key, *terms.operands(q, bias), **terms.numbers(q.shape[2] if first else 1))
     shape = (v.shape[0] // terms.kv_heads * terms.heads, *q.shape[1:])
     return features_first(run, out, shape) if first else out.view(shape), (q, k, v, bias, key, [out, lse])
 
@@ -226,15 +226,15 @@ def _backward_with_terms(run: Run, g: Buffer, saved: AttendedWithTerms, need: Ne
     samples = q.shape[2] if first else 1
     *laid, g = laid_out(run, (q, k, v, g), 1, first)
     delta = run(attention_delta, out, g, heads=terms.heads * samples)
-    given = [*laid, g, lse, delta, key, *terms.operands(laid[0], bias)]
-    found: list[Buffer | None] = [None] * 3
+    given, numbers = [*laid, g, lse, delta, key, *terms.operands(q, bias)], terms.numbers(samples)
+    found: list[Buffer | None] = [None, None, None]
     if any(need[:3]):
+        made = run(masked_attention_grad, *given, **numbers)
         found = [(features_first(run, d, x.shape) if first else d.view(x.shape)) if wanted else None
-                 for d, x, wanted in zip(run(masked_attention_grad, *given, **terms.numbers(samples)), (q, k, v), need[:3],
-                                         strict=True)]
-    if bias is None:
-        return tuple(found)
-    return (*found, run(attention_bias_grad, *given, **terms.numbers(samples)) if need[3] else None)
+                 for d, x, wanted in zip(made, (q, k, v), need[:3], strict=True)]
+    if bias is not None:
+        found.append(run(attention_bias_grad, *given, **numbers) if need[3] else None)
+    return tuple(found)
 
 
 @part_of("ag_attention")
@@ -244,7 +244,9 @@ def attention_with_terms(run: Run, q: Buffer, k: Buffer, v: Buffer, terms: Terms
 
 
 @part_of("ag_attention")
-def attention_with_bias(run: Run, q: Buffer, k: Buffer, v: Buffer, bias: Wide, terms: Terms) -> Result[AttendedWithTerms]:
+def attention_with_bias(
+    run: Run, q: Buffer, k: Buffer, v: Buffer, bias: Wide, terms: Terms
+) -> Result[AttendedWithTerms]:
     """`ag_attention` with a bias, of shape (heads, queries, keys, batch) or 1 along an axis."""
     return _forward_with_terms(run, q, k, v, bias, terms)
 

@@ -34,7 +34,8 @@ class Case:
         self.v, self.g = draw((self.kv_heads * dv, keys, batch)), draw((self.heads * dv, queries, batch))
         self.terms, self.rate = terms, rate
         if mask:
-            self.terms["attn_mask"] = rng.random([n if along else 1 for n, along in zip(sizes, mask, strict=True)]) < 0.6
+            shape = [n if along else 1 for n, along in zip(sizes, mask, strict=True)]
+            self.terms["attn_mask"] = rng.random(shape) < 0.6
         self.bias = draw([n if along else 1 for n, along in zip(sizes, bias, strict=True)]) if bias else None
         if alibi:
             self.terms["alibi"] = 2.0 ** -np.arange(1, self.heads + 1)

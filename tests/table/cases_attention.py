@@ -44,11 +44,13 @@ def oracle(q: Array, k: Array, v: Array, bias: Array, mask: Array, heads: int = 
 
 
 def size(q: Array, k: Array, v: Array, bias: Array, mask: Array, **params: Any) -> Array:
-    score = np.linalg.norm(q, axis=0).max(initial=0) * np.linalg.norm(k, axis=0).max(initial=0) + abs(bias).max(initial=0)
+    lengths = [np.linalg.norm(x, axis=0).max(initial=0) for x in (q, k)]
+    score = lengths[0] * lengths[1] + abs(bias).max(initial=0)
     return np.asarray((1 + score) * oracle(q, k, v, bias, mask, **params, absolute=True))
 
 
-def call(q: Any, k: Any, v: Any, bias: Any, mask: Any, slope: float = 0.0, segments: bool = False, **params: Any) -> Any:
+def call(q: Any, k: Any, v: Any, bias: Any, mask: Any, slope: float = 0.0, segments: bool = False,
+         **params: Any) -> Any:
     heads = params.get("heads", 1)
     terms = {"alibi": [slope * (h + 1) for h in range(heads)]} if slope else {}
     if segments:

@@ -21,9 +21,9 @@ from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
 from ag.ops import activation, arithmetic, convert, elementwise, functions, indexing, loss, normalization, reduce
 from ag.ops import conv as convs
-from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.conv import pool_window
 from ag.ops.einsum import _products as products_of
+from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
 from ag.ops.selection import _lookup as lookup_of
