@@ -91,8 +91,12 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
     "ag_attention": ("q, k, v, causal=False, dropout=0.0, heads=1, *, kv_heads=None, attn_mask=None, attn_bias=None, "
                      "scale=None, window=None, softcap=None, alibi=None, segments=None",
                      "heads side by side need no transposing, and scores have terms"),
-    "ag_multihead_attention.forward": ("self, q, k=None, v=None, causal_mask=False, cache=None",
-                                       "generation computes each position once"),
+    "ag_multihead_attention": ("d_model, n_heads, dropout=0.0, bias=True, *, qkv_bias=False, kdim=None, vdim=None, "
+                               "kv_heads=None", "the layers of models from elsewhere have them"),
+    "ag_multihead_attention.forward": (
+        "self, q, k=None, v=None, causal_mask=False, cache=None, *, attn_mask=None, attn_bias=None, scale=None, "
+        "window=None, softcap=None, alibi=None, segments=None",
+        "generation computes each position once, and scores have terms"),
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),
     "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state, interrupted=False",
                  "a job can be continued, or compared to the bit, with the optimizer's state, and tells of Ctrl-C"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
@@ -20,11 +20,12 @@ from ag.engine.interpreter import current, recording_here
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
-from ag.nn.layer import Layer, number
+from ag.nn.layer import Layer, number, sizes
 from ag.ops.arithmetic import ag_add
+from ag.ops.attention import Segments, ag_attention
 from ag.ops.fused_attention import attention_of_heads
 from ag.ops.indexing import ag_concat
-from ag.ops.matmul import ag_matmul
+from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
 
@@ -209,7 +210,8 @@ def _check_call(cache: object, causal_mask: bool, others: bool, tensors: list[Te
 class MultiheadAttention(Layer):
     """Attention of several heads between linear projections.
 
-    Reference: ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", section 3.2.2.
+    Reference: ggmlR ``ag_multihead_attention``; PyTorch ``MultiheadAttention``; Vaswani et al., "Attention Is All You
+    Need", section 3.2.2.
 
     Parameters
     ----------
@@ -220,13 +222,22 @@ class MultiheadAttention(Layer):
     dropout : float, optional
         Probability, in [0, 1), that an attention weight is set to 0 while training.
     bias : bool, optional
+        Whether the output has an offset.
+    qkv_bias : bool, optional
+        Whether queries, keys and values have one, as PyTorch's have by default.
+    kdim, vdim : int, optional
+        Features of keys and values before they are projected; default: `d_model`.
+    kv_heads : int, optional
+        Heads of keys and values, which neighbouring heads of queries share; default: `n_heads`.
 
     Attributes
     ----------
-    W_q, W_k, W_v, W_o : Tensor of shape (d_model, d_model)
-        Projections of queries, keys, values and output, initially Glorot-uniform.
-    b_o : Tensor of shape (d_model, 1)
-        Offset of the output, initially 0; without `bias` there is none.
+    W_q, W_o : Tensor of shape (d_model, d_model)
+        Projections of queries and output, initially Glorot-uniform.
+    W_k, W_v : Tensor of shape (kv_heads * d_model / n_heads, kdim or vdim)
+        Projections of keys and values.
+    b_q, b_k, b_v, b_o : Tensor of shape (..., 1)
+        Offsets, initially 0.
 
     Examples
     --------
@@ -235,10 +246,11 @@ class MultiheadAttention(Layer):
     """
 
     _adjustable = MappingProxyType({"dropout": _rate})
-    settings = ("d_model", "n_heads", "dropout", "bias")
+    settings = ("d_model", "n_heads", "dropout", "bias", "qkv_bias", "kdim", "vdim", "kv_heads")
     _largest = ("d_model", "d_model")
 
-    def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+    def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True, *, qkv_bias: bool = False,
+                 kdim: int | None = None, vdim: int | None = None, kv_heads: int | None = None) -> None:
         if not counts(d_model, n_heads) or d_model % n_heads:
             raise ValueError(f"ag_multihead_attention: d_model is {d_model!r} and n_heads is {n_heads!r}; both must be "
                              f"whole numbers of at least 1, and d_model a multiple of n_heads.")
@@ -246,32 +258,61 @@ class MultiheadAttention(Layer):
         self.n_heads = int(n_heads)
         self.dropout = _rate(dropout)
         self.bias = true_or_false("ag_multihead_attention", "bias", bias)
-        shape, limit = (self.d_model, self.d_model), sqrt(3 / self.d_model)
-        self.W_q, self.W_k, self.W_v, self.W_o = (ag_param(host_uniform(shape, -limit, limit)) for _ in range(4))
+        self.qkv_bias = true_or_false("ag_multihead_attention", "qkv_bias", qkv_bias)
+        self.kdim, self.vdim, self.kv_heads = sizes(
+            "ag_multihead_attention", kdim=self.d_model if kdim is None else kdim,
+            vdim=self.d_model if vdim is None else vdim, kv_heads=self.n_heads if kv_heads is None else kv_heads)
+        if self.n_heads % self.kv_heads:
+            raise ValueError(f"ag_multihead_attention: n_heads is {n_heads} and kv_heads {kv_heads}; kv_heads must "
+                             f"divide n_heads.")
+        shared = self.d_model // self.n_heads * self.kv_heads
+        shapes = (self.d_model, self.d_model), (shared, self.kdim), (shared, self.vdim), (self.d_model, self.d_model)
+        limits = [sqrt(6 / sum(shape)) for shape in shapes]
+        self.W_q, self.W_k, self.W_v, self.W_o = (ag_param(host_uniform(shape, -limit, limit))
+                                                  for shape, limit in zip(shapes, limits, strict=True))
+        if qkv_bias:
+            self.b_q, self.b_k, self.b_v = (ag_param(np.zeros((shape[0], 1), np.float32)) for shape in shapes[:3])
         if bias:
             self.b_o = ag_param(np.zeros((self.d_model, 1), np.float32))
 
     def forward(self, q: TensorLike, k: TensorLike | None = None, v: TensorLike | None = None,
-                causal_mask: bool = False, cache: KeyValueCache | None = None) -> Tensor:
+                causal_mask: bool = False, cache: KeyValueCache | None = None, *, attn_mask: TensorLike | None = None,
+                attn_bias: TensorLike | None = None, scale: float | None = None,
+                window: int | tuple[int, int] | None = None, softcap: float | None = None,
+                alibi: TensorLike | Sequence[float] | None = None, segments: Segments | None = None) -> Tensor:
         """Output of the shape of `q`, (d_model, time) or (d_model, time, batch); `k` is `q` by default, `v` is `k`.
 
-        With a `cache`, `q` goes on where the last call ended, and sees what the calls before it have seen.
+        With a `cache`, `q` goes on where the last call ended, and sees what the calls before it have seen.  The other
+        arguments are those of `ag_attention`; in `attn_mask`, True may be seen, where PyTorch's layer hides it.
         """
         others = k is not None or v is not None
         q = as_input(q, self.W_q)
         k = q if k is None else as_input(k, self.W_k)
         v = k if v is None else as_input(v, self.W_v)
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            if x.ndim not in (2, 3) or x.shape[0] != self.d_model:
-                raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({self.d_model}, time) or "
-                                 f"({self.d_model}, time, batch) is required.")
+        for name, x, features in (("q", q, self.d_model), ("k", k, self.kdim), ("v", v, self.vdim)):
+            if x.ndim not in (2, 3) or x.shape[0] != features:
+                raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({features}, time) or "
+                                 f"({features}, time, batch) is required.")
         rate = self.dropout if self.training else 0.0
+        if cache is not None and any(x is not None for x in (window, alibi, segments)):
+            raise ValueError("ag_multihead_attention: window, alibi or segments were given with a cache, where a query "
+                             "does not tell its position; leave them out, or give what they do as attn_bias.")
         call = None if cache is None else Continued(cache, self, q, causal_mask, others)
-        queries, keys, values = ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v)
+        if self.qkv_bias:
+            queries, keys, values = affine(self.W_q, q, self.b_q), affine(self.W_k, k, self.b_k), affine(
+                self.W_v, v, self.b_v)
+        else:
+            queries, keys, values = ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v)
         if call is not None:
             causal_mask = call.is_first  # a later query is the last position, which sees all
             keys, values = call.joined(keys, values)
-        heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
+        if self.kv_heads == self.n_heads and all(
+                x is None for x in (attn_mask, attn_bias, scale, window, softcap, alibi, segments)):
+            heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
+        else:
+            heads = ag_attention(
+                queries, keys, values, causal_mask, rate, self.n_heads, kv_heads=self.kv_heads, attn_mask=attn_mask,
+                attn_bias=attn_bias, scale=scale, window=window, softcap=softcap, alibi=alibi, segments=segments)
         out = ag_matmul(self.W_o, heads)
         if self.bias:
             out = ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))

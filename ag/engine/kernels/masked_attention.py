@@ -43,7 +43,8 @@ def _sizes(
     blocks = max(1, -(-max(d, dv) // _BLOCK))
     return {"batch": q[2] * samples, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv,
             "group": heads // kv_heads, "dropped": int(rate > 0), "blocks": min(blocks, _MOST_BLOCKS),
-            "chunks": -(-blocks // _MOST_BLOCKS), "times": max(q[1], k[1]), "tiles": tiles, "held": held if blocks <= _MOST_BLOCKS else 0,
+            "chunks": -(-blocks // _MOST_BLOCKS), "tiles": tiles, "times": max(q[1], k[1]),
+            "held": held if blocks <= _MOST_BLOCKS else 0,
             "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0,
             "terms": _terms(bias, mask, q_segments, slopes, samples)}
 
@@ -164,7 +165,8 @@ def masked_attention_grad(
 @primitive(lambda _q, k, _v, g, _lse, _delta, _key, bias, *_others, **_params: (bias[0], g[1], k[1], bias[3]),
            layout=lambda out, q, k, v, _g, _lse, _delta, _key, bias, mask, q_segments, _k_segments, slopes, **params: {
                **_sizes(q, k, v, bias, mask, q_segments, slopes, held=0, **params),
-               "owners": out[0] * out[3], "added": params["heads"] * q[2] * params["samples"] // max(1, out[0] * out[3]),
+               "owners": out[0] * out[3],
+               "added": params["heads"] * q[2] * params["samples"] // max(1, out[0] * out[3]),
                "tiles": -(-out[1] // _ROWS) * -(-out[2] // _COLUMNS)})
 def attention_bias_grad(
     dbias: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, bias: Array,
