@@ -9,6 +9,7 @@ import pytest
 from table.rows import EPS, Array, restart_generator, tensor
 
 import ag
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 
 # heads, kv_heads, d, dv, queries, keys, batch
@@ -101,15 +102,16 @@ def test_result(shape: tuple[int, ...], variant: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_gradients(variant: dict[str, Any]) -> None:
-    case = Case(SHAPES[1], **{**variant, "rate": 0.0})
+    case = Case((2, 1, 3, 2, 3, 4, 2), **{**variant, "rate": 0.0})
     params = {name: ag.ag_param(x, dtype="f64") for name, x in vars(case).items() if name in "qkv" or (
         name == "bias" and x is not None)}
     g = ag.ag_tensor(case.g, dtype="f64")
     assert ag.ag_gradcheck(lambda t: ag.ag_sum(case.call(*t.values()) * g), params, quiet=True)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "variant"), [
+    pytest.param(shape, variant, marks=pytest.mark.slow_on(*["lavapipe"] * ((i, j) != (1, 9)), "swiftshader"))
+    for i, shape in enumerate(SHAPES) for j, variant in enumerate(VARIANTS)], ids=str)
 def test_kernels(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -> None:
     case = Case(shape, **variant)
     found, again = (case.step(device) for _ in range(2))
@@ -118,6 +120,7 @@ def test_kernels(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -
         np.testing.assert_allclose(got, want, rtol=0, atol=400 * EPS["f32"] * max(1, np.abs(want).max()))
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_masks_are_arguments_of_a_captured_step_or_computed_in_it(device: str) -> None:
     rng = np.random.default_rng(0)
     W = ag.ag_param(rng.standard_normal((1, 5, 7, 1)).astype(np.float32))
@@ -140,3 +143,151 @@ def test_masks_are_arguments_of_a_captured_step_or_computed_in_it(device: str) -
         given = q * (seed + 1), rng.random((5, 7, 1)) < 0.7, np.float32([[seed + 1, 7]]), rng.integers(0, 2, (5,))
         for got, want in zip(captured(*given), step(*given), strict=True):
             assert got.numpy().tobytes() == want.numpy().tobytes()
+
+
+@pytest.mark.slow_on("swiftshader")
+def test_a_query_that_sees_nothing(device: str) -> None:
+    """0, and a gradient of 0, however nothing is seen."""
+    rng = np.random.default_rng(0)
+    for terms in ({"attn_mask": np.arange(3)[:, None, None] != 1},
+                  {"attn_bias": np.where(np.arange(3) == 1, -np.inf, 0.0)[:, None, None].astype(np.float32)},
+                  {"segments": (np.array([0, 5, 0]), np.zeros(4, int))},
+                  {"attn_mask": np.arange(3)[:, None, None] != 1, "alibi": [1.0], "window": 2, "causal": True}):
+        q, k, v = (ag.ag_param(rng.standard_normal((2, n, 2)).astype(np.float32)) for n in (3, 4, 4))
+        with ag.with_grad_tape():
+            out = ag.ops.attention(q, k, v, **terms)
+            loss = ag.ag_sum(out * out + out)
+        grads = ag.backward(loss)
+        assert not out.numpy()[:, 1].any() and out.numpy()[:, [0, 2]].all(), terms
+        assert not grads[q].numpy()[:, 1].any() and all(np.isfinite(grads[x].numpy()).all() for x in (q, k, v)), terms
+
+
+@pytest.mark.slow_on("swiftshader")
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_terms_of_16_bit_attention(device: str, dtype: str) -> None:
+    """A bias and slopes may stay in float32; numbers of segments are exact beyond the range of the type."""
+    case = Case(SHAPES[1], mask=(0, 0, 1, 1), bias=(1, 1, 1, 0), alibi=True)
+    ids = 100_000 + (np.arange(7) > 3), 100_000 + (np.arange(9) > 4)
+    q, k, v = (tensor(x, backend_of(device), dtype, param=True) for x in (case.q, case.k, case.v))
+    bias = ag.ag_param(case.bias.astype(np.float32))
+    with ag.with_grad_tape():
+        case.terms["segments"] = ids
+        out = case.call(q, k, v, bias)
+        loss = ag.ag_sum(out * tensor(case.g, backend_of(device), dtype))
+    grads = ag.backward(loss)
+    assert out.dtype == dtype and grads[bias].dtype == "f32"
+    want = case.step("cpu", "f64")
+    for got, exact in zip([out, *(grads[x] for x in (q, k, v, bias))], want, strict=True):
+        room = (0.01 if dtype == "f16" else 0.08) * abs(exact).max()
+        np.testing.assert_allclose(got.numpy(), exact, rtol=0, atol=room)
+
+
+@pytest.mark.slow_on("swiftshader")
+def test_samples_first_change_no_result(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = backend_of(device)
+    if device == "cpu":
+        pytest.skip("cards put samples first")
+    for variant in VARIANTS[3], VARIANTS[9]:
+        case = Case((2, 1, 8, 4, 70, 36, 3), **variant)
+        want = case.step(device)
+        monkeypatch.setattr(type(backend.target), "samples_first", lambda *_sizes: True)
+        with record(backend) as recording:
+            case.call(*(tensor(x, backend) for x in (case.q, case.k, case.v, case.bias)))
+        assert [x.params["samples"] for x in recording.launches if x.primitive.name == "masked_attention"] == [3]
+        for got, wanted in zip(case.step(device), want, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        monkeypatch.undo()
+
+
+@pytest.mark.slow_on("swiftshader")
+def test_heads_of_many_features(device: str) -> None:
+    for shape in ((1, 1, 200, 136, 5, 9, 2), (2, 1, 130, 256, 3, 4, 1)):
+        case = Case(shape, mask=(0, 1, 1, 0), bias=(0, 1, 1, 0))
+        for got, want in zip(case.step(device), case.step("cpu", "f64"), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * max(1, np.abs(want).max()))
+
+
+q, k = np.zeros((4, 3, 2), np.float32), np.zeros((4, 5, 2), np.float32)
+WRONG = [
+    ({"attn_mask": np.ones((3, 5))}, "attn_mask is of type float64; True and False are required"),
+    ({"attn_mask": np.ones((4, 5), bool)}, r"attn_mask is \(4, 5\), and .* batch are \(2, 3, 5, 2\)"),
+    ({"attn_bias": np.ones(5)}, r"attn_bias is \(5,\).*each equal or 1"),
+    ({"kv_heads": 3}, "kv_heads is 3; a whole number"), ({"softcap": -1.0}, "softcap is -1.0"),
+    ({"kv_heads": 1}, r"k is \(4, 5, 2\).*as many features in each of 2 and 1 heads"),
+    ({"window": -1}, "window is -1"), ({"window": (1, 2, 3)}, r"window is \(1, 2, 3\)"),
+    ({"alibi": [1.0]}, "a slope for each of 2 heads"),
+    ({"segments": np.zeros(3, int)}, r"segments are \(3,\), where the sequence has 5 times"),
+    ({"segments": np.zeros(3)}, "segments are of type float64"), ({"scale": "1"}, "scale is '1'; a number is required"),
+    ({"alibi": ag.ag_param([1.0, 2.0])}, "alibi requires a gradient, and none flows to it"),
+    ({"dropout": 1.0, "scale": 1.0}, "dropout is 1.0")]
+
+
+@pytest.mark.parametrize(("terms", "words"), WRONG, ids=lambda x: str(x)[:30])
+def test_wrong_terms(terms: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match="ag_attention: .*" + words):
+        ag.ops.attention(q, k, k, heads=2, **terms)
+
+
+def test_a_mask_that_could_mean_two_things() -> None:
+    x, mask = np.random.default_rng(0).standard_normal((2, 3, 3)), np.tri(3, dtype=bool)
+    with pytest.raises(ag.ShapeError, match=r"it could be \(1, 1, 3, 3\) or \(1, 3, 3, 1\); give it that shape"):
+        ag.ops.attention(x, x, x, attn_mask=mask)
+    np.testing.assert_allclose(ag.ops.attention(x, x, x, attn_mask=mask[:, :, None][None]).numpy(),
+                               ag.ops.attention(x, x, x, causal=True).numpy(), rtol=1e-6)
+
+
+def test_terms_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    F = torch.nn.functional
+    case = Case((4, 2, 8, 8, 6, 9, 3), mask=(0, 1, 1, 1), bias=(1, 1, 1, 0))
+
+    def heads_first(x: Array, heads: int) -> Any:
+        return torch.tensor(x.reshape(heads, -1, *x.shape[1:]).transpose(3, 0, 2, 1), requires_grad=True)
+
+    given = [heads_first(x, n) for x, n in ((case.q, 4), (case.k, 2), (case.v, 2))]
+    bias, seen = (torch.tensor(x.transpose(3, 0, 1, 2)) for x in (case.bias, case.terms["attn_mask"]))
+    seen[..., 0] = case.terms["attn_mask"][:, :, 0] = True
+    bias.requires_grad_()
+    out = F.scaled_dot_product_attention(*given, attn_mask=bias.masked_fill(~seen, -np.inf), enable_gqa=True, scale=0.3)
+    (out * heads_first(case.g, 4).detach()).sum().backward()
+    case.terms["scale"] = 0.3
+    found = [x.detach().numpy().transpose(1, 3, 2, 0) for x in (out, *(x.grad for x in given))]
+    want = [x.reshape(-1, *x.shape[2:]) for x in found] + [bias.grad.numpy().transpose(1, 2, 3, 0)]
+    for got, exact in zip(case.step("cpu", "f64"), want, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-12)
+
+
+def test_the_layer_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.MultiheadAttention(8, 2, kdim=5, vdim=3, dtype=torch.float64)
+    layer = ag.nn.MultiheadAttention(8, 2, qkv_bias=True, kdim=5, vdim=3)
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        theirs.in_proj_bias.copy_(torch.tensor(rng.standard_normal(24)))
+        theirs.out_proj.bias.copy_(torch.tensor(rng.standard_normal(8)))
+    W = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight, theirs.out_proj.weight]
+    b = [*theirs.in_proj_bias.chunk(3), theirs.out_proj.bias]
+    layer.load_state_dict({f"{kind}_{x}": t.detach().numpy().reshape(t.shape[0], -1)
+                           for kind, ts in (("W", W), ("b", b)) for x, t in zip("qkvo", ts, strict=True)})
+    x, y, z = (rng.standard_normal((f, n, 2)) for f, n in ((8, 4), (5, 6), (3, 6)))
+    padding = np.arange(6)[:, None] < [6, 4]
+    want = theirs(*(torch.tensor(t.transpose(1, 2, 0)) for t in (x, y, z)), key_padding_mask=torch.tensor(~padding.T),
+                  need_weights=False)[0]
+    np.testing.assert_allclose(layer(x, y, z, attn_mask=padding).numpy(), want.detach().numpy().transpose(2, 0, 1),
+                               rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_with_shared_heads(tmp_path: Any) -> None:
+    layer = ag.nn.MultiheadAttention(8, 4, kv_heads=2, qkv_bias=True, bias=False)
+    assert {name: x.shape for name, x in layer.parameters().items()} == {
+        "W_q": (8, 8), "W_k": (4, 8), "W_v": (4, 8), "W_o": (8, 8), "b_q": (8, 1), "b_k": (4, 1), "b_v": (4, 1)}
+    x = ag.ag_tensor(np.random.default_rng(0).standard_normal((8, 5, 3)))
+    ag.ag_save_model(layer, tmp_path / "layer.ag")
+    again, cache, cached = ag.ag_load_model(tmp_path / "layer.ag"), ag.nn.KeyValueCache(), []
+    for part in (x[:, :3], x[:, 3:4], x[:, 4:]):
+        cached.append(again(part, causal_mask=True, cache=cache).numpy())
+    np.testing.assert_allclose(np.concatenate(cached, 1), layer(x, causal_mask=True).numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="window, alibi or segments were given with a cache"):
+        layer(x, causal_mask=True, cache=ag.nn.KeyValueCache(), window=2)
+    with pytest.raises(ValueError, match="n_heads is 4 and kv_heads 3; kv_heads must divide"):
+        ag.nn.MultiheadAttention(8, 4, kv_heads=3)
