@@ -140,12 +140,12 @@ def composed(function: F) -> F:
             if theirs in kwargs and ours in signature.parameters and ours not in kwargs:
                 kwargs[ours] = kwargs.pop(theirs)
         try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            raise wrong_arguments(name, signature, args, kwargs) from None
-        try:
-            return function(*bound.args, **bound.kwargs)
+            return function(*args, **kwargs)
         except (AgError, TypeError, ValueError, IndexError) as error:
+            try:
+                signature.bind(*args, **kwargs)  # only now, as it is slow
+            except TypeError:
+                raise wrong_arguments(name, signature, args, kwargs) from None
             begin = re.match(r"(\w+)(?=: |\(\) )", str(error))
             if begin and begin[1] == name:
                 raise

@@ -27,17 +27,20 @@ _FEW = 128  # features of a head whose sums the kernels of plain attention hold
 
 def _four_axes(name: str, given: Shape, sizes: Shape, batched: bool) -> Shape:
     """The shape of a mask or bias with all axes of `sizes`, (heads, queries, keys, batch), or an error."""
-    candidates: list[Shape] = [given] if len(given) == 4 else [(*(1,) * (3 - len(given)), *given, 1)]
-    if batched and len(given) < 4:
-        candidates.append((*(1,) * (4 - len(given)), *given))
-    fitting = {c for c in candidates if 2 <= len(given) <= 4 and all(
-        n in (1, size) for n, size in zip(c, sizes, strict=True))}
-    if len(fitting) == 1:
-        return fitting.pop()
+    ndim, meant = len(given), {given: sizes}
+    if ndim in (2, 3):  # the last of (heads, queries, keys), or of all four
+        meant = {(*(1,) * (3 - ndim), *given, 1): sizes[3 - ndim : 3]}
+        if batched:
+            meant[(*(1,) * (4 - ndim), *given)] = sizes[4 - ndim :]
+    found = [shape for shape, full in meant.items() if given == full] or [
+        shape for shape, full in meant.items() if 2 <= ndim <= 4 and all(
+            n in (1, size) for n, size in zip(given, full, strict=True))]
+    if len(found) == 1:
+        return found[0]
     what = f"ag_attention: {name} is {given}, and heads, queries, keys and batch are {sizes}"
-    if fitting:
-        raise ShapeError(f"{what}, so it could be {' or '.join(map(str, sorted(fitting)))}; give it that shape of four "
-                         f"axes which is meant.")
+    if found:
+        raise ShapeError(f"{what}, so it could be {' or '.join(map(str, found))}; give it that shape of four axes "
+                         f"which is meant.")
     raise ShapeError(f"{what}; all four, (queries, keys), (keys, batch) or three neighbouring ones are required, each "
                      f"equal or 1.")
 
@@ -160,8 +163,7 @@ def ag_attention(
         raise ValueError(f"ag_attention: kv_heads is {kv_heads!r}; a whole number is required that divides {heads} "
                          f"heads.")
     causal, heads, kv_heads = true_or_false("ag_attention", "causal", causal), int(heads), int(kv_heads or heads)
-    terms = (attn_mask, attn_bias, scale, window, softcap, alibi, segments)
-    if kv_heads == heads and all(x is None for x in terms):
+    if kv_heads == heads and attn_mask is attn_bias is scale is window is softcap is alibi is segments is None:
         return plain_attention(q, k, v, causal, dropout, heads)
     backend, (q, k, v), dtype = operands_on_one_device("ag_attention", (q, k, v))
     rate = number_given("ag_attention", "dropout", dropout)

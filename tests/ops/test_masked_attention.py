@@ -230,10 +230,15 @@ def test_wrong_terms(terms: dict[str, Any], words: str) -> None:
 
 def test_a_mask_that_could_mean_two_things() -> None:
     x, mask = np.random.default_rng(0).standard_normal((2, 3, 3)), np.tri(3, dtype=bool)
-    with pytest.raises(ag.ShapeError, match=r"it could be \(1, 1, 3, 3\) or \(1, 3, 3, 1\); give it that shape"):
+    with pytest.raises(ag.ShapeError, match=r"it could be \(1, 3, 3, 1\) or \(1, 1, 3, 3\); give it that shape"):
         ag.ops.attention(x, x, x, attn_mask=mask)
     np.testing.assert_allclose(ag.ops.attention(x, x, x, attn_mask=mask[:, :, None][None]).numpy(),
                                ag.ops.attention(x, x, x, causal=True).numpy(), rtol=1e-6)
+    for shape, same in (((3, 1), (1, 1, 3, 1)), ((3, 3, 1), (1, 3, 3, 1))):  # of one sample
+        bias = np.random.default_rng(1).standard_normal(shape)
+        one = x[..., :1]
+        np.testing.assert_array_equal(ag.ops.attention(one, one, one, attn_bias=bias).numpy(),
+                                      ag.ops.attention(one, one, one, attn_bias=bias.reshape(same)).numpy())
 
 
 def test_terms_are_those_of_torch() -> None:
