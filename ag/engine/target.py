@@ -37,6 +37,7 @@ class Target(NamedTuple):
     rest: int = 0
     # of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit
     longest_sequence: int = sys.maxsize
+    terms: bool = True  # whether those of attention with terms fit
     # whether the driver's compiler finds so few that attention's gradient would keep much of a large head in memory
     few_registers: bool = False
 
@@ -61,6 +62,10 @@ class Target(NamedTuple):
         """Return whether the kernels' registers hold such heads; larger ones are composed of products."""
         share = (4 if dropped else 2) if self.few_registers else 1
         return features <= _MOST_FEATURES // share and times <= self.longest_sequence
+
+    def wide_attention(self, features: int, times: int) -> bool:
+        """Return whether the kernels of attention with terms hold such heads, in parts of 128 features."""
+        return self.terms and times * -(-features // 128) <= self.longest_sequence and not self.few_registers
 
     def samples_first(self, samples: int, times: int) -> bool:
         """Return whether attention puts samples before times, so that neighbours lie side by side."""

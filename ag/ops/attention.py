@@ -22,7 +22,6 @@ from ag.ops.indexing import ag_reshape
 __all__ = ["ag_attention"]
 
 Segments = TensorLike | tuple[TensorLike, TensorLike]
-_FEW = 128  # features of a head whose sums the kernels of plain attention hold
 
 
 def _four_axes(name: str, given: Shape, sizes: Shape, batched: bool) -> Shape:
@@ -113,11 +112,12 @@ def ag_attention(
     scale: float | None = None, window: int | tuple[int, int] | None = None, softcap: float | None = None,
     alibi: TensorLike | Sequence[float] | None = None, segments: Segments | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention, ``v @ softmax(scores)`` for each sample and head, in fused kernels.
+    """Scaled dot-product attention, ``v @ softmax(scores)`` for each sample and head.
 
-    Scores are ``scale * k.T @ q``, then ``softcap * tanh(scores / softcap)``, then plus `attn_bias`, then minus what
+    Scores are ``scale * k.T @ q``, of which ``softcap * tanh(scores / softcap)`` is taken, plus `attn_bias`, minus what
     `alibi` says; `causal`, `window`, `attn_mask` and `segments` hide keys.  A query that sees no key gives 0, and its
-    gradient is 0.  Times count from the first query and the first key, also where there are more keys than queries.
+    gradient is 0.  Query i and key i are at one place, also where there are more keys than queries.  Neither scores nor
+    weights are stored; the backward pass makes them again.
     Reference: PyTorch ``scaled_dot_product_attention``.
 
     Parameters

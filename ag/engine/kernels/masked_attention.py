@@ -7,6 +7,7 @@ axis; segments are [time, batch] or [time, 1], slopes [heads].  An absent term h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -49,38 +50,49 @@ def _sizes(
             "terms": _terms(bias, mask, q_segments, slopes, samples)}
 
 
-class _Sample(NamedTuple):
-    """The terms of the scores of one sample."""
+class _Scores(NamedTuple):
+    """The terms and numbers that make scores of products."""
 
     bias: Array
     mask: Array
     q_segments: Array
     k_segments: Array
     slopes: Array
-    number: int
+    factor: float
+    softcap: float
+    before: int
+    after: int
 
-    def of(self, x: Array) -> Array:
-        """The sample's part of an operand whose last axis are the samples, or 1."""
-        part: Array = x[..., self.number if x.shape[-1] > 1 else 0]
-        return part
-
-    def scores(self, product: Array, factor: float, softcap: float, before: int, after: int) -> tuple[Array, Array]:
-        """Return scores [heads, queries, keys], and their slopes along the products."""
-        x, bend = product * factor, np.full_like(product, factor)
-        if softcap:
-            t = np.tanh(x / softcap)
-            x, bend = t * softcap, (1 - t * t) * factor
-        if self.bias.ndim == 4:
-            x += self.of(self.bias)
+    def of(self, product: Array, n: int) -> tuple[Array, Array]:
+        """Return scores [heads, queries, keys] of sample `n`, and their slopes along the products."""
+        x, bend = product * self.factor, np.full_like(product, self.factor)
+        if self.softcap:
+            t = np.tanh(x / self.softcap)
+            x, bend = t * self.softcap, (1 - t * t) * self.factor
         i, j = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
+        seen: Array = (j <= i + self.after) & (i <= j + self.before)
+        if self.bias.ndim == 4:
+            x += _sample(self.bias, n)
         if self.slopes.size:
             x -= self.slopes[:, None, None] * abs(i - j).astype(x.dtype)
-        seen: Array = (j <= i + after) & (i <= j + before)
         if self.mask.ndim == 4:
-            seen = seen & (self.of(self.mask) != 0)
+            seen = seen & (_sample(self.mask, n) != 0)
         if self.q_segments.ndim == 2:
-            seen = seen & (self.of(self.q_segments)[:, None] == self.of(self.k_segments))
+            seen = seen & (_sample(self.q_segments, n)[:, None] == _sample(self.k_segments, n))
         return np.where(seen, x, x.dtype.type(-np.inf)), bend
+
+    def slopes_of(self, product: Array, along: Array, lse: Array, delta: Array, kept: Array, n: int) -> list[Array]:
+        """Return weights after dropout, the slopes of scores and those of products, [heads, queries, keys] each."""
+        x, bend = self.of(product, n)
+        w = np.exp(x - lse.swapaxes(1, 2))
+        s = w * (along * kept - delta.swapaxes(1, 2))
+        return [w * kept, s, s * bend]
+
+
+def _sample(x: Array, n: int) -> Array:
+    """Return a sample of an operand whose last axis are the samples, or 1."""
+    part: Array = x[..., n if x.shape[-1] > 1 else 0]
+    return part
 
 
 def _matrices(x: Array, heads: int, samples: int, group: int = 1) -> list[Array]:
@@ -88,6 +100,20 @@ def _matrices(x: Array, heads: int, samples: int, group: int = 1) -> list[Array]
     whole = x.reshape(samples, heads, x.shape[0] // (samples * heads), *x.shape[1:])
     views = [whole[n, ..., 0] for n in range(samples)] if samples > 1 else [whole[0, ..., n] for n in range(x.shape[2])]
     return [np.repeat(view, group, axis=0) for view in views] if group > 1 else views
+
+
+def _operands(
+    of_queries: list[Array], of_keys: list[Array], key: Array, heads: int, kv_heads: int, samples: int, rate: float
+) -> Iterator[tuple[int, Array, list[Array]]]:
+    """Yield number, factors of dropout and matrices of each sample; the last of the first list is q."""
+    q, k = of_queries[-1], of_keys[0]
+    batch, group = q.shape[2] * samples, heads // kv_heads
+    kept = kept_ones(key, (batch, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    ones = np.ones((1, 1, 1), q.dtype)
+    matrices = [_matrices(x, heads, samples) for x in of_queries] + [
+        _matrices(x, kv_heads, samples, group) for x in of_keys]
+    for n, xs in enumerate(zip(*matrices, strict=True)):
+        yield n, ones if kept is None else kept[n].swapaxes(1, 2), [*xs]
 
 
 @primitive(lambda q, _k, v, *_terms, heads, kv_heads, samples, **_params: (
@@ -100,40 +126,21 @@ def masked_attention(
     before: int, after: int, rate: float,
 ) -> None:
     # Per sample and head: out = v softmax(scores), and the logarithms of denominators; both 0 where nothing is seen.
-    group = heads // kv_heads
-    kept = kept_ones(key, (q.shape[2] * samples, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
 
-    def attend(n: int, result: Array, logs: Array, q: Array, k: Array, v: Array) -> None:
-        w = _Sample(bias, mask, q_segments, k_segments, slopes, n).scores(
-            q.swapaxes(1, 2) @ k, factor, softcap, before, after)[0]
+    def attend(n: int, kept: Array, xs: list[Array]) -> None:
+        result, logs, q, k, v = xs
+        w = scores.of(q.swapaxes(1, 2) @ k, n)[0]
         top = np.maximum.reduce(w, 2, keepdims=True)
         top[top == -np.inf] = 0
         np.exp(np.subtract(w, top, out=w), out=w)
         mass = total(w, 2)
         mass[mass == 0] = 1
-        if kept is not None:
-            w *= kept[n].swapaxes(1, 2)
-        np.divide(v @ w.swapaxes(1, 2), mass.swapaxes(1, 2), out=result)
-        np.add(np.log(mass), top, out=mass)
-        logs[...] = mass.swapaxes(1, 2)
+        np.divide(v @ (w * kept).swapaxes(1, 2), mass.swapaxes(1, 2), out=result)
+        logs[...] = (np.log(mass) + top).swapaxes(1, 2)
 
-    matrices = [_matrices(x, heads, samples) for x in (out, lse, q)] + [
-        _matrices(x, kv_heads, samples, group) for x in (k, v)]
-    together([partial(attend, n, *xs) for n, xs in enumerate(zip(*matrices, strict=True))])
-
-
-def _slopes(
-    terms: _Sample, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, kept: Array | None,
-    factor: float, softcap: float, before: int, after: int,
-) -> tuple[Array, Array, Array]:
-    """Return weights, after dropout, the slopes of scores and those of products, [heads, queries, keys] each."""
-    scores, bend = terms.scores(q.swapaxes(1, 2) @ k, factor, softcap, before, after)
-    w = np.exp(scores - lse.swapaxes(1, 2))
-    s = g.swapaxes(1, 2) @ v
-    if kept is not None:
-        s *= kept[terms.number].swapaxes(1, 2)
-    s = w * (s - delta.swapaxes(1, 2))
-    return w if kept is None else w * kept[terms.number].swapaxes(1, 2), s, s * bend
+    together([partial(attend, *given) for given in _operands(
+        [out, lse, q], [k, v], key, heads, kv_heads, samples, rate)])
 
 
 @primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
@@ -145,21 +152,18 @@ def masked_attention_grad(
     samples: int, factor: float, softcap: float, before: int, after: int, rate: float,
 ) -> None:
     # As `attention_grad`; heads that share keys add up what they send back to these.
-    group = heads // kv_heads
-    kept = kept_ones(key, (q.shape[2] * samples, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
+    shared = [*zip(_matrices(dk, kv_heads, samples), _matrices(dv, kv_heads, samples), strict=True)]
 
-    def send_back(n: int, to_q: Array, to_k: Array, to_v: Array, q: Array, g: Array, lse: Array, delta: Array, k: Array,
-                  v: Array) -> None:
-        terms = _Sample(bias, mask, q_segments, k_segments, slopes, n)
-        w, _, s = _slopes(terms, q, k, v, g, lse, delta, kept, factor, softcap, before, after)
+    def send_back(n: int, kept: Array, xs: list[Array]) -> None:
+        to_q, lse, delta, g, q, k, v = xs
+        w, _, s = scores.slopes_of(q.swapaxes(1, 2) @ k, g.swapaxes(1, 2) @ v, lse, delta, kept, n)
         np.matmul(k, s.swapaxes(1, 2), out=to_q)
-        for shared, product in ((to_k, q @ s), (to_v, g @ w)):
-            np.add.reduce(product.reshape(kv_heads, group, *product.shape[1:]), 1, out=shared)
+        for to, product in zip(shared[n], (q @ s, g @ w), strict=True):
+            np.add.reduce(product.reshape(kv_heads, heads // kv_heads, *product.shape[1:]), 1, out=to)
 
-    matrices = [_matrices(dq, heads, samples), *[_matrices(x, kv_heads, samples) for x in (dk, dv)],
-                *[_matrices(x, heads, samples) for x in (q, g, lse, delta)],
-                *[_matrices(x, kv_heads, samples, group) for x in (k, v)]]
-    together([partial(send_back, n, *xs) for n, xs in enumerate(zip(*matrices, strict=True))])
+    together([partial(send_back, *given) for given in _operands(
+        [dq, lse, delta, g, q], [k, v], key, heads, kv_heads, samples, rate)])
 
 
 @primitive(lambda _q, k, _v, g, _lse, _delta, _key, bias, *_others, **_params: (bias[0], g[1], k[1], bias[3]),
@@ -174,13 +178,10 @@ def attention_bias_grad(
     factor: float, softcap: float, before: int, after: int, rate: float,
 ) -> None:
     # The slopes of scores, [heads, queries, keys, batch], added up over heads and samples where the bias has 1.
-    group = heads // kv_heads
-    kept = kept_ones(key, (q.shape[2] * samples, heads, q.shape[1], k.shape[1]), rate, q.dtype)
-    matrices = [_matrices(x, heads, samples) for x in (q, g, lse, delta)] + [
-        _matrices(x, kv_heads, samples, group) for x in (k, v)]
+    scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
     dbias.fill(0)
-    for n, (mq, mg, logs, deltas, mk, mv) in enumerate(zip(*matrices, strict=True)):
-        terms = _Sample(bias, mask, q_segments, k_segments, slopes, n)
-        s = _slopes(terms, mq, mk, mv, mg, logs, deltas, kept, factor, softcap, before, after)[1]
-        target = terms.of(dbias)
+    for n, kept, (logs, deltas, mg, mq, mk, mv) in _operands(
+            [lse, delta, g, q], [k, v], key, heads, kv_heads, samples, rate):
+        s = scores.slopes_of(mq.swapaxes(1, 2) @ mk, mg.swapaxes(1, 2) @ mv, logs, deltas, kept, n)[1]
+        target = _sample(dbias, n)
         target += s if len(dbias) == heads else np.add.reduce(s, 0, keepdims=True)

@@ -36,7 +36,8 @@ from ag.native import code as _code
 
 _TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops are counted
 # Kernels that ops and the compiler can do without: `Target` lists those that fit.
-_DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
+_DISPENSABLE = {"heads": ("attention", "attention_grad"),
+                "terms": ("masked_attention", "masked_attention_grad"), "chains": ("fused", "fused_pair"),
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
 _ALIGNED = 16  # bytes, for loads of four words
@@ -136,7 +137,7 @@ class Kernels:
         return Target(units=self.tiles.units, fuse_from=1 if fits["chains"] else sys.maxsize,
                       epilogues=fits["epilogues"], rest=rest,
                       longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN,
-                      few_registers=self._few_registers)
+                      terms=fits["terms"], few_registers=self._few_registers)
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, addresses: tuple[int, ...],
              tiles: Rule | None = None) -> Plan:
