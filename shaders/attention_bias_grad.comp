@@ -1,6 +1,6 @@
 // attention_bias_grad: dbias [heads or 1, queries, keys, batch or 1], the slopes of masked_attention's scores, added up
 // over heads and samples where the bias has one for all.  A workgroup makes a tile of 64 queries and 32 keys.
-// grid: tiles * owners workgroups
+// grid: squares * owners workgroups
 // work: heads * batch * queries * keys * d * 6 multiply-adds
 // turns: added * 416 * chunks of an invocation's loops
 #version 450
@@ -12,7 +12,7 @@
 #include "attention_args.glsl"
 
 layout(push_constant) uniform Args {
-    uint batch, heads, queries, keys, tiles, owners, d, dv, HIDES, dbias_at, q_at, k_at, v_at, g_at, lse_at, delta_at,
+    uint batch, heads, queries, keys, squares, owners, d, dv, HIDES, dbias_at, q_at, k_at, v_at, g_at, lse_at, delta_at,
          key_at TERM_OFFSETS;
     float factor, rate TERM_FACTORS;
 };
@@ -32,7 +32,7 @@ layout(set = 0, binding = 7) readonly buffer Key_ { uint key[]; };
 #include "attention_slopes.glsl"
 
 void main() {
-    const uint owner = workgroup() / tiles, tile = workgroup() % tiles, across = (keys + COLUMNS - 1) / COLUMNS;
+    const uint owner = workgroup() / squares, tile = workgroup() % squares, across = (keys + COLUMNS - 1) / COLUMNS;
     if (owner >= owners) return;
     const uint row_0 = tile / across * ROWS, column_0 = tile % across * COLUMNS;
     const uint axes = terms >> BIAS, samples = (axes & 1) != 0 ? batch : 1;

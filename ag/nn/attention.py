@@ -298,11 +298,9 @@ class MultiheadAttention(Layer):
             raise ValueError("ag_multihead_attention: window, alibi or segments were given with a cache, where a query "
                              "does not tell its position; leave them out, or give what they do as attn_bias.")
         call = None if cache is None else Continued(cache, self, q, causal_mask, others)
-        if self.qkv_bias:
-            queries, keys, values = affine(self.W_q, q, self.b_q), affine(self.W_k, k, self.b_k), affine(
-                self.W_v, v, self.b_v)
-        else:
-            queries, keys, values = ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v)
+        given = ((self.W_q, q, "b_q"), (self.W_k, k, "b_k"), (self.W_v, v, "b_v"))
+        queries, keys, values = (affine(W, x, getattr(self, b)) if self.qkv_bias else ag_matmul(W, x)
+                                 for W, x, b in given)
         if call is not None:
             causal_mask = call.is_first  # a later query is the last position, which sees all
             keys, values = call.joined(keys, values)

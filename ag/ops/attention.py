@@ -67,29 +67,26 @@ def _mask(x: TensorLike, sizes: Shape, batched: bool, backend: Device) -> Buffer
 
 def _segments(x: Segments, times: Shape, batch: int, backend: Device) -> tuple[Buffer, Buffer]:
     """Numbers of the segments of queries and of keys, (time, batch) or (time, 1)."""
-    found = []
+    found: list[Buffer] = []
     for given, time in zip(x if isinstance(x, tuple) else (x, x), times, strict=True):
         if (kind := _kind(given)) != "i32" and (isinstance(given, Tensor) or "int" not in kind):
             raise DtypeError(f"ag_attention: segments are of type {kind}; whole numbers are required. Make them with "
                              f"ag_tensor(ids, dtype=\"i32\").")
         b = _on_device(given, backend, I32).buffer
         shape = b.shape if len(b.shape) == 2 else (*b.shape, 1)
-        if shape not in ((time, 1), (time, batch)):
+        if shape not in ((time, 1), (time, batch)) or (found and shape[1] != found[0].shape[1]):
             raise ShapeError(f"ag_attention: segments are {b.shape}, where the sequence has {time} times and {batch} "
-                             f"samples; (time,) or (time, batch) is required, or a pair (of queries, of keys).")
+                             f"samples; (time,) or (time, batch) is required, or a pair of such (of queries, of keys).")
         found.append(b.view(shape))
-    q, k = found
-    if q.shape[1] != k.shape[1]:
-        raise ShapeError(f"ag_attention: segments of queries are {q.shape} and of keys {k.shape}; give both or none an "
-                         f"axis of samples.")
-    return q, k
+    return found[0], found[1]
 
 
 def _slopes(x: TensorLike | Sequence[float], heads: int, backend: Device, dtype: DType) -> Buffer:
     fixed = isinstance(x, (list, tuple))  # which a captured step may have, too
     t = Tensor(backend.constant(np.array(x), dtype)) if fixed else _on_device(cast(TensorLike, x), backend, dtype)
-    if t.size != heads:
-        raise ShapeError(f"ag_attention: alibi is {t.shape}; a slope for each of {heads} heads is required.")
+    if t.size != heads or t.requires_grad:
+        raise ShapeError(f"ag_attention: alibi is {t.shape}{', which is trained' * t.requires_grad}; a constant for "
+                         f"each of {heads} heads is required. Slopes that are trained belong into attn_bias.")
     return t.astype(dtype.name).buffer.view((heads,))
 
 
@@ -160,8 +157,7 @@ def ag_attention(
     if not counts(heads):
         raise ValueError(f"ag_attention: heads is {heads!r}; it must be a whole number of at least 1.")
     if kv_heads is not None and (not counts(kv_heads) or heads % kv_heads):
-        raise ValueError(f"ag_attention: kv_heads is {kv_heads!r}; a whole number is required that divides {heads} "
-                         f"heads.")
+        raise ValueError(f"ag_attention: kv_heads is {kv_heads!r}; it must be a whole number that divides heads.")
     causal, heads, kv_heads = true_or_false("ag_attention", "causal", causal), int(heads), int(kv_heads or heads)
     if kv_heads == heads and attn_mask is attn_bias is scale is window is softcap is alibi is segments is None:
         return plain_attention(q, k, v, causal, dropout, heads)
@@ -172,10 +168,6 @@ def ag_attention(
     cap = 0.0 if softcap is None else number_given("ag_attention", "softcap", softcap)
     if softcap is not None and not 0 < cap < inf:
         raise ValueError(f"ag_attention: softcap is {cap}; a positive number is required.")
-    for name, x in (("attn_mask", attn_mask), ("alibi", alibi), ("segments", segments)):
-        if isinstance(x, Tensor) and x.requires_grad:
-            raise DtypeError(f"ag_attention: {name} requires a gradient, and none flows to it; detach it, or give what "
-                             f"it adds to scores as attn_bias.")
     batched, wide = q.ndim == 3, F64 if dtype is F64 else F32
     sizes = heads, q.shape[1], k.shape[1], q.shape[2] if batched else 1
     given = Terms(heads, kv_heads, factor, cap, *_span(window, causal), rate,

@@ -63,11 +63,13 @@ def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
     return q.backend.target.tiled_attention(features, times, rate > 0)
 
 
-def _is_large(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
-    """Return True for heads whose matrix of weights would take much memory: kernels of any number of features do it."""
+def _large(q: Buffer, k: Buffer, v: Buffer, heads: int, factor: float, causal: bool, rate: float) -> Terms | None:
+    """Return terms if heads of many features have weights that take much memory: the kernels with terms do them."""
     features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
-    weights = heads * q.size // q.shape[0] * k.shape[1]
-    return weights >= _MUCH and not _is_tiled(q, k, v, heads, rate) and q.backend.target.wide_attention(features, times)
+    if (heads * q.size // q.shape[0] * k.shape[1] < _MUCH or _is_tiled(q, k, v, heads, rate)
+            or not q.backend.target.wide_attention(features, times)):
+        return None
+    return Terms(heads, heads, factor, 0.0, UNLIMITED, 0 if causal else UNLIMITED, rate, None, (None, None), None)
 
 
 def puts_samples_first(q: Buffer, k: Buffer) -> bool:
@@ -85,8 +87,8 @@ def laid_out(run: Run, xs: Sequence[Buffer], heads: int, samples_first: bool) ->
 
 def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
     params: Settings = {"heads": heads, "factor": 1.0 / sqrt(q.shape[0] // heads), "causal": causal, "rate": rate}
-    if _is_large(q, k, v, heads, rate):
-        out, (*_, key, results) = _forward_with_terms(run, q, k, v, None, _no_terms(**params))
+    if (terms := _large(q, k, v, **params)) is not None:
+        out, (*_, key, results) = _forward_with_terms(run, q, k, v, None, terms)
         return out, (q, k, v, key, params, results)
     key = draw_key(q.backend) if rate else q  # which nobody reads then
     if not _is_tiled(q, k, v, heads, rate):
@@ -102,8 +104,8 @@ def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool
 def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object) -> Cotangents:
     q, k, v, key, params, results = saved
     heads = params["heads"]
-    if _is_large(q, k, v, heads, params["rate"]):
-        return _backward_with_terms(run, g, (q, k, v, None, key, results), need, _no_terms(**params))
+    if (terms := _large(q, k, v, **params)) is not None:
+        return _backward_with_terms(run, g, (q, k, v, None, key, results), need, terms)
     if not _is_tiled(q, k, v, heads, params["rate"]):
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
     out, lse = results
@@ -217,10 +219,6 @@ class Terms(NamedTuple):
         none, no_ids = q.view((0,)), q.view((0,), dtype=I32)
         given = (bias, none), (self.mask, none), *((ids, no_ids) for ids in self.segments), (self.slopes, none)
         return [absent if x is None else x for x, absent in given]
-
-
-def _no_terms(heads: int, factor: float, causal: bool, rate: float) -> Terms:
-    return Terms(heads, heads, factor, 0.0, UNLIMITED, 0 if causal else UNLIMITED, rate, None, (None, None), None)
 
 
 # q, k, v, bias and the key of dropout; in a list, as above, the result and the logarithms of denominators

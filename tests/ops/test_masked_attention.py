@@ -212,13 +212,13 @@ WRONG = [
     ({"attn_mask": np.ones((3, 5))}, "attn_mask is of type float64; True and False are required"),
     ({"attn_mask": np.ones((4, 5), bool)}, r"attn_mask is \(4, 5\), and .* batch are \(2, 3, 5, 2\)"),
     ({"attn_bias": np.ones(5)}, r"attn_bias is \(5,\).*each equal or 1"),
-    ({"kv_heads": 3}, "kv_heads is 3; a whole number"), ({"softcap": -1.0}, "softcap is -1.0"),
+    ({"kv_heads": 3}, "kv_heads is 3; it must be a whole number that divides"), ({"softcap": -1.0}, "softcap is -1.0"),
     ({"kv_heads": 1}, r"k is \(4, 5, 2\).*as many features in each of 2 and 1 heads"),
     ({"window": -1}, "window is -1"), ({"window": (1, 2, 3)}, r"window is \(1, 2, 3\)"),
-    ({"alibi": [1.0]}, "a slope for each of 2 heads"),
+    ({"alibi": [1.0]}, "a constant for each of 2 heads"),
     ({"segments": np.zeros(3, int)}, r"segments are \(3,\), where the sequence has 5 times"),
     ({"segments": np.zeros(3)}, "segments are of type float64"), ({"scale": "1"}, "scale is '1'; a number is required"),
-    ({"alibi": ag.ag_param([1.0, 2.0])}, "alibi requires a gradient, and none flows to it"),
+    ({"alibi": ag.ag_param([1.0, 2.0])}, "which is trained; a constant for each"),
     ({"dropout": 1.0, "scale": 1.0}, "dropout is 1.0")]
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ag.engine.cpu_threads import together
 from ag.engine.kernels.attention import kept_ones
 from ag.engine.kernels.reduce import total
 from ag.engine.primitive import Array, primitive
@@ -29,25 +28,22 @@ def _axes(x: Shape) -> int:
     return sum(bit for bit, n in zip((8, 4, 2, 1), x, strict=False) if n != 1) if len(x) == 4 else 0
 
 
-def _terms(bias: Shape, mask: Shape, q_segments: Shape, slopes: Shape, samples: int) -> int:
-    """The bits of shaders/attention_terms.glsl."""
-    return (_axes(mask) | _axes(bias) << 4 | _MASKED * (len(mask) == 4) | _BIASED * (len(bias) == 4)
-            | _SEGMENTED * (len(q_segments) == 2) | _BY_SAMPLE * (q_segments[-1] != 1)
-            | _SLOPED * (slopes != (0,)) | _FIRST * (samples > 1))
-
-
-def _sizes(
-    q: Shape, k: Shape, v: Shape, bias: Shape, mask: Shape, q_segments: Shape, slopes: Shape, *, heads: int,
-    kv_heads: int, samples: int, rate: float, held: int, **_params: object,
-) -> Layout:
-    d, dv, tiles = q[0] // (heads * samples), v[0] // (kv_heads * samples), -(-q[1] // _ROWS) - -k[1] // _ROWS
-    blocks = max(1, -(-max(d, dv) // _BLOCK))
-    return {"batch": q[2] * samples, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv,
+def _sizes(*shapes: Shape, first: int, held: int, heads: int, kv_heads: int, samples: int, rate: float,
+           **_params: object) -> Layout:
+    """`first`: where q is; `held`: of how many operands a workgroup reads the same rows again and again."""
+    q, k, v = shapes[first : first + 3]
+    bias, mask, q_segments, _, slopes = shapes[-5:]
+    d, dv, batch = q[0] // (heads * samples), v[0] // (kv_heads * samples), q[2] * samples
+    blocks, owners = max(1, -(-max(d, dv) // _BLOCK)), bias[0] * bias[-1]
+    terms = (_axes(mask) | _axes(bias) << 4 | _MASKED * (len(mask) == 4) | _BIASED * (len(bias) == 4)
+             | _SEGMENTED * (len(q_segments) == 2) | _BY_SAMPLE * (q_segments[-1] != 1)
+             | _SLOPED * (slopes != (0,)) | _FIRST * (samples > 1))
+    return {"batch": batch, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv, "terms": terms,
             "group": heads // kv_heads, "dropped": int(rate > 0), "blocks": min(blocks, _MOST_BLOCKS),
-            "chunks": -(-blocks // _MOST_BLOCKS), "tiles": tiles, "times": max(q[1], k[1]),
-            "held": held if blocks <= _MOST_BLOCKS else 0,
-            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0,
-            "terms": _terms(bias, mask, q_segments, slopes, samples)}
+            "chunks": -(-blocks // _MOST_BLOCKS), "tiles": -(-q[1] // _ROWS) - -k[1] // _ROWS,
+            "squares": -(-q[1] // _ROWS) * -(-k[1] // _COLUMNS), "times": max(q[1], k[1]), "owners": owners,
+            "added": heads * batch // max(1, owners), "held": held if blocks <= _MOST_BLOCKS else 0,
+            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
 
 
 class _Scores(NamedTuple):
@@ -117,9 +113,7 @@ def _operands(
 
 
 @primitive(lambda q, _k, v, *_terms, heads, kv_heads, samples, **_params: (
-    (v[0] // kv_heads * heads, *q[1:]), (samples * heads, *q[1:])), outputs=2,
-    layout=lambda _out, _lse, q, k, v, _key, bias, mask, q_segments, _k_segments, slopes, **params: _sizes(
-        q, k, v, bias, mask, q_segments, slopes, held=1, **params))
+    (v[0] // kv_heads * heads, *q[1:]), (samples * heads, *q[1:])), outputs=2, layout=partial(_sizes, first=2, held=1))
 def masked_attention(
     out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, bias: Array, mask: Array, q_segments: Array,
     k_segments: Array, slopes: Array, *, heads: int, kv_heads: int, samples: int, factor: float, softcap: float,
@@ -127,25 +121,18 @@ def masked_attention(
 ) -> None:
     # Per sample and head: out = v softmax(scores), and the logarithms of denominators; both 0 where nothing is seen.
     scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
-
-    def attend(n: int, kept: Array, xs: list[Array]) -> None:
-        result, logs, q, k, v = xs
-        w = scores.of(q.swapaxes(1, 2) @ k, n)[0]
+    for n, kept, (result, logs, mq, mk, mv) in _operands([out, lse, q], [k, v], key, heads, kv_heads, samples, rate):
+        w = scores.of(mq.swapaxes(1, 2) @ mk, n)[0]
         top = np.maximum.reduce(w, 2, keepdims=True)
         top[top == -np.inf] = 0
         np.exp(np.subtract(w, top, out=w), out=w)
         mass = total(w, 2)
         mass[mass == 0] = 1
-        np.divide(v @ (w * kept).swapaxes(1, 2), mass.swapaxes(1, 2), out=result)
+        np.divide(mv @ (w * kept).swapaxes(1, 2), mass.swapaxes(1, 2), out=result)
         logs[...] = (np.log(mass) + top).swapaxes(1, 2)
 
-    together([partial(attend, *given) for given in _operands(
-        [out, lse, q], [k, v], key, heads, kv_heads, samples, rate)])
 
-
-@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
-           layout=lambda _dq, _dk, _dv, q, k, v, _g, _lse, _delta, _key, bias, mask, q_segments, _k_segments, slopes,
-           **params: _sizes(q, k, v, bias, mask, q_segments, slopes, held=2, **params))
+@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3, layout=partial(_sizes, first=3, held=2))
 def masked_attention_grad(
     dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array,
     bias: Array, mask: Array, q_segments: Array, k_segments: Array, slopes: Array, *, heads: int, kv_heads: int,
@@ -154,24 +141,16 @@ def masked_attention_grad(
     # As `attention_grad`; heads that share keys add up what they send back to these.
     scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
     shared = [*zip(_matrices(dk, kv_heads, samples), _matrices(dv, kv_heads, samples), strict=True)]
-
-    def send_back(n: int, kept: Array, xs: list[Array]) -> None:
-        to_q, lse, delta, g, q, k, v = xs
-        w, _, s = scores.slopes_of(q.swapaxes(1, 2) @ k, g.swapaxes(1, 2) @ v, lse, delta, kept, n)
-        np.matmul(k, s.swapaxes(1, 2), out=to_q)
-        for to, product in zip(shared[n], (q @ s, g @ w), strict=True):
+    for n, kept, (to_q, logs, deltas, mg, mq, mk, mv) in _operands(
+            [dq, lse, delta, g, q], [k, v], key, heads, kv_heads, samples, rate):
+        w, _, s = scores.slopes_of(mq.swapaxes(1, 2) @ mk, mg.swapaxes(1, 2) @ mv, logs, deltas, kept, n)
+        np.matmul(mk, s.swapaxes(1, 2), out=to_q)
+        for to, product in zip(shared[n], (mq @ s, mg @ w), strict=True):
             np.add.reduce(product.reshape(kv_heads, heads // kv_heads, *product.shape[1:]), 1, out=to)
-
-    together([partial(send_back, *given) for given in _operands(
-        [dq, lse, delta, g, q], [k, v], key, heads, kv_heads, samples, rate)])
 
 
 @primitive(lambda _q, k, _v, g, _lse, _delta, _key, bias, *_others, **_params: (bias[0], g[1], k[1], bias[3]),
-           layout=lambda out, q, k, v, _g, _lse, _delta, _key, bias, mask, q_segments, _k_segments, slopes, **params: {
-               **_sizes(q, k, v, bias, mask, q_segments, slopes, held=0, **params),
-               "owners": out[0] * out[3],
-               "added": params["heads"] * q[2] * params["samples"] // max(1, out[0] * out[3]),
-               "tiles": -(-out[1] // _ROWS) * -(-out[2] // _COLUMNS)})
+           layout=partial(_sizes, first=1, held=0))
 def attention_bias_grad(
     dbias: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, bias: Array,
     mask: Array, q_segments: Array, k_segments: Array, slopes: Array, *, heads: int, kv_heads: int, samples: int,
