@@ -66,8 +66,8 @@ def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
 def _large(q: Buffer, k: Buffer, v: Buffer, heads: int, factor: float, causal: bool, rate: float) -> Terms | None:
     """Return terms if heads of many features have weights that take much memory: the kernels with terms do them."""
     features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
-    if (heads * q.size // q.shape[0] * k.shape[1] < _MUCH or _is_tiled(q, k, v, heads, rate)
-            or not q.backend.target.wide_attention(features, times)):
+    weights = heads * q.size // q.shape[0] * k.shape[1]
+    if weights < _MUCH or not q.backend.target.wide_attention(features, times):
         return None
     return Terms(heads, heads, factor, 0.0, UNLIMITED, 0 if causal else UNLIMITED, rate, None, (None, None), None)
 
@@ -87,11 +87,12 @@ def laid_out(run: Run, xs: Sequence[Buffer], heads: int, samples_first: bool) ->
 
 def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
     params: Settings = {"heads": heads, "factor": 1.0 / sqrt(q.shape[0] // heads), "causal": causal, "rate": rate}
-    if (terms := _large(q, k, v, **params)) is not None:
+    tiled = _is_tiled(q, k, v, heads, rate)
+    if not tiled and (terms := _large(q, k, v, **params)) is not None:
         out, (*_, key, results) = _forward_with_terms(run, q, k, v, None, terms)
         return out, (q, k, v, key, params, results)
     key = draw_key(q.backend) if rate else q  # which nobody reads then
-    if not _is_tiled(q, k, v, heads, rate):
+    if not tiled:
         out, weights = _composed(run, q, k, v, key, **params)
         return out, (q, k, v, key, params, [weights])
     first = puts_samples_first(q, k)
@@ -104,9 +105,10 @@ def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool
 def _backward(run: Run, g: Buffer, saved: Attended, need: Need, *_params: object) -> Cotangents:
     q, k, v, key, params, results = saved
     heads = params["heads"]
-    if (terms := _large(q, k, v, **params)) is not None:
+    tiled = _is_tiled(q, k, v, heads, params["rate"])
+    if not tiled and (terms := _large(q, k, v, **params)) is not None:
         return _backward_with_terms(run, g, (q, k, v, None, key, results), need, terms)
-    if not _is_tiled(q, k, v, heads, params["rate"]):
+    if not tiled:
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
     out, lse = results
     first = puts_samples_first(q, k)
