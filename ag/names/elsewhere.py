@@ -175,7 +175,8 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {name: tuple(here.split("|")) for name
 kernel_size=kernel|size pool_size=size in_channels=in_ch out_channels=out_ch filters=out_ch strides=stride p=rate
 prob=rate drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
 output_dim=dim|out_features normalized_shape=num_features embed_dim=d_model hidden_size=d_model num_heads=n_heads
-heads=n_heads attn_dropout=dropout in_dim=in_features out_dim=out_features units=out_features use_bias=bias epsilon=eps
+heads=n_heads num_kv_heads=kv_heads is_causal=causal attn_dropout=dropout in_dim=in_features out_dim=out_features
+units=out_features use_bias=bias epsilon=eps
 classes=num_classes n_classes=num_classes learning_rate=lr learning_rate_init=lr retain_graph=retain n_epochs=epochs
 num_epochs=epochs max_epochs=epochs max_iter=epochs random_state=seed generator=seed root=path filename=path
 filepath=path img_size=size image_size=size transforms=transform model=model_fn|make_model loss=loss_fn criterion=loss
@@ -208,7 +209,7 @@ dtype: make the layer under `with ag.ag_dtype("bf16"):`
 padding_mode: images are padded with zeros
 batch_first: axes are (features, time, batch)
 affine elementwise_affine track_running_stats: leave it out: the layer has them
-padding_idx max_norm kdim vdim input_shape: leave it out: there is none
+padding_idx max_norm input_shape: leave it out: there is none
 kernel_initializer kernel_regularizer: assign values, layer.W.data = ...; ag.optim.AdamW has the weight decay
 """, "ag.data": """
 num_workers workers prefetch_factor: write prefetch=2, batches made ahead by a thread

@@ -204,7 +204,8 @@ LAYERS = rows("""
     nn.BatchNorm(2, affine=False) ; nn.BatchNorm(2, track_running_stats=False) -> leave it out
     nn.MultiheadAttention(embed_dim=4, num_heads=2) -> write d_model
     nn.MultiheadAttention(4, 2, batch_first=True) -> (features, time, batch)
-    nn.MultiheadAttention(4, 2, num_kv_heads=1) -> its arguments are d_model, n_heads
+    nn.MultiheadAttention(4, 2, num_kv_heads=1) -> write kv_heads
+    ops.attention(t, t, t, is_causal=True) -> write causal
     nn.MaxPool(kernel_size=2) -> write size
     nn.ResNet(xyzzy=1) -> there is no argument 'xyzzy'; its arguments are
     nn.Linear(2, 2, activation=abs) ; nn.Linear(2, 2, activation="rellu") -> relu
