@@ -47,7 +47,9 @@ void put_quad(uint operand, uint f, uint t, vec4 values);
 #define kv_head head
 #define bend(product) factor
 const uint feature_0 = 0;
-uint place(uint h, uint features, uint times, uint f, uint t) { return ((h * features + f) * times + t) * batch + item; }
+uint place(uint h, uint features, uint times, uint f, uint t) {
+    return ((h * features + f) * times + t) * batch + item;
+}
 bool visible(uint query, uint k) { return query < queries && k < keys && (causal == 0 || k <= query); }
 float score(uint query, uint k, float product) { return visible(query, k) ? factor * product : -INFINITY; }
 uint first_key(uint query_0) { return 0; }

@@ -1,5 +1,5 @@
-// What the numbers of attention's kernels are beside sizes: `HIDES` says what is hidden from all queries alike.  A kernel
-// with TERMS, which is the binding of their first operand, has terms of scores (attention_terms.glsl), too.
+// The numbers of attention's kernels beside sizes: HIDES are those that hide keys.  A kernel whose scores have terms
+// (attention_terms.glsl) defines TERMS, the binding of their first operand.
 #ifdef TERMS
 #define HIDES terms, group, before, after
 #define TERM_OFFSETS , bias_at, mask_at, q_segments_at, k_segments_at, slopes_at

@@ -11,38 +11,17 @@ layout(set = 0, binding = 1) buffer Dk_ { float dk[]; };
 layout(set = 0, binding = 1) buffer DkQuads_ { vec4 dk_quads[]; };
 layout(set = 0, binding = 2) buffer Dv_ { float dv_[]; };
 layout(set = 0, binding = 2) buffer DvQuads_ { vec4 dv_quads[]; };
-layout(set = 0, binding = 3) readonly buffer Q_ { float q[]; };
-layout(set = 0, binding = 3) readonly buffer QQuads_ { vec4 q_quads[]; };
-layout(set = 0, binding = 4) readonly buffer K_ { float k[]; };
-layout(set = 0, binding = 4) readonly buffer KQuads_ { vec4 k_quads[]; };
-layout(set = 0, binding = 5) readonly buffer V_ { float v[]; };
-layout(set = 0, binding = 5) readonly buffer VQuads_ { vec4 v_quads[]; };
-layout(set = 0, binding = 6) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 6) readonly buffer GQuads_ { vec4 g_quads[]; };
-layout(set = 0, binding = 7) readonly buffer Lse_ { float lse[]; };
-layout(set = 0, binding = 8) readonly buffer Delta_ { float delta[]; };
-layout(set = 0, binding = 9) readonly buffer Key_ { uint key[]; };
+#define GIVEN 3
+#include "attention_given.glsl"
 #include "attention.glsl"
 #include "attention_slopes.glsl"
-
-void put(uint operand, uint f, uint t, float value) {
-    if (!inside(operand, f, t)) return;
-    if (operand == Q) dq[dq_at + place(q_head, d, queries, f, t)] = value;
-    else if (operand == K) dk[dk_at + place(kv_head, d, keys, f, t)] = value;
-    else dv_[dv_at + place(kv_head, dv, keys, f, t)] = value;
-}
-
-void put_quad(uint operand, uint f, uint t, vec4 values) {
-    if (!inside(operand, f, t)) return;
-    if (operand == Q) dq_quads[(dq_at + place(q_head, d, queries, f, t)) / 4] = values;
-    else if (operand == K) dk_quads[(dk_at + place(kv_head, d, keys, f, t)) / 4] = values;
-    else dv_quads[(dv_at + place(kv_head, dv, keys, f, t)) / 4] = values;
-}
+#include "attention_cotangents.glsl"
 
 // `of_keys`: whether rows are keys and columns queries.
 void walk(bool of_keys, uint row_0) {
     const uint row_1 = of_keys ? K : Q, row_2 = of_keys ? V : G, column_1 = of_keys ? Q : K, column_2 = of_keys ? G : V;
-    const uint first = of_keys ? first_query(row_0) : first_key(row_0), end = of_keys ? end_query(row_0) : end_key(row_0);
+    const uint first = of_keys ? first_query(row_0) : first_key(row_0);
+    const uint end = of_keys ? end_query(row_0) : end_key(row_0);
     mat4 sums[blocks], sums_v[blocks];
     clear(sums);
     clear(sums_v);

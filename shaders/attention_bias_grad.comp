@@ -17,17 +17,8 @@ layout(push_constant) uniform Args {
     float factor, rate TERM_FACTORS;
 };
 layout(set = 0, binding = 0) buffer Dbias_ { float dbias[]; };
-layout(set = 0, binding = 1) readonly buffer Q_ { float q[]; };
-layout(set = 0, binding = 1) readonly buffer QQuads_ { vec4 q_quads[]; };
-layout(set = 0, binding = 2) readonly buffer K_ { float k[]; };
-layout(set = 0, binding = 2) readonly buffer KQuads_ { vec4 k_quads[]; };
-layout(set = 0, binding = 3) readonly buffer V_ { float v[]; };
-layout(set = 0, binding = 3) readonly buffer VQuads_ { vec4 v_quads[]; };
-layout(set = 0, binding = 4) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 4) readonly buffer GQuads_ { vec4 g_quads[]; };
-layout(set = 0, binding = 5) readonly buffer Lse_ { float lse[]; };
-layout(set = 0, binding = 6) readonly buffer Delta_ { float delta[]; };
-layout(set = 0, binding = 7) readonly buffer Key_ { uint key[]; };
+#define GIVEN 1
+#include "attention_given.glsl"
 #include "attention.glsl"
 #include "attention_slopes.glsl"
 
@@ -57,8 +48,8 @@ void main() {
     for (uint c = 0; c < 4; c++) {
         for (uint j = 0; j < 4; j++) {
             const uint query = row_0 + row() + c, k = column_0 + column() + j;
-            if (query < queries && k < keys)
-                dbias[dbias_at + ((owner / samples * queries + query) * keys + k) * samples + owner % samples] = sum[c][j];
+            const uint at = ((owner / samples * queries + query) * keys + k) * samples + owner % samples;
+            if (query < queries && k < keys) dbias[dbias_at + at] = sum[c][j];
         }
     }
 }

@@ -33,7 +33,8 @@ float element(uint operand, uint f, uint t) {
 vec4 quad(uint operand, uint f, uint t) {
     if (!inside(operand, f, t)) return vec4(0.0);
     return operand == Q ? q_quads[(q_at + place(q_head, d, queries, f, t)) / 4]
-         : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4] : v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4];
+         : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4]
+         : v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4];
 }
 
 void put(uint operand, uint f, uint t, float value) {

@@ -31,7 +31,8 @@ bool inside(uint operand, uint f, uint t) {
 
 float element(uint operand, uint f, uint t) {
     if (!inside(operand, f, t)) return 0.0;
-    return operand == Q ? q[q_at + place(q_head, d, queries, f, t)] : operand == K ? k[k_at + place(kv_head, d, keys, f, t)]
+    return operand == Q ? q[q_at + place(q_head, d, queries, f, t)]
+         : operand == K ? k[k_at + place(kv_head, d, keys, f, t)]
          : operand == V ? v[v_at + place(kv_head, dv, keys, f, t)] : g[g_at + place(q_head, dv, queries, f, t)];
 }
 
@@ -39,5 +40,6 @@ vec4 quad(uint operand, uint f, uint t) {
     if (!inside(operand, f, t)) return vec4(0.0);
     return operand == Q ? q_quads[(q_at + place(q_head, d, queries, f, t)) / 4]
          : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4]
-         : operand == V ? v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4] : g_quads[(g_at + place(q_head, dv, queries, f, t)) / 4];
+         : operand == V ? v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4]
+         : g_quads[(g_at + place(q_head, dv, queries, f, t)) / 4];
 }

@@ -10,7 +10,8 @@ layout(set = 0, binding = TERMS + 4) readonly buffer Slopes_ { float slopes[]; }
 
 // Bits of `terms`, as ag/engine/kernels/masked_attention.py sets them; 4 bits from MASK and BIAS on say along
 // which of the axes (batch, keys, queries, heads) such an operand varies.
-const uint MASK = 0, BIAS = 4, MASKED = 256, BIASED = 512, SEGMENTED = 1024, BY_SAMPLE = 2048, SLOPED = 4096, FIRST = 8192;
+const uint MASK = 0, BIAS = 4;
+const uint MASKED = 256, BIASED = 512, SEGMENTED = 1024, BY_SAMPLE = 2048, SLOPED = 4096, FIRST = 8192;
 
 uint feature_0 = 0;  // of those whose sums this workgroup makes
 uint q_head, kv_head;  // numbers among the matrices of queries, and of keys
