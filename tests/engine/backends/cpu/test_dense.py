@@ -132,6 +132,13 @@ given = [("matmul", [normal(9, 600), normal(600, 9)], {"ta": False, "tb": False}
          ("conv2d_weight_grad", [normal(2, 3, 9000, 3), normal(3, 3, 4500, 3)], {**window, "chunk": 20000}),
          ("attention", [q, k, v, key], attended),
          ("attention_grad", [q, k, v, normal(2, 3, 1), normal(1, 3, 1) + 9, normal(1, 3, 1), key], attended)]
+none, ids = np.zeros(0, np.float32), np.zeros(0, np.int32)
+terms = [normal(2, 1, 9000, 1), np.float32(normal(1, 3, 9000, 1) > 0), ids, ids, np.float32([0.01, 0.02])]
+shared = {"heads": 2, "kv_heads": 1, "samples": 1, "factor": 1.0, "softcap": 2.0, "before": 100, "after": 8000,
+          "rate": 0.25}
+grown = [normal(2, 3, 1), k, v, normal(4, 3, 1), normal(2, 3, 1) + 9, normal(2, 3, 1), key, *terms]
+given += [("masked_attention", [normal(2, 3, 1), k, v, key, *terms], shared),
+          ("masked_attention_grad", grown, shared), ("attention_bias_grad", grown, shared)]
 backend, kernels = NativeBackend(library(), guard=64), library()
 ready = []
 for name, operands, params in given:
