@@ -194,7 +194,8 @@ def test_integers_are_no_default() -> None:
 
 IMAGES = np.ones((2, 4, 4, 2), np.float32)
 FOUR = ("ag_conv2d", "ag_max_pool2d", "ag_avg_pool2d", "ag_max_pool", "ag_avg_pool")
-OPERANDS = ("TensorLike", "Sequence[TensorLike]", "Tensor", "ArrayLike", "TensorLike | None")
+OPERANDS = ("TensorLike", "Sequence[TensorLike]", "Tensor", "ArrayLike", "TensorLike | None",
+            "TensorLike | Sequence[float] | None")
 
 
 def numbers_of(name: str) -> list[str]:
