@@ -27,7 +27,8 @@ from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_sqrt
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
-from ag.ops.reduce import ag_max, ag_mean, ag_sum
+from ag.ops.reduce import ag_max, ag_mean, ag_sum, prod
+from ag.ops.reduce import min as least
 
 __all__: list[str] = []
 
@@ -57,10 +58,6 @@ _MIRRORED: Mapping[np.ufunc, np.ufunc] = {
     np.equal: np.equal, np.not_equal: np.not_equal, np.less: np.greater, np.less_equal: np.greater_equal,
     np.greater: np.less, np.greater_equal: np.less_equal,
 }
-
-
-def _min(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> object:
-    return ag_scale(ag_max(ag_scale(a, -1.0), axis, keepdims), -1.0)
 
 
 def _clip(a: Tensor, a_min: float | None = None, a_max: float | None = None, *, min: float | None = None,
@@ -99,7 +96,8 @@ _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.sum: lambda a, axis=None, *, keepdims=False: ag_sum(a, axis, keepdims),
     np.mean: lambda a, axis=None, *, keepdims=False: ag_mean(a, axis, keepdims),
     np.max: (largest := lambda a, axis=None, *, keepdims=False: ag_max(a, axis, keepdims)),
-    np.amax: largest, np.min: _min, np.amin: _min, np.clip: _clip,
+    np.amax: largest, np.min: (smallest := lambda a, axis=None, *, keepdims=False: least(a, axis, keepdims)),
+    np.amin: smallest, np.prod: lambda a, axis=None, *, keepdims=False: prod(a, axis, keepdims), np.clip: _clip,
     np.where: lambda condition, x, y: functions.where(condition, x, y),
     np.concatenate: lambda arrays, axis=0: ag_concat(list(arrays), axis),
     np.stack: _stack, np.dot: lambda a, b: ag_matmul(a, b) if np.ndim(a) == np.ndim(b) == 2 else NotImplemented,

@@ -1,4 +1,4 @@
-"""Minimum, product, variance, norms and their like, composed of other ops along axes `dim` (None: all)."""
+"""Variance, norms and their like, composed of other ops along axes `dim` (None: all)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ag.autograd.create import as_tensor
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import normalize_axes, true_or_false
+from ag.engine.shape import normalize_axes
 from ag.ops.activation import ag_softmax
 from ag.ops.arithmetic import ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.functions import eq, isfinite, maximum, ne, square, where
-from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
-from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax
+from ag.ops.indexing import ag_reshape
+from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min
 
-__all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "min", "norm", "normalize",
-           "prod", "softmin", "std", "var", "var_mean"]
+__all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "norm", "normalize", "softmin",
+            "std", "var", "var_mean"]
 
 Dim = int | tuple[int, ...] | None
 F = TypeVar("F", bound=Callable[..., object])
@@ -63,20 +63,6 @@ def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 @composed
-def min(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Smallest element along axes; equal ones share the gradient equally.
-
-    Reference: PyTorch ``amin``.
-
-    Examples
-    --------
-    >>> ag.ops.min([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
-    [1.0, 2.0]
-    """
-    return ag_scale(ag_max(ag_scale(x, -1.0), dim, keepdim), -1.0)
-
-
-@composed
 def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """Smallest element along axes, as `min`.
 
@@ -97,33 +83,6 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
     [0, 1]
     """
     return argmax(ag_scale(x, -1.0), dim, keepdim)
-
-
-@composed
-@_wide
-def prod(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Product along axes, 1 of no element; its gradient is right where factors are 0, too.
-
-    Reference: PyTorch ``prod``.
-
-    Examples
-    --------
-    >>> ag.ops.prod([[2.0, 3.0], [4.0, 0.0]], dim=1).numpy().tolist()
-    [6.0, 0.0]
-    """
-    x = as_tensor(x)
-    x, keepdim = x.astype("f32") if x.dtype == "bool" else x, true_or_false("prod", "keepdim", keepdim)
-    axes = normalize_axes(dim, x.ndim, "prod")
-    rest = [a for a in range(x.ndim) if a not in axes]
-    n, sizes = product(x.shape[a] for a in axes), [x.shape[a] for a in rest]
-    left = ag_reshape(ag_transpose(x, *axes, *rest) if axes else x, n, product(sizes))
-    if n == 0:
-        left = ag_sum(left, 0, True) + 1.0
-    while n > 1:  # halves meet: log2(n) products, through which zeros get their gradient
-        half, n = n // 2, n - n // 2
-        pairs = ag_mul(left[:half], left[half : 2 * half])
-        left = pairs if n == half else ag_concat([pairs, left[2 * half :]])
-    return ag_reshape(left, *([1 if a in axes else m for a, m in enumerate(x.shape)] if keepdim else sizes))
 
 
 @composed

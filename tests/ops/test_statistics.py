@@ -42,6 +42,22 @@ def test_products_with_zeros(device: str) -> None:
         assert ops.prod(np.zeros((2, 0)), 1).numpy().tolist() == [1.0, 1.0]
 
 
+def test_smallest_elements_and_products_at_the_edges(device: str) -> None:
+    with ag.ag_device(device):
+        assert np.array_equal(gradient(ops.min, [[2.0, -1.0, -1.0, 3.0]]), [[0, 0.5, 0.5, 0]])
+        assert np.isnan(ops.min([[1.0, np.nan, -np.inf]]).item()) and np.isnan(ops.prod([[np.nan, 0.0]]).item())
+        assert ops.min([[1.0, -np.inf]]).item() == -np.inf and ops.prod([[-2.0, np.inf]]).item() == -np.inf
+        assert ops.min(np.full((3, 200000), 7.0), 1).numpy().tolist() == [7.0, 7.0, 7.0]
+        assert ops.prod(np.ones((1, 300000))).item() == 1.0 and ops.prod(np.zeros((0, 2)), 0, True).shape == (1, 2)
+        assert np.array_equal(gradient(ops.prod, [[1e30, 1e30, 0.0]]), [[0, 0, np.inf]])
+        assert np.array_equal(gradient(lambda x: ops.prod(x, 1), [[3.0, -2.0], [0.0, 5.0]]), [[-2, 3], [5, 0]])
+        half = ag.ag_tensor([[300.0, 200.0, 0.5]], dtype="f16")
+        assert ops.prod(half, 1).dtype == "f16" and ops.prod(half, 1).item() == 30000 and ops.min(half).item() == 0.5
+        assert (np.prod(half), np.min(half)) == (30000.0, 0.5) and ops.prod(half > 0.5).item() == 0.0
+    with expect_error("no element", ag.ShapeError, "min: x is (2, 0) and dim is 1", "a minimum needs"):
+        ops.min(np.zeros((2, 0)), 1)
+
+
 def test_axes_are_called_as_in_numpy_too() -> None:
     x = np.arange(6.0).reshape(2, 3)
     for name, want in (("std", np.std(x, 1, ddof=1, keepdims=True)), ("amax", np.max(x, 1, keepdims=True)),

@@ -128,11 +128,16 @@ def spread(rng: np.random.Generator, shape: Shape, _before: Any) -> Array:
     return (rng.permutation(math.prod(shape)).reshape(shape) - math.prod(shape) // 2 + 0.25) / 64
 
 
+def near_1(rng: np.random.Generator, shape: Shape, _before: Any) -> Array:
+    """Numbers of either sign, of which many may be multiplied."""
+    return rng.uniform(0.95, 1.05, shape) * rng.choice([-1.0, 1.0], shape)
+
+
 ONE_AXIS = every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1})
 STATISTICS = [
     statistic("amax", along(np.max), draw=spread), statistic("amin", along(np.min), draw=spread),
     statistic("min", along(np.min), draw=spread),
-    statistic("prod", along(np.prod), cases=every([[(3, 5)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": 1, "keepdim": True})),
+    statistic("prod", along(np.prod), draw=near_1, cases=[*AXES, case((2, 0), dim=1)]),
     statistic("var", along(np.var, ddof=1)),
     statistic("var", along(lambda x, correction, **axes: np.var(x, **axes)), correction=0),
     statistic("std", along(np.std, ddof=1)), statistic("logsumexp", along(log_sum)),

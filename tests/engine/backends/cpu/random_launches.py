@@ -24,7 +24,7 @@ SUMS = {
     "sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
     "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
     "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
-    "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums"}
+    "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums", "prod"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 
@@ -141,7 +141,7 @@ def scale_update(rng: Random) -> Launch:
 def reduction(name: str, rng: Random) -> Launch:
     ndim = int(rng.integers(1, 5))
     axis = int(rng.integers(ndim))
-    x = normal(rng, *shape(rng, ndim, full=(axis,) if name != "sum" else ()))
+    x = normal(rng, *shape(rng, ndim, full=(axis,) if name not in ("sum", "prod") else ()))
     if name == "argmax":
         return Launch(PRIMITIVES[name], [x], {"axis": axis, "chunk": x.shape[axis]}, I32)
     chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis], 1) if x.shape[axis] else 0
@@ -314,7 +314,7 @@ MAKERS: dict[str, Maker] = {
     "softmax_cross_entropy": cross_entropy,
     "softmax_cross_entropy_ids": cross_entropy_ids,
     "sum": partial(reduction, "sum"),
-    "argmax": partial(reduction, "argmax"), "max": partial(reduction, "max"),
+    **{name: partial(reduction, name) for name in ("argmax", "max", "min", "prod")},
     "expand": expand,
     "equal": equal,
     "copy": copy,
