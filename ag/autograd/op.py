@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import KINDS, alike, as_numbers, number_given, operands_on_one_device
 from ag.autograd.tape import Cotangent, Node, is_recording
-from ag.autograd.tensor import Tensor, TensorLike, plain_tensor, register
+from ag.autograd.tensor import OPS, Tensor, TensorLike, plain_tensor, register
 from ag.engine.buffer import Buffer, Run
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
@@ -148,7 +148,10 @@ def composed(function: F) -> F:
                 raise
             raise type(error)(name + str(error)[begin.end() :] if begin else f"{name}: {error}") from None
 
-    register(name, call)
+    if next(iter(signature.parameters.values())).annotation in ("TensorLike", "Tensor"):
+        register(name, call)
+    else:
+        OPS[name] = call
     return cast("F", call)
 
 

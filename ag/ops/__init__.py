@@ -17,6 +17,7 @@ from ag.ops.attention import *
 from ag.ops.compositions import *
 from ag.ops.conv import *
 from ag.ops.convert import *
+from ag.ops.creation import *
 from ag.ops.elementwise import *
 from ag.ops.functions import *
 from ag.ops.indexing import *

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from ag.autograd.create import as_tensor
+from ag.autograd.create import as_tensor, filled
 from ag.autograd.op import Cotangents, Need, Result, Run, composed, part_of
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
@@ -357,7 +357,8 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
                              f"{most}.")
         cut = partial(_cut, x, axis)
         if mode == "constant":
-            ends = [_filled(x, axis, width, number) for width in (before, behind)]
+            ends = [filled((*x.shape[:axis], width, *x.shape[axis + 1 :]), number, x.buffer.backend, x.buffer.dtype)
+                    for width in (before, behind)]
         elif mode == "reflect":
             ends = [flip(cut(1, before + 1), axis), flip(cut(n - 1 - behind, n - 1), axis)]
         elif mode == "replicate":
@@ -368,14 +369,6 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
         parts = [part for part in (ends[0], x, ends[1]) if part.shape[axis]]
         x = ag_concat(parts, axis) if len(parts) > 1 else x
     return x
-
-
-def _filled(x: Tensor, axis: int, width: int, value: float) -> Tensor:
-    """Return a constant beside `x` along an axis."""
-    dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
-    number = Tensor(x.buffer.backend.constant(value, dtype))
-    made = _expanded(ag_reshape(number, *(1,) * x.ndim), (*x.shape[:axis], width, *x.shape[axis + 1 :]))
-    return made.astype(x.dtype) if made.dtype != x.dtype else made
 
 
 def _places(x: Tensor, count: int, axis: int, ndim: int) -> Tensor:
