@@ -108,7 +108,7 @@ class Meter:
 
 
 def _described(array: Array) -> str:
-    return f"{array.dtype} {array.shape} {sha256(np.ascontiguousarray(array)).hexdigest()}"
+    return f"{array.dtype} {array.shape} {sha256(array.tobytes()).hexdigest()}"
 
 
 def closed(name: str) -> str:

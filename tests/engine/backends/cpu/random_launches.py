@@ -12,7 +12,7 @@ from engine.backends.cpu.random_sizes import MOST, Random, shape, size
 from helpers.guarded import Launch
 from table.rows import Array
 
-from ag.engine.dtype import I32
+from ag.engine.dtype import F32, I32
 from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
@@ -246,6 +246,12 @@ def dropout(rng: Random) -> Launch:
     return launch("dropout", x, key(rng), rate=float(rng.choice([0.0, 0.1, 0.5, 0.999])))
 
 
+def draws(name: str, rng: Random) -> Launch:
+    numbers = {"low": int(rng.integers(-9, 9)), "count": int(rng.integers(1, 1 << 31))} if name == "randint" else {}
+    params = {"shape": shape(rng, int(rng.integers(0, 4))), **numbers}
+    return Launch(PRIMITIVES[name], [key(rng)], params, F32 if name == "uniform" else I32)
+
+
 def rng_draw(rng: Random) -> Launch:
     state = key(rng)
     state[2] = rng.choice([0, 7, (1 << 32) - 1])
@@ -329,7 +335,7 @@ MAKERS: dict[str, Maker] = {
     "pow": partial(power, "pow"),
     "pow_grad": partial(power, "pow_grad"),
     "dropout": dropout,
-    "rng_draw": rng_draw,
+    "rng_draw": rng_draw, **{name: partial(draws, name) for name in ("uniform", "randint")},
     **{name: partial(over_a_matrix, name) for name in (
         "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "normalize", "batch_norm_grad", "rms_norm",
         "rms_norm_grad", "rms_norm_sums")},

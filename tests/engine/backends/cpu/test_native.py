@@ -46,8 +46,8 @@ EXACT = ZEROS | {
     "abs", "adam_update", "add", "avg_pool2d", "avg_pool2d_grad", "batch_norm_grad", "clamp", "clamp_grad",
     "clip_factor", "copy", "div", "dropout", "equal", "expand", "gather_columns", "insert", "inverse_std",
     "leaky_relu", "leaky_relu_grad", "max", "max_pool2d_grad", "min", "mul", "nonfinite", "normalize", "part",
-    "permute", "rng_draw", "running_update", "scale", "scale_update", "sgd_update", "sigmoid_grad", "spread", "sqrt",
-    "sub", "tanh_grad"}
+    "permute", "randint", "rng_draw", "running_update", "scale", "scale_update", "sgd_update", "sigmoid_grad", "spread",
+    "sqrt", "sub", "tanh_grad", "uniform"}
 
 
 class Sharing(NativeBackend):

@@ -1,0 +1,340 @@
+"""Random tensors on the device, of the same bits everywhere after `ag_seed`; each replay of a captured step draws anew.
+
+Uniform numbers lie on a grid of 2**-24, in 16 bits on that of the type.  Others are made of them by ops: normal ones by
+Box and Muller's method, choices by exponential races (the first of clocks that go off at the rates of the choices).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ag.autograd.create import ag_tensor, as_tensor, constant, place_of
+from ag.autograd.op import composed
+from ag.autograd.operands import converted_on_host, number_given
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.buffer import Buffer, Device
+from ag.engine.dtype import BF16, F16, F32, F64, I32, DType
+from ag.engine.kernels import random as kernels
+from ag.engine.primitive import PrimitiveTo
+from ag.engine.random import draw_key
+from ag.engine.shape import Shape, broadcast, true_or_false, whole_number
+from ag.errors import CaptureError, DtypeError, ShapeError
+from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.elementwise import ag_clamp, ag_log, ag_sqrt, dropped
+from ag.ops.functions import all, cos, floor, isfinite, logical_and, lt
+from ag.ops.indexing import ag_reshape
+from ag.ops.reduce import ag_sum, argmax, min
+from ag.ops.shapes import _numbers
+
+__all__ = ["bernoulli", "dropout", "dropout2d", "multinomial", "normal", "rand", "rand_like", "randint",
+           "randint_like", "randn", "randn_like", "randperm", "uniform"]
+
+Size = int | Sequence[int]
+_Number = Tensor | float
+_GRIDS = {F16: 2.0**11, BF16: 2.0**8}  # uniform numbers to round down to, as the next above is 1
+
+
+def _launched(kernel: PrimitiveTo[Buffer], shape: Shape, backend: Device, dtype: DType, **params: int) -> Buffer:
+    out = backend.alloc(shape, dtype)
+    return backend.launch(kernel, draw_key(backend), into=out, shape=shape, **params)
+
+
+def _uniforms(shape: Shape, backend: Device, dtype: DType) -> Buffer:
+    """Uniform numbers in float32, or in float64 for that."""
+    found = _launched(kernels.uniform, shape, backend, F32)
+    return converted_on_host(found, F64) if dtype is F64 else found
+
+
+def _rand(shape: Shape, backend: Device, dtype: DType) -> Tensor:
+    found = Tensor(_uniforms(shape, backend, dtype))
+    grid = _GRIDS.get(dtype)
+    return ag_scale(floor(ag_scale(found, grid)), 1 / grid).astype(dtype.name) if grid else found
+
+
+def _randn(shape: Shape, backend: Device, dtype: DType) -> Tensor:
+    both = _uniforms((2, *shape), backend, dtype)
+    radius = ag_sqrt(ag_scale(ag_log(ag_sub(1.0, Tensor(both.view(shape)))), -2.0))
+    found = ag_mul(radius, cos(ag_scale(Tensor(both.view(shape, math.prod(shape))), 2 * math.pi)))
+    return found.astype(dtype.name) if dtype.is_half else found
+
+
+def _float_place(function: str, dtype: str | None, device: str | None) -> tuple[Device, DType]:
+    backend, wanted = place_of(function, dtype, device)
+    if not wanted.is_float:
+        raise DtypeError(f"{function}: the element type {wanted} was asked for; a floating type is required.")
+    return backend, wanted
+
+
+@composed
+def rand(*size: Size, dtype: str | None = None, device: str | None = None) -> Tensor:
+    """Draw uniform numbers in [0, 1).
+
+    Reference: PyTorch ``rand``.
+
+    Examples
+    --------
+    >>> ag.ag_seed(0)
+    >>> ag.ops.rand(1, 3).numpy().round(3)
+    array([[0.399, 0.881, 0.736]], dtype=float32)
+    """
+    return _rand(_numbers("rand", "size", size), *_float_place("rand", dtype, device))
+
+
+@composed
+def randn(*size: Size, dtype: str | None = None, device: str | None = None) -> Tensor:
+    """Draw normal numbers with mean 0 and variance 1.
+
+    Reference: PyTorch ``randn``.
+
+    Examples
+    --------
+    >>> ag.ops.randn(2, 3).shape
+    (2, 3)
+    """
+    return _randn(_numbers("randn", "size", size), *_float_place("randn", dtype, device))
+
+
+@composed
+def rand_like(x: TensorLike, dtype: str | None = None, device: str | None = None) -> Tensor:
+    """Draw as `rand`, in the shape of a tensor, and with its type and device unless others are named.
+
+    Reference: PyTorch ``rand_like``.
+    """
+    x = as_tensor(x)
+    return rand(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+@composed
+def randn_like(x: TensorLike, dtype: str | None = None, device: str | None = None) -> Tensor:
+    """Draw as `randn`, in the shape of a tensor, and with its type and device unless others are named.
+
+    Reference: PyTorch ``randn_like``.
+    """
+    x = as_tensor(x)
+    return randn(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+@composed
+def randint(low: int, high: int | Size | None = None, size: Size | None = None, device: str | None = None) -> Tensor:
+    """Draw whole numbers from `low`, or from 0, to below `high`, of type i32.
+
+    The probability of each is exact but for ``(high - low) * 2**-32`` of itself.
+    Reference: PyTorch ``randint``, which is called ``randint(high, size)``, too.
+
+    Examples
+    --------
+    >>> ag.ops.randint(5, 6, (1, 3)).numpy().tolist(), ag.ops.randint(1, (2,)).numpy().tolist()
+    ([[5, 5, 5]], [0, 0])
+    """
+    if size is None:
+        high, size = None, high
+    if size is None:
+        raise TypeError("randint: no size was given; it is the last argument, as in randint(0, 10, (2, 3)).")
+    first, last = (0, low) if high is None else (low, high)
+    first, last = whole_number("randint", "low", first), whole_number("randint", "high", last)
+    if not -(1 << 31) <= first < last <= 1 << 31 or last - first >= 1 << 31:
+        raise ValueError(f"randint: low is {first} and high {last}; numbers of 32 bits are required, the first less "
+                         f"than the second, by less than 2**31.")
+    backend, _ = place_of("randint", "i32", device)
+    return Tensor(_launched(kernels.randint, _numbers("randint", "size", (size,)), backend, I32, low=first,
+                            count=last - first))
+
+
+@composed
+def randint_like(x: TensorLike, low: int, high: int | None = None) -> Tensor:
+    """Draw as `randint`, in the shape and on the device of a tensor.
+
+    Reference: PyTorch ``randint_like``.
+    """
+    x = as_tensor(x)
+    return randint(low, high, x.shape, x.device)
+
+
+@composed
+def normal(mean: TensorLike = 0.0, std: TensorLike = 1.0, size: Size | None = None, dtype: str | None = None,
+           device: str | None = None) -> Tensor:
+    """Draw ``mean + std * randn``, in the broadcast shape unless a size is given; gradients flow to both.
+
+    Reference: PyTorch ``normal``.
+
+    Examples
+    --------
+    >>> ag.ops.normal(ag.ag_tensor([[1.0, 2.0]]), 0.0).numpy().tolist()
+    [[1.0, 2.0]]
+    """
+    mean, std, numbers = _drawn_beside("normal", _randn, mean, std, size, dtype, device)
+    if not isinstance(std, Tensor) and std < 0:
+        raise ValueError(f"normal: std is {std}; a number of at least 0 is required.")
+    return ag_add(mean, ag_mul(std, numbers))
+
+
+@composed
+def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: Size | None = None, dtype: str | None = None,
+            device: str | None = None) -> Tensor:
+    """Draw ``low + (high - low) * rand``, in the broadcast shape unless a size is given; gradients flow to both.
+
+    Reference: PyTorch ``distributions.Uniform``, NumPy ``uniform``.
+
+    Examples
+    --------
+    >>> bool((ag.ops.uniform(-1.0, 1.0, (2, 3)) < 1.0).all())
+    True
+    """
+    low, high, numbers = _drawn_beside("uniform", _rand, low, high, size, dtype, device)
+    return ag_add(low, ag_mul(high - low, numbers))
+
+
+def _drawn_beside(function: str, draw: Callable[[Shape, Device, DType], Tensor], first: TensorLike, second: TensorLike,
+                  size: Size | None, dtype: str | None, device: str | None) -> tuple[_Number, _Number, Tensor]:
+    """Return two parameters, and what is drawn for them: beside the tensor among them, if there is one."""
+    a, b = (x if isinstance(x, Tensor) or np.ndim(x) else number_given(function, "a parameter", x)
+            for x in (first, second))
+    given = next((x for x in (a, b) if isinstance(x, Tensor)), None)
+    if given is not None:
+        dtype, device = dtype or given.dtype, device or given.device
+    backend, wanted = _float_place(function, dtype, device)
+    a, b = (x if isinstance(x, (Tensor, float)) else ag_tensor(x, backend.name, wanted.name) for x in (a, b))
+    shape = broadcast(*(x.shape if isinstance(x, Tensor) else () for x in (a, b)))
+    return a, b, draw(shape if size is None else _numbers(function, "size", (size,)), backend, wanted)
+
+
+@composed
+def bernoulli(p: TensorLike) -> Tensor:
+    """Draw 1 with a probability, else 0, for each element, of its type; no gradient flows.
+
+    Reference: PyTorch ``bernoulli``.
+
+    Examples
+    --------
+    >>> ag.ops.bernoulli([[0.0, 1.0]]).numpy().tolist()
+    [[0.0, 1.0]]
+    """
+    p = as_tensor(p).detach()
+    backend, dtype = _float_place("bernoulli", p.dtype, p.device)
+    wide = p.astype("f32") if dtype.is_half else p
+    return lt(Tensor(_uniforms(p.shape, backend, dtype)), wide).astype(p.dtype)
+
+
+@composed
+def randperm(n: int, device: str | None = None) -> Tensor:
+    """Draw an order of 0, 1, ..., n - 1, of type i32; the host sorts, so not in a captured step.
+
+    Reference: PyTorch ``randperm``.
+
+    Examples
+    --------
+    >>> sorted(ag.ops.randperm(3).numpy().tolist())
+    [0, 1, 2]
+    """
+    (count,), (backend, _) = _numbers("randperm", "n", (n,)), place_of("randperm", "i32", device)
+    _refuse_captured("randperm", "draw the order before the step and pass it", backend)
+    words = kernels.words_of(backend.download(draw_key(backend)), (2 * count,))
+    keys = words[::2].astype(np.uint64) << np.uint64(32) | words[1::2]
+    return constant(np.argsort(keys, kind="stable"), backend, I32)
+
+
+def _refuse_captured(function: str, instead: str, backend: Device) -> None:
+    if backend.recording is not None:
+        backend.recording.refuse(CaptureError(f"{function}: the host sorts numbers of {backend.name}, which a captured "
+                                              f"step cannot; {instead}."))
+
+
+@composed
+def multinomial(probabilities: TensorLike, num_samples: int, replacement: bool = False) -> Tensor:
+    """Draw classes, which are the first axis, with probabilities or weights that need not add up to 1.
+
+    In a captured step nothing checks that weights are finite, not negative and not all 0.  Without replacement the host
+    sorts, so not in a captured step.
+    Reference: PyTorch ``multinomial``, whose classes are the last axis.
+
+    Parameters
+    ----------
+    probabilities : Tensor or array_like of shape (classes, ...)
+    num_samples : int
+    replacement : bool, optional
+        Whether a class may be drawn again.
+
+    Returns
+    -------
+    Tensor of shape (num_samples, ...), of type i32
+
+    Examples
+    --------
+    >>> ag.ops.multinomial([[0.0, 1.0], [2.0, 0.0]], 3, True).numpy().tolist()
+    [[1, 0], [1, 0], [1, 0]]
+    """
+    weights, again = as_tensor(probabilities).detach(), true_or_false("multinomial", "replacement", replacement)
+    (count,) = _numbers("multinomial", "num_samples", (num_samples,), 1)
+    backend, dtype = _float_place("multinomial", weights.dtype, weights.device)
+    weights = weights.astype("f32") if dtype.is_half else weights
+    if not weights.ndim or not weights.shape[0] or (not again and count > weights.shape[0]):
+        raise ShapeError(f"multinomial: probabilities are {weights.shape} and num_samples is {count}; classes along "
+                         f"the first axis are required, and without replacement as many as samples.")
+    if not again:
+        _refuse_captured("multinomial", "write replacement=True, or draw before the step", backend)
+    if backend.recording is None and weights.size and not (
+            min(weights).item() >= 0 and all(logical_and(isfinite(total := ag_sum(weights, 0)), total)).item()):
+        raise ValueError("multinomial: a probability is negative or not finite, or those of a column are all 0; "
+                         "weights of at least 0 are required, one of them more.")
+    classes, *rest = weights.shape
+    draws = (count, *rest) if again else tuple(rest)
+    clocks = ag_clamp(Tensor(_uniforms((classes, *draws), backend, dtype)), 2.0**-25)
+    rates = ag_reshape(weights, classes, 1, *rest) if again else weights
+    races = ag_div(rates, ag_scale(ag_log(clocks), -1.0))
+    if again:
+        return argmax(races, 0)
+    numbers = races.numpy()
+    order = np.argsort(-numbers, axis=0, kind="stable")[:count]
+    if not np.take_along_axis(numbers, order, 0).all():
+        raise ValueError(f"multinomial: fewer than {count} classes of a column have a probability above 0; ask for "
+                         f"fewer samples, or write replacement=True.")
+    return constant(order, backend, I32)
+
+
+@composed
+def dropout(x: TensorLike, p: float = 0.5, training: bool = True) -> Tensor:
+    """Set elements to 0 with a probability, and divide the others by 1 less it; `x` itself unless training.
+
+    Reference: PyTorch ``dropout``.
+
+    Examples
+    --------
+    >>> ag.ops.dropout([[1.0, 2.0]], 0.5, training=False).numpy().tolist()
+    [[1.0, 2.0]]
+    """
+    x, rate = as_tensor(x), _rate("dropout", p)
+    if not true_or_false("dropout", "training", training) or not rate:
+        return x
+    return dropped(x, rate) if rate < 1 else ag_scale(x, 0.0)
+
+
+@composed
+def dropout2d(x: TensorLike, p: float = 0.5, training: bool = True) -> Tensor:
+    """Set whole channels of samples to 0, as `dropout`; these are the first and the last axis.
+
+    Reference: PyTorch ``dropout2d``, whose first axis is the batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ag.ops.dropout2d(np.ones((2, 3, 3, 4)), 1.0).sum().item()
+    0.0
+    """
+    x, rate = as_tensor(x), _rate("dropout2d", p)
+    if x.ndim < 2:
+        raise ShapeError(f"dropout2d: x is {x.shape}; (channels, ..., batch) is required.")
+    if not true_or_false("dropout2d", "training", training) or not rate:
+        return x
+    kept = dropout(constant(np.ones((x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])), x.buffer.backend,
+                            x.buffer.dtype), rate)
+    return ag_mul(x, kept)
+
+
+def _rate(function: str, p: object) -> float:
+    rate = number_given(function, "p", p)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{function}: p is {rate}; a probability from 0 to 1 is required.")
+    return rate
