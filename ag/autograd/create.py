@@ -14,7 +14,7 @@ from ag.autograd.operands import as_array, column, to_buffer
 from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend, default_dtype
-from ag.engine.dtype import F16, F32, F64, DType, as_dtype
+from ag.engine.dtype import F16, F32, DType, as_dtype
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import copied
 from ag.engine.kernels.reduce import expand
@@ -129,7 +129,7 @@ def constant(array: Array, backend: Device, dtype: DType) -> Tensor:
 
 def filled(shape: Shape, value: float, backend: Device, dtype: DType) -> Tensor:
     """Return a tensor of one number."""
-    if dtype not in (F32, F64):
+    if dtype.is_half:
         return constant(np.full(shape, value), backend, dtype)
     return Tensor(backend.launch(expand, backend.constant(value, dtype), shape=shape, factor=1.0))
 

@@ -23,6 +23,7 @@ from ag.ops.functions import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.matmul import *
+from ag.ops.matrices import *
 from ag.ops.normalization import *
 from ag.ops.random import *
 from ag.ops.reduce import *

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from ag.autograd.create import as_tensor, filled
-from ag.autograd.op import Cotangents, Need, Result, Run, composed, part_of
+from ag.autograd.op import Cotangents, Elements, Need, Result, Run, composed, part_of
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -44,7 +44,7 @@ def _cut(x: Tensor, axis: int, start: int | None, stop: int | None, step: int = 
 
 
 @part_of("expand")
-def _expanded(run: Run, x: Buffer, shape: Shape) -> Result[None]:
+def _expanded(run: Run, x: Elements, shape: Shape) -> Result[None]:
     return run(kernels.expand, x, shape=shape, factor=1.0), None
 
 

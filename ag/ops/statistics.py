@@ -20,8 +20,8 @@ from ag.ops.functions import eq, isfinite, maximum, ne, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min
 
-__all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "norm", "normalize", "softmin",
-            "std", "var", "var_mean"]
+__all__ = ["amax", "amin", "aminmax", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "norm", "normalize",
+           "softmin", "std", "var", "var_mean"]
 
 Dim = int | tuple[int, ...] | None
 F = TypeVar("F", bound=Callable[..., object])
@@ -69,6 +69,20 @@ def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     Reference: PyTorch ``amin``.
     """
     return min(x, dim, keepdim)
+
+
+@composed
+def aminmax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Smallest and largest element along axes, as `min` and `max`.
+
+    Reference: PyTorch ``aminmax``.
+
+    Examples
+    --------
+    >>> [t.item() for t in ag.ops.aminmax([[1.0, 4.0]])]
+    [1.0, 4.0]
+    """
+    return min(x, dim, keepdim), ag_max(x, dim, keepdim)
 
 
 @composed

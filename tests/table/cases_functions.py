@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from statistics import NormalDist
 from typing import Any
 
@@ -230,6 +231,11 @@ def joined_parts(name: str) -> Callable[..., Any]:
     return lambda x, *args, **params: ops.concat(getattr(ops, name)(x, *args, **params)[1:], params.get("dim", 0))
 
 
+def blocks(*xs: Array) -> Array:
+    return np.block([[x if i == j else np.zeros((len(x), y.shape[1])) for j, y in enumerate(xs)]
+                     for i, x in enumerate(xs)])
+
+
 SHAPES = [
     moving("expand", lambda x, sizes: np.broadcast_to(x, sizes), case((3, 1), sizes=(2, 3, 4)),
            case((1, 5), sizes=(4, 5)),
@@ -262,6 +268,33 @@ SHAPES = [
            call=joined_parts("chunk")),
     moving("unbind", lambda x, dim=0: np.concatenate([x[i] for i in range(1, len(x))]), case((3, 2, 4)),
            call=joined_parts("unbind")),
+    moving("hsplit", lambda x, sections: np.hsplit(x, sections)[1], case((4, 6), sections=3),
+           case((5, 7), sections=[2]), call=lambda x, sections: ops.hsplit(x, sections)[1], bad=[
+               Bad("parts of several sizes", [(2, 5)], lambda x: ops.hsplit(x, 2), ag.ShapeError,
+                   ["hsplit: sections is 2", "5 places"])]),
+    moving("vsplit", lambda x, sections: np.vsplit(x, sections)[1], case((4, 6), sections=2),
+           case((5, 7), sections=[1, -1]), call=lambda x, sections: ops.vsplit(x, sections)[1]),
+    moving("rot90", lambda x, k, dims: np.rot90(x, k, dims), *[case((3, 5), k=k, dims=(0, 1)) for k in (1, 2, -1)],
+           case((2, 3, 4), k=5, dims=(2, 0))),
+    moving("diagonal", lambda x, offset=0, dim1=0, dim2=1: np.moveaxis(np.diagonal(x, offset, dim1, dim2), -1, 0),
+           case((3, 5)), case((5, 3), offset=1), case((3, 5), offset=-1), case((2, 3, 4), dim1=2, dim2=0),
+           case((3, 4), offset=9), case((3, 4), offset=-2), bad=[
+               Bad("one axis twice", [(2, 3)], lambda x: ops.diagonal(x, 0, 1, -1), ag.ShapeError,
+                   ["diagonal: ", "twice"])]),
+    moving("diag", lambda x, diagonal=0: np.diag(x, diagonal), case((5,)), case((4,), diagonal=2),
+           case((4,), diagonal=-1), case((3, 5), diagonal=1), bad=[
+               Bad("a column", [(3, 1)], ops.diag, ag.ShapeError, ["diag: x is (3, 1), a column", "(3,)"])]),
+    moving("outer", np.outer, case((3,), (5,)), case((3, 1), (5,)), bad=[
+        Bad("a matrix", [(3, 2), (5,)], ops.outer, ag.ShapeError, ["outer: an operand is (3, 2)"])]),
+    moving("kron", np.kron, case((2, 3), (4, 5)), case((3,), (2, 2)), case((1, 2, 3), (2, 3, 1))),
+    moving("block_diag", blocks, case((2, 3), (1, 4)), case((2, 2), (3, 1), (1, 1)), bad=[
+        Bad("a vector", [(3,)], ops.block_diag, ag.ShapeError, ["block_diag: tensors are (3,)"])]),
+    Row("meshgrid", lambda *xs, indexing: np.add.reduce(np.meshgrid(*xs, indexing=indexing)),
+        [case((3,), (5,), indexing="ij"), case((3,), (5,), (2,), indexing="xy")], size=lambda *xs, **_: 4 * len(xs),
+        call=lambda *xs, indexing: reduce(ops.add, ops.meshgrid(*xs, indexing=indexing))),
+    Row("cdist", lambda a, b, p=2.0: p_norm(a[:, :, None] - b[:, None], 0, False, p),
+        [case((3, 5), (3, 4)), case((3, 5), (3, 4), p=1.0), case((3, 4, 2), (3, 5, 2))], [normal, apart], 64,
+        lambda *_, **__: 3, lambda a, b, **_: 1 + np.abs(a).sum() + np.abs(b).sum(), ops.cdist),
     moving("pad", padded, case((2, 5, 6, 3), widths=(1, 2)), case((2, 5, 6, 3), widths=(2, 0, 1, 3))),
     Row("pad", padded, [case((2, 5, 6, 3), widths=(2, 0, 1, 3), mode=mode) for mode in (
         "reflect", "replicate", "circular")], ulps=4, call=ops.pad, label="modes", bad=[

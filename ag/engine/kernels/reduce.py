@@ -128,8 +128,11 @@ def runs(axes: Shape) -> list[tuple[int, int]]:
 
 @primitive(lambda _x, *, shape, factor: shape, layout=expand_layout)
 def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
-    # out = factor x, repeated along axes of size 1
-    np.multiply(x, factor, out=out)
+    # out = factor x, repeated along axes of size 1; elements of any type where the factor is 1
+    if factor == 1.0:
+        np.copyto(out, x)
+    else:
+        np.multiply(x, factor, out=out)
 
 
 def _folding(name: str, combine: np.ufunc) -> PrimitiveTo[Buffer]:

@@ -129,7 +129,8 @@ KERNEL(expand, {
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
         const float *x = ag_strided(a->x, a->x_stride, a->shape, a->ndim, b, m, block);
-        EACH(i, m) a->out[b + i] = x[i] * factor;
+        if (factor == 1.0f) EACH(i, m) a->out[b + i] = x[i];  // any bits
+        else EACH(i, m) a->out[b + i] = x[i] * factor;
     }
 }
 
