@@ -70,15 +70,14 @@ transforms: write a function of an image (height, width, 3), ag.data.ImageFolder
 set_grad_enabled: write `with ag.no_grad():`, or ag.with_grad_tape()
 RMSprop RMSProp Adagrad Adadelta NAdam RAdam Adamax LBFGS Lion Rprop: there are ag.optim.SGD, ag.optim.Adam and
     ag.optim.AdamW
-zeros ones rand randn arange full eye linspace zeros_like ones_like full_like from_numpy as_tensor asarray array empty
-    normal randint randperm: make the array with numpy and pass it to ag.ag_tensor
+from_numpy as_tensor asarray array: make the array with numpy and pass it to ag.ag_tensor
 stack squeeze swapaxes expand_dims dot: write np.{name}, which takes tensors and records what it does
-argsort cumsum cumprod einsum outer diag triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
+argsort cumsum cumprod einsum triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
     tensors and gives arrays, without a gradient
 gather index_select take scatter: write slices, or ag.ops.embedding_lookup(t, ids), which takes columns
 topk top_k: write np.argsort(t), which gives an array
 chunk split: write slices, such as t[:2] and t[2:]
-multinomial sample: draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)
+sample: write ag.ops.multinomial(ag.ops.softmax(t), 1), whose classes are the first axis
 Conv1d conv1d Conv3d ConvTranspose2d RNN LSTM lstm GRU gru GroupNorm InstanceNorm2d Transformer TransformerEncoder
     TransformerEncoderLayer Upsample PixelShuffle RotaryEmbedding ZeroPad2d ggml_layer_lstm: derive a layer of
     your own from ag.nn.Layer, and write its forward with ag.ops
@@ -113,7 +112,7 @@ gguf_*: GGUF files are not read; write ag.load_weights(model, path) for safetens
 TENSOR = ELSEWHERE | _written("""
 float|type=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view|squeeze=t.reshape(...)
 permute=ag.ops.transpose(t,1,0) t|mT|T_=t.T numel|nelement=t.size dim=t.ndim flatten|ravel=t.reshape(-1)
-dot|mm|bmm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u backward=ag.backward(loss)
+dot|mm|bmm=t@u nbytes=t.numpy().nbytes backward=ag.backward(loss)
 """) | _table("""
 cuda cpu to: write ag.ag_to_device(t, "vulkan:0"), or "cpu"
 double: write ag.ag_tensor(t.numpy(), dtype="f64"), which has no gradient
@@ -178,7 +177,7 @@ learning_rate: write optimizer.lr
 # What others call an argument, and what it may be here.
 SYNONYMS: Mapping[str, tuple[str, ...]] = {name: tuple(here.split("|")) for name, here in findall(r"(\w+)=(\S+)", """
 kernel_size=kernel|size pool_size=size in_channels=in_ch out_channels=out_ch filters=out_ch strides=stride p=rate
-prob=rate drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
+prob=rate min=lo max=hi drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
 output_dim=dim|out_features normalized_shape=num_features embed_dim=d_model hidden_size=d_model num_heads=n_heads
 heads=n_heads attn_dropout=dropout in_dim=in_features out_dim=out_features units=out_features use_bias=bias epsilon=eps
 classes=num_classes n_classes=num_classes learning_rate=lr learning_rate_init=lr retain_graph=retain n_epochs=epochs

@@ -1,7 +1,7 @@
 """Random tensors on the device, of the same bits everywhere after `ag_seed`; each replay of a captured step draws anew.
 
-Uniform numbers lie on a grid of 2**-24, in 16 bits on that of the type.  Ops make others of them: normal ones by Box and
-Muller's method, choices by races of clocks, which go off at the rates of the choices.
+Uniform numbers lie on a grid of 2**-24, in 16 bits on that of the type.  Ops make others of them: normal ones by Box
+and Muller's method, choices by races of clocks, which go off at the rates of the choices.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ GOOD = {  # what is good for an argument of this name
     "max_norm": "1.0",
     "mask": "SQUARE > 2", "value": "0.5", "threshold": "0.5", "repeats": "2",
     "shifts": "1", "source": "0", "destination": "1", "axis0": "0", "axis1": "1", "widths": "(0, 0)", "chunks": "2",
-    "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5",
+    "classes": "3", "ids": "[0, 1]", "start": "0", "end": "2", "n": "3", "fill_value": "1.0", "sections": "2",
+    "low": "3", "probabilities": "SQUARE", "num_samples": "1", "kernel": "1", "rate": "0.5",
     "optimizer": "ag.optimizer_sgd([ag.ag_param(SQUARE)], lr=1.0)"}
 IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}
 ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet"}  # have tests of their own
