@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers.dp_classifier import assert_equal, places
+from helpers.dp_linear import DATA, make_model
 from helpers.errors import expect_error
 
 import ag
@@ -183,3 +185,18 @@ def test_odd_arguments_are_refused() -> None:
             (lambda: ops.bernoulli(ops.ones(2, dtype="i32")), ag.DtypeError, ("bernoulli: ", "i32"))):
         with expect_error("an odd argument", error, *fragments):
             call()
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_job_draws_the_same_on_any_number_of_replicas(device: str, capture: bool) -> None:
+    def forward(model: ag.Layer, sample: tuple[np.ndarray, np.ndarray]) -> ag.Tensor:
+        h = model(sample[0])
+        return ops.dropout(h, 0.3) + ops.normal(0.0, 0.1, h.shape) * ops.randint_like(h, 2).astype("bool")
+
+    def trained(replicas: int, seed: int = 4) -> ag.DPResult:
+        return ag.dp_train(make_model, DATA, ag.ag_mse_loss, forward, target_fn=lambda s: s[1], batch=8, n_iter=3,
+                           lr=0.05, seed=seed, devices=places(device, replicas), capture=capture, verbose=False)
+
+    one, other = trained(1), trained(1, 5)
+    assert_equal(trained(2), one)
+    assert not np.array_equal(one.loss_history, other.loss_history)
