@@ -58,6 +58,30 @@ def test_smallest_elements_and_products_at_the_edges(device: str) -> None:
         ops.min(np.zeros((2, 0)), 1)
 
 
+def test_places_and_the_elements_there(device: str) -> None:
+    with ag.ag_device(device):
+        x = np.float32([[2.0, 5.0, 5.0, -np.inf], [np.nan, 1.0, np.nan, 0.0], [np.inf, 3.0, np.inf, -3.0]])
+        for name, values, places in (("max", [5.0, np.nan, np.inf], [1, 0, 0]),
+                                     ("min", [-np.inf, np.nan, -3.0], [3, 0, 3])):
+            with_indices = getattr(ops, f"{name}_with_indices")
+            found, where = with_indices(x, 1)
+            assert where.dtype == "i32" and where.numpy().tolist() == places
+            assert np.array_equal(found.numpy(), np.float32(values), equal_nan=True)
+            assert [t.shape for t in with_indices(x, -1, keepdim=True)] == [(3, 1), (3, 1)]
+            assert with_indices(ag.ag_tensor(x, dtype="bf16"), 0)[0].dtype == "bf16"
+            sent = gradient(lambda t, of=with_indices: of(t, 1)[0], x)
+            assert np.array_equal(sent, np.arange(4) == np.reshape(places, (3, 1)))
+        step = ag.ag_capture(lambda t: ops.max_with_indices(t, 0))
+        for shift in (0, 1, 2, 1, 0):
+            value, place = step(ag.ag_tensor(np.roll([[1.0], [7.0], [3.0]], shift, 0)))
+            assert (value.item(), place.item()) == (7.0, (1 + shift) % 3)
+        assert step.replayed
+        assert [t.item() for t in ops.aminmax(x[:1, :3])] == [2.0, 5.0]
+        assert np.array_equal(ag.ag_tensor(x[:1]).max_with_indices(1)[0].numpy(), [5.0])
+    with expect_error("no element", ag.ShapeError, "max_with_indices: x is (2, 0)"):
+        ops.max_with_indices(np.zeros((2, 0)), 1)
+
+
 def test_axes_are_called_as_in_numpy_too() -> None:
     x = np.arange(6.0).reshape(2, 3)
     for name, want in (("std", np.std(x, 1, ddof=1, keepdims=True)), ("amax", np.max(x, 1, keepdims=True)),

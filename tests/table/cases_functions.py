@@ -138,6 +138,9 @@ ONE_AXIS = every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1}
 STATISTICS = [
     statistic("amax", along(np.max), draw=spread), statistic("amin", along(np.min), draw=spread),
     statistic("min", along(np.min), draw=spread),
+    *(Row(name, along(f), every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": 1, "keepdim": True}),
+          [spread], call=lambda x, dim, keepdim=False, name=name: getattr(ops, name)(x, dim, keepdim)[0])
+      for name, f in (("max_with_indices", np.max), ("min_with_indices", np.min))),
     statistic("prod", along(np.prod), draw=near_1, cases=[*AXES, case((2, 0), dim=1)]),
     statistic("var", along(np.var, ddof=1)),
     statistic("var", along(lambda x, correction, **axes: np.var(x, **axes)), correction=0),
