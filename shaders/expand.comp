@@ -1,4 +1,4 @@
-// expand: out = factor x, x repeated along the axes of out where its stride is 0.  out[n]; any words survive a factor of 1
+// expand: out = factor x, x repeated where its stride along an axis of out is 0.  out[n]; a factor of 1 moves any words
 // grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require

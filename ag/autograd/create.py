@@ -114,8 +114,12 @@ def as_tensor(x: TensorLike) -> Tensor:
     return x if isinstance(x, Tensor) else ag_tensor(x)
 
 
-def place_of(function: str, dtype: str | None, device: str | None) -> tuple[Device, DType]:
-    """Return where a tensor is made, and its element type; None stands for the default."""
+def place_of(function: str, dtype: str | None, device: str | None, beside: Tensor | None = None
+             ) -> tuple[Device, DType]:
+    """Return where a tensor is made, and its element type; None stands for that of another, or the default."""
+    if beside is not None:
+        wanted = beside.buffer.dtype if dtype is None else as_dtype(dtype, function)
+        return beside.buffer.backend if device is None else backend_of(device), wanted
     wanted = default_dtype() if dtype is None else as_dtype(dtype, function)
     return default_backend(wanted) if device is None else backend_of(device), wanted
 

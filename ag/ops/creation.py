@@ -11,6 +11,7 @@ from ag.autograd.create import as_tensor, constant, filled, place_of
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.dtype import F32
 from ag.engine.shape import is_whole, whole_number
 from ag.ops.functions import eq
 from ag.ops.shapes import _numbers
@@ -78,8 +79,8 @@ def full_like(x: TensorLike, fill_value: float, dtype: str | None = None, device
     >>> ag.ops.full_like(ag.ag_tensor([[1.0, 2.0]], dtype="f16"), 3.0).dtype
     'f16'
     """
-    x = as_tensor(x)
-    return full(x.shape, fill_value, dtype or x.dtype, device or x.device)
+    x, value = as_tensor(x), number_given("full_like", "fill_value", fill_value)
+    return filled(x.shape, value, *place_of("full_like", dtype, device, x))
 
 
 @composed
@@ -155,5 +156,4 @@ def eye(n: int, m: int | None = None, dtype: str | None = None, device: str | No
     if not wanted.is_float:
         return constant(np.eye(rows, columns), backend, wanted)
     down, across = (np.arange(count, dtype=np.float32) for count in (rows, columns))
-    beside = place_of("eye", "f32", backend.name)
-    return eq(constant(down[:, None], *beside), constant(across[None], *beside)).astype(wanted.name)
+    return eq(constant(down[:, None], backend, F32), constant(across[None], backend, F32)).astype(wanted.name)

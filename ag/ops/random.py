@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor, as_tensor, constant, place_of
+from ag.autograd.create import as_tensor, constant, place_of
 from ag.autograd.op import composed
-from ag.autograd.operands import converted_on_host, number_given
+from ag.autograd.operands import as_array, column, converted_on_host, number_given, to_buffer
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F16, F32, F64, I32, DType
@@ -61,8 +61,9 @@ def _randn(shape: Shape, backend: Device, dtype: DType) -> Tensor:
     return found.astype(dtype.name) if dtype.is_half else found
 
 
-def _float_place(function: str, dtype: str | None, device: str | None) -> tuple[Device, DType]:
-    backend, wanted = place_of(function, dtype, device)
+def _float_place(function: str, dtype: str | None, device: str | None, beside: Tensor | None = None
+                 ) -> tuple[Device, DType]:
+    backend, wanted = place_of(function, dtype, device, beside)
     if not wanted.is_float:
         raise DtypeError(f"{function}: the element type {wanted} was asked for; a floating type is required.")
     return backend, wanted
@@ -104,7 +105,7 @@ def rand_like(x: TensorLike, dtype: str | None = None, device: str | None = None
     Reference: PyTorch ``rand_like``.
     """
     x = as_tensor(x)
-    return rand(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    return _rand(x.shape, *_float_place("rand_like", dtype, device, x))
 
 
 @composed
@@ -114,7 +115,7 @@ def randn_like(x: TensorLike, dtype: str | None = None, device: str | None = Non
     Reference: PyTorch ``randn_like``.
     """
     x = as_tensor(x)
-    return randn(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    return _randn(x.shape, *_float_place("randn_like", dtype, device, x))
 
 
 @composed
@@ -133,14 +134,16 @@ def randint(low: int, high: int | Size | None = None, size: Size | None = None, 
         high, size = None, high
     if size is None:
         raise TypeError("randint: no size was given; it is the last argument, as in randint(0, 10, (2, 3)).")
+    return _randint(low, high, _numbers("randint", "size", (size,)), place_of("randint", "i32", device)[0])
+
+
+def _randint(low: object, high: object, shape: Shape, backend: Device) -> Tensor:
     first, last = (0, low) if high is None else (low, high)
     first, last = whole_number("randint", "low", first), whole_number("randint", "high", last)
     if not -(1 << 31) <= first < last <= 1 << 31 or last - first >= 1 << 31:
         raise ValueError(f"randint: low is {first} and high {last}; numbers of 32 bits are required, the first less "
                          f"than the second, by less than 2**31.")
-    backend, _ = place_of("randint", "i32", device)
-    return Tensor(_launched(kernels.randint, _numbers("randint", "size", (size,)), backend, I32, low=first,
-                            count=last - first))
+    return Tensor(_launched(kernels.randint, shape, backend, I32, low=first, count=last - first))
 
 
 @composed
@@ -150,7 +153,7 @@ def randint_like(x: TensorLike, low: int, high: int | None = None) -> Tensor:
     Reference: PyTorch ``randint_like``.
     """
     x = as_tensor(x)
-    return randint(low, high, x.shape, x.device)
+    return _randint(low, high, x.shape, x.buffer.backend)
 
 
 @composed
@@ -193,10 +196,9 @@ def _drawn_beside(function: str, draw: Callable[[Shape, Device, DType], Tensor],
     a, b = (x if isinstance(x, Tensor) or np.ndim(x) else number_given(function, "a parameter", x)
             for x in (first, second))
     given = next((x for x in (a, b) if isinstance(x, Tensor)), None)
-    if given is not None:
-        dtype, device = dtype or given.dtype, device or given.device
-    backend, wanted = _float_place(function, dtype, device)
-    a, b = (x if isinstance(x, (Tensor, float)) else ag_tensor(x, backend.name, wanted.name) for x in (a, b))
+    backend, wanted = _float_place(function, dtype, device, given)
+    a, b = (x if isinstance(x, (Tensor, float)) else Tensor(to_buffer(column(as_array(x, function)), backend, wanted))
+            for x in (a, b))
     shape = broadcast(*(x.shape if isinstance(x, Tensor) else () for x in (a, b)))
     return a, b, draw(shape if size is None else _numbers(function, "size", (size,)), backend, wanted)
 
@@ -213,7 +215,7 @@ def bernoulli(p: TensorLike) -> Tensor:
     [[0.0, 1.0]]
     """
     p = as_tensor(p).detach()
-    backend, dtype = _float_place("bernoulli", p.dtype, p.device)
+    backend, dtype = _float_place("bernoulli", None, None, p)
     wide = p.astype("f32") if dtype.is_half else p
     return lt(Tensor(_uniforms(p.shape, backend, dtype)), wide).astype(p.dtype)
 
@@ -268,7 +270,7 @@ def multinomial(probabilities: TensorLike, num_samples: int, replacement: bool =
     """
     weights, again = as_tensor(probabilities).detach(), true_or_false("multinomial", "replacement", replacement)
     (count,) = _numbers("multinomial", "num_samples", (num_samples,), 1)
-    backend, dtype = _float_place("multinomial", weights.dtype, weights.device)
+    backend, dtype = _float_place("multinomial", None, None, weights)
     weights = weights.astype("f32") if dtype.is_half else weights
     if not weights.ndim or not weights.shape[0] or (not again and count > weights.shape[0]):
         raise ShapeError(f"multinomial: probabilities are {weights.shape} and num_samples is {count}; classes along "

@@ -285,6 +285,6 @@ LAYERS = [
 
 ROWS = [*ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS,
         *cases_functions.FUNCTIONS, *cases_functions.STATISTICS, *cases_functions.MASKS,
-        *cases_functions.COMPOSED, *cases_functions.SHAPES,
+        *cases_functions.COMPOSED, *cases_functions.SHAPES, *cases_functions.DRAWN,
         *cases_pointwise.ROWS, *cases_images.ROWS, *cases_sequences.ROWS]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]

@@ -183,6 +183,19 @@ MASKS = [
     Row("argmax", along(np.max), every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {}, {"dim": 1}), [spread], call=largest),
 ]
 
+def bell(mean: Array, std: Array) -> Array:
+    first, second = oracles.uniform(2 * mean.size).reshape(2, *mean.shape)
+    return mean + std * np.sqrt(-2 * np.log(1 - first)) * np.cos(2 * np.pi * second)
+
+
+DRAWN = [
+    Row("uniform", lambda low, high: low + (high - low) * oracles.uniform(low.size).reshape(low.shape),
+        every([[s, s] for s in ((1,), (3, 5), (33, 65))]), ulps=8, size=one, call=ops.uniform),
+    Row("normal", bell, every([[s, s] for s in ((1,), (3, 5), (33, 65))]), ulps=64, size=one, call=ops.normal),
+    Row("randint", lambda x: x * (-3 + (oracles.words(x.size).reshape(x.shape) * 7 >> 32) != 0),
+        every([[(1,)], [(3, 5)], [(33, 65)]]), call=lambda x: x * ops.randint_like(x, -3, 4).astype("bool")),
+]
+
 halves = [[(4, 5)], [(34, 65)], [(2, 6, 4)]]
 TRIPLES: list[list[Shape]] = [[(7,), (7,), (7,)], [(33, 65), (33, 1), (33, 65)], [(3, 1), (1, 5), ()]]
 
