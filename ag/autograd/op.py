@@ -130,6 +130,8 @@ def launching(primitive: PrimitiveTo[Buffer], *names: str) -> GradientRule[Buffe
 def composed(function: F) -> F:
     """Make a public function of ops one itself: tensors have it as a method, and its errors begin with its name."""
     name, signature = function.__name__, inspect.signature(function)
+    if "Examples" not in (text := function.__doc__ or ""):
+        function.__doc__ = re.sub(r"\n\n( +)(?=>>>)", r"\n\n\1Examples\n\1--------\n\1", text, count=1)
 
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from ag.autograd.create import as_tensor, constant, filled, place_of
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.dtype import F32
-from ag.engine.shape import is_whole, whole_number
+from ag.engine.buffer import Device
+from ag.engine.dtype import F32, DType
+from ag.engine.shape import Shape, is_whole, whole_number
 from ag.ops.functions import eq
 from ag.ops.shapes import _numbers
 
@@ -21,14 +22,47 @@ __all__ = ["arange", "empty", "eye", "full", "full_like", "linspace", "ones", "o
 Size = int | Sequence[int]
 
 
+def making(name: str, make: Callable[[Shape, Device, DType], Tensor], doc: str) -> Callable[..., Tensor]:
+    """Define a function of a size."""
+    def of_size(*size: Size, dtype: str | None = None, device: str | None = None) -> Tensor:
+        return make(_numbers(name, "size", size), *place_of(name, dtype, device))
+
+    return composed(_named(of_size, name, make.__module__, f"{doc}  Reference: PyTorch ``{name}``."))
+
+
+def making_like(name: str, make: Callable[[Shape, Device, DType], Tensor]) -> Callable[..., Tensor]:
+    """Define a function of a tensor."""
+    def like(x: TensorLike, dtype: str | None = None, device: str | None = None) -> Tensor:
+        x = as_tensor(x)
+        return make(x.shape, *place_of(name, dtype, device, x))
+
+    return composed(_named(like, name, make.__module__, f"Call `{name[:-5]}` with the shape of a tensor, and with its "
+                           f"type and device unless others are named.  Reference: PyTorch ``{name}``."))
+
+
+def _named(function: Callable[..., Tensor], name: str, module: str, doc: str) -> Callable[..., Tensor]:
+    function.__name__, function.__qualname__, function.__module__, function.__doc__ = name, name, module, doc
+    return function
+
+
+def _zeros(shape: Shape, backend: Device, dtype: DType) -> Tensor:
+    return filled(shape, 0.0, backend, dtype)
+
+
+def _ones(shape: Shape, backend: Device, dtype: DType) -> Tensor:
+    return filled(shape, 1.0, backend, dtype)
+
+
+zeros = making("zeros", _zeros, "Make a tensor of zeros.")
+ones = making("ones", _ones, "Make a tensor of ones.")
+empty = making("empty", _zeros, "Make a tensor whose values are to be replaced, of zeros.")
+zeros_like, ones_like = making_like("zeros_like", _zeros), making_like("ones_like", _ones)
+
+
 @composed
 def full(size: Size, fill_value: float, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make a tensor of one number.
+    """Make a tensor of one number.  Reference: PyTorch ``full``.
 
-    Reference: PyTorch ``full``.
-
-    Examples
-    --------
     >>> ag.ops.full((1, 2), 7.0).numpy().tolist()
     [[7.0, 7.0]]
     """
@@ -37,68 +71,10 @@ def full(size: Size, fill_value: float, dtype: str | None = None, device: str | 
 
 
 @composed
-def zeros(*size: Size, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make a tensor of zeros.
-
-    Reference: PyTorch ``zeros``.
-
-    Examples
-    --------
-    >>> ag.ops.zeros(2, 3).shape
-    (2, 3)
-    """
-    return full(_numbers("zeros", "size", size), 0.0, dtype, device)
-
-
-@composed
-def empty(*size: Size, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make a tensor whose values are to be replaced; they are zeros.
-
-    Reference: PyTorch ``empty``.
-    """
-    return full(_numbers("empty", "size", size), 0.0, dtype, device)
-
-
-@composed
-def ones(*size: Size, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make a tensor of ones.
-
-    Reference: PyTorch ``ones``.
-    """
-    return full(_numbers("ones", "size", size), 1.0, dtype, device)
-
-
-@composed
 def full_like(x: TensorLike, fill_value: float, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make a tensor of one number, in the shape of another, and with its type and device unless others are named.
-
-    Reference: PyTorch ``full_like``.
-
-    Examples
-    --------
-    >>> ag.ops.full_like(ag.ag_tensor([[1.0, 2.0]], dtype="f16"), 3.0).dtype
-    'f16'
-    """
+    """Call `full` with the shape, type and device of a tensor.  Reference: PyTorch ``full_like``."""
     x, value = as_tensor(x), number_given("full_like", "fill_value", fill_value)
     return filled(x.shape, value, *place_of("full_like", dtype, device, x))
-
-
-@composed
-def zeros_like(x: TensorLike, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make zeros in the shape of a tensor, as `full_like`.
-
-    Reference: PyTorch ``zeros_like``.
-    """
-    return full_like(x, 0.0, dtype, device)
-
-
-@composed
-def ones_like(x: TensorLike, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make ones in the shape of a tensor, as `full_like`.
-
-    Reference: PyTorch ``ones_like``.
-    """
-    return full_like(x, 1.0, dtype, device)
 
 
 @composed
@@ -108,14 +84,11 @@ def arange(start: float, end: float | None = None, step: float = 1, dtype: str |
 
     Reference: PyTorch ``arange``.
 
-    Examples
-    --------
     >>> ag.ops.arange(3).numpy(), ag.ops.arange(0.0, 1.0, 0.5).numpy().tolist()
     (array([0, 1, 2], dtype=int32), [0.0, 0.5])
     """
-    start, end = (0, start) if end is None else (start, end)
-    given = [x if is_whole(x) else number_given("arange", name, x)
-             for name, x in (("start", start), ("end", end), ("step", step))]
+    given = [x if is_whole(x) else number_given("arange", "an argument", x)
+             for x in ((0, start, step) if end is None else (start, end, step))]
     first, last, by = given
     if not all(map(math.isfinite, given)) or by == 0 or (last - first) * by < 0:
         raise ValueError(f"arange: start is {first}, end {last} and step {by}; finite numbers are required, and a step "
@@ -126,12 +99,8 @@ def arange(start: float, end: float | None = None, step: float = 1, dtype: str |
 
 @composed
 def linspace(start: float, end: float, steps: int, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make so many numbers from `start` to `end`, both included, at equal distances.
+    """Make so many numbers from `start` to `end`, both included, at equal distances.  Reference: PyTorch ``linspace``.
 
-    Reference: PyTorch ``linspace``.
-
-    Examples
-    --------
     >>> ag.ops.linspace(0.0, 1.0, 5).numpy().tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
@@ -142,12 +111,8 @@ def linspace(start: float, end: float, steps: int, dtype: str | None = None, dev
 
 @composed
 def eye(n: int, m: int | None = None, dtype: str | None = None, device: str | None = None) -> Tensor:
-    """Make a matrix of n rows and m columns, or as many, with ones on its diagonal and zeros elsewhere.
+    """Make a matrix of n rows, and as many columns or m, with ones on its diagonal.  Reference: PyTorch ``eye``.
 
-    Reference: PyTorch ``eye``.
-
-    Examples
-    --------
     >>> ag.ops.eye(2).numpy().tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """

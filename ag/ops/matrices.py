@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
@@ -12,12 +12,12 @@ from ag.autograd.create import as_tensor, filled
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import is_whole, normalize_axes, normalize_axis, whole_number
+from ag.engine.shape import Shape, is_whole, normalize_axes, normalize_axis, whole_number
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_mul, ag_sub
 from ag.ops.functions import eq, where
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
-from ag.ops.shapes import _cut, _places, expand, flip, split, swapaxes, unsqueeze
+from ag.ops.shapes import _cut, _places, expand, flip, swapaxes, unsqueeze
 from ag.ops.statistics import norm
 
 __all__ = ["block_diag", "cdist", "diag", "diagonal", "hsplit", "kron", "meshgrid", "outer", "rot90", "vsplit"]
@@ -31,14 +31,16 @@ def _vector(function: str, x: TensorLike) -> Tensor:
     return x if x.ndim == 1 else ag_reshape(x, x.size)
 
 
+def _zeros(x: Tensor, shape: Shape) -> Tensor:
+    return filled(shape, 0.0, x.buffer.backend, x.buffer.dtype)
+
+
 @composed
 def diagonal(x: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return the diagonals of matrices along a first axis; with an offset those above, or below, the main one.
 
     Reference: PyTorch ``diagonal``, where they are along the last axis.
 
-    Examples
-    --------
     >>> ag.ops.diagonal([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [1.0, 4.0]
     """
@@ -55,12 +57,8 @@ def diagonal(x: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 @composed
 def diag(x: TensorLike, diagonal: int = 0) -> Tensor:
-    """Make a matrix with a vector on its diagonal, or return the diagonal of a matrix.
+    """Make a matrix with a vector on its diagonal, or return the diagonal of a matrix.  Reference: PyTorch ``diag``.
 
-    Reference: PyTorch ``diag``.
-
-    Examples
-    --------
     >>> ag.ops.diag([1.0, 2.0]).numpy().tolist()
     [[1.0, 0.0], [0.0, 2.0]]
     """
@@ -71,11 +69,8 @@ def diag(x: TensorLike, diagonal: int = 0) -> Tensor:
                          f"diagonal, or write diagonal(x) for its own.")
     if x.ndim != 1:
         return _diagonal(x, above)
-    around = [filled((n,), 0.0, x.buffer.backend, x.buffer.dtype) for n in (max(0, -above), max(0, above))]
-    padded = ag_concat([part for part in (around[0], x, around[1]) if part.size], 0) if above else x
-    n = padded.size
-    kept = eq(_places(padded, n, 0, 2) + float(above), _places(padded, n, 1, 2))
-    return where(kept, unsqueeze(padded, 1), 0.0)
+    x = ag_concat([_zeros(x, (max(0, -above),)), x, _zeros(x, (max(0, above),))], 0)
+    return where(eq(_places(x, x.size, 0, 2) + float(above), _places(x, x.size, 1, 2)), unsqueeze(x, 1), 0.0)
 
 
 _diagonal = diagonal
@@ -83,12 +78,8 @@ _diagonal = diagonal
 
 @composed
 def outer(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply every element of a vector, or a column, with every one of another.
+    """Multiply every element of a vector, or a column, with every one of another.  Reference: PyTorch ``outer``.
 
-    Reference: PyTorch ``outer``.
-
-    Examples
-    --------
     >>> ag.ops.outer([1.0, 2.0], [3.0, 4.0]).numpy().tolist()
     [[3.0, 4.0], [6.0, 8.0]]
     """
@@ -101,8 +92,6 @@ def kron(a: TensorLike, b: TensorLike) -> Tensor:
 
     Reference: PyTorch ``kron``.
 
-    Examples
-    --------
     >>> ag.ops.kron([[1.0, 10.0]], [[2.0, 3.0]]).numpy().tolist()
     [[2.0, 3.0, 20.0, 30.0]]
     """
@@ -116,26 +105,18 @@ def kron(a: TensorLike, b: TensorLike) -> Tensor:
 
 @composed
 def block_diag(*tensors: TensorLike) -> Tensor:
-    """Put matrices along a diagonal, with zeros beside them.
+    """Put matrices along a diagonal, with zeros beside them.  Reference: PyTorch ``block_diag``.
 
-    Reference: PyTorch ``block_diag``.
-
-    Examples
-    --------
     >>> ag.ops.block_diag([[1.0, 2.0]], [[3.0]]).numpy().tolist()
     [[1.0, 2.0, 0.0], [0.0, 0.0, 3.0]]
     """
     if not tensors or any(np.ndim(x) != 2 for x in tensors):
         given = ", ".join(str(np.shape(x)) for x in tensors) or "none"
         raise ShapeError(f"block_diag: tensors are {given}; matrices are required.")
-    blocks, before = [as_tensor(x) for x in tensors], 0
-    width, rows = sum(x.shape[1] for x in blocks), []
-    for x in blocks:
-        beside = [filled((x.shape[0], n), 0.0, x.buffer.backend, x.buffer.dtype)
-                  for n in (before, width - before - x.shape[1])]
-        rows.append(ag_concat([beside[0], x, beside[1]], 1))
-        before += x.shape[1]
-    return ag_concat(rows, 0)
+    blocks = [as_tensor(x) for x in tensors]
+    ends = [0, *accumulate(x.shape[1] for x in blocks)]
+    return ag_concat([ag_concat([_zeros(x, (x.shape[0], first)), x, _zeros(x, (x.shape[0], ends[-1] - last))], 1)
+                      for x, (first, last) in zip(blocks, pairwise(ends), strict=True)], 0)
 
 
 @composed
@@ -144,29 +125,21 @@ def meshgrid(*tensors: TensorLike, indexing: str = "ij") -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``meshgrid``.
 
-    Examples
-    --------
     >>> [x.numpy().tolist() for x in ag.ops.meshgrid([1.0, 2.0], [3.0, 4.0])]
     [[[1.0, 1.0], [2.0, 2.0]], [[3.0, 4.0], [3.0, 4.0]]]
     """
     if indexing not in ("ij", "xy"):
         raise ValueError(f"meshgrid: indexing is {indexing!r:.60}; use 'ij' or 'xy'.")
     vectors = [_vector("meshgrid", x) for x in tensors]
-    turned = len(vectors) > 1 and indexing == "xy"
-    order = [1, 0, *range(2, len(vectors))] if turned else [*range(len(vectors))]
-    shape = tuple([vectors[i].size for i in order])
-    return tuple([expand(ag_reshape(x, *[x.size if order[axis] == i else 1 for axis in range(len(shape))]), shape)
-                  for i, x in enumerate(vectors)])
+    shape, last = [x.size for x in vectors], len(vectors) - 1
+    grids = [expand(ag_reshape(x, *(1,) * i, -1, *(1,) * (last - i)), shape) for i, x in enumerate(vectors)]
+    return tuple([swapaxes(x, 0, 1) for x in grids] if indexing == "xy" and last > 0 else grids)
 
 
 @composed
 def rot90(x: TensorLike, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """Turn by k right angles, from the first of two axes towards the second.
+    """Turn by k right angles, from the first of two axes towards the second.  Reference: PyTorch ``rot90``.
 
-    Reference: PyTorch ``rot90``.
-
-    Examples
-    --------
     >>> ag.ops.rot90([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [[2.0, 4.0], [1.0, 3.0]]
     """
@@ -174,9 +147,9 @@ def rot90(x: TensorLike, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     axes = tuple([normalize_axis(dim, x.ndim, "rot90") for dim in dims])
     if len({*axes}) != 2:
         raise ShapeError(f"rot90: dims are {tuple(dims)}; two axes are required.")
-    if turns == 2:
-        return flip(x, axes)
-    return x if turns == 0 else swapaxes(flip(x, axes[1 if turns == 1 else 0]), *axes)
+    for _ in range(turns):
+        x = swapaxes(flip(x, axes[1]), *axes)
+    return x
 
 
 @composed
@@ -185,8 +158,6 @@ def hsplit(x: TensorLike, sections: int | Sequence[int]) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``hsplit``.
 
-    Examples
-    --------
     >>> [part.shape for part in ag.ops.hsplit([[1.0, 2.0, 3.0]], [1])]
     [(1, 1), (1, 2)]
     """
@@ -196,15 +167,7 @@ def hsplit(x: TensorLike, sections: int | Sequence[int]) -> tuple[Tensor, ...]:
 
 @composed
 def vsplit(x: TensorLike, sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Cut along the first axis into so many equal parts, or before these places.
-
-    Reference: PyTorch ``vsplit``.
-
-    Examples
-    --------
-    >>> [part.numpy().tolist() for part in ag.ops.vsplit([[1.0], [2.0]], 2)]
-    [[[1.0]], [[2.0]]]
-    """
+    """Cut along the first axis, as `hsplit`.  Reference: PyTorch ``vsplit``."""
     return _parted("vsplit", as_tensor(x), sections, 0)
 
 
@@ -212,13 +175,12 @@ def _parted(function: str, x: Tensor, sections: int | Sequence[int], dim: int) -
     if x.ndim <= dim or (function == "vsplit" and x.ndim < 2):
         raise ShapeError(f"{function}: x is {x.shape}; it has too few axes.")
     if is_whole(sections):
-        count = cast(int, sections)
-        if count < 1 or x.shape[dim] % count:
-            raise ShapeError(f"{function}: sections is {count} and the axis has {x.shape[dim]} places; it must be a "
-                             f"divisor of them.")
-        return split(x, x.shape[dim] // count, dim) if x.shape[dim] else (x,) * count
-    places = [None, *(whole_number(function, "a place", i) for i in cast("Sequence[int]", sections)), None]
-    return tuple([_cut(x, dim, first, last) for first, last in pairwise(places)])
+        count, size = cast(int, sections), x.shape[dim]
+        if count < 1 or size % count:
+            raise ShapeError(f"{function}: sections is {count} and the axis has {size} places; a divisor is required.")
+        sections = range(size // count, size // count * count, size // count) if size else [0] * (count - 1)
+    places = [whole_number(function, "a place", i) for i in cast("Sequence[int]", sections)]
+    return tuple([_cut(x, dim, *ends) for ends in pairwise([None, *places, None])])
 
 
 @composed
@@ -228,8 +190,6 @@ def cdist(a: TensorLike, b: TensorLike, p: float = 2.0) -> Tensor:
     The differences of all pairs are in memory at once.
     Reference: PyTorch ``cdist``, whose points are rows.
 
-    Examples
-    --------
     >>> ag.ops.cdist([[0.0, 3.0], [0.0, 4.0]], [[0.0], [0.0]]).numpy().tolist()
     [[0.0], [5.0]]
     """

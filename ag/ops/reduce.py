@@ -157,17 +157,12 @@ def argmax(run: Run, x: Buffer, dim: int | None = None, keepdim: bool = False) -
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
     dim : int, optional
-    keepdim : bool, optional
-        Keep the axis with size 1.
 
     Returns
     -------
     Tensor of type i32, without the axis
 
-    Examples
-    --------
     >>> ag.ops.argmax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [1, 0]
     """

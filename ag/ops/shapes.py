@@ -59,8 +59,6 @@ def expand(x: TensorLike, *sizes: int | Sequence[int]) -> Tensor:
 
     Reference: PyTorch ``expand``.
 
-    Examples
-    --------
     >>> ag.ops.expand([[1.0], [2.0]], 2, 3).numpy().tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
     """
@@ -87,8 +85,6 @@ def tile(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
 
     Reference: PyTorch ``tile``.
 
-    Examples
-    --------
     >>> ag.ops.tile([[1.0, 2.0]], 2, 2).numpy().tolist()
     [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
     """
@@ -115,8 +111,6 @@ def repeat_interleave(x: TensorLike, repeats: int, dim: int = 0) -> Tensor:
 
     Reference: PyTorch ``repeat_interleave``.
 
-    Examples
-    --------
     >>> ag.ops.repeat_interleave([[1.0, 2.0]], 2, dim=1).numpy().tolist()
     [[1.0, 1.0, 2.0, 2.0]]
     """
@@ -136,8 +130,6 @@ def flip(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
 
     Reference: PyTorch ``flip``.
 
-    Examples
-    --------
     >>> ag.ops.flip([[1.0, 2.0, 3.0]], 1).numpy().tolist()
     [[3.0, 2.0, 1.0]]
     """
@@ -152,8 +144,6 @@ def roll(x: TensorLike, shifts: int, dim: int) -> Tensor:
 
     Reference: PyTorch ``roll``.
 
-    Examples
-    --------
     >>> ag.ops.roll([[1.0, 2.0, 3.0]], 1, 1).numpy().tolist()
     [[3.0, 1.0, 2.0]]
     """
@@ -180,8 +170,6 @@ def movedim(x: TensorLike, source: int, destination: int) -> Tensor:
 
     Reference: PyTorch ``movedim``.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> ag.ops.movedim(np.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -211,8 +199,6 @@ def squeeze(x: TensorLike, dim: int | Sequence[int] | None = None) -> Tensor:
 
     Reference: PyTorch ``squeeze``.
 
-    Examples
-    --------
     >>> ag.ops.squeeze([[1.0, 2.0]]).shape
     (2,)
     """
@@ -227,8 +213,6 @@ def unsqueeze(x: TensorLike, dim: int) -> Tensor:
 
     Reference: PyTorch ``unsqueeze``.
 
-    Examples
-    --------
     >>> ag.ops.unsqueeze([[1.0, 2.0]], 0).shape
     (1, 1, 2)
     """
@@ -246,8 +230,6 @@ def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
 
     Reference: PyTorch ``stack``.
 
-    Examples
-    --------
     >>> ag.ops.stack([[[1.0]], [[2.0]]]).shape
     (2, 1, 1)
     """
@@ -260,8 +242,6 @@ def split(x: TensorLike, size: Dims, dim: int = 0) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``split``.
 
-    Examples
-    --------
     >>> [part.shape for part in ag.ops.split([[1.0, 2.0, 3.0]], 2, dim=1)]
     [(1, 2), (1, 1)]
     """
@@ -286,8 +266,6 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``chunk``.
 
-    Examples
-    --------
     >>> [part.shape for part in ag.ops.chunk([[1.0, 2.0, 3.0]], 2, dim=1)]
     [(1, 2), (1, 1)]
     """
@@ -303,8 +281,6 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``unbind``.
 
-    Examples
-    --------
     >>> [part.numpy().tolist() for part in ag.ops.unbind([[1.0, 2.0]], 1)]
     [[1.0], [2.0]]
     """
@@ -384,8 +360,6 @@ def one_hot(ids: TensorLike, classes: int) -> Tensor:
 
     Reference: PyTorch ``one_hot``, whose new axis is the last.
 
-    Examples
-    --------
     >>> ag.ops.one_hot([[0, 2]], 3).numpy().tolist()
     [[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 1.0]]]
     """
@@ -402,8 +376,6 @@ def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
 
     Reference: PyTorch ``tril``, whose matrices are the last two axes.
 
-    Examples
-    --------
     >>> ag.ops.tril([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [[1.0, 0.0], [3.0, 4.0]]
     """
@@ -416,8 +388,6 @@ def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
 
     Reference: PyTorch ``triu``, whose matrices are the last two axes.
 
-    Examples
-    --------
     >>> ag.ops.triu([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [[1.0, 2.0], [0.0, 4.0]]
     """

@@ -58,8 +58,6 @@ def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
     Reference: PyTorch ``amax``.
 
-    Examples
-    --------
     >>> ag.ops.amax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """
@@ -81,8 +79,6 @@ def aminmax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Tens
 
     Reference: PyTorch ``aminmax``.
 
-    Examples
-    --------
     >>> [t.item() for t in ag.ops.aminmax([[1.0, 4.0]])]
     [1.0, 4.0]
     """
@@ -95,8 +91,6 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
     Reference: PyTorch ``argmin``.
 
-    Examples
-    --------
     >>> ag.ops.argmin([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [0, 1]
     """
@@ -109,8 +103,6 @@ def count_nonzero(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tens
 
     Reference: PyTorch ``count_nonzero``.
 
-    Examples
-    --------
     >>> ag.ops.count_nonzero([[0.0, 2.0], [3.0, 4.0]]).item()
     3.0
     """
@@ -123,8 +115,6 @@ def max_with_indices(x: TensorLike, dim: int, keepdim: bool = False) -> tuple[Te
 
     Reference: PyTorch ``max`` with an axis.
 
-    Examples
-    --------
     >>> [t.numpy().tolist() for t in ag.ops.max_with_indices([[1.0, 4.0], [3.0, 2.0]], 1)]
     [[4.0, 3.0], [1, 0]]
     """
@@ -137,8 +127,6 @@ def min_with_indices(x: TensorLike, dim: int, keepdim: bool = False) -> tuple[Te
 
     Reference: PyTorch ``min`` with an axis.
 
-    Examples
-    --------
     >>> [t.numpy().tolist() for t in ag.ops.min_with_indices([[1.0, 4.0], [3.0, 2.0]], 1)]
     [[1.0, 2.0], [0, 1]]
     """
@@ -165,8 +153,6 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
     NaN where nothing is left to divide by, as of one element.
     Reference: PyTorch ``var``.
 
-    Examples
-    --------
     >>> ag.ops.var([[1.0, 3.0], [2.0, 8.0]], dim=1).numpy().tolist()
     [2.0, 18.0]
     """
@@ -180,8 +166,6 @@ def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: boo
 
     Reference: PyTorch ``var_mean``.
 
-    Examples
-    --------
     >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
     [2.0, 2.0]
     """
@@ -199,8 +183,6 @@ def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 
     Reference: PyTorch ``std``.
 
-    Examples
-    --------
     >>> round(ag.ops.std([[1.0, 3.0]]).item(), 4)
     1.4142
     """
@@ -214,8 +196,6 @@ def norm(x: TensorLike, p: float = 2.0, dim: Dim = None, keepdim: bool = False) 
 
     Reference: PyTorch ``norm``.
 
-    Examples
-    --------
     >>> ag.ops.norm([[3.0, 4.0]]).item()
     5.0
     """
@@ -240,8 +220,6 @@ def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -
 
     Reference: PyTorch ``normalize``, whose default is axis 1.
 
-    Examples
-    --------
     >>> ag.ops.normalize([[3.0], [4.0]]).numpy().round(3).ravel()
     array([0.6, 0.8], dtype=float32)
     """
@@ -255,8 +233,6 @@ def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1
 
     Reference: PyTorch ``cosine_similarity``, whose default is axis 1.
 
-    Examples
-    --------
     >>> ag.ops.cosine_similarity([[3.0], [4.0]], [[-3.0], [-4.0]]).numpy().round(3).tolist()
     [-1.0]
     """
@@ -272,8 +248,6 @@ def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
     Reference: PyTorch ``logsumexp``.
 
-    Examples
-    --------
     >>> round(ag.ops.logsumexp([[1000.0, 1000.0]]).item(), 3)
     1000.693
     """
@@ -291,8 +265,6 @@ def softmin(x: TensorLike, dim: int = 0) -> Tensor:
 
     Reference: PyTorch ``softmin``.
 
-    Examples
-    --------
     >>> ag.ops.softmin([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """
