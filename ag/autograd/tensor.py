@@ -384,6 +384,8 @@ class Tensor(metaclass=Named):
         lerp = addcmul = addcdiv = masked_fill = nan_to_num = prelu = hardshrink = _with
         broadcast_to = expand = flip = movedim = permute = repeat = repeat_interleave = roll = squeeze = _with
         swapaxes = tile = tril = triu = unsqueeze = _with
+        argwhere = gather = index_add = index_copy = index_fill = index_select = masked_scatter = masked_select = _with
+        nonzero = scatter = scatter_add = scatter_reduce = take = take_along_dim = _with
         aminmax = chunk = hsplit = split = unbind = vsplit = _several
 
     __radd__, __rsub__, __rmul__ = _reflected("ag_add"), _reflected("ag_sub"), _reflected("ag_mul")
@@ -472,7 +474,7 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 # Methods that are ops with a prefix themselves: hot path, without a call in between.
 _METHODS = {"ag_add": "__add__ add", "ag_sub": "__sub__ sub", "ag_mul": "__mul__ mul", "ag_div": "__truediv__ div",
-            "ag_matmul": "__matmul__ matmul", "ag_abs": "__abs__ abs", "ag_slice": "__getitem__",
+            "ag_matmul": "__matmul__ matmul", "ag_abs": "__abs__ abs",
             **{f"ag_{name}": name for name in (
                 "clamp", "exp", "log", "log_softmax", "max", "relu", "reshape", "sigmoid", "softmax", "sqrt", "tanh")}}
 

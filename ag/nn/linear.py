@@ -16,8 +16,8 @@ from ag.engine.shape import Pair, pair, true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import ActivationLike, Layer, Settings, activation_called, sizes
 from ag.ops.conv import ag_avg_pool2d, ag_conv2d, ag_global_avg_pool, ag_max_pool2d, pool_window
-from ag.ops.indexing import ag_embedding_lookup
 from ag.ops.matmul import affine, ag_matmul
+from ag.ops.selection import ag_embedding_lookup
 
 __all__ = ["AvgPool", "Conv2d", "Embedding", "Flatten", "GlobalPool", "Linear", "MaxPool", "ag_avg_pool",
            "ag_conv2d_layer", "ag_embedding", "ag_flatten_layer", "ag_global_pool", "ag_linear", "ag_max_pool"]

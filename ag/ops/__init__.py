@@ -27,6 +27,8 @@ from ag.ops.matrices import *
 from ag.ops.normalization import *
 from ag.ops.random import *
 from ag.ops.reduce import *
+from ag.ops.scatter import *
+from ag.ops.selection import *
 from ag.ops.shapes import *
 from ag.ops.statistics import *
 

@@ -8,21 +8,18 @@ from math import inf
 from math import prod as product
 from typing import TypeVar, cast
 
-import numpy as np
-
-from ag.autograd.create import as_tensor, constant
+from ag.autograd.create import as_tensor
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.dtype import F32
-from ag.engine.shape import normalize_axes, normalize_axis
-from ag.errors import ShapeError
+from ag.engine.shape import normalize_axes
 from ag.ops.activation import ag_softmax
 from ag.ops.arithmetic import ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.functions import eq, isfinite, maximum, ne, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min
+from ag.ops.selection import gather
 
 __all__ = ["amax", "amin", "aminmax", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "max_with_indices",
            "min_with_indices", "norm", "normalize", "softmin", "std", "var", "var_mean"]
@@ -135,14 +132,9 @@ def min_with_indices(x: TensorLike, dim: int, keepdim: bool = False) -> tuple[Te
 
 def _with_places(x: TensorLike, places: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """Return the elements at places along an axis, and these."""
-    x = as_tensor(x)
-    axis = normalize_axis(dim, x.ndim, "argmax")
-    if x.shape[axis] > 1 << 24:
-        raise ShapeError(f"argmax: x is {x.shape}; at most 2**24 places along the axis are possible.")
-    numbers = np.arange(x.shape[axis], dtype=np.float32).reshape(*(1,) * axis, -1, *(1,) * (x.ndim - axis - 1))
-    there = eq(constant(numbers, x.buffer.backend, F32), places.astype("f32"))
-    values = ag_sum(where(there, x, 0.0), axis, keepdim)
-    return values, ag_reshape(places, *values.shape)
+    values = gather(x, dim, places)
+    shape = [n for a, n in enumerate(places.shape) if keepdim or a != dim % places.ndim]
+    return ag_reshape(values, *shape), ag_reshape(places, *shape)
 
 
 @composed

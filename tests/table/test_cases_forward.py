@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from table.rows import Case, representatives, restart_generator
 
 import ag
 from ag.engine.device import backend_of
-from ag.ops import compositions, functions, matrices, reduce, shapes, statistics
+from ag.ops import compositions, functions, matrices, reduce, selection, shapes, statistics
 
 FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
@@ -51,10 +52,11 @@ def test_runs_where_its_inputs_are(device: str, case: Case) -> None:
 def test_every_op_has_a_row() -> None:
     layers = {n for n, x in vars(ag).items() if n.startswith("ag_") and inspect.isclass(x) and issubclass(x, ag.Layer)}
     # which have tests of their own
-    own = {"ag_cast", "ag_resnet", "aminmax", "all", "any", "argmin", "count_nonzero", "one_hot", "var_mean"}
-    named = {name for file in (functions, statistics, compositions, shapes, reduce, matrices) for name in file.__all__}
-    drawn = {"normal", "randint", "uniform"}
-    assert {row.name for row in ROWS} == (OPS | layers | named | drawn) - own
+    own = {"ag_cast", "ag_resnet", "aminmax", "all", "any", "argmin", "argwhere", "count_nonzero", "nonzero", "one_hot",
+           "var_mean"}
+    files = functions, statistics, compositions, shapes, reduce, matrices, selection, import_module("ag.ops.scatter")
+    named = {"normal", "randint", "uniform"}.union(*(file.__all__ for file in files))
+    assert {row.name for row in ROWS} == (OPS | layers | named) - own
 
 
 def test_case_names_are_unique() -> None:
