@@ -36,7 +36,8 @@ def functions_by_name() -> str:
             continue
         call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
                          for p in signature(function).parameters.values())
-        text = str(function.__doc__).strip().partition("\n\n")[0].partition("Reference:")[0].replace("|", "\\|").replace("\n", " ")
+        first = str(function.__doc__).strip().partition("\n\n")[0].partition("Reference:")[0]
+        text = first.replace("|", "\\|").replace("\n", " ")
         rows.append(f"| `ops.{name}({call})` | {' '.join(text.split())} |")
     return "\n".join(["| | |", "|---|---|", *rows])
 

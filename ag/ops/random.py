@@ -164,8 +164,8 @@ def _refuse_captured(function: str, instead: str, backend: Device) -> None:
 def multinomial(probabilities: TensorLike, num_samples: int, replacement: bool = False) -> Tensor:
     """Draw classes, which are the first axis, with probabilities or weights that need not add up to 1, as i32.
 
-    In a captured step nothing checks that weights are finite, not negative and not all 0.  Without replacement the host
-    sorts, so not in a captured step.
+    Probabilities are exact to about 2**-24.  In a captured step nothing checks that weights are finite, not negative
+    and not all 0; without replacement the host sorts, so not in a captured step.
     Reference: PyTorch ``multinomial``, whose classes are the last axis.
 
     >>> ag.ops.multinomial([[0.0, 1.0], [2.0, 0.0]], 3, True).numpy().tolist()
@@ -179,14 +179,16 @@ def multinomial(probabilities: TensorLike, num_samples: int, replacement: bool =
                          f"the first axis are required, and without replacement as many as samples.")
     if not again:
         _refuse_captured("multinomial", "write replacement=True, or draw before the step", backend)
+    total = ag_sum(weights, 0, True)
     if backend.recording is None and weights.size and not (
-            min(weights).item() >= 0 and all(logical_and(isfinite(total := ag_sum(weights, 0)), total)).item()):
+            min(weights).item() >= 0 and all(logical_and(isfinite(total), total)).item()):
         raise ValueError("multinomial: a probability is negative or not finite, or those of a column are all 0; "
                          "weights of at least 0 are required, one of them more.")
     classes, *rest = weights.shape
     shape = (classes, *([count] if again else []), *rest)
     clocks = ag_clamp(Tensor(_uniforms("multinomial", shape, backend, weights.buffer.dtype)), 2.0**-25)
-    races = ag_div(ag_reshape(weights, classes, 1, *rest) if again else weights, ag_scale(ag_log(clocks), -1.0))
+    rates = ag_reshape(ag_div(weights, total), classes, *([1] if again else []), *rest)
+    races = ag_div(rates, ag_scale(ag_log(clocks), -1.0))
     if again:
         return argmax(races, 0)
     numbers = races.numpy()
