@@ -88,9 +88,7 @@ def outer(a: TensorLike, b: TensorLike) -> Tensor:
 
 @composed
 def kron(a: TensorLike, b: TensorLike) -> Tensor:
-    """Put, in place of each element of a tensor, the product of it with another tensor.
-
-    Reference: PyTorch ``kron``.
+    """Put, in place of each element of a tensor, the product of it with another tensor.  Reference: PyTorch ``kron``.
 
     >>> ag.ops.kron([[1.0, 10.0]], [[2.0, 3.0]]).numpy().tolist()
     [[2.0, 3.0, 20.0, 30.0]]

@@ -51,9 +51,7 @@ def _root(x: Tensor) -> Tensor:
 
 @composed
 def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Largest element along axes; equal ones share the gradient equally.
-
-    Reference: PyTorch ``amax``.
+    """Largest element along axes; equal ones share the gradient equally.  Reference: PyTorch ``amax``.
 
     >>> ag.ops.amax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
@@ -63,18 +61,13 @@ def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 @composed
 def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Smallest element along axes, as `min`.
-
-    Reference: PyTorch ``amin``.
-    """
+    """Smallest element along axes, as `min`.  Reference: PyTorch ``amin``."""
     return min(x, dim, keepdim)
 
 
 @composed
 def aminmax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Smallest and largest element along axes, as `min` and `max`.
-
-    Reference: PyTorch ``aminmax``.
+    """Smallest and largest element along axes, as `min` and `max`.  Reference: PyTorch ``aminmax``.
 
     >>> [t.item() for t in ag.ops.aminmax([[1.0, 4.0]])]
     [1.0, 4.0]
@@ -96,9 +89,7 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
 @composed
 def count_nonzero(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Count the elements along axes that are not 0, in floats.
-
-    Reference: PyTorch ``count_nonzero``.
+    """Count the elements along axes that are not 0, in floats.  Reference: PyTorch ``count_nonzero``.
 
     >>> ag.ops.count_nonzero([[0.0, 2.0], [3.0, 4.0]]).item()
     3.0
@@ -154,9 +145,7 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 @composed
 @_wide
 def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Variance and mean along axes.
-
-    Reference: PyTorch ``var_mean``.
+    """Variance and mean along axes.  Reference: PyTorch ``var_mean``.
 
     >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
     [2.0, 2.0]
@@ -171,9 +160,7 @@ def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: boo
 @composed
 @_wide
 def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> Tensor:
-    """Standard deviation along axes, the root of `var`; equal elements get the gradient 0.
-
-    Reference: PyTorch ``std``.
+    """Standard deviation along axes, the root of `var`; equal elements get the gradient 0.  Reference: PyTorch ``std``.
 
     >>> round(ag.ops.std([[1.0, 3.0]]).item(), 4)
     1.4142
@@ -253,9 +240,7 @@ def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 @composed
 def softmin(x: TensorLike, dim: int = 0) -> Tensor:
-    """`softmax` of the negated elements.
-
-    Reference: PyTorch ``softmin``.
+    """`softmax` of the negated elements.  Reference: PyTorch ``softmin``.
 
     >>> ag.ops.softmin([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]

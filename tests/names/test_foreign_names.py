@@ -53,8 +53,7 @@ FUNCTIONS = rows("""
     ag.compile(model) ; ag.jit(model) -> ag.ag_capture(step)
     ag.cat([t, t]) -> ag.ops.concat(tensors, dim=0)
     ag.concat([t, t]) -> ag.ag_concat
-    ag.stack([t, t]) -> np.stack
-    ag.split(t, 1) ; ag.chunk(t, 2) -> t[:2]
+    ag.stack([t, t]) ; ag.split(t, 1) ; ag.chunk(t, 2) ; ag.flip(t, 0) ; ag.tile(t, 2) ; ag.triu(t) -> ag.ops.{name}?
     ops.where(t > 0, t, t) ; ops.masked_fill(t, t > 0, 0.0) -> works
     ag.where(t > 0, t, t) -> ag.ops.where
     ops.gather(t, 0, [[0, 1]]) ; ops.scatter(t, 0, [[0]], 1.0) ; ops.index_select(t, 0, [0]) ; ops.take(t, [0]) -> works
@@ -84,8 +83,7 @@ FUNCTIONS = rows("""
     ag.dot(t, t) -> np.dot
     ops.matmul(t, t) ; ag.ag_matmul(t, t) -> works
     ag.matmul(t, t) -> ag.ag_matmul
-    ag.permute(t, 1, 0) -> ag.ops.transpose(t, 1, 0)
-    ag.unsqueeze(t, 0) ; ag.squeeze(t) -> np.
+    ag.permute(t, 1, 0) ; ag.unsqueeze(t, 0) ; ag.squeeze(t) -> ag.ops.{name}?
     ag.flatten(t) -> ag.ag_flatten
     ops.interpolate(t) ; ops.unfold(t) ; ops.grid_sample(t, t) -> none
     ops.pad(t, (1, 1)) -> works
@@ -366,7 +364,7 @@ TRAINING = rows("""
     ag.training.WandbLogger() ; ag.training.LambdaCallback() -> ag.training.Callback
     ag.training.LearningRateScheduler(len) -> optimizer.lr
     ag.EarlyStopping(3) -> ag.training.EarlyStopping
-    ag.to_categorical([0]) -> np.eye(n)[ids]
+    ag.to_categorical([0]) -> ag.ops.one_hot(ids, n)
     ag.dp_train(model, [], epochs=3) -> write n_iter
     ag.dp_train(model, [], model=model) -> write make_model
     ag.DistributedDataParallel(model) -> ag.parallel.DataParallel(model)
