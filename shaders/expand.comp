@@ -1,8 +1,9 @@
-// expand: out = factor x, x repeated along the axes of out where its stride is 0.  out[n]
+// expand: out = factor x, x repeated where its stride along an axis of out is 0.  out[n]; a factor of 1 moves any words
 // grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float factor;
+#define TYPE uint
 #include "strided.glsl"
 
-float f(float x) { return factor * x; }
+uint f(uint x) { return factor == 1.0 ? x : floatBitsToUint(factor * uintBitsToFloat(x)); }

@@ -5,21 +5,22 @@
 #include "shares.glsl"
 shared float found[4][128];  // one row per reduction of a kernel: no barrier needed between them
 
-// GLSL's max may drop a NaN.
+// What combines two numbers; GLSL's max and min may drop a NaN.
+float added(float a, float b) { return a + b; }
+float multiplied(float a, float b) { return a * b; }
 float larger(float a, float b) { return b > a || isnan(b) ? b : a; }
+float smaller(float a, float b) { return b < a || isnan(b) ? b : a; }
 
-float combined(uint reduction, float share, uint inner, bool largest) {
-    if (shares == 1) return share;
-    const uint column = column_in_group(inner);
-    found[reduction][share_of(inner) * COLUMNS + column] = share;
-    barrier();
-    float total = found[reduction][column];
-    for (uint s = 1; s < shares; s++) {
-        const float other = found[reduction][s * COLUMNS + column];
-        total = largest ? larger(total, other) : total + other;
-    }
-    return total;
+#define COMBINED(name, combine) \
+float name(uint reduction, float share, uint inner) { \
+    if (shares == 1) return share; \
+    const uint column = column_in_group(inner); \
+    found[reduction][share_of(inner) * COLUMNS + column] = share; \
+    barrier(); \
+    float total = found[reduction][column]; \
+    for (uint s = 1; s < shares; s++) total = combine(total, found[reduction][s * COLUMNS + column]); \
+    return total; \
 }
 
-float column_sum(uint reduction, float share, uint inner) { return combined(reduction, share, inner, false); }
-float column_max(uint reduction, float share, uint inner) { return combined(reduction, share, inner, true); }
+COMBINED(column_sum, added)
+COMBINED(column_max, larger)

@@ -161,6 +161,10 @@ shader("scatter: places of another word", "scatter_add.comp", "listed[at] / PLAC
 shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE85u)",
        "uvec2(0xBB67AE85u, 0x9E3779B9u)", ("dropout",),
        "engine/test_random.py::test_the_mask_is_the_same_on_every_device[lavapipe-257]")
+kernel("fold: half of the elements", "fold.glsl", "k += shares", "k += 2 * shares", "max", "min", "prod")
+kernel("draws: one word four times", "draws.glsl", "f(bits[word])", "f(bits[0])", "uniform", "randint")
+kernel("randint: the lower half of the product", "randint.comp", "int(upper)", "int(lower)", "randint")
+kernel("from_whole: without a sign", "from_whole.comp", "float(int(x))", "float(x)", "from_whole")
 shader("half: ties upwards", "half.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u", ("narrow", "widen"),
        "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even[lavapipe-f16]")
 
@@ -874,8 +878,8 @@ mutant("vocabulary", "a deviation of 0 sends back NaN", "ag/ops/statistics.py",
 mutant("vocabulary", "the exponential of what is large overflows", "ag/ops/statistics.py",
        "largest = where(isfinite(largest), largest, 0.0)", "largest = largest * 0.0",
        "ops/test_statistics.py::test_large_exponents")
-mutant("vocabulary", "a product with zeros has no gradient", "ag/ops/statistics.py",
-       "ag_mul(left[:half], left[half : 2 * half])", "ag_mul(left[:half], left[half : 2 * half].detach())",
+mutant("vocabulary", "a product with zeros has no gradient", "ag/ops/reduce.py",
+       "run(equal, is_zero, zeros)", "run(equal, zeros, zeros)",
        "ops/test_statistics.py::test_products_with_zeros")
 
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",

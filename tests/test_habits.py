@@ -105,10 +105,10 @@ ANSWERED: dict[str, str] = {
     # names that are not there
     "ag.Linera": "did you mean ag.nn.Linear (also ag.ag_linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "ag.tensor([1.0])": "ag.ag_tensor",
-    "ag.zeros((2, 2))": "numpy", "nn.Module": "ag.nn.Layer", "nn.ReLU()": "activation=",
+    "ag.zeros((2, 2))": "ag.ops.zeros", "nn.Module": "ag.nn.Layer", "nn.ReLU()": "activation=",
     "t.cumsum(0)": "t.numpy().cumsum()", "nn.LSTM(2, 2)": "ag.nn.Layer",
     "ag.Tensor.cuda": "ag.ag_to_device", "t.cuda()": "ag.ag_to_device", "s.backward()": "ag.backward(loss)",
-    "t.view(4)": "t.reshape", "t.exp()": "ag.ops.exp(t)", "t.add_(1)": "t.data = ",
+    "t.view(4)": "t.reshape", "t.gelu()": "ag.ops.gelu(t)", "t.add_(1)": "t.data = ",
     "t.shap": "'shape'", "model.cuda()": "model.to(", "model[0].weight": "called W",
     "opt.param_groups": "optimizer.params",
     # ML Odyssey's and ResNetImageNet.jl's

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 
 import ag
-from ag.ops import compositions, functions, losses, shapes, statistics
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NAME = re.compile(r"^::: ag\.([\w.]+)$", re.M)
@@ -31,13 +30,14 @@ def operations() -> list[str]:
 
 def functions_by_name() -> str:
     """A table of what is in `ag.ops` alone: calls, and the first sentence about each."""
-    rows = []
-    for name in sorted({*functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__,
-                        *losses.__all__, "argmax"}):
-        function = getattr(ag.ops, name)
+    rows, prefixed = [], {id(getattr(ag, name)) for name in ag.__all__}
+    for name, function in sorted(vars(ag.ops).items()):
+        if name.startswith("_") or isinstance(function, ModuleType) or id(function) in prefixed:
+            continue
         call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
                          for p in signature(function).parameters.values())
-        text = str(function.__doc__).strip().partition("\n\n")[0].replace("|", "\\|").replace("\n", " ")
+        first = str(function.__doc__).strip().partition("\n\n")[0].partition("Reference:")[0]
+        text = first.replace("|", "\\|").replace("\n", " ")
         rows.append(f"| `ops.{name}({call})` | {' '.join(text.split())} |")
     return "\n".join(["| | |", "|---|---|", *rows])
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
+
 from ag.autograd.half import scaled, unscaled
 from ag.autograd.operands import as_array, column, to_buffer
 from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike
@@ -14,7 +16,10 @@ from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
 from ag.engine.kernels.convert import converted
+from ag.engine.kernels.elementwise import copied
+from ag.engine.kernels.reduce import expand
 from ag.engine.primitive import Array
+from ag.engine.shape import Shape
 from ag.errors import CaptureError, DeviceError, DtypeError
 
 
@@ -94,8 +99,7 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     >>> ag.ag_tensor([1.0, 2.0, 3.0]).shape
     (3, 1)
     """
-    wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_tensor")
-    backend: Device = default_backend(wanted) if device is None else backend_of(device)
+    backend, wanted = place_of("ag_tensor", dtype, device)
     if isinstance(data, Tensor):
         b = data.buffer
         backend, wanted = b.backend if device is None else backend, b.dtype if dtype is None else wanted
@@ -108,6 +112,30 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
 def as_tensor(x: TensorLike) -> Tensor:
     """Return a tensor; of host values, that of `ag_tensor`."""
     return x if isinstance(x, Tensor) else ag_tensor(x)
+
+
+def place_of(function: str, dtype: str | None, device: str | None, beside: Tensor | None = None
+             ) -> tuple[Device, DType]:
+    """Return where a tensor is made, and its element type; None stands for that of another, or the default."""
+    if beside is not None:
+        wanted = beside.buffer.dtype if dtype is None else as_dtype(dtype, function)
+        return beside.buffer.backend if device is None else backend_of(device), wanted
+    wanted = default_dtype() if dtype is None else as_dtype(dtype, function)
+    return default_backend(wanted) if device is None else backend_of(device), wanted
+
+
+def constant(array: Array, backend: Device, dtype: DType) -> Tensor:
+    """Return a tensor of numbers that the program names: in a captured step, they are the same in every replay."""
+    if backend.recording is None:
+        return Tensor(to_buffer(array, backend, dtype))
+    return Tensor(copied(backend.constant(array, dtype)))
+
+
+def filled(shape: Shape, value: float, backend: Device, dtype: DType) -> Tensor:
+    """Return a tensor of one number."""
+    if dtype.is_half:
+        return constant(np.full(shape, value), backend, dtype)
+    return Tensor(backend.launch(expand, backend.constant(value, dtype), shape=shape, factor=1.0))
 
 
 def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
@@ -140,8 +168,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     >>> W.requires_grad
     True
     """
-    wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_param")
-    backend = default_backend(wanted) if device is None else backend_of(device)
+    backend, wanted = place_of("ag_param", dtype, device)
     if backend.recording is not None:
         backend.recording.refuse(CaptureError(
             "ag_param: a parameter is created inside a captured step; create it before the step."))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import KINDS, alike, as_numbers, number_given, operands_on_one_device
 from ag.autograd.tape import Cotangent, Node, is_recording
-from ag.autograd.tensor import Tensor, TensorLike, plain_tensor, register
+from ag.autograd.tensor import OPS, Tensor, TensorLike, plain_tensor, register
 from ag.engine.buffer import Buffer, Run
 from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
@@ -133,6 +133,8 @@ def launching(primitive: PrimitiveTo[Buffer], *names: str) -> GradientRule[Buffe
 def composed(function: F) -> F:
     """Make a public function of ops one itself: tensors have it as a method, and its errors begin with its name."""
     name, signature = function.__name__, inspect.signature(function)
+    if "Examples" not in (text := function.__doc__ or ""):
+        function.__doc__ = re.sub(r"\n\n( +)(?=>>>)", r"\n\n\1Examples\n\1--------\n\1", text, count=1)
 
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
@@ -151,7 +153,10 @@ def composed(function: F) -> F:
                 raise
             raise type(error)(name + str(error)[begin.end() :] if begin else f"{name}: {error}") from None
 
-    register(name, call)
+    if next(iter(signature.parameters.values())).annotation in ("TensorLike", "Tensor"):
+        register(name, call)
+    else:
+        OPS[name] = call
     return cast("F", call)
 
 

@@ -368,13 +368,25 @@ class Tensor(metaclass=Named):
         def _along(self, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False,
                    correction: float = 1) -> Tensor: ...
 
+        def _with(self, *args: object, **options: object) -> Tensor: ...
+        def _several(self, *args: object, **options: object) -> tuple[Tensor, ...]: ...
+
         # functions of ag.ops that are methods, too
         sin = cos = tan = asin = acos = atan = sinh = cosh = asinh = acosh = atanh = erf = erfc = erfinv = _of_one
         log1p = expm1 = log2 = log10 = exp2 = rsqrt = reciprocal = square = sign = floor = ceil = trunc = frac = _of_one
         round = isnan = isinf = isfinite = signbit = logical_not = _of_one
         atan2 = hypot = logaddexp = maximum = minimum = fmod = remainder = floor_divide = copysign = _of_two
         gt = ge = lt = le = eq = ne = logical_and = logical_or = logical_xor = _of_two
-        amax = amin = min = prod = var = std = logsumexp = any = all = count_nonzero = _along
+        abs = exp = log = sqrt = relu = sigmoid = tanh = softmax = log_softmax = bernoulli = clamp = _with
+        add = sub = mul = div = matmul = outer = kron = _of_two
+        amax = amin = max = min = prod = var = std = logsumexp = any = all = count_nonzero = _along
+        argmax = argmin = norm = diag = diagonal = rot90 = multinomial = _with
+        lerp = addcmul = addcdiv = masked_fill = nan_to_num = prelu = hardshrink = _with
+        broadcast_to = expand = flip = movedim = permute = repeat = repeat_interleave = roll = squeeze = _with
+        swapaxes = tile = tril = triu = unsqueeze = _with
+        argwhere = gather = index_add = index_copy = index_fill = index_select = masked_scatter = masked_select = _with
+        nonzero = scatter = scatter_add = scatter_reduce = take = take_along_dim = _with
+        aminmax = chunk = hsplit = split = unbind = vsplit = _several
 
     __radd__, __rsub__, __rmul__ = _reflected("ag_add"), _reflected("ag_sub"), _reflected("ag_mul")
     __rtruediv__, __rmatmul__ = _reflected("ag_div"), _reflected("ag_matmul")
@@ -410,6 +422,10 @@ class Tensor(metaclass=Named):
     def astype(self, dtype: str) -> Tensor:
         """`ag_cast` as a method."""
         return _call("ag_cast", self, dtype)
+
+    def pow(self, p: TensorLike) -> Tensor:
+        """Raise to a power: ``t ** p``."""
+        return _power(self, p)
 
     def where(self, mask: TensorLike, other: TensorLike) -> Tensor:
         """Keep elements where the mask is true, and take `other` elsewhere: ``ops.where(mask, t, other)``."""
@@ -456,18 +472,18 @@ def tensor_given(function: str, x: object) -> Tensor:
     return x
 
 
-# Methods that are ops themselves: hot path, without a call in between.
-_METHODS = {"ag_add": "__add__", "ag_sub": "__sub__", "ag_mul": "__mul__", "ag_div": "__truediv__",
-            "ag_matmul": "__matmul__", "ag_abs": "__abs__", "ag_reshape": "reshape"}
+# Methods that are ops with a prefix themselves: hot path, without a call in between.
+_METHODS = {"ag_add": "__add__ add", "ag_sub": "__sub__ sub", "ag_mul": "__mul__ mul", "ag_div": "__truediv__ div",
+            "ag_matmul": "__matmul__ matmul", "ag_abs": "__abs__ abs",
+            **{f"ag_{name}": name for name in (
+                "clamp", "exp", "log", "log_softmax", "max", "relu", "reshape", "sigmoid", "softmax", "sqrt", "tanh")}}
 
 
 def register(name: str, function: Callable[..., object]) -> None:
     """Let tensors find a public op by its name."""
     OPS[name] = function
-    if name in _METHODS:
-        setattr(Tensor, _METHODS[name], function)
-    elif not name.startswith("ag_") and not hasattr(Tensor, name):
-        setattr(Tensor, name, function)
+    for method in _METHODS.get(name, "" if name.startswith("ag_") or hasattr(Tensor, name) else name).split():
+        setattr(Tensor, method, function)
 
 
 def _one_of(function: str, dim: Axes, axis: Axes) -> Axes:

@@ -260,8 +260,9 @@ class Traced(NamedTuple):
 def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[Left] = ()) -> list[Traced]:
     """Trace the launches of a recording before it is compiled, and what it leaves; `labels` go by ids of blocks."""
     made: dict[int, int] = {}
-    constants = recording.backend.constants.values() if recording.backend is not None else ()
-    numbers = {id(c.block): c.constant for c in constants}  # also for views, which do not carry it
+    constants = recording.backend.constants.items() if recording.backend is not None else ()
+    # also for views, which do not carry it; arrays by what stands for them
+    numbers = {id(c.block): key[0] if c.constant is None else c.constant for key, c in constants}
 
     def label(b: Buffer) -> Label:
         place = id(b.block)

@@ -30,8 +30,7 @@ Conv2D|ggml_layer_conv_2d=ag.nn.Conv2d(in_ch,out_ch,kernel) random_split|train_t
 LayerNormalization=ag.nn.LayerNorm(num_features) MaxPool2d|MaxPooling2D|ggml_layer_max_pooling_2d=ag.nn.MaxPool(size)
 AvgPool2d|AveragePooling2D=ag.nn.AvgPool(size) Dropout2d|ggml_layer_dropout=ag.nn.Dropout(rate)
 AdaptiveAvgPool2d|adaptive_avg_pool2d|GlobalAveragePooling2D|ggml_layer_global_average_pooling_2d=ag.nn.GlobalPool()
-ggml_layer_flatten=ag.nn.Flatten() ggml_layer_embedding=ag.nn.Embedding(vocab_size,dim) unsqueeze=np.expand_dims(t,0)
-clip|clip_=ag.ops.clamp(t,lo,hi) permute=ag.ops.transpose(t,1,0)
+ggml_layer_flatten=ag.nn.Flatten() ggml_layer_embedding=ag.nn.Embedding(vocab_size,dim) clip|clip_=ag.ops.clamp(t,lo,hi)
 CosineSimilarity=ag.ops.cosine_similarity(t,u)
 scaled_dot_product_attention=ag.ops.attention(q,k,v)
 RotaryEmbedding|rotary_embedding|apply_rotary_pos_emb=ag.ops.rope(q,k,heads=heads)
@@ -62,20 +61,18 @@ Identity Input InputLayer ggml_input: leave it out; layers are made with the siz
 MLPClassifier MLPRegressor: write AgClassifier(hidden=(64,)) or AgRegressor(hidden=(64,)); scikit-learn must be there
 layers models losses optimizers callbacks metrics: layers are in ag.nn, losses in ag.ops, optimizers in ag.optim,
     callbacks and metrics in ag.training
-one_hot to_categorical: class ids are targets as they are; or make the array, np.eye(n)[ids]
+to_categorical: class ids are targets as they are; or write ag.ops.one_hot(ids, n)
 MNIST CIFAR10 datasets: there are ag.data.load_digits() and ag.data.load_iris(); read other arrays or images yourself
 transforms: write a function of an image (height, width, 3), ag.data.ImageFolder(path, size, transform=function)
 set_grad_enabled: write `with ag.no_grad():`, or ag.with_grad_tape()
 RMSprop RMSProp Adagrad Adadelta NAdam RAdam Adamax LBFGS Lion Rprop: there are ag.optim.SGD, ag.optim.Adam and
     ag.optim.AdamW
-zeros ones rand randn arange full eye linspace zeros_like ones_like full_like from_numpy as_tensor asarray array empty
-    normal randint randperm: make the array with numpy and pass it to ag.ag_tensor
-stack squeeze swapaxes expand_dims dot: write np.{name}, which takes tensors and records what it does
-argsort cumsum cumprod outer diag triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
+from_numpy as_tensor asarray array: make the array with numpy and pass it to ag.ag_tensor
+expand_dims dot: write np.{name}, which takes tensors and records what it does
+argsort cumsum cumprod sort allclose: write np.{name}, which takes
     tensors and gives arrays, without a gradient
 topk top_k: write np.argsort(t), which gives an array
-chunk split: write slices, such as t[:2] and t[2:]
-multinomial sample: draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)
+sample: write ag.ops.multinomial(ag.ops.softmax(t), 1), whose classes are the first axis
 Conv1d conv1d Conv3d ConvTranspose2d RNN LSTM lstm GRU gru GroupNorm InstanceNorm2d Transformer TransformerEncoder
     TransformerEncoderLayer Upsample PixelShuffle ZeroPad2d ggml_layer_lstm: derive a layer of
     your own from ag.nn.Layer, and write its forward with ag.ops
@@ -106,24 +103,22 @@ gguf_*: GGUF files are not read; write ag.load_weights(model, path) for safetens
 """)
 
 TENSOR = ELSEWHERE | _written("""
-float|type=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view|squeeze=t.reshape(...)
-permute=ag.ops.transpose(t,1,0) t|mT|T_=t.T numel|nelement=t.size dim=t.ndim flatten|ravel=t.reshape(-1)
-dot|mm|matmul=t@u nbytes=t.numpy().nbytes add=t+u sub=t-u mul=t*u div=t/u backward=ag.backward(loss)
+float|type=t.astype("f32") half=t.astype("f16") bfloat16=t.astype("bf16") view=t.reshape(...)
+t|mT|T_=t.T numel|nelement=t.size dim=t.ndim flatten|ravel=t.reshape(-1)
+dot|mm=t@u nbytes=t.numpy().nbytes backward=ag.backward(loss)
 """) | _table("""
 cuda cpu to: write ag.ag_to_device(t, "vulkan:0"), or "cpu"
 double: write ag.ag_tensor(t.numpy(), dtype="f64"), which has no gradient
 int long: write t.numpy().astype(int); class ids are arrays, or ag.ag_tensor(ids, dtype="i32")
 zero_ fill_ copy_ add_ sub_ mul_ div_ clamp_ fill put: assign a whole array, t.data = ..., or make another tensor
-transpose swapaxes: write ag.ops.transpose(t, 1, 0), or t.T
+transpose: write ag.ops.transpose(t, 1, 0), t.swapaxes(0, 1), or t.T
 tolist argsort cumsum: write t.numpy().{name}()
 clone copy: write copy.copy(t), or t[...] on the tape
 requires_grad_: write ag.ag_param(t), which copies
 is_leaf: write t.requires_grad and t.node is None
 grad_fn: write t.node, which is None for what was not computed on the tape
-unsqueeze: write t[:, None] or t.reshape(...)
-expand expand_as: nothing is needed: operands broadcast
+expand_as: nothing is needed: operands broadcast
 contiguous retain_grad: nothing is needed
-split chunk: write slices, such as t[:, :2], or ag.scatter(t, devices)
 topk top_k: write t.numpy().argsort(), whose last places are the largest
 register_hook: there are no hooks; ag.backward(loss) returns the gradients
 """)
@@ -173,7 +168,7 @@ learning_rate: write optimizer.lr
 # What others call an argument, and what it may be here.
 SYNONYMS: Mapping[str, tuple[str, ...]] = {name: tuple(here.split("|")) for name, here in findall(r"(\w+)=(\S+)", """
 kernel_size=kernel|size pool_size=size in_channels=in_ch out_channels=out_ch filters=out_ch strides=stride p=rate
-prob=rate drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
+prob=rate min=lo max=hi drop_rate=rate num_embeddings=vocab_size input_dim=vocab_size|in_features embedding_dim=dim
 output_dim=dim|out_features normalized_shape=num_features embed_dim=d_model hidden_size=d_model num_heads=n_heads
 heads=n_heads num_kv_heads=kv_heads is_causal=causal attn_dropout=dropout in_dim=in_features out_dim=out_features
 units=out_features use_bias=bias epsilon=eps

@@ -17,6 +17,7 @@ from ag.ops.attention import *
 from ag.ops.compositions import *
 from ag.ops.conv import *
 from ag.ops.convert import *
+from ag.ops.creation import *
 from ag.ops.einsum import *
 from ag.ops.elementwise import *
 from ag.ops.functions import *
@@ -24,7 +25,9 @@ from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.losses import *
 from ag.ops.matmul import *
+from ag.ops.matrices import *
 from ag.ops.normalization import *
+from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *
 from ag.ops.scatter import *

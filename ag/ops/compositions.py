@@ -23,8 +23,6 @@ def prelu(x: TensorLike, weight: TensorLike) -> Tensor:
 
     Reference: PyTorch ``prelu``.
 
-    Examples
-    --------
     >>> ag.ops.prelu([[-2.0, 3.0]], 0.25).numpy().tolist()
     [[-0.5, 3.0]]
     """
@@ -37,8 +35,6 @@ def glu(x: TensorLike, dim: int = 0) -> Tensor:
 
     Reference: PyTorch ``glu``, whose default is the last axis.
 
-    Examples
-    --------
     >>> ag.ops.glu([[3.0], [0.0]]).numpy().tolist()
     [[1.5]]
     """
@@ -56,8 +52,6 @@ def threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
 
     Reference: PyTorch ``threshold``.
 
-    Examples
-    --------
     >>> ag.ops.threshold([[0.5, 2.0]], 1.0, -1.0).numpy().tolist()
     [[-1.0, 2.0]]
     """
@@ -71,8 +65,6 @@ def hardtanh(x: TensorLike, lo: float = -1.0, hi: float = 1.0) -> Tensor:
 
     Reference: PyTorch ``hardtanh``.
 
-    Examples
-    --------
     >>> ag.ops.hardtanh([[-2.0, 0.5]]).numpy().tolist()
     [[-1.0, 0.5]]
     """
@@ -89,8 +81,6 @@ def lerp(a: TensorLike, b: TensorLike, weight: TensorLike) -> Tensor:
 
     Reference: PyTorch ``lerp``.
 
-    Examples
-    --------
     >>> ag.ops.lerp([[0.0]], [[10.0]], 0.25).item()
     2.5
     """
@@ -103,8 +93,6 @@ def addcmul(x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0) -> 
 
     Reference: PyTorch ``addcmul``.
 
-    Examples
-    --------
     >>> ag.ops.addcmul([[1.0]], [[2.0]], [[3.0]], 10.0).item()
     61.0
     """
@@ -117,8 +105,6 @@ def addcdiv(x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0) -> 
 
     Reference: PyTorch ``addcdiv``.
 
-    Examples
-    --------
     >>> ag.ops.addcdiv([[1.0]], [[6.0]], [[3.0]], 10.0).item()
     21.0
     """
@@ -131,8 +117,6 @@ def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neg
 
     Reference: PyTorch ``nan_to_num``.
 
-    Examples
-    --------
     >>> ag.ops.nan_to_num([[float("nan"), float("inf"), 1.0]], posinf=9.0).numpy().tolist()
     [[0.0, 9.0, 1.0]]
     """

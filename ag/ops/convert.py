@@ -17,7 +17,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, BOOL, F16, F32, F64, I32, U32, as_dtype
 from ag.engine.interpreter import current
-from ag.engine.kernels.convert import converted
+from ag.engine.kernels.convert import converted, from_whole
 from ag.engine.kernels.elementwise import copied
 from ag.errors import DtypeError
 
@@ -72,8 +72,7 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
 def ag_cast(t: Tensor, dtype: str) -> Tensor:
     """A tensor with another element type; gradients flow back.
 
-    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast
-    to integers, and integers go through the host, so they cannot be cast in a captured step.
+    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast to integers.
 
     Parameters
     ----------
@@ -93,8 +92,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     wanted = as_dtype(dtype, "ag_cast")
     if tensor_given("ag_cast", t).buffer.dtype is wanted:
         return t
-    if wanted is BOOL and t.buffer.dtype.is_float:
-        return cast(Tensor, OPS["ne"](t, 0.0))
+    if wanted is BOOL:
+        return cast(Tensor, OPS["ne"](t if t.buffer.dtype.is_float else ag_cast(t, "f32"), 0.0))
     if t.buffer.dtype is BOOL and wanted is F64:
         return Tensor(converted_on_host(as_numbers(t.buffer, F32), F64))
     if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32, BOOL):
@@ -106,7 +105,9 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         numbers = as_numbers(t.buffer, wanted)
         out = copied(numbers) if wanted is F32 else converted(numbers, wanted)
     elif not t.buffer.dtype.is_float:
-        out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
+        wide = t.buffer.backend.alloc(t.shape, F32)
+        t.buffer.backend.launch(from_whole, t.buffer, into=wide, is_signed=int(t.buffer.dtype is I32))
+        out = converted(wide, wanted)
     else:
         refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
         out = converted(t.buffer, wanted)

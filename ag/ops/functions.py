@@ -236,8 +236,6 @@ def any(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool =
 
     Reference: PyTorch ``any``.
 
-    Examples
-    --------
     >>> import ag
     >>> ag.ops.any([[0.0, 2.0], [0.0, 0.0]], dim=1).numpy().tolist()
     [True, False]
@@ -251,8 +249,6 @@ def all(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool =
 
     Reference: PyTorch ``all``.
 
-    Examples
-    --------
     >>> import ag
     >>> ag.ops.all([[1.0, 2.0], [0.0, 3.0]], dim=1).numpy().tolist()
     [True, False]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from math import inf
 from operator import and_, or_, xor
-from typing import cast
 
 import numpy as np
 
@@ -20,14 +19,16 @@ from ag.autograd.tensor import HOST_OPERATORS, Tensor, TensorLike
 from ag.autograd.tree import tree_leaves, tree_map
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
-from ag.engine.shape import normalize_axes, normalize_axis
+from ag.engine.shape import normalize_axes
 from ag.ops import functions
 from ag.ops.activation import ag_tanh
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_sqrt
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
-from ag.ops.reduce import ag_max, ag_mean, ag_sum
+from ag.ops.reduce import ag_max, ag_mean, ag_sum, prod
+from ag.ops.reduce import min as least
+from ag.ops.shapes import stack, swapaxes, unsqueeze
 
 __all__: list[str] = []
 
@@ -59,10 +60,6 @@ _MIRRORED: Mapping[np.ufunc, np.ufunc] = {
 }
 
 
-def _min(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> object:
-    return ag_scale(ag_max(ag_scale(a, -1.0), axis, keepdims), -1.0)
-
-
 def _clip(a: Tensor, a_min: float | None = None, a_max: float | None = None, *, min: float | None = None,
           max: float | None = None) -> object:
     lo, hi = a_min if min is None else min, a_max if max is None else max
@@ -76,37 +73,22 @@ def _squeeze(a: Tensor, axis: Axes = None) -> object:
     return ag_reshape(a, *(n for i, n in enumerate(a.shape) if n != 1 or i not in chosen))
 
 
-def _expand_dims(a: Tensor, axis: int) -> object:
-    place = normalize_axis(axis, a.ndim + 1, "numpy.expand_dims")
-    return ag_reshape(a, *a.shape[:place], 1, *a.shape[place:])
-
-
-def _swapaxes(a: Tensor, axis1: int, axis2: int) -> object:
-    order = list(range(a.ndim))
-    first, second = (normalize_axis(i, a.ndim, "numpy.swapaxes") for i in (axis1, axis2))
-    order[first], order[second] = second, first
-    return ag_transpose(a, *order)
-
-
-def _stack(arrays: Sequence[TensorLike], axis: int = 0) -> object:
-    if not all(isinstance(x, Tensor) for x in arrays):
-        return NotImplemented
-    return ag_concat([cast(Tensor, _expand_dims(cast(Tensor, x), axis)) for x in arrays], axis)
-
-
 _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim, np.size: lambda a: a.size,
     np.sum: lambda a, axis=None, *, keepdims=False: ag_sum(a, axis, keepdims),
     np.mean: lambda a, axis=None, *, keepdims=False: ag_mean(a, axis, keepdims),
     np.max: (largest := lambda a, axis=None, *, keepdims=False: ag_max(a, axis, keepdims)),
-    np.amax: largest, np.min: _min, np.amin: _min, np.clip: _clip,
+    np.amax: largest, np.min: (smallest := lambda a, axis=None, *, keepdims=False: least(a, axis, keepdims)),
+    np.amin: smallest, np.prod: lambda a, axis=None, *, keepdims=False: prod(a, axis, keepdims), np.clip: _clip,
     np.where: lambda condition, x, y: functions.where(condition, x, y),
     np.concatenate: lambda arrays, axis=0: ag_concat(list(arrays), axis),
-    np.stack: _stack, np.dot: lambda a, b: ag_matmul(a, b) if np.ndim(a) == np.ndim(b) == 2 else NotImplemented,
+    np.stack: lambda arrays, axis=0: stack(arrays, axis) if {*map(type, arrays)} == {Tensor} else NotImplemented,
+    np.dot: lambda a, b: ag_matmul(a, b) if np.ndim(a) == np.ndim(b) == 2 else NotImplemented,
     np.reshape: lambda a, shape: ag_reshape(a, *((shape,) if np.ndim(shape) == 0 else shape)),
     np.ravel: lambda a: ag_reshape(a, -1),
     np.transpose: lambda a, axes=None: ag_transpose(a, *(axes or ())),
-    np.squeeze: _squeeze, np.expand_dims: _expand_dims, np.swapaxes: _swapaxes,
+    np.squeeze: _squeeze, np.expand_dims: lambda a, axis: unsqueeze(a, axis),
+    np.swapaxes: lambda a, axis1, axis2: swapaxes(a, axis1, axis2),
 }
 # Functions that have no gradient, so nothing is lost where they are computed on the host.
 _QUESTIONS = {np.size, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonzero, np.count_nonzero,

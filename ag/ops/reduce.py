@@ -1,24 +1,26 @@
-"""Sum, mean and maximum over any axes.
+"""Sum, mean, maximum, minimum and product over any axes; the place of the maximum along one.
 
 Neighbouring axes are reduced as one, and a long one in pieces.  The gradient of a maximum goes to the largest elements
-in equal shares.
+in equal shares, and that of a minimum to the smallest.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
+from math import prod as product
+from typing import cast
 
 from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, no_gradient, op
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import I32
+from ag.engine.dtype import F32, I32
 from ag.engine.kernels import reduce as kernels
-from ag.engine.kernels.elementwise import div, mul
-from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
+from ag.engine.kernels.elementwise import add, div, mul
+from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, runs, sum_over
+from ag.engine.primitive import PRIMITIVES, PrimitiveTo
 from ag.engine.shape import Shape, normalize_axes, normalize_axis, true_or_false
 from ag.errors import ShapeError
 
-__all__ = ["ag_max", "ag_mean", "ag_sum", "argmax"]
+__all__ = ["ag_max", "ag_mean", "ag_sum", "argmax", "min", "prod"]
 
 Dim = int | tuple[int, ...] | None
 Reduced = tuple[Shape, Shape, float]  # the shapes of the operand and of its sum with all axes; the sum's factor
@@ -37,7 +39,7 @@ def _reduce(run: Run, x: Buffer, dim: Dim, keepdim: bool, mean: bool, function: 
 def _shapes(shape: Shape, axes: Shape) -> tuple[Shape, Shape, int]:
     """Of a result whose `axes` stay with size 1, and of one without them; and how many elements become one."""
     return (tuple([1 if a in axes else n for a, n in enumerate(shape)]),
-            tuple([n for a, n in enumerate(shape) if a not in axes]), prod([shape[a] for a in axes]))
+            tuple([n for a, n in enumerate(shape) if a not in axes]), product([shape[a] for a in axes]))
 
 
 @along_axes
@@ -82,20 +84,68 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     >>> ag.ag_max([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """
-    axes, keepdim = normalize_axes(dim, x.ndim, "ag_max"), true_or_false("ag_max", "keepdim", keepdim)
-    if prod(x.shape[a] for a in axes) == 0:
-        raise ShapeError(f"ag_max: x is {x.shape} and dim is {dim}; a maximum needs at least one element.")
-    largest = _max_over(run, x, axes)
-    return largest if keepdim else largest.view(_shapes(x.shape, axes)[1]), (x, largest, axes)
+    return _extreme(run, kernels.max, x, dim, keepdim, "ag_max")
+
+
+@along_axes
+@op
+def min(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[tuple[Buffer, Buffer, Shape]]:
+    """Smallest element over some or all axes.
+
+    Elements that are equally small share the gradient equally.  NaN counts as smallest.
+    Reference: PyTorch ``amin``.
+
+    >>> ag.ops.min([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
+    [1.0, 2.0]
+    """
+    return _extreme(run, kernels.min, x, dim, keepdim, "min")
+
+
+def _extreme(run: Run, kernel: PrimitiveTo[Buffer], x: Buffer, dim: Dim, keepdim: bool,
+             function: str) -> Result[tuple[Buffer, Buffer, Shape]]:
+    axes, keepdim = normalize_axes(dim, x.ndim, function), true_or_false(function, "keepdim", keepdim)
+    _, rest, count = _shapes(x.shape, axes)
+    if count == 0:
+        raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a {kernel.name}imum needs at least one "
+                         f"element.")
+    found = _fold_over(run, kernel, x, axes)
+    return found if keepdim else found.view(rest), (x, found, axes)
 
 
 @ag_max.vjp
-def _max_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Shape], need: Need, dim: Dim,
-             keepdim: bool) -> Cotangents:
-    x, largest, axes = saved
-    is_largest = run(equal, x, largest)
-    share = run(div, g.view(largest.shape), sum_over(run, is_largest, axes))
-    return (run(mul, is_largest, share),)
+@min.vjp
+def _extreme_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Shape], need: Need, dim: Dim,
+                 keepdim: bool) -> Cotangents:
+    x, found, axes = saved
+    is_found = run(equal, x, found)
+    share = run(div, g.view(found.shape), sum_over(run, is_found, axes))
+    return (run(mul, is_found, share),)
+
+
+@along_axes
+@op
+def prod(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[tuple[Buffer, Shape]]:
+    """Product over some or all axes, 1 of no element; its gradient is right where factors are 0, too.
+
+    Reference: PyTorch ``prod``.
+
+    >>> ag.ops.prod([[2.0, 3.0], [4.0, 0.0]], dim=1).numpy().tolist()
+    [6.0, 0.0]
+    """
+    axes, keepdim = normalize_axes(dim, x.ndim, "prod"), true_or_false("prod", "keepdim", keepdim)
+    whole = _fold_over(run, kernels.prod, x, axes)
+    return whole if keepdim else whole.view(_shapes(x.shape, axes)[1]), (x, axes)
+
+
+@prod.vjp
+def _prod_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, dim: Dim, keepdim: bool) -> Cotangents:
+    x, axes = saved
+    is_zero = run(equal, x, x.backend.constant(0.0, F32 if x.dtype.is_half else x.dtype))
+    zeros = sum_over(run, is_zero, axes)
+    factors = run(add, x, is_zero)  # with 1 in place of 0
+    others = run(div, run(mul, _fold_over(run, kernels.prod, factors, axes), g.view(zeros.shape)), factors)
+    # of no zero, all; of one, what is sent to that; of more, none
+    return (run(cast("PrimitiveTo[Buffer]", PRIMITIVES["keep"]), run(equal, is_zero, zeros), others),)
 
 
 @op
@@ -107,17 +157,12 @@ def argmax(run: Run, x: Buffer, dim: int | None = None, keepdim: bool = False) -
 
     Parameters
     ----------
-    x : Tensor, array_like or float, of any shape
     dim : int, optional
-    keepdim : bool, optional
-        Keep the axis with size 1.
 
     Returns
     -------
     Tensor of type i32, without the axis
 
-    Examples
-    --------
     >>> ag.ops.argmax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [1, 0]
     """
@@ -134,13 +179,13 @@ def argmax(run: Run, x: Buffer, dim: int | None = None, keepdim: bool = False) -
 argmax.vjp(no_gradient)
 
 
-def _max_over(run: Run, x: Buffer, axes: Shape) -> Buffer:
-    """The maximum over `axes`, which stay as axes of size 1."""
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+def _fold_over(run: Run, kernel: PrimitiveTo[Buffer], x: Buffer, axes: Shape) -> Buffer:
+    """A maximum, minimum or product over `axes`, which stay as axes of size 1."""
+    shape = _shapes(x.shape, axes)[0]
     for first, last in reversed(runs(axes)):
-        length = prod(x.shape[first : last + 1])  # neighbouring axes are one long axis
+        length = product(x.shape[first : last + 1])  # neighbouring axes are one long axis
         x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
         if length > LONGEST_ROW:
-            x = run(max, x, axis=first, chunk=CHUNK)
-        x = run(max, x, axis=first, chunk=x.shape[first])
+            x = run(kernel, x, axis=first, chunk=CHUNK)
+        x = run(kernel, x, axis=first, chunk=x.shape[first])
     return x.view(shape)

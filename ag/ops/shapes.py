@@ -9,8 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from ag.autograd.create import as_tensor
-from ag.autograd.op import Cotangents, Need, Result, Run, composed, part_of
+from ag.autograd.create import as_tensor, filled
+from ag.autograd.op import Cotangents, Elements, Need, Result, Run, composed, part_of
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -44,7 +44,7 @@ def _cut(x: Tensor, axis: int, start: int | None, stop: int | None, step: int = 
 
 
 @part_of("expand")
-def _expanded(run: Run, x: Buffer, shape: Shape) -> Result[None]:
+def _expanded(run: Run, x: Elements, shape: Shape) -> Result[None]:
     return run(kernels.expand, x, shape=shape, factor=1.0), None
 
 
@@ -59,8 +59,6 @@ def expand(x: TensorLike, *sizes: int | Sequence[int]) -> Tensor:
 
     Reference: PyTorch ``expand``.
 
-    Examples
-    --------
     >>> ag.ops.expand([[1.0], [2.0]], 2, 3).numpy().tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
     """
@@ -87,8 +85,6 @@ def tile(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
 
     Reference: PyTorch ``tile``.
 
-    Examples
-    --------
     >>> ag.ops.tile([[1.0, 2.0]], 2, 2).numpy().tolist()
     [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
     """
@@ -115,8 +111,6 @@ def repeat_interleave(x: TensorLike, repeats: int, dim: int = 0) -> Tensor:
 
     Reference: PyTorch ``repeat_interleave``.
 
-    Examples
-    --------
     >>> ag.ops.repeat_interleave([[1.0, 2.0]], 2, dim=1).numpy().tolist()
     [[1.0, 1.0, 2.0, 2.0]]
     """
@@ -136,8 +130,6 @@ def flip(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
 
     Reference: PyTorch ``flip``.
 
-    Examples
-    --------
     >>> ag.ops.flip([[1.0, 2.0, 3.0]], 1).numpy().tolist()
     [[3.0, 2.0, 1.0]]
     """
@@ -152,8 +144,6 @@ def roll(x: TensorLike, shifts: int, dim: int) -> Tensor:
 
     Reference: PyTorch ``roll``.
 
-    Examples
-    --------
     >>> ag.ops.roll([[1.0, 2.0, 3.0]], 1, 1).numpy().tolist()
     [[3.0, 1.0, 2.0]]
     """
@@ -180,8 +170,6 @@ def movedim(x: TensorLike, source: int, destination: int) -> Tensor:
 
     Reference: PyTorch ``movedim``.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> ag.ops.movedim(np.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -211,8 +199,6 @@ def squeeze(x: TensorLike, dim: int | Sequence[int] | None = None) -> Tensor:
 
     Reference: PyTorch ``squeeze``.
 
-    Examples
-    --------
     >>> ag.ops.squeeze([[1.0, 2.0]]).shape
     (2,)
     """
@@ -227,8 +213,6 @@ def unsqueeze(x: TensorLike, dim: int) -> Tensor:
 
     Reference: PyTorch ``unsqueeze``.
 
-    Examples
-    --------
     >>> ag.ops.unsqueeze([[1.0, 2.0]], 0).shape
     (1, 1, 2)
     """
@@ -246,8 +230,6 @@ def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
 
     Reference: PyTorch ``stack``.
 
-    Examples
-    --------
     >>> ag.ops.stack([[[1.0]], [[2.0]]]).shape
     (2, 1, 1)
     """
@@ -260,8 +242,6 @@ def split(x: TensorLike, size: Dims, dim: int = 0) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``split``.
 
-    Examples
-    --------
     >>> [part.shape for part in ag.ops.split([[1.0, 2.0, 3.0]], 2, dim=1)]
     [(1, 2), (1, 1)]
     """
@@ -286,8 +266,6 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``chunk``.
 
-    Examples
-    --------
     >>> [part.shape for part in ag.ops.chunk([[1.0, 2.0, 3.0]], 2, dim=1)]
     [(1, 2), (1, 1)]
     """
@@ -303,8 +281,6 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
 
     Reference: PyTorch ``unbind``.
 
-    Examples
-    --------
     >>> [part.numpy().tolist() for part in ag.ops.unbind([[1.0, 2.0]], 1)]
     [[1.0], [2.0]]
     """
@@ -357,7 +333,8 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
                              f"{most}.")
         cut = partial(_cut, x, axis)
         if mode == "constant":
-            ends = [_filled(x, axis, width, number) for width in (before, behind)]
+            ends = [filled((*x.shape[:axis], width, *x.shape[axis + 1 :]), number, x.buffer.backend, x.buffer.dtype)
+                    for width in (before, behind)]
         elif mode == "reflect":
             ends = [flip(cut(1, before + 1), axis), flip(cut(n - 1 - behind, n - 1), axis)]
         elif mode == "replicate":
@@ -368,14 +345,6 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
         parts = [part for part in (ends[0], x, ends[1]) if part.shape[axis]]
         x = ag_concat(parts, axis) if len(parts) > 1 else x
     return x
-
-
-def _filled(x: Tensor, axis: int, width: int, value: float) -> Tensor:
-    """Return a constant beside `x` along an axis."""
-    dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
-    number = Tensor(x.buffer.backend.constant(value, dtype))
-    made = _expanded(ag_reshape(number, *(1,) * x.ndim), (*x.shape[:axis], width, *x.shape[axis + 1 :]))
-    return made.astype(x.dtype) if made.dtype != x.dtype else made
 
 
 def _places(x: Tensor, count: int, axis: int, ndim: int) -> Tensor:
@@ -391,8 +360,6 @@ def one_hot(ids: TensorLike, classes: int) -> Tensor:
 
     Reference: PyTorch ``one_hot``, whose new axis is the last.
 
-    Examples
-    --------
     >>> ag.ops.one_hot([[0, 2]], 3).numpy().tolist()
     [[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 1.0]]]
     """
@@ -409,8 +376,6 @@ def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
 
     Reference: PyTorch ``tril``, whose matrices are the last two axes.
 
-    Examples
-    --------
     >>> ag.ops.tril([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [[1.0, 0.0], [3.0, 4.0]]
     """
@@ -423,8 +388,6 @@ def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
 
     Reference: PyTorch ``triu``, whose matrices are the last two axes.
 
-    Examples
-    --------
     >>> ag.ops.triu([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [[1.0, 2.0], [0.0, 4.0]]
     """

@@ -1,4 +1,4 @@
-"""Minimum, product, variance, norms and their like, composed of other ops along axes `dim` (None: all)."""
+"""Variance, norms and their like, composed of other ops along axes `dim` (None: all)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ag.autograd.create import as_tensor
 from ag.autograd.op import composed
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import normalize_axes, true_or_false
+from ag.engine.shape import normalize_axes
 from ag.ops.activation import ag_softmax
 from ag.ops.arithmetic import ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.functions import eq, isfinite, maximum, ne, square, where
-from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
-from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax
+from ag.ops.indexing import ag_reshape
+from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min
+from ag.ops.selection import gather
 
-__all__ = ["amax", "amin", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "min", "norm", "normalize",
-           "prod", "softmin", "std", "var", "var_mean"]
+__all__ = ["amax", "amin", "aminmax", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "max_with_indices",
+           "min_with_indices", "norm", "normalize", "softmin", "std", "var", "var_mean"]
 
 Dim = int | tuple[int, ...] | None
 F = TypeVar("F", bound=Callable[..., object])
@@ -50,12 +51,8 @@ def _root(x: Tensor) -> Tensor:
 
 @composed
 def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Largest element along axes; equal ones share the gradient equally.
+    """Largest element along axes; equal ones share the gradient equally.  Reference: PyTorch ``amax``.
 
-    Reference: PyTorch ``amax``.
-
-    Examples
-    --------
     >>> ag.ops.amax([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """
@@ -63,26 +60,19 @@ def amax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 @composed
-def min(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Smallest element along axes; equal ones share the gradient equally.
-
-    Reference: PyTorch ``amin``.
-
-    Examples
-    --------
-    >>> ag.ops.min([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
-    [1.0, 2.0]
-    """
-    return ag_scale(ag_max(ag_scale(x, -1.0), dim, keepdim), -1.0)
+def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Smallest element along axes, as `min`.  Reference: PyTorch ``amin``."""
+    return min(x, dim, keepdim)
 
 
 @composed
-def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Smallest element along axes, as `min`.
+def aminmax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Smallest and largest element along axes, as `min` and `max`.  Reference: PyTorch ``aminmax``.
 
-    Reference: PyTorch ``amin``.
+    >>> [t.item() for t in ag.ops.aminmax([[1.0, 4.0]])]
+    [1.0, 4.0]
     """
-    return min(x, dim, keepdim)
+    return min(x, dim, keepdim), ag_max(x, dim, keepdim)
 
 
 @composed
@@ -91,8 +81,6 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
     Reference: PyTorch ``argmin``.
 
-    Examples
-    --------
     >>> ag.ops.argmin([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [0, 1]
     """
@@ -100,44 +88,44 @@ def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 @composed
-@_wide
-def prod(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Product along axes, 1 of no element; its gradient is right where factors are 0, too.
-
-    Reference: PyTorch ``prod``.
-
-    Examples
-    --------
-    >>> ag.ops.prod([[2.0, 3.0], [4.0, 0.0]], dim=1).numpy().tolist()
-    [6.0, 0.0]
-    """
-    x = as_tensor(x)
-    x, keepdim = x.astype("f32") if x.dtype == "bool" else x, true_or_false("prod", "keepdim", keepdim)
-    axes = normalize_axes(dim, x.ndim, "prod")
-    rest = [a for a in range(x.ndim) if a not in axes]
-    n, sizes = product(x.shape[a] for a in axes), [x.shape[a] for a in rest]
-    left = ag_reshape(ag_transpose(x, *axes, *rest) if axes else x, n, product(sizes))
-    if n == 0:
-        left = ag_sum(left, 0, True) + 1.0
-    while n > 1:  # halves meet: log2(n) products, through which zeros get their gradient
-        half, n = n // 2, n - n // 2
-        pairs = ag_mul(left[:half], left[half : 2 * half])
-        left = pairs if n == half else ag_concat([pairs, left[2 * half :]])
-    return ag_reshape(left, *([1 if a in axes else m for a, m in enumerate(x.shape)] if keepdim else sizes))
-
-
-@composed
 def count_nonzero(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Count the elements along axes that are not 0, in floats.
+    """Count the elements along axes that are not 0, in floats.  Reference: PyTorch ``count_nonzero``.
 
-    Reference: PyTorch ``count_nonzero``.
-
-    Examples
-    --------
     >>> ag.ops.count_nonzero([[0.0, 2.0], [3.0, 4.0]]).item()
     3.0
     """
     return ag_sum(ne(x, 0.0), dim, keepdim)
+
+
+@composed
+def max_with_indices(x: TensorLike, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Largest element along an axis, and its place, as `argmax`; of equal ones the first alone gets the gradient.
+
+    Reference: PyTorch ``max`` with an axis.
+
+    >>> [t.numpy().tolist() for t in ag.ops.max_with_indices([[1.0, 4.0], [3.0, 2.0]], 1)]
+    [[4.0, 3.0], [1, 0]]
+    """
+    return _with_places(x, argmax(x, dim, True), dim, keepdim)
+
+
+@composed
+def min_with_indices(x: TensorLike, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Smallest element along an axis, and its place, as `argmin`; of equal ones the first alone gets the gradient.
+
+    Reference: PyTorch ``min`` with an axis.
+
+    >>> [t.numpy().tolist() for t in ag.ops.min_with_indices([[1.0, 4.0], [3.0, 2.0]], 1)]
+    [[1.0, 2.0], [0, 1]]
+    """
+    return _with_places(x, argmin(x, dim, True), dim, keepdim)
+
+
+def _with_places(x: TensorLike, places: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Return the elements at places along an axis, and these."""
+    values = gather(x, dim, places)
+    shape = [n for a, n in enumerate(places.shape) if keepdim or a != dim % places.ndim]
+    return ag_reshape(values, *shape), ag_reshape(places, *shape)
 
 
 @composed
@@ -148,8 +136,6 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
     NaN where nothing is left to divide by, as of one element.
     Reference: PyTorch ``var``.
 
-    Examples
-    --------
     >>> ag.ops.var([[1.0, 3.0], [2.0, 8.0]], dim=1).numpy().tolist()
     [2.0, 18.0]
     """
@@ -159,12 +145,8 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 @composed
 @_wide
 def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Variance and mean along axes.
+    """Variance and mean along axes.  Reference: PyTorch ``var_mean``.
 
-    Reference: PyTorch ``var_mean``.
-
-    Examples
-    --------
     >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
     [2.0, 2.0]
     """
@@ -178,12 +160,8 @@ def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: boo
 @composed
 @_wide
 def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> Tensor:
-    """Standard deviation along axes, the root of `var`; equal elements get the gradient 0.
+    """Standard deviation along axes, the root of `var`; equal elements get the gradient 0.  Reference: PyTorch ``std``.
 
-    Reference: PyTorch ``std``.
-
-    Examples
-    --------
     >>> round(ag.ops.std([[1.0, 3.0]]).item(), 4)
     1.4142
     """
@@ -197,8 +175,6 @@ def norm(x: TensorLike, p: float = 2.0, dim: Dim = None, keepdim: bool = False) 
 
     Reference: PyTorch ``norm``.
 
-    Examples
-    --------
     >>> ag.ops.norm([[3.0, 4.0]]).item()
     5.0
     """
@@ -223,8 +199,6 @@ def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -
 
     Reference: PyTorch ``normalize``, whose default is axis 1.
 
-    Examples
-    --------
     >>> ag.ops.normalize([[3.0], [4.0]]).numpy().round(3).ravel()
     array([0.6, 0.8], dtype=float32)
     """
@@ -238,8 +212,6 @@ def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1
 
     Reference: PyTorch ``cosine_similarity``, whose default is axis 1.
 
-    Examples
-    --------
     >>> ag.ops.cosine_similarity([[3.0], [4.0]], [[-3.0], [-4.0]]).numpy().round(3).tolist()
     [-1.0]
     """
@@ -255,8 +227,6 @@ def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
     Reference: PyTorch ``logsumexp``.
 
-    Examples
-    --------
     >>> round(ag.ops.logsumexp([[1000.0, 1000.0]]).item(), 3)
     1000.693
     """
@@ -270,12 +240,8 @@ def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 @composed
 def softmin(x: TensorLike, dim: int = 0) -> Tensor:
-    """`softmax` of the negated elements.
+    """`softmax` of the negated elements.  Reference: PyTorch ``softmin``.
 
-    Reference: PyTorch ``softmin``.
-
-    Examples
-    --------
     >>> ag.ops.softmin([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """

@@ -34,7 +34,9 @@ GOOD = {  # what is good for an argument of this name
     "x1": "SQUARE", "x2": "SQUARE",
     "index": "[[0, 1]]", "indices": "([0, 1],)", "src": "SQUARE", "reduce": "'sum'", "values": "1.0",
     "shifts": "1", "source": "0", "destination": "1", "axis0": "0", "axis1": "1", "widths": "(0, 0)", "chunks": "2",
-    "tensor": "ag.ag_param(SQUARE)", "val": "1.0", "sparsity": "0.5", "nonlinearity": "'relu'",
+    "tensor": "ag.ag_param(SQUARE)", "val": "1.0", "sparsity": "0.5", "nonlinearity": "'relu'", "start": "0",
+    "end": "2",
+    "n": "3", "fill_value": "1.0", "sections": "2", "low": "3", "probabilities": "SQUARE", "num_samples": "1",
     "layers": "1", "features": "2", "capacity": "4", "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5",
     "optimizer": "ag.optimizer_sgd([ag.ag_param(SQUARE)], lr=1.0)"}
 IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}

@@ -156,6 +156,14 @@ def test_integers_become_floats(device: str, name: str) -> None:
     t = ag.ag_tensor(values, dtype="i32").astype(name)
     assert t.dtype == name
     np.testing.assert_array_equal(t.numpy(), ag.ag_tensor(values.astype(np.float32), dtype=name).numpy())
+    ids = ag.ag_tensor([[0, 2**32 - 1, 2**31 + 2**7, 2**31 + 2**7 + 1, 2**31 + 3 * 2**7, 5]], dtype="u32")
+    np.testing.assert_array_equal(ids.astype(name).numpy(), ag.ag_tensor(ids.numpy().astype(np.float32), dtype=name))
+    assert ids.astype("bool").numpy().tolist() == [[False, *[True] * 5]]
+    step = ag.ag_capture(lambda x: (x.astype(name), ag.ops.argmax(x.astype("f32"), 1).astype(name) * 2.0))
+    for i in (0, 1, 2, 0, 1):
+        found, place = step(ag.ag_tensor(np.roll([[7, -1, 2]], i), dtype="i32"))
+        assert found.numpy().tolist() == [np.roll([7, -1, 2], i).tolist()] and place.item() == 2 * i
+    assert step.replayed
 
 
 @pytest.mark.parametrize(("dtype", "wrong"), [

@@ -42,6 +42,46 @@ def test_products_with_zeros(device: str) -> None:
         assert ops.prod(np.zeros((2, 0)), 1).numpy().tolist() == [1.0, 1.0]
 
 
+def test_smallest_elements_and_products_at_the_edges(device: str) -> None:
+    with ag.ag_device(device):
+        assert np.array_equal(gradient(ops.min, [[2.0, -1.0, -1.0, 3.0]]), [[0, 0.5, 0.5, 0]])
+        assert np.isnan(ops.min([[1.0, np.nan, -np.inf]]).item()) and np.isnan(ops.prod([[np.nan, 0.0]]).item())
+        assert ops.min([[1.0, -np.inf]]).item() == -np.inf and ops.prod([[-2.0, np.inf]]).item() == -np.inf
+        assert ops.min(np.full((3, 200000), 7.0), 1).numpy().tolist() == [7.0, 7.0, 7.0]
+        assert ops.prod(np.ones((1, 300000))).item() == 1.0 and ops.prod(np.zeros((0, 2)), 0, True).shape == (1, 2)
+        assert np.array_equal(gradient(ops.prod, [[1e30, 1e30, 0.0]]), [[0, 0, np.inf]])
+        assert np.array_equal(gradient(lambda x: ops.prod(x, 1), [[3.0, -2.0], [0.0, 5.0]]), [[-2, 3], [5, 0]])
+        half = ag.ag_tensor([[300.0, 200.0, 0.5]], dtype="f16")
+        assert ops.prod(half, 1).dtype == "f16" and ops.prod(half, 1).item() == 30000 and ops.min(half).item() == 0.5
+        assert (np.prod(half), np.min(half)) == (30000.0, 0.5) and ops.prod(half > 0.5).item() == 0.0
+    with expect_error("no element", ag.ShapeError, "min: x is (2, 0) and dim is 1", "a minimum needs"):
+        ops.min(np.zeros((2, 0)), 1)
+
+
+def test_places_and_the_elements_there(device: str) -> None:
+    with ag.ag_device(device):
+        x = np.float32([[2.0, 5.0, 5.0, -np.inf], [np.nan, 1.0, np.nan, 0.0], [np.inf, 3.0, np.inf, -3.0]])
+        for name, values, places in (("max", [5.0, np.nan, np.inf], [1, 0, 0]),
+                                     ("min", [-np.inf, np.nan, -3.0], [3, 0, 3])):
+            with_indices = getattr(ops, f"{name}_with_indices")
+            found, where = with_indices(x, 1)
+            assert where.dtype == "i32" and where.numpy().tolist() == places
+            assert np.array_equal(found.numpy(), np.float32(values), equal_nan=True)
+            assert [t.shape for t in with_indices(x, -1, keepdim=True)] == [(3, 1), (3, 1)]
+            assert with_indices(ag.ag_tensor(x, dtype="bf16"), 0)[0].dtype == "bf16"
+            sent = gradient(lambda t, of=with_indices: of(t, 1)[0], x)
+            assert np.array_equal(sent, np.arange(4) == np.reshape(places, (3, 1)))
+        step = ag.ag_capture(lambda t: ops.max_with_indices(t, 0))
+        for shift in (0, 1, 2, 1, 0):
+            value, place = step(ag.ag_tensor(np.roll([[1.0], [7.0], [3.0]], shift, 0)))
+            assert (value.item(), place.item()) == (7.0, (1 + shift) % 3)
+        assert step.replayed
+        assert [t.item() for t in ops.aminmax(x[:1, :3])] == [2.0, 5.0]
+        assert np.array_equal(ag.ag_tensor(x[:1]).max_with_indices(1)[0].numpy(), [5.0])
+    with expect_error("no element", ag.ShapeError, "max_with_indices: x is (2, 0)"):
+        ops.max_with_indices(np.zeros((2, 0)), 1)
+
+
 def test_axes_are_called_as_in_numpy_too() -> None:
     x = np.arange(6.0).reshape(2, 3)
     for name, want in (("std", np.std(x, 1, ddof=1, keepdims=True)), ("amax", np.max(x, 1, keepdims=True)),

@@ -297,7 +297,7 @@ LAYERS = [
 ROWS = [
     *ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS,
     *cases_functions.FUNCTIONS, *cases_functions.STATISTICS, *cases_functions.MASKS,
-    *cases_functions.COMPOSED, *cases_functions.SHAPES,
+    *cases_functions.COMPOSED, *cases_functions.SHAPES, *cases_functions.DRAWN,
     *cases_images.ROWS,
     *cases_losses.ROWS,
     *cases_pointwise.ROWS,

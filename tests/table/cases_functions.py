@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from statistics import NormalDist
 from typing import Any
 
@@ -128,11 +129,19 @@ def spread(rng: np.random.Generator, shape: Shape, _before: Any) -> Array:
     return (rng.permutation(math.prod(shape)).reshape(shape) - math.prod(shape) // 2 + 0.25) / 64
 
 
+def near_1(rng: np.random.Generator, shape: Shape, _before: Any) -> Array:
+    """Numbers of either sign, of which many may be multiplied."""
+    return rng.uniform(0.95, 1.05, shape) * rng.choice([-1.0, 1.0], shape)
+
+
 ONE_AXIS = every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1})
 STATISTICS = [
     statistic("amax", along(np.max), draw=spread), statistic("amin", along(np.min), draw=spread),
     statistic("min", along(np.min), draw=spread),
-    statistic("prod", along(np.prod), cases=every([[(3, 5)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": 1, "keepdim": True})),
+    *(Row(name, along(f), every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": 1, "keepdim": True}),
+          [spread], call=lambda x, dim, keepdim=False, name=name: getattr(ops, name)(x, dim, keepdim)[0])
+      for name, f in (("max_with_indices", np.max), ("min_with_indices", np.min))),
+    statistic("prod", along(np.prod), draw=near_1, cases=[*AXES, case((2, 0), dim=1)]),
     statistic("var", along(np.var, ddof=1)),
     statistic("var", along(lambda x, correction, **axes: np.var(x, **axes)), correction=0),
     statistic("std", along(np.std, ddof=1)), statistic("logsumexp", along(log_sum)),
@@ -172,6 +181,19 @@ MASKS = [
     *(chosen(name, getattr(np, name), 1) for name in (
         "logical_not", "isnan", "isinf", "isfinite", "signbit")),
     Row("argmax", along(np.max), every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {}, {"dim": 1}), [spread], call=largest),
+]
+
+def bell(mean: Array, std: Array) -> Array:
+    first, second = oracles.uniform(2 * mean.size).reshape(2, *mean.shape)
+    return mean + std * np.sqrt(-2 * np.log(1 - first)) * np.cos(2 * np.pi * second)
+
+
+DRAWN = [
+    Row("uniform", lambda low, high: low + (high - low) * oracles.uniform(low.size).reshape(low.shape),
+        every([[s, s] for s in ((1,), (3, 5), (33, 65))]), ulps=8, size=one, call=ops.uniform),
+    Row("normal", bell, every([[s, s] for s in ((1,), (3, 5), (33, 65))]), ulps=64, size=one, call=ops.normal),
+    Row("randint", lambda x: x * (-3 + (oracles.words(x.size).reshape(x.shape) * 7 >> 32) != 0),
+        every([[(1,)], [(3, 5)], [(33, 65)]]), call=lambda x: x * ops.randint_like(x, -3, 4).astype("bool")),
 ]
 
 halves = [[(4, 5)], [(34, 65)], [(2, 6, 4)]]
@@ -225,6 +247,11 @@ def joined_parts(name: str) -> Callable[..., Any]:
     return lambda x, *args, **params: ops.concat(getattr(ops, name)(x, *args, **params)[1:], params.get("dim", 0))
 
 
+def blocks(*xs: Array) -> Array:
+    return np.block([[x if i == j else np.zeros((len(x), y.shape[1])) for j, y in enumerate(xs)]
+                     for i, x in enumerate(xs)])
+
+
 SHAPES = [
     moving("expand", lambda x, sizes: np.broadcast_to(x, sizes), case((3, 1), sizes=(2, 3, 4)),
            case((1, 5), sizes=(4, 5)),
@@ -257,6 +284,33 @@ SHAPES = [
            call=joined_parts("chunk")),
     moving("unbind", lambda x, dim=0: np.concatenate([x[i] for i in range(1, len(x))]), case((3, 2, 4)),
            call=joined_parts("unbind")),
+    moving("hsplit", lambda x, sections: np.hsplit(x, sections)[1], case((4, 6), sections=3),
+           case((5, 7), sections=[2]), call=lambda x, sections: ops.hsplit(x, sections)[1], bad=[
+               Bad("parts of several sizes", [(2, 5)], lambda x: ops.hsplit(x, 2), ag.ShapeError,
+                   ["hsplit: sections is 2", "5 places"])]),
+    moving("vsplit", lambda x, sections: np.vsplit(x, sections)[1], case((4, 6), sections=2),
+           case((5, 7), sections=[1, -1]), call=lambda x, sections: ops.vsplit(x, sections)[1]),
+    moving("rot90", lambda x, k, dims: np.rot90(x, k, dims), *[case((3, 5), k=k, dims=(0, 1)) for k in (1, 2, -1)],
+           case((2, 3, 4), k=5, dims=(2, 0))),
+    moving("diagonal", lambda x, offset=0, dim1=0, dim2=1: np.moveaxis(np.diagonal(x, offset, dim1, dim2), -1, 0),
+           case((3, 5)), case((5, 3), offset=1), case((3, 5), offset=-1), case((2, 3, 4), dim1=2, dim2=0),
+           case((3, 4), offset=9), case((3, 4), offset=-2), bad=[
+               Bad("one axis twice", [(2, 3)], lambda x: ops.diagonal(x, 0, 1, -1), ag.ShapeError,
+                   ["diagonal: ", "twice"])]),
+    moving("diag", lambda x, diagonal=0: np.diag(x, diagonal), case((5,)), case((4,), diagonal=2),
+           case((4,), diagonal=-1), case((3, 5), diagonal=1), bad=[
+               Bad("a column", [(3, 1)], ops.diag, ag.ShapeError, ["diag: x is (3, 1), a column", "(3,)"])]),
+    moving("outer", np.outer, case((3,), (5,)), case((3, 1), (5,)), bad=[
+        Bad("a matrix", [(3, 2), (5,)], ops.outer, ag.ShapeError, ["outer: an operand is (3, 2)"])]),
+    moving("kron", np.kron, case((2, 3), (4, 5)), case((3,), (2, 2)), case((1, 2, 3), (2, 3, 1))),
+    moving("block_diag", blocks, case((2, 3), (1, 4)), case((2, 2), (3, 1), (1, 1)), bad=[
+        Bad("a vector", [(3,)], ops.block_diag, ag.ShapeError, ["block_diag: tensors are (3,)"])]),
+    Row("meshgrid", lambda *xs, indexing: np.add.reduce(np.meshgrid(*xs, indexing=indexing)),
+        [case((3,), (5,), indexing="ij"), case((3,), (5,), (2,), indexing="xy")], size=lambda *xs, **_: 4 * len(xs),
+        call=lambda *xs, indexing: reduce(ops.add, ops.meshgrid(*xs, indexing=indexing))),
+    Row("cdist", lambda a, b, p=2.0: p_norm(a[:, :, None] - b[:, None], 0, False, p),
+        [case((3, 5), (3, 4)), case((3, 5), (3, 4), p=1.0), case((3, 4, 2), (3, 5, 2))], [normal, apart], 64,
+        lambda *_, **__: 3, lambda a, b, **_: 1 + np.abs(a).sum() + np.abs(b).sum(), ops.cdist),
     moving("pad", padded, case((2, 5, 6, 3), widths=(1, 2)), case((2, 5, 6, 3), widths=(2, 0, 1, 3))),
     Row("pad", padded, [case((2, 5, 6, 3), widths=(2, 0, 1, 3), mode=mode) for mode in (
         "reflect", "replicate", "circular")], ulps=4, call=ops.pad, label="modes", bad=[

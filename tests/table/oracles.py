@@ -111,5 +111,10 @@ def philox_block(counter: Sequence[int], key: Sequence[int]) -> list[int]:
 
 def uniform(count: int, stream: int = 0) -> Array:
     """The numbers in [0, 1) that a device draws from a stream after `restart_generator`."""
-    words = [w for block in range(-(-count // 4)) for w in philox_block((block, 0, stream, 0), (SEED, 0))]
-    return np.array([(w >> 8) / 2**24 for w in words[:count]])
+    return (words(count, stream) >> 8) / 2**24
+
+
+def words(count: int, stream: int = 0) -> Array:
+    """The random words of 32 bits that a device draws from a stream after `restart_generator`."""
+    blocks = [philox_block((block, 0, stream, 0), (SEED, 0)) for block in range(-(-count // 4))]
+    return np.array([w for block in blocks for w in block][:count], np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from table.rows import Case, representatives, restart_generator
 
 import ag
 from ag.engine.device import backend_of
-from ag.ops import compositions, functions, selection, shapes, statistics
+from ag.ops import compositions, functions, matrices, reduce, selection, shapes, statistics
 
 FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
@@ -52,13 +52,12 @@ def test_runs_where_its_inputs_are(device: str, case: Case) -> None:
 def test_every_op_has_a_row() -> None:
     layers = {n for n, x in vars(ag).items() if n.startswith("ag_") and inspect.isclass(x) and issubclass(x, ag.Layer)}
     # which have tests of their own
-    own = {"ag_cast", "ag_resnet", "all", "any", "argmin", "argwhere", "count_nonzero", "nonzero", "one_hot",
+    own = {"ag_cast", "ag_resnet", "aminmax", "all", "any", "argmin", "argwhere", "count_nonzero", "nonzero", "one_hot",
            "var_mean"}
-    composed = {"argmax", *functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__,
-                *selection.__all__}
-    others = "einsum", "rotary", "scatter"
-    composed |= {name for file in others for name in sys.modules[f"ag.ops.{file}"].__all__}
-    assert {row.name for row in ROWS} == (OPS | layers | composed) - own
+    files = [functions, statistics, compositions, shapes, reduce, matrices, selection,
+             *(import_module(f"ag.ops.{name}") for name in ("einsum", "rotary", "scatter"))]
+    named = {"normal", "randint", "uniform"}.union(*(file.__all__ for file in files))
+    assert {row.name for row in ROWS} == (OPS | layers | named) - own
 
 
 def test_case_names_are_unique() -> None:

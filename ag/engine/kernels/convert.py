@@ -156,6 +156,11 @@ def narrow(out: Array, x: Array, *, bfloat: bool) -> None:
     out[...] = stored(x, BF16 if bfloat else F16)
 
 
+@primitive()
+def from_whole(out: Array, x: Array, *, is_signed: int) -> None:
+    np.copyto(out, x)  # whole numbers of 32 bits as float32; the type of x says whether it has a sign
+
+
 def converted(x: Buffer, dtype: DType) -> Buffer:
     """`x` itself if it has element type `dtype`, else its values in a fresh buffer; for float32 and 16-bit types."""
     if x.dtype is dtype:

@@ -1,4 +1,4 @@
-"""Counter-based random numbers (Philox), and dropout, which draws its mask from them.
+"""Counter-based random numbers (Philox): uniform ones, whole ones, and dropout, which draws its mask from them.
 
 A number is a function of a key (the seed), a stream and a position, so every device draws the same ones.  The only
 state is the number of the next stream.
@@ -69,10 +69,15 @@ def uniform_from_bits(bits: Array) -> Array:
     return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
+def words_of(key: Array, shape: Shape) -> Array:
+    """Random words of the stream that a key of four words names, in one row."""
+    low, high, *stream = key.tolist()
+    return philox((low, high), (stream[0], stream[1]), prod(shape))
+
+
 def drawn(key: Array, shape: Shape) -> Array:
     """Uniform numbers of the stream that a key of four words names."""
-    low, high, *stream = key.tolist()
-    return uniform_from_bits(philox((low, high), (stream[0], stream[1]), prod(shape))).reshape(shape)
+    return uniform_from_bits(words_of(key, shape)).reshape(shape)
 
 
 @primitive(same, updates=("state",))
@@ -82,6 +87,18 @@ def rng_draw(out: Array, state: Array) -> None:
         np.copyto(out, state)
         stream = (int(state[2]) | int(state[3]) << 32) + 1
         state[2], state[3] = stream & 0xFFFFFFFF, stream >> 32 & 0xFFFFFFFF
+
+
+@primitive(lambda _key, *, shape, **_params: shape, in_place=False)
+def uniform(out: Array, key: Array, *, shape: Shape) -> None:
+    np.copyto(out, drawn(key, shape))
+
+
+@primitive(lambda _key, *, shape, **_params: shape, in_place=False)
+def randint(out: Array, key: Array, *, shape: Shape, low: int, count: int) -> None:
+    # Whole numbers from low to below low + count; one of them is off by at most count * 2**-32 of its share.
+    bits = words_of(key, shape).astype(np.uint64)
+    out[...] = (low + (bits * np.uint64(count) >> np.uint64(32)).astype(np.int64)).reshape(shape)
 
 
 @primitive()

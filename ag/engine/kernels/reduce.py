@@ -1,4 +1,4 @@
-"""Reductions along one axis: sum, maximum; broadcasting, the adjoint of a sum; equality, to find the maximum.
+"""Reductions along one axis: sum, maximum, minimum, product; a maximum's place; a sum's adjoint; equality.
 
 An axis is cut into pieces of `chunk` elements, each of which becomes one element of the result:
 
@@ -7,15 +7,15 @@ An axis is cut into pieces of `chunk` elements, each of which becomes one elemen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ag.engine.buffer import Buffer, Run
-from ag.engine.primitive import Array, Call, primitive
+from ag.engine.primitive import Array, Call, PrimitiveTo, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
 
 # One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
@@ -68,7 +68,7 @@ def total(x: Array, axis: int) -> Array:
         added: Array = np.add.reduce(x, axis, keepdims=True)
         return added
     outer, inner, parts = x.shape[:axis], x.shape[axis + 1 :], -(-n // 64)
-    x = x.reshape(prod(outer), n, prod(inner))
+    x = x.reshape(math.prod(outer), n, math.prod(inner))
     full = n // parts * parts
     sums: Array = np.add.reduce(x[:, :full].reshape(len(x), n // parts, -1), 1).reshape(len(x), parts, -1)
     if full < n:
@@ -78,7 +78,7 @@ def total(x: Array, axis: int) -> Array:
 
 def _is_plain(x: Array, axis: int) -> bool:
     """Return whether numpy's own sum keeps the digits."""
-    return x.shape[axis] <= SHORT or prod(x.shape[axis + 1 :]) == 1
+    return x.shape[axis] <= SHORT or math.prod(x.shape[axis + 1 :]) == 1
 
 
 @lru_cache(maxsize=256)
@@ -105,7 +105,7 @@ def _stages(shape: Shape, axes: Shape) -> tuple[list[tuple[Shape, int]], Shape]:
     """The sums one by one, each over one axis of a view: neighbouring axes are one long axis. And what is left."""
     kept, stages = shape, []
     for first, last in reversed(runs(axes)):
-        stages.append(((*kept[:first], prod(kept[first : last + 1]), *kept[last + 1 :]), first))
+        stages.append(((*kept[:first], math.prod(kept[first : last + 1]), *kept[last + 1 :]), first))
         kept = *kept[:first], *(1,) * (last + 1 - first), *kept[last + 1 :]
     return stages, kept
 
@@ -128,16 +128,26 @@ def runs(axes: Shape) -> list[tuple[int, int]]:
 
 @primitive(lambda _x, *, shape, factor: shape, layout=expand_layout)
 def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
-    # out = factor x, repeated along axes of size 1
-    np.multiply(x, factor, out=out)
+    # out = factor x, repeated along axes of size 1; elements of any type where the factor is 1
+    if factor == 1.0:
+        np.copyto(out, x)
+    else:
+        np.multiply(x, factor, out=out)
 
 
-@primitive(summed, layout=sum_layout, bound=True)
-def max(out: Array, x: Array, *, axis: int, chunk: int) -> Call:
-    n = x.shape[axis]
-    if chunk >= n:
-        return partial(np.maximum.reduce, x, axis, out=out, keepdims=True)
-    return partial(np.maximum.reduceat, x, range(0, n, chunk), axis, out=out)
+def _folding(name: str, combine: np.ufunc) -> PrimitiveTo[Buffer]:
+    """Declare a reduction by a function of two numbers."""
+    def fold(out: Array, x: Array, *, axis: int, chunk: int) -> Call:
+        n = x.shape[axis]
+        if chunk >= n:
+            return partial(combine.reduce, x, axis, out=out, keepdims=True)
+        return partial(combine.reduceat, x, range(0, n, chunk), axis, out=out)
+
+    fold.__name__ = name
+    return primitive(summed, layout=sum_layout, bound=True)(fold)
+
+
+max, min, prod = _folding("max", np.maximum), _folding("min", np.minimum), _folding("prod", np.multiply)
 
 
 @primitive(summed, layout=sum_layout)

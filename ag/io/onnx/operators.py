@@ -492,6 +492,8 @@ WRITERS: Mapping[object, Writer] = {
     reduce.ag_sum: _reduce("ReduceSum"),
     reduce.ag_mean: _reduce("ReduceMean"),
     reduce.ag_max: _reduce("ReduceMax"),
+    reduce.min: _reduce("ReduceMin"),
+    reduce.prod: _reduce("ReduceProd"),
     **dict.fromkeys((ag_reshape, ag_flatten), _reshape),
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,

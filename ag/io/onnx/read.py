@@ -266,6 +266,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "Softmax": lambda x, axis=-1: activation.ag_softmax(x, axis),
     "LogSoftmax": lambda x, axis=-1: activation.ag_log_softmax(x, axis),
     "ReduceSum": _reduce(reduce.ag_sum), "ReduceMean": _reduce(reduce.ag_mean), "ReduceMax": _reduce(reduce.ag_max),
+    "ReduceMin": _reduce(reduce.min), "ReduceProd": _reduce(reduce.prod),
     "MatMul": _matmul, "Gemm": _gemm, "Attention of ag": _attention, "Conv": _conv,
     "MaxPool": _pool(conv.ag_max_pool2d), "AveragePool": _pool(conv.ag_avg_pool2d),
     "GlobalAveragePool": lambda x: reduce.ag_mean(x, (2, 3), True),

@@ -13,6 +13,7 @@ from ag.engine.backend import Backend
 from ag.engine.backends.shader import plans
 from ag.engine.backends.shader.plans import seconds_of
 from ag.engine.backends.vulkan import stream
+from ag.engine.dtype import F32, I32
 from ag.engine.kernels.indexing import NOTHING
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
@@ -118,6 +119,18 @@ def test_dropout_draws_the_bits_of_philox(backend: Backend) -> None:
         for shift in (0.0, 2.0**-24):
             out = run(backend, Launch(PRIMITIVES["dropout"], [ones, key], {"rate": rate + shift}))[0]
             np.testing.assert_array_equal(out != 0, uniform >= rate + shift)
+
+
+def test_draws_are_the_bits_of_philox(backend: Backend) -> None:
+    key, bits = np.array([1, 2, 3, 4], np.uint32), philox((1, 2), (3, 4), 1001)
+    for shape in ((1,), (7, 143), (0,), (4,)):
+        n = int(np.prod(shape))
+        drawn = run(backend, Launch(PRIMITIVES["uniform"], [key], {"shape": shape}, F32))[0]
+        np.testing.assert_array_equal(drawn.ravel(), (bits[:n] >> np.uint32(8)) * 2.0**-24)
+        for low, count in ((0, 1), (-5, 11), (-(2**31), 2**31 - 1), (0, 2**31 - 1)):
+            params = {"shape": shape, "low": low, "count": count}
+            drawn = run(backend, Launch(PRIMITIVES["randint"], [key], params, I32))[0]
+            assert drawn.ravel().tolist() == [low + (int(word) * count >> 32) for word in bits[:n]]
 
 
 def test_the_state_moves_on_once_per_launch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ class Collector(NumpyBackend):
     def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
         # Settings of optimizers are in float64 here, as other devices have none.
         arrays = [b.native.astype(np.float32) if b.native.dtype == np.float64 else b.native.copy() for b in operands]
-        launch = Launch(primitive, arrays, params, I32 if isinstance(into, Buffer) and into.dtype is I32 else None)
+        other = isinstance(into, Buffer) and into.dtype in (F32, I32) and into.dtype is not operands[0].dtype
+        launch = Launch(primitive, arrays, params, into.dtype if other else None)
         self.launches.setdefault(str(launch), launch)
         return super().launch(primitive, *operands, into=into, **params)
 

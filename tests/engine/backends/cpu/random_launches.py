@@ -12,7 +12,7 @@ from engine.backends.cpu.random_sizes import MOST, Random, shape, size
 from helpers.guarded import Launch
 from table.rows import Array
 
-from ag.engine.dtype import I32
+from ag.engine.dtype import F32, I32
 from ag.engine.kernels.indexing import NOTHING, resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
@@ -25,7 +25,7 @@ SUMS = {
     "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
     "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
     "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums",
-    "sample_matmul"}
+    "prod", "sample_matmul"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 
@@ -146,7 +146,7 @@ def scale_update(rng: Random) -> Launch:
 def reduction(name: str, rng: Random) -> Launch:
     ndim = int(rng.integers(1, 5))
     axis = int(rng.integers(ndim))
-    x = normal(rng, *shape(rng, ndim, full=(axis,) if name != "sum" else ()))
+    x = normal(rng, *shape(rng, ndim, full=(axis,) if name not in ("sum", "prod") else ()))
     if name == "argmax":
         return Launch(PRIMITIVES[name], [x], {"axis": axis, "chunk": x.shape[axis]}, I32)
     chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis], 1) if x.shape[axis] else 0
@@ -156,7 +156,7 @@ def reduction(name: str, rng: Random) -> Launch:
 def expand(rng: Random) -> Launch:
     x = normal(rng, *shape(rng, int(rng.integers(0, 5))))
     lead = shape(rng, int(rng.integers(0, 2)), 10)
-    return launch("expand", shrunk(rng, x), shape=(*lead, *x.shape), factor=float(rng.normal()))
+    return launch("expand", shrunk(rng, x), shape=(*lead, *x.shape), factor=float(rng.choice([1.0, rng.normal()])))
 
 
 def equal(rng: Random) -> Launch:
@@ -290,6 +290,12 @@ def dropout(rng: Random) -> Launch:
     return launch("dropout", x, key(rng), rate=float(rng.choice([0.0, 0.1, 0.5, 0.999])))
 
 
+def draws(name: str, rng: Random) -> Launch:
+    numbers = {"low": int(rng.integers(-9, 9)), "count": int(rng.integers(1, 1 << 31))} if name == "randint" else {}
+    params = {"shape": shape(rng, int(rng.integers(0, 4))), **numbers}
+    return Launch(PRIMITIVES[name], [key(rng)], params, F32 if name == "uniform" else I32)
+
+
 def rng_draw(rng: Random) -> Launch:
     state = key(rng)
     state[2] = rng.choice([0, 7, (1 << 32) - 1])
@@ -359,7 +365,7 @@ MAKERS: dict[str, Maker] = {
     "softmax_cross_entropy_ids": cross_entropy_ids,
     "without": without,
     "sum": partial(reduction, "sum"),
-    "argmax": partial(reduction, "argmax"), "max": partial(reduction, "max"),
+    **{name: partial(reduction, name) for name in ("argmax", "max", "min", "prod")},
     "expand": expand,
     "equal": equal,
     "copy": copy,
@@ -378,7 +384,7 @@ MAKERS: dict[str, Maker] = {
     "pow": partial(power, "pow"),
     "pow_grad": partial(power, "pow_grad"),
     "dropout": dropout,
-    "rng_draw": rng_draw,
+    "rng_draw": rng_draw, **{name: partial(draws, name) for name in ("uniform", "randint")},
     **{name: partial(over_a_matrix, name) for name in (
         "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "normalize", "batch_norm_grad", "rms_norm",
         "rms_norm_grad", "rms_norm_sums")},

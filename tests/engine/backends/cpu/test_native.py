@@ -45,10 +45,10 @@ def test_every_kernel_has_random_launches() -> None:
 ZEROS = {"abs_grad", "max_pool2d", "relu", "relu_grad", "scatter_along"}
 EXACT = ZEROS | {
     "abs", "adam_update", "add", "avg_pool2d", "avg_pool2d_grad", "batch_norm_grad", "clamp", "clamp_grad",
-    "clip_factor", "copy", "div", "dropout", "equal", "expand", "flat_ids", "insert", "inverse_std",
-    "leaky_relu", "leaky_relu_grad", "max", "max_pool2d_grad", "mul", "nonfinite", "normalize", "part", "permute",
+    "clip_factor", "copy", "div", "dropout", "equal", "expand", "flat_ids", "insert", "inverse_std", "leaky_relu",
+    "leaky_relu_grad", "max", "max_pool2d_grad", "min", "mul", "nonfinite", "normalize", "part", "permute", "randint",
     "rng_draw", "running_update", "scale", "scale_update", "sequence", "sgd_update", "sigmoid_grad", "spread", "sqrt",
-    "sub", "take", "tanh_grad"}
+    "sub", "take", "tanh_grad", "uniform"}
 
 
 class Sharing(NativeBackend):

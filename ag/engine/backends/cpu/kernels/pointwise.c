@@ -96,17 +96,24 @@ KERNEL(rng_draw, { uint32_t *out; uint32_t *state; }) {
     (void)parts;
 }
 
+// out[i] = f of the i-th word of the stream in `key`.
+#define DRAW(f) \
+    const span s = share(a->n, 4 * BLOCKS, part, parts); \
+    uint32_t words[4 * BLOCKS]; \
+    for (int64_t b = s.begin; b < s.end; b += 4 * BLOCKS) { \
+        const int64_t m = least(4 * BLOCKS, s.end - b); \
+        philox(words, a->key, (uint64_t)b / 4, (m + 3) / 4); \
+        EACH(i, m) a->out[b + i] = f; \
+    }
+
+KERNEL(uniform, { float *out; const uint32_t *key; int64_t n; }) { DRAW((float)(int32_t)(words[i] >> 8) * 0x1p-24f) }
+
+KERNEL(randint, { int32_t *out; const uint32_t *key; int64_t n; int64_t low; int64_t count; }) {
+    DRAW((int32_t)(a->low + (int64_t)((uint64_t)words[i] * (uint64_t)a->count >> 32)))
+}
+
 KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; double rate; }) {
-    const span s = share(a->n, 4 * BLOCKS, part, parts);
     const float rate = (float)a->rate;
     const double kept = 1.0 / (1.0 - a->rate);
-    uint32_t words[4 * BLOCKS];
-    for (int64_t b = s.begin; b < s.end; b += 4 * BLOCKS) {
-        const int64_t m = least(4 * BLOCKS, s.end - b);
-        philox(words, a->key, (uint64_t)b / 4, (m + 3) / 4);
-        EACH(i, m) {
-            const float uniform = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
-            a->out[b + i] = (float)(a->x[b + i] * (uniform >= rate ? kept : 0.0));
-        }
-    }
+    DRAW((float)(a->x[b + i] * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f >= rate ? kept : 0.0)))
 }

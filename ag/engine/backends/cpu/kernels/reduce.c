@@ -42,32 +42,61 @@ KERNEL(sum, {
     ag_add_up(a->out, a->x, p, (float)a->scale, part, parts);
 }
 
-// ---------------------------------------------------------------------------------------------- maxima
+// ---------------------------------------------------------------------------------------------- maxima, minima, products
 
-static void max_few_columns(float *out, const float *x, int64_t rows, int64_t width) {
-    const int64_t folded = COLUMNS / width, wide = folded * width, whole = rows / folded;
-    float top[COLUMNS];
-    column_max(top, x, whole, wide, wide);
-    for (int64_t c = 0; c < rows * width - whole * wide; c++) top[c] = larger(top[c], x[whole * wide + c]);
-    for (int64_t c = 0; c < width; c++) {
-        out[c] = top[c];
-        for (int64_t k = 1; k < folded; k++) out[c] = larger(out[c], top[k * width + c]);
-    }
+static inline float smaller(float a, float b) { return b < a || b != b ? b : a; }
+
+static inline float multiplied(float a, float b) { return a * b; }
+
+// A reduction that combines two numbers: of tiles of columns, or of a few, where as many rows as make a tile are one.
+#define FOLD(name, neutral, combine) \
+static void name##_columns(float *out, const float *x, int64_t rows, int64_t step, int64_t width) { \
+    EACH(c, width) out[c] = neutral; \
+    for (int64_t k = 0; k < rows; k++, x += step) EACH(c, width) out[c] = combine(out[c], x[c]); \
+} \
+static void name##_few_columns(float *out, const float *x, int64_t rows, int64_t width) { \
+    const int64_t folded = COLUMNS / width, wide = folded * width, whole = rows / folded; \
+    float part[COLUMNS]; \
+    name##_columns(part, x, whole, wide, wide); \
+    for (int64_t c = 0; c < rows * width - whole * wide; c++) part[c] = combine(part[c], x[whole * wide + c]); \
+    for (int64_t c = 0; c < width; c++) { \
+        out[c] = part[c]; \
+        for (int64_t k = 1; k < folded; k++) out[c] = combine(out[c], part[k * width + c]); \
+    } \
+} \
+static void name##_fold(float *out, const float *from, pieces_of_axis p, int64_t part, int64_t parts) { \
+    const span s = share(tiles_of(p.outer * p.pieces, p.inner), 1, part, parts); \
+    for (int64_t i = s.begin; i < s.end; i++) { \
+        const tile t = tile_at(i, 1, p.inner); \
+        const int64_t first = t.outer % p.pieces * p.chunk, rows = least(p.chunk, p.length - first); \
+        const float *x = from + (t.outer / p.pieces * p.length + first) * p.inner + t.column; \
+        if (4 * p.inner <= COLUMNS && rows * p.inner >= COLUMNS) name##_few_columns(out + t.begin, x, rows, p.inner); \
+        else if (p.inner > 1) name##_columns(out + t.begin, x, rows, p.inner, t.width); \
+        else { \
+            float whole = neutral; \
+            for (int64_t k = 0; k < rows; k++) whole = combine(whole, x[k]); \
+            out[t.begin] = whole; \
+        } \
+    } \
 }
+
+FOLD(max, -INFINITY_, larger)
+FOLD(min, INFINITY_, smaller)
+FOLD(prod, 1.0f, multiplied)
+
+#define PIECES (pieces_of_axis){a->outer, a->length, a->inner, a->pieces, a->chunk}, part, parts
 
 KERNEL(max, {
     float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
-}) {
-    const span s = share(tiles_of(a->outer * a->pieces, a->inner), 1, part, parts);
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, 1, a->inner);
-        const int64_t first = t.outer % a->pieces * a->chunk, rows = least(a->chunk, a->length - first);
-        const float *x = a->x + (t.outer / a->pieces * a->length + first) * a->inner + t.column;
-        if (a->inner == 1) a->out[t.begin] = row_max(x, rows);
-        else if (4 * a->inner <= COLUMNS) max_few_columns(a->out + t.begin, x, rows, a->inner);
-        else column_max(a->out + t.begin, x, rows, a->inner, t.width);
-    }
-}
+}) { max_fold(a->out, a->x, PIECES); }
+
+KERNEL(min, {
+    float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
+}) { min_fold(a->out, a->x, PIECES); }
+
+KERNEL(prod, {
+    float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
+}) { prod_fold(a->out, a->x, PIECES); }
 
 // The first place of the largest, or of a NaN.
 KERNEL(argmax, { int32_t *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
@@ -100,7 +129,8 @@ KERNEL(expand, {
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
         const float *x = ag_strided(a->x, a->x_stride, a->shape, a->ndim, b, m, block);
-        EACH(i, m) a->out[b + i] = x[i] * factor;
+        if (factor == 1.0f) EACH(i, m) a->out[b + i] = x[i];  // any bits
+        else EACH(i, m) a->out[b + i] = x[i] * factor;
     }
 }
 

@@ -1,0 +1,230 @@
+"""Random tensors on the device, of the same bits everywhere after `ag_seed`; each replay of a captured step draws anew.
+
+Uniform numbers lie on a grid of 2**-24, in 16 bits on that of the type.  Ops make others of them: normal ones by Box
+and Muller's method, choices by races of clocks, which go off at the rates of the choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ag.autograd.create import as_tensor, constant, filled, place_of
+from ag.autograd.op import composed
+from ag.autograd.operands import as_array, column, converted_on_host, number_given, to_buffer
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.buffer import Buffer, Device
+from ag.engine.dtype import BF16, F16, F32, F64, I32, DType
+from ag.engine.kernels import random as kernels
+from ag.engine.random import draw_key
+from ag.engine.shape import Shape, broadcast, true_or_false, whole_number
+from ag.errors import CaptureError, DtypeError, ShapeError
+from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.creation import making, making_like
+from ag.ops.elementwise import ag_clamp, ag_log, ag_sqrt, dropped
+from ag.ops.functions import all, cos, floor, isfinite, logical_and, lt
+from ag.ops.indexing import ag_reshape
+from ag.ops.reduce import ag_sum, argmax, min
+from ag.ops.shapes import _numbers
+
+__all__ = ["bernoulli", "dropout", "dropout2d", "multinomial", "normal", "rand", "rand_like", "randint",
+           "randint_like", "randn", "randn_like", "randperm", "uniform"]
+
+Size = int | Sequence[int]
+_GRIDS = {F16: 2.0**11, BF16: 2.0**8}  # uniform numbers to round down to, as the next above is 1
+
+
+def _uniforms(function: str, shape: Shape, backend: Device, dtype: DType) -> Buffer:
+    """Draw uniform numbers in float32, or in float64 for that."""
+    if not dtype.is_float:
+        raise DtypeError(f"{function}: the element type {dtype} was asked for; a floating type is required.")
+    out = backend.launch(kernels.uniform, draw_key(backend), into=backend.alloc(shape, F32), shape=shape)
+    return converted_on_host(out, F64) if dtype is F64 else out
+
+
+def _rand(shape: Shape, backend: Device, dtype: DType) -> Tensor:
+    found, grid = Tensor(_uniforms("rand", shape, backend, dtype)), _GRIDS.get(dtype)
+    return ag_scale(floor(ag_scale(found, grid)), 1 / grid).astype(dtype.name) if grid else found
+
+
+def _randn(shape: Shape, backend: Device, dtype: DType) -> Tensor:
+    both = _uniforms("randn", (2, *shape), backend, dtype)
+    radius = ag_sqrt(ag_scale(ag_log(ag_sub(1.0, Tensor(both.view(shape)))), -2.0))
+    found = ag_mul(radius, cos(ag_scale(Tensor(both.view(shape, math.prod(shape))), 2 * math.pi)))
+    return found.astype(dtype.name) if dtype.is_half else found
+
+
+rand = making("rand", _rand, "Draw uniform numbers in [0, 1).")
+randn = making("randn", _randn, "Draw normal numbers with mean 0 and variance 1.")
+rand_like, randn_like = making_like("rand_like", _rand), making_like("randn_like", _randn)
+
+
+@composed
+def randint(low: int, high: int | Size | None = None, size: Size | None = None, device: str | None = None) -> Tensor:
+    """Draw whole numbers from `low`, or from 0, to below `high`, of type i32.
+
+    The probability of each is exact but for ``(high - low) * 2**-32`` of itself.
+    Reference: PyTorch ``randint``, which is called ``randint(high, size)``, too.
+
+    >>> ag.ops.randint(5, 6, (1, 3)).numpy().tolist(), ag.ops.randint(1, (2,)).numpy().tolist()
+    ([[5, 5, 5]], [0, 0])
+    """
+    if size is None:
+        high, size = None, high
+    if size is None:
+        raise TypeError("randint: no size was given; it is the last argument, as in randint(0, 10, (2, 3)).")
+    return _randint(low, high, _numbers("randint", "size", (size,)), place_of("randint", "i32", device)[0])
+
+
+@composed
+def randint_like(x: TensorLike, low: int, high: int | None = None) -> Tensor:
+    """Call `randint` with the shape and device of a tensor.  Reference: PyTorch ``randint_like``."""
+    x = as_tensor(x)
+    return _randint(low, high, x.shape, x.buffer.backend)
+
+
+def _randint(low: object, high: object, shape: Shape, backend: Device) -> Tensor:
+    first, last = (whole_number("randint", "an end", end) for end in ((0, low) if high is None else (low, high)))
+    if not -(1 << 31) <= first < last <= 1 << 31 or last - first >= 1 << 31:
+        raise ValueError(f"randint: low is {first} and high {last}; numbers of 32 bits are required, the first less "
+                         f"than the second, by less than 2**31.")
+    return Tensor(backend.launch(kernels.randint, draw_key(backend), into=backend.alloc(shape, I32), shape=shape,
+                                 low=first, count=last - first))
+
+
+@composed
+def normal(mean: TensorLike = 0.0, std: TensorLike = 1.0, size: Size | None = None, dtype: str | None = None,
+           device: str | None = None) -> Tensor:
+    """Draw ``mean + std * randn``, in the broadcast shape unless a size is given; gradients flow to both.
+
+    Reference: PyTorch ``normal``.
+    """
+    mean, std, numbers = _beside("normal", _randn, mean, std, size, dtype, device)
+    if not isinstance(std, Tensor) and std < 0:
+        raise ValueError(f"normal: std is {std}; a number of at least 0 is required.")
+    return ag_add(mean, ag_mul(std, numbers))
+
+
+@composed
+def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: Size | None = None, dtype: str | None = None,
+            device: str | None = None) -> Tensor:
+    """Draw ``low + (high - low) * rand``, in the broadcast shape unless a size is given; gradients flow to both.
+
+    Reference: PyTorch ``distributions.Uniform``.
+    """
+    low, high, numbers = _beside("uniform", _rand, low, high, size, dtype, device)
+    return ag_add(low, ag_mul(high - low, numbers))
+
+
+def _beside(function: str, draw: Callable[[Shape, Device, DType], Tensor], a: TensorLike, b: TensorLike,
+            size: Size | None, dtype: str | None, device: str | None) -> tuple[Tensor | float, Tensor | float, Tensor]:
+    """Return two parameters, and what is drawn for them beside the tensor among them, if there is one."""
+    backend, wanted = place_of(function, dtype, device, next((x for x in (a, b) if isinstance(x, Tensor)), None))
+    a, b = (x if isinstance(x, Tensor) else Tensor(to_buffer(column(as_array(x, function)), backend, wanted))
+            if np.ndim(x) else number_given(function, "a parameter", x) for x in (a, b))
+    shape = broadcast(*(x.shape if isinstance(x, Tensor) else () for x in (a, b)))
+    return a, b, draw(shape if size is None else _numbers(function, "size", (size,)), backend, wanted)
+
+
+@composed
+def bernoulli(p: TensorLike) -> Tensor:
+    """Draw 1 with a probability, else 0, for each element, of its type; no gradient flows.
+
+    Reference: PyTorch ``bernoulli``.
+
+    >>> ag.ops.bernoulli([[0.0, 1.0]]).numpy().tolist()
+    [[0.0, 1.0]]
+    """
+    p = as_tensor(p).detach()
+    drawn = Tensor(_uniforms("bernoulli", p.shape, p.buffer.backend, p.buffer.dtype))
+    return lt(drawn, p.astype("f32") if p.buffer.dtype.is_half else p).astype(p.dtype)
+
+
+@composed
+def randperm(n: int, device: str | None = None) -> Tensor:
+    """Draw an order of 0, 1, ..., n - 1, of type i32; the host sorts, so not in a captured step.
+
+    Reference: PyTorch ``randperm``.
+    """
+    (count,), (backend, _) = _numbers("randperm", "n", (n,)), place_of("randperm", "i32", device)
+    _refuse_captured("randperm", "draw the order before the step and pass it", backend)
+    words = kernels.words_of(backend.download(draw_key(backend)), (2 * count,)).astype(np.uint64)
+    return constant(np.argsort(words[::2] << np.uint64(32) | words[1::2], kind="stable"), backend, I32)
+
+
+def _refuse_captured(function: str, instead: str, backend: Device) -> None:
+    if backend.recording is not None:
+        backend.recording.refuse(CaptureError(f"{function}: the host sorts numbers of {backend.name}, which a captured "
+                                              f"step cannot; {instead}."))
+
+
+@composed
+def multinomial(probabilities: TensorLike, num_samples: int, replacement: bool = False) -> Tensor:
+    """Draw classes, which are the first axis, with probabilities or weights that need not add up to 1, as i32.
+
+    Probabilities are exact to about 2**-24.  In a captured step nothing checks that weights are finite, not negative
+    and not all 0; without replacement the host sorts, so not in a captured step.
+    Reference: PyTorch ``multinomial``, whose classes are the last axis.
+
+    >>> ag.ops.multinomial([[0.0, 1.0], [2.0, 0.0]], 3, True).numpy().tolist()
+    [[1, 0], [1, 0], [1, 0]]
+    """
+    weights, again = as_tensor(probabilities).detach(), true_or_false("multinomial", "replacement", replacement)
+    (count,) = _numbers("multinomial", "num_samples", (num_samples,), 1)
+    backend, weights = weights.buffer.backend, weights.astype("f32") if weights.buffer.dtype.is_half else weights
+    if not weights.ndim or not weights.shape[0] or (not again and count > weights.shape[0]):
+        raise ShapeError(f"multinomial: probabilities are {weights.shape} and num_samples is {count}; classes along "
+                         f"the first axis are required, and without replacement as many as samples.")
+    if not again:
+        _refuse_captured("multinomial", "write replacement=True, or draw before the step", backend)
+    total = ag_sum(weights, 0, True)
+    if backend.recording is None and weights.size and not (
+            min(weights).item() >= 0 and all(logical_and(isfinite(total), total)).item()):
+        raise ValueError("multinomial: a probability is negative or not finite, or those of a column are all 0; "
+                         "weights of at least 0 are required, one of them more.")
+    classes, *rest = weights.shape
+    shape = (classes, *([count] if again else []), *rest)
+    clocks = ag_clamp(Tensor(_uniforms("multinomial", shape, backend, weights.buffer.dtype)), 2.0**-25)
+    rates = ag_reshape(ag_div(weights, total), classes, *([1] if again else []), *rest)
+    races = ag_div(rates, ag_scale(ag_log(clocks), -1.0))
+    if again:
+        return argmax(races, 0)
+    numbers = races.numpy()
+    order = np.argsort(-numbers, axis=0, kind="stable")[:count]
+    if not np.take_along_axis(numbers, order, 0).all():
+        raise ValueError(f"multinomial: fewer than {count} classes of a column have a probability above 0; ask for "
+                         f"fewer samples, or write replacement=True.")
+    return constant(order, backend, I32)
+
+
+@composed
+def dropout(x: TensorLike, p: float = 0.5, training: bool = True) -> Tensor:
+    """Set elements to 0 with a probability, and divide the others by 1 less it; return `x` itself unless training.
+
+    Reference: PyTorch ``dropout``.
+
+    >>> ag.ops.dropout([[1.0, 2.0]], 0.5, training=False).numpy().tolist()
+    [[1.0, 2.0]]
+    """
+    x, rate = as_tensor(x), number_given("dropout", "p", p)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"dropout: p is {rate}; a probability from 0 to 1 is required.")
+    if not true_or_false("dropout", "training", training) or not rate:
+        return x
+    return dropped(x, rate) if rate < 1 else ag_scale(x, 0.0)
+
+
+@composed
+def dropout2d(x: TensorLike, p: float = 0.5, training: bool = True) -> Tensor:
+    """Set whole channels of samples to 0, as `dropout`; these are the first and the last axis.
+
+    Reference: PyTorch ``dropout2d``, whose first axis is the batch.
+    """
+    x = as_tensor(x)
+    if x.ndim < 2:
+        raise ShapeError(f"dropout2d: x is {x.shape}; (channels, ..., batch) is required.")
+    ones = filled((x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1]), 1.0, x.buffer.backend, x.buffer.dtype)
+    kept = dropout(ones, p, training)
+    return x if kept is ones else ag_mul(x, kept)
