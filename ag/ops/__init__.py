@@ -23,6 +23,7 @@ from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
+from ag.ops.pooling import *
 from ag.ops.reduce import *
 from ag.ops.shapes import *
 from ag.ops.statistics import *

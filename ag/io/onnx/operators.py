@@ -19,10 +19,20 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import activation, arithmetic, convert, elementwise, functions, indexing, loss, normalization, reduce
+from ag.ops import (
+    activation,
+    arithmetic,
+    convert,
+    elementwise,
+    functions,
+    indexing,
+    loss,
+    normalization,
+    pooling,
+    reduce,
+)
 from ag.ops import conv as convs
 from ag.ops.attention import ag_attention, attention_of_heads
-from ag.ops.conv import pool_window
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
 
@@ -205,14 +215,24 @@ def _conv(g: Graph, op: Called) -> str:
     return g.from_first(out, 4)
 
 
+def _conv_transpose(g: Graph, op: Called) -> str:
+    """`conv_transpose2d`; what its output has more is what its size says."""
+    window, groups, image = op.params
+    x, w = op.xs
+    more = [n - (int(size) - 1) * s + 2 * p - e for n, size, s, p, e in zip(
+        image, x.dims[1:3], window.stride, window.padding, window.extent, strict=True)]
+    out = g.node("ConvTranspose", g.to_first(x.name, 4), w.name, **_places(window), dilations=[*window.dilation],
+                 group=int(groups), output_padding=more)
+    return g.from_first(out, 4)
+
+
 def _pool(operator: str, **attributes: Attribute) -> Writer:
     def write(g: Graph, op: Called) -> str:
         if op.x.dims[0] == 0:
             raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at "
                               "least one; leave the pooling out.")
-        size, stride, padding = op.params
-        window = pool_window(size, stride, padding, operator)
-        return g.from_first(g.node(operator, g.to_first(op.x.name, 4), **_places(window), **attributes), 4)
+        out = g.node(operator, g.to_first(op.x.name, 4), **_places(op.params[0]), **attributes)
+        return g.from_first(out, 4)
     return write
 
 
@@ -473,8 +493,9 @@ WRITERS: Mapping[object, Writer] = {
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
-    convs.ag_max_pool2d: _pool("MaxPool"),
-    convs.ag_avg_pool2d: _pool("AveragePool", count_include_pad=1),
+    convs._conv_transpose2d: _conv_transpose,
+    pooling._max_pool2d: _pool("MaxPool"),
+    pooling._avg_pool2d: _pool("AveragePool", count_include_pad=1),
     normalization.ag_layer_norm_op: _layer_norm,
     normalization.ag_rms_norm_op: _rms_norm,
     normalization._by_batch: _batch_norm,
