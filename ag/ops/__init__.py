@@ -19,6 +19,7 @@ from ag.ops.conv import *
 from ag.ops.convert import *
 from ag.ops.elementwise import *
 from ag.ops.functions import *
+from ag.ops.images import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.matmul import *

@@ -272,7 +272,7 @@ def conv_transpose1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     [1.0, 3.0, 2.0]
     """
     x, w, *bias = _operands("conv_transpose1d", x, w, b, "time", "channels, features")
-    (step,), (cut,), (more,), (apart,) = (per_axis(value, 1, least, name, "conv_transpose1d") for value, least, name in (
+    step, cut, more, apart = (per_axis(value, 1, least, name, "conv_transpose1d")[0] for value, least, name in (
         (stride, 1, "stride"), (padding, 0, "padding"), (output_padding, 0, "output_padding"),
         (dilation, 1, "dilation")))
     y = conv_transpose2d(unsqueeze(x, 1), unsqueeze(w, 2), *bias, stride=(1, step), padding=(0, cut),
