@@ -289,7 +289,7 @@ class Window(NamedTuple):
         return high, wide
 
 
-def per_axis(value: object, count: int, least: int, name: str, function: str) -> Shape:
+def per_axis(value: Any, count: int, least: int, name: str, function: str) -> Shape:
     """An integer for all axes of an image, or one for each of the `count` axes, as a tuple."""
     try:
         given = [index(n) for n in (value if isinstance(value, (tuple, list)) else (value,) * count)]

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ag.autograd.create import ag_param, as_tensor
-from ag.autograd.operands import as_input, number_given
+from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import normalize_axis, per_axis, reshaped
 from ag.errors import ShapeError
 from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
-from ag.nn.layer import Layer, sizes
+from ag.nn.layer import Layer, number, sizes
 from ag.ops import activation, compositions, functions, images, pooling, statistics
 from ag.ops.indexing import ag_reshape
 from ag.ops.shapes import pad
@@ -33,6 +33,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
            "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Unflatten", "Unfold",
            "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
+_init = number("PReLU: init", lambda x: abs(x) < 3e38, "a finite number")
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
@@ -102,7 +103,7 @@ def _pads(kind: str, mode: str) -> list[type[FunctionLayer]]:
             """Put values around, as `ops.pad`: so many everywhere, or before and behind each axis, the last first."""
             x, widths = as_tensor(x), per_axis(padding, 2 * axes, 0, "padding", name)
             if x.ndim != axes + 2:
-                raise ShapeError(f"{name}: x is {x.shape}; {axes + 2} axes are required, of which the last is the batch.")
+                raise ShapeError(f"{name}: x is {x.shape}; {axes + 2} axes are required, the batch last.")
             return pad(x, widths, mode, value)
 
         def without_value(x: TensorLike, padding: int | Sequence[int]) -> Tensor:
@@ -194,7 +195,7 @@ class PReLU(Layer):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         (self.num_parameters,) = sizes("PReLU", num_parameters=num_parameters)
-        self.init = number_given("PReLU", "init", init)
+        self.init = _init(init)
         self.weight = ag_param(np.full((self.num_parameters, 1), self.init, np.float32))
 
     def forward(self, x: TensorLike) -> Tensor:

@@ -32,14 +32,14 @@ class _Convolution(Layer):
     """Base of the convolutions: weights for windows of so many axes, and the op that moves them."""
 
     _elsewhere = MappingProxyType({"weight": "W"})
-    _function: ClassVar[str]  # the name users know the layer by
+    _known: ClassVar[str]  # the name users know the layer by
     _axes: ClassVar[int]
     _moved: ClassVar[Callable[..., Tensor]]
 
     def _make(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes, dilation: Sizes, groups: int, bias: bool,
               activation: ActivationLike, into: str) -> None:
         """Take over settings that all have, and make the parameters; `into` is which channels come first in `W`."""
-        name, axes = self._function, self._axes
+        name, axes = self._known, self._axes
         self.in_ch, self.out_ch = sizes(name, in_ch=in_ch, out_ch=out_ch)
         self.kernel = per_axis(kernel, axes, 1, "kernel", name)
         self.stride = per_axis(stride, axes, 1, "stride", name)
@@ -65,7 +65,7 @@ class _Convolution(Layer):
     def _checked(self, x: TensorLike) -> Tensor:
         x = as_input(x, self.W)
         if x.ndim != self._axes + 2 or x.shape[0] != self.in_ch:
-            raise ShapeError(f"{self._function}: x is {x.shape}; ({self.in_ch}, {_AXES[self._axes]}, batch) is "
+            raise ShapeError(f"{self._known}: x is {x.shape}; ({self.in_ch}, {_AXES[self._axes]}, batch) is "
                              f"required.")
         return x
 
@@ -79,21 +79,21 @@ class _Plain(_Convolution):
     def __init__(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes = 1, padding: Sizes | str = 0,
                  activation: ActivationLike = None, bias: bool = True, dilation: Sizes = 1, groups: int = 1,
                  padding_mode: str = "zeros") -> None:
-        if padding_mode not in _MODES:
-            raise ValueError(f"{self._function}: padding_mode is {padding_mode!r:.60}; one of {', '.join(_MODES)} is "
+        if not isinstance(padding_mode, str) or padding_mode not in _MODES:
+            raise ValueError(f"{self._known}: padding_mode is {padding_mode!r:.60}; one of {', '.join(_MODES)} is "
                              f"required.")
         self.padding_mode = padding_mode
         self.padding = padding if isinstance(padding, str) else per_axis(padding, self._axes, 0, "padding",
-                                                                         self._function)
+                                                                         self._known)
         self._make(in_ch, out_ch, kernel, stride, dilation, groups, bias, activation, "out_ch")
         if isinstance(padding, str):
-            padded(self._function, self.W, self.kernel, self.stride, padding, self.dilation)  # which refuses others
+            padded(self._known, self.W, self.kernel, self.stride, padding, self.dilation)  # which refuses others
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_ch, ..., batch) for `x` of shape (in_ch, ..., batch)."""
         x, padding = self._checked(x), self.padding
         if self.padding_mode != "zeros":
-            x, padding = padded(self._function, x, self.kernel, self.stride, padding, self.dilation, self.padding_mode)
+            x, padding = padded(self._known, x, self.kernel, self.stride, padding, self.dilation, self.padding_mode)
         y = type(self)._moved(x, self.W, self.b if self.bias else None, self.stride, padding, self.dilation,
                               self.groups)
         return y if self._activate is None else self._activate(y)
@@ -139,7 +139,7 @@ class Conv2d(_Plain):
     (8, 16, 16, 2)
     """
 
-    _function, _axes, _moved = "ag_conv2d_layer", 2, ag_conv2d
+    _known, _axes, _moved = "ag_conv2d_layer", 2, ag_conv2d
 
 
 class Conv1d(_Plain):
@@ -154,7 +154,7 @@ class Conv1d(_Plain):
     (8, 9, 2)
     """
 
-    _function, _axes, _moved = "Conv1d", 1, conv1d
+    _known, _axes, _moved = "Conv1d", 1, conv1d
 
 
 class Conv3d(_Plain):
@@ -169,7 +169,7 @@ class Conv3d(_Plain):
     (8, 4, 5, 6, 2)
     """
 
-    _function, _axes, _moved = "Conv3d", 3, conv3d
+    _known, _axes, _moved = "Conv3d", 3, conv3d
 
 
 class ConvTranspose2d(_Convolution):
@@ -200,13 +200,13 @@ class ConvTranspose2d(_Convolution):
 
     settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "output_padding", "groups", "bias", "dilation",
                 "activation")
-    _function, _axes, _moved = "ConvTranspose2d", 2, conv_transpose2d
+    _known, _axes, _moved = "ConvTranspose2d", 2, conv_transpose2d
 
     def __init__(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes = 1, padding: Sizes = 0,
                  output_padding: Sizes = 0, groups: int = 1, bias: bool = True, dilation: Sizes = 1,
                  activation: ActivationLike = None) -> None:
-        self.padding = per_axis(padding, self._axes, 0, "padding", self._function)
-        self.output_padding = per_axis(output_padding, self._axes, 0, "output_padding", self._function)
+        self.padding = per_axis(padding, self._axes, 0, "padding", self._known)
+        self.output_padding = per_axis(output_padding, self._axes, 0, "output_padding", self._known)
         self._make(in_ch, out_ch, kernel, stride, dilation, groups, bias, activation, "in_ch")
 
     def forward(self, x: TensorLike) -> Tensor:
@@ -228,7 +228,7 @@ class ConvTranspose1d(ConvTranspose2d):
     (3, 14, 2)
     """
 
-    _function, _axes, _moved = "ConvTranspose1d", 1, conv_transpose1d
+    _known, _axes, _moved = "ConvTranspose1d", 1, conv_transpose1d
 
 
 class _Pool(Layer):

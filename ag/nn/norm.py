@@ -49,6 +49,7 @@ class _Norm(Layer):
 
     gamma: Tensor
     beta: Tensor
+    affine: bool
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
 
     def _make(self, features: int, factor: bool, offset: bool) -> None:
@@ -62,6 +63,11 @@ class _Norm(Layer):
         x = as_input(x, self.gamma) if factor else as_input(x, self.beta) if offset else as_tensor(x)
         return (x, self.gamma if factor else _constant(x, (features, 1), 1.0),
                 self.beta if offset else _constant(x, (features, 1), 0.0))
+
+
+    def _affine(self, x: TensorLike) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return `x` as a tensor, and the factor and the offset, if the layer has them."""
+        return (as_input(x, self.gamma), self.gamma, self.beta) if self.affine else (as_tensor(x), None, None)
 
 
 class BatchNorm(_Norm):
@@ -212,10 +218,10 @@ class GroupNorm(_Norm):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_channels, ..., batch)."""
-        x, *scaling = self._scaling(x, self.num_channels, True, True) if self.affine else (as_tensor(x),)
+        x, gamma, beta = self._affine(x)
         if x.ndim < 2 or x.shape[0] != self.num_channels:
             raise ShapeError(f"GroupNorm: x is {x.shape}; ({self.num_channels}, ..., batch) is required.")
-        return group_norm(x, self.num_groups, *scaling, eps=self.eps)
+        return group_norm(x, self.num_groups, gamma, beta, self.eps)
 
 
 class InstanceNorm2d(_Norm):
@@ -251,10 +257,10 @@ class InstanceNorm2d(_Norm):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, ..., batch)."""
-        x, *scaling = self._scaling(x, self.num_features, True, True) if self.affine else (as_tensor(x),)
+        x, gamma, beta = self._affine(x)
         if x.ndim < 3 or x.shape[0] != self.num_features:
             raise ShapeError(f"InstanceNorm: x is {x.shape}; ({self.num_features}, ..., batch) is required.")
-        return instance_norm(x, *scaling, eps=self.eps)
+        return instance_norm(x, gamma, beta, self.eps)
 
 
 class RMSNorm(_Norm):

@@ -50,8 +50,8 @@ def _weight_grad(run: Run, x: Buffer, g: Buffer, shape: Shape, window: Window, g
 
 
 @documented
-def ag_conv2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: int | Pair = 1,
-              padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1) -> Tensor:
+def ag_conv2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Sizes = 1,
+              padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1) -> Tensor:
     """Two-dimensional convolution (cross-correlation, as in every neural network library).
 
     On Vulkan, taps times channels of a group (for the gradient of `x`: features) must stay below about 65,000; more
@@ -94,7 +94,7 @@ def ag_conv2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride:
         x, padding = padded(NAME, x, w.shape[2:], stride, padding, dilation)
     window = Window(pair(w.shape[2:], 1, "the kernel", NAME), pair(stride, 1, "stride", NAME),
                     pair(padding, 0, "padding", NAME), pair(dilation, 1, "dilation", NAME))
-    return _with_bias(NAME, _conv2d(x, w, window, groups), bias)
+    return _with_bias(NAME, _conv2d(x, w, window, groups), bias[0] if bias else None)
 
 
 def _check_groups(function: str, groups: int, channels: int, features: int) -> None:
@@ -103,14 +103,14 @@ def _check_groups(function: str, groups: int, channels: int, features: int) -> N
                          f"groups must divide both.")
 
 
-def _with_bias(function: str, y: Tensor, bias: Sequence[Tensor]) -> Tensor:
+def _with_bias(function: str, y: Tensor, b: Tensor | None) -> Tensor:
     """`y` plus a number for each feature, if there are some."""
     features = y.shape[0]
-    if not bias:
+    if b is None:
         return y
-    if bias[0].shape not in ((features,), (features, 1)):
-        raise ShapeError(f"{function}: b is {bias[0].shape}; ({features},) or ({features}, 1) is required.")
-    return ag_add(y, ag_reshape(bias[0], features, 1, 1, 1))
+    if b.shape not in ((features,), (features, 1)):
+        raise ShapeError(f"{function}: b is {b.shape}; ({features},) or ({features}, 1) is required.")
+    return ag_add(y, ag_reshape(b, features, 1, 1, 1))
 
 
 def padded(function: str, x: Tensor, kernel: Shape, stride: Sizes, padding: Sizes | str, dilation: Sizes,
@@ -133,13 +133,13 @@ def padded(function: str, x: Tensor, kernel: Shape, stride: Sizes, padding: Size
 
 
 def _operands(function: str, x: TensorLike, w: TensorLike, b: TensorLike | None, axes: str,
-              weight: str) -> tuple[Tensor, ...]:
+              weight: str) -> tuple[Tensor, Tensor, Tensor | None]:
     """Operands as tensors with axes of these names between the channels and the batch."""
     x, w, *bias = operands_on_one_device(function, (x, w) if b is None else (x, w, b))[1]
     if {x.ndim, w.ndim} != {axes.count(",") + 3}:
         raise ShapeError(f"{function}: x is {x.shape} and w is {w.shape}; (channels, {axes}, batch) and ({weight}, "
                          f"kernel {axes.replace(', ', ', kernel ')}) are required.")
-    return x, w, *bias
+    return x, w, bias[0] if bias else None
 
 
 @composed
@@ -154,10 +154,10 @@ def conv1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     >>> ag.ops.conv1d([[[1.0], [2.0], [3.0]]], [[[1.0, -1.0]]]).numpy().ravel().tolist()
     [-1.0, -1.0]
     """
-    x, w, *bias = _operands("conv1d", x, w, b, "time", "features, channels")
+    x, w, b = _operands("conv1d", x, w, b, "time", "features, channels")
     x, zeros = padded("conv1d", x, w.shape[2:], stride, padding, dilation)
     (step,), (apart,) = per_axis(stride, 1, 1, "stride", "conv1d"), per_axis(dilation, 1, 1, "dilation", "conv1d")
-    y = ag_conv2d(unsqueeze(x, 1), unsqueeze(w, 2), *bias, stride=(1, step), padding=(0, *zeros), dilation=(1, apart),
+    y = ag_conv2d(unsqueeze(x, 1), unsqueeze(w, 2), b, stride=(1, step), padding=(0, *zeros), dilation=(1, apart),
                   groups=groups)
     return squeeze(y, 1)
 
@@ -175,7 +175,7 @@ def conv3d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     >>> ag.ops.conv3d(np.ones((3, 5, 6, 7, 2)), np.ones((4, 3, 3, 3, 3)), padding="same").shape
     (4, 5, 6, 7, 2)
     """
-    x, w, *bias = _operands("conv3d", x, w, b, "depth, height, width", "features, channels")
+    x, w, b = _operands("conv3d", x, w, b, "depth, height, width", "features, channels")
     x, (deep, *zeros) = padded("conv3d", x, w.shape[2:], stride, padding, dilation)
     (down, *steps), (apart, *others) = (per_axis(value, 3, 1, name, "conv3d") for value, name in (
         (stride, "stride"), (dilation, "dilation")))
@@ -188,7 +188,7 @@ def conv3d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     channels = stack([slices[:, :, :, i * apart : i * apart + seen : down] for i in range(taps)], 1)
     _, _, *image, places, batch = channels.shape
     y = ag_conv2d(ag_reshape(channels, x.shape[0] * taps, *image, places * batch),
-                  ag_reshape(w, w.shape[0], w.shape[1] * taps, *w.shape[3:]), *bias, stride=(steps[0], steps[1]),
+                  ag_reshape(w, w.shape[0], w.shape[1] * taps, *w.shape[3:]), b, stride=(steps[0], steps[1]),
                   padding=(zeros[0], zeros[1]), dilation=(others[0], others[1]), groups=groups)
     return ag_transpose(ag_reshape(y, *y.shape[:3], places, batch), 0, 3, 1, 2, 4)
 
@@ -211,9 +211,8 @@ def _conv_transpose2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], nee
 
 
 @composed
-def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: int | Pair = 1,
-                     padding: int | Pair = 0, output_padding: int | Pair = 0, groups: int = 1,
-                     dilation: int | Pair = 1) -> Tensor:
+def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Sizes = 1, padding: Sizes = 0,
+                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
     """Transposed convolution, the gradient of `ag_conv2d` with respect to its images, which enlarges images.
 
     Reference: PyTorch ``conv_transpose2d``, whose layout is (batch, channels, height, width).
@@ -241,7 +240,7 @@ def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     [1.0, 1.0, 2.0, 2.0]
     """
     name = "conv_transpose2d"
-    x, w, *bias = _operands(name, x, w, b, "height, width", "channels, features")
+    x, w, b = _operands(name, x, w, b, "height, width", "channels, features")
     if w.shape[0] != x.shape[0]:
         raise ShapeError(f"{name}: x has {x.shape[0]} channels and w is {w.shape}; its first size must be as large.")
     _check_groups(name, groups, x.shape[0], w.shape[1] * groups if counts(groups) else w.shape[1])
@@ -256,7 +255,7 @@ def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     if min(high, wide, *x.shape[1:3]) < 1:
         raise ShapeError(f"{name}: x is {x.shape} and padding is {padding}, so that the result would have {high} x "
                          f"{wide} pixels; at least one is required.")
-    return _with_bias(name, _conv_transpose2d(x, w, window, groups, (high, wide)), bias)
+    return _with_bias(name, _conv_transpose2d(x, w, window, groups, (high, wide)), b)
 
 
 @composed
@@ -271,10 +270,10 @@ def conv_transpose1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     >>> ag.ops.conv_transpose1d([[[1.0], [2.0]]], [[[1.0, 1.0]]]).numpy().ravel().tolist()
     [1.0, 3.0, 2.0]
     """
-    x, w, *bias = _operands("conv_transpose1d", x, w, b, "time", "channels, features")
+    x, w, b = _operands("conv_transpose1d", x, w, b, "time", "channels, features")
     step, cut, more, apart = (per_axis(value, 1, least, name, "conv_transpose1d")[0] for value, least, name in (
         (stride, 1, "stride"), (padding, 0, "padding"), (output_padding, 0, "output_padding"),
         (dilation, 1, "dilation")))
-    y = conv_transpose2d(unsqueeze(x, 1), unsqueeze(w, 2), *bias, stride=(1, step), padding=(0, cut),
+    y = conv_transpose2d(unsqueeze(x, 1), unsqueeze(w, 2), b, stride=(1, step), padding=(0, cut),
                          output_padding=(0, more), groups=groups, dilation=(1, apart))
     return squeeze(y, 1)

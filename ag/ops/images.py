@@ -65,12 +65,13 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
     if (size is None) == (scale_factor is None) or (corners and not mode.endswith(("linear", "cubic"))):
         raise ValueError(f"interpolate: size is {size}, scale_factor is {scale_factor} and align_corners is {corners}; "
                          f"give one of the first two, and align_corners to linear and bicubic modes only.")
+    scales: Sequence[float | None] = [None] * axes
     if scale_factor is None:
-        sizes, scales = per_axis(size, axes, 1, "size", "interpolate"), [None] * axes
+        sizes = per_axis(size, axes, 1, "size", "interpolate")
     else:
         given = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * axes
         factors = [number_given("interpolate", "scale_factor", factor) for factor in given]
-        if len(factors) != axes or not all(0 < f * n < 1 << 31 and floor(f * n) for f, n in zip(factors, image)):
+        if len(factors) != axes or not all(1 <= f * n < 1 << 31 for f, n in zip(factors, image, strict=True)):
             raise ValueError(f"interpolate: scale_factor is {scale_factor} and x is {x.shape}; a positive number is "
                              f"required, or one for each of {axes} axes, that leaves a pixel.")
         sizes, scales = tuple([floor(f * n) for f, n in zip(factors, image, strict=True)]), factors
@@ -257,4 +258,4 @@ def local_response_norm(x: TensorLike, size: int, alpha: float = 1e-4, beta: flo
     return ag_div(x, ag_pow(ag_add(ag_scale(mean, alpha), k), beta))
 
 
-delattr(Tensor, "unfold")  # noqa: B043  # PyTorch's method of this name takes windows along one axis
+delattr(Tensor, "unfold")  # PyTorch's method of this name takes windows along one axis

@@ -30,13 +30,18 @@ GOOD = {  # what is good for an argument of this name
     "max_norm": "1.0",
     "mask": "SQUARE > 2", "value": "0.5", "threshold": "0.5", "repeats": "2",
     "shifts": "1", "source": "0", "destination": "1", "axis0": "0", "axis1": "1", "widths": "(0, 0)", "chunks": "2",
-    "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5",
+    "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5", "padding": "1", "unflattened_size": "(2, 1)",
+    "output_size": "1", "num_groups": "2", "num_channels": "2", "norm_type": "2.0",
+    "upscale_factor": "1", "downscale_factor": "1",
     "optimizer": "ag.optimizer_sgd([ag.ag_param(SQUARE)], lr=1.0)"}
-IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}
+# By what is in the name; the last counts.
+IMAGES = {word: {"x": f"np.ones((2, {'4, ' * axes}1))", "w": f"np.ones((2, 2{', 1' * axes}))"} for word, axes in {
+    "fold": 2, "pixel": 2, "local": 2, "pool": 2, "1d": 1, "2d": 2, "3d": 3, "ops.fold": 1}.items()}
 ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet"}  # have tests of their own
 NAMES = sorted({id(getattr(space, name)): f"{space.__name__[3:]}.{name}" for space in (ag.ops, ag.nn, ag.optim)
                 for name in dir(space) if name not in ELSEWHERE}.values())
-NAMED = r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|summary|step|data|Layer|load_state_dict)\w*(: |\(\) )"
+NAMED = (r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|summary|step|data|Layer|load_state_dict|InstanceNorm)"
+         r"\w*(: |\(\) )")
 
 
 def made(source: str, **names: object) -> Any:
@@ -58,7 +63,7 @@ def raw_errors(calls: Iterator[tuple[str, Callable[[], object]]], own: str = "po
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_argument_is_named(name: str) -> None:
     function = made(f"ag.{name}")
-    good = {**GOOD, **IMAGE} if "2d" in name or "pool" in name else GOOD
+    good = GOOD | {key: x for word, given in IMAGES.items() if word in name for key, x in given.items()}
 
     def calls() -> Iterator[tuple[str, Callable[[], object]]]:
         parameters = inspect.signature(function).parameters.values()
@@ -76,7 +81,10 @@ def test_a_wrong_argument_is_named(name: str) -> None:
 
 LAYERS = ["Linear(2, 2)", "Conv2d(2, 2, 1)", "Dropout(0.5)", "Embedding(3, 2)", "BatchNorm(2)", "LayerNorm(2)",
           "RMSNorm(2)", "MaxPool(2)", "AvgPool(2)", "GlobalPool()", "Flatten()", "MultiheadAttention(2, 1)",
-          "Residual(nn.Linear(2, 2))", "Sequential(nn.Linear(2, 2))"]
+          "Residual(nn.Linear(2, 2))", "Sequential(nn.Linear(2, 2))", "Conv1d(2, 2, 1)", "Conv3d(2, 2, 1)",
+          "ConvTranspose2d(2, 2, 1)", "GroupNorm(1, 2)", "InstanceNorm2d(2)", "PReLU(2)", "ReLU()",
+          "AdaptiveAvgPool2d(1)", "ReflectionPad2d(1)", "Dropout2d(0.5)", "Upsample(scale_factor=2)", "Identity()",
+          "Unflatten(0, (1, -1))", "PixelShuffle(2)"]
 
 
 @pytest.mark.parametrize("call", [
@@ -90,4 +98,6 @@ def test_a_wrong_argument_of_an_object_is_named(call: str) -> None:
     def with_bad(bad: object) -> object:
         return made(call, x=bad, t=ag.ag_tensor(SQUARE), params=[ag.ag_param(SQUARE)])
 
-    assert not raw_errors((what, partial(with_bad, bad)) for what, bad in BAD.items())
+    layer = getattr(ag.nn, call.removeprefix("nn.").partition("(")[0], None)
+    own = f"({layer.__name__}|{getattr(layer, '_called', layer).__name__})" if layer else "power"
+    assert not raw_errors(((what, partial(with_bad, bad)) for what, bad in BAD.items()), own)

@@ -219,8 +219,8 @@ def _conv_transpose(g: Graph, op: Called) -> str:
     """`conv_transpose2d`; what its output has more is what its size says."""
     window, groups, image = op.params
     x, w = op.xs
-    more = [n - (int(size) - 1) * s + 2 * p - e for n, size, s, p, e in zip(
-        image, x.dims[1:3], window.stride, window.padding, window.extent, strict=True)]
+    more = [n - (size - 1) * s + 2 * p - e for n, size, s, p, e in zip(
+        image, x.dims[1:3], window.stride, window.padding, window.extent, strict=True) if isinstance(size, int)]
     out = g.node("ConvTranspose", g.to_first(x.name, 4), w.name, **_places(window), dilations=[*window.dilation],
                  group=int(groups), output_padding=more)
     return g.from_first(out, 4)
