@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod, sqrt
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -16,45 +16,48 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts, per_axis, true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import ActivationLike, Layer, Settings, activation_called, sizes
-from ag.ops.conv import ag_conv2d, conv1d, conv3d, conv_transpose1d, conv_transpose2d, padded
-from ag.ops.pooling import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_geometry
+from ag.ops.conv import ag_conv2d, around, conv1d, conv3d, conv_transpose1d, conv_transpose2d, padded
+from ag.ops.pooling import AXES, ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
 
 __all__ = ["AvgPool", "AvgPool2d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "Flatten",
            "GlobalPool", "MaxPool", "MaxPool2d", "ag_avg_pool", "ag_conv2d_layer", "ag_flatten_layer", "ag_global_pool",
            "ag_max_pool"]
 
 Sizes = int | Sequence[int]
-_AXES = {1: "time", 2: "height, width", 3: "depth, height, width"}
 _MODES = "zeros", "reflect", "replicate", "circular"
 
 
 class _Convolution(Layer):
     """Base of the convolutions: weights for windows of so many axes, and the op that moves them."""
 
+    settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "activation", "bias", "dilation", "groups",
+                "padding_mode")
     _elsewhere = MappingProxyType({"weight": "W"})
-    _known: ClassVar[str]  # the name users know the layer by
+    _known: ClassVar[str]  # the name in messages
     _axes: ClassVar[int]
     _moved: ClassVar[Callable[..., Tensor]]
+    _turned: ClassVar[bool] = False  # the weights have the channels of the input first
 
-    def _make(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes, dilation: Sizes, groups: int, bias: bool,
-              activation: ActivationLike, into: str) -> None:
-        """Take over settings that all have, and make the parameters; `into` is which channels come first in `W`."""
+    def __init__(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes = 1, padding: Sizes | str = 0,
+                 activation: ActivationLike = None, bias: bool = True, dilation: Sizes = 1, groups: int = 1,
+                 padding_mode: str = "zeros") -> None:
         name, axes = self._known, self._axes
         self.in_ch, self.out_ch = sizes(name, in_ch=in_ch, out_ch=out_ch)
-        self.kernel = per_axis(kernel, axes, 1, "kernel", name)
-        self.stride = per_axis(stride, axes, 1, "stride", name)
-        self.dilation = per_axis(dilation, axes, 1, "dilation", name)
+        self.kernel, self.stride, self.dilation = (per_axis(value, axes, 1, of, name) for value, of in (
+            (kernel, "kernel"), (stride, "stride"), (dilation, "dilation")))
         if not counts(groups) or self.in_ch % groups or self.out_ch % groups:
             raise ValueError(f"{name}: groups is {groups!r:.60}, in_ch is {in_ch} and out_ch is {out_ch}; groups must "
                              f"divide both.")
-        self.groups = int(groups)
+        if not isinstance(padding_mode, str) or padding_mode not in _MODES:
+            raise ValueError(f"{name}: padding_mode is {padding_mode!r:.60}; one of {', '.join(_MODES)} is required.")
+        around(name, self.kernel, self.stride, padding, self.dilation)  # refuses what is none
+        self.padding = padding if isinstance(padding, str) else per_axis(padding, axes, 0, "padding", name)
+        self.groups, self.padding_mode = int(groups), padding_mode
         self.bias = true_or_false(name, "bias", bias)
         self.activation, self._activate = activation_called(activation, name)
         limit = sqrt(6 * self.groups / (prod(self.kernel) * (self.in_ch + self.out_ch)))
-        channels = (self.out_ch, self.in_ch // self.groups)
-        if into == "in_ch":
-            channels = (self.in_ch, self.out_ch // self.groups)
-        self.W = ag_param(host_uniform((*channels, *self.kernel), -limit, limit))
+        first, second = (self.in_ch, self.out_ch) if self._turned else (self.out_ch, self.in_ch)
+        self.W = ag_param(host_uniform((first, second // self.groups, *self.kernel), -limit, limit))
         if self.bias:
             self.b = ag_param(np.zeros((self.out_ch, 1), np.float32))
 
@@ -62,44 +65,21 @@ class _Convolution(Layer):
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         return args["out_ch"], args["in_ch"], *args["kernel"]
 
-    def _checked(self, x: TensorLike) -> Tensor:
-        x = as_input(x, self.W)
-        if x.ndim != self._axes + 2 or x.shape[0] != self.in_ch:
-            raise ShapeError(f"{self._known}: x is {x.shape}; ({self.in_ch}, {_AXES[self._axes]}, batch) is "
-                             f"required.")
-        return x
-
-
-class _Plain(_Convolution):
-    """Base of the convolutions that are no transposed ones."""
-
-    settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "activation", "bias", "dilation", "groups",
-                "padding_mode")
-
-    def __init__(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes = 1, padding: Sizes | str = 0,
-                 activation: ActivationLike = None, bias: bool = True, dilation: Sizes = 1, groups: int = 1,
-                 padding_mode: str = "zeros") -> None:
-        if not isinstance(padding_mode, str) or padding_mode not in _MODES:
-            raise ValueError(f"{self._known}: padding_mode is {padding_mode!r:.60}; one of {', '.join(_MODES)} is "
-                             f"required.")
-        self.padding_mode = padding_mode
-        self.padding = padding if isinstance(padding, str) else per_axis(padding, self._axes, 0, "padding",
-                                                                         self._known)
-        self._make(in_ch, out_ch, kernel, stride, dilation, groups, bias, activation, "out_ch")
-        if isinstance(padding, str):
-            padded(self._known, self.W, self.kernel, self.stride, padding, self.dilation)  # which refuses others
-
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_ch, ..., batch) for `x` of shape (in_ch, ..., batch)."""
-        x, padding = self._checked(x), self.padding
-        if self.padding_mode != "zeros":
-            x, padding = padded(self._known, x, self.kernel, self.stride, padding, self.dilation, self.padding_mode)
-        y = type(self)._moved(x, self.W, self.b if self.bias else None, self.stride, padding, self.dilation,
-                              self.groups)
+        x = as_input(x, self.W)
+        if x.ndim != self._axes + 2 or x.shape[0] != self.in_ch:
+            raise ShapeError(f"{self._known}: x is {x.shape}; ({self.in_ch}, {AXES[self._axes]}, batch) is required.")
+        y = self._move(x, self.b if self.bias else None)
         return y if self._activate is None else self._activate(y)
 
+    def _move(self, x: Tensor, b: Tensor | None) -> Tensor:
+        x, padding = padded(x, around(self._known, self.kernel, self.stride, self.padding, self.dilation),
+                            self.padding_mode)
+        return type(self)._moved(x, self.W, b, self.stride, padding, self.dilation, self.groups)
 
-class Conv2d(_Plain):
+
+class Conv2d(_Convolution):
     """Two-dimensional convolution, ``activation(ag_conv2d(x, W, b))``.
 
     Reference: PyTorch ``Conv2d``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
@@ -142,7 +122,7 @@ class Conv2d(_Plain):
     _known, _axes, _moved = "ag_conv2d_layer", 2, ag_conv2d
 
 
-class Conv1d(_Plain):
+class Conv1d(_Convolution):
     """Convolution of sequences (in_ch, time, batch); arguments are those of `Conv2d`, with one number each.
 
     Reference: PyTorch ``Conv1d``.
@@ -157,7 +137,7 @@ class Conv1d(_Plain):
     _known, _axes, _moved = "Conv1d", 1, conv1d
 
 
-class Conv3d(_Plain):
+class Conv3d(_Convolution):
     """Convolution of volumes (in_ch, depth, height, width, batch); arguments are those of `Conv2d`, or three each.
 
     Reference: PyTorch ``Conv3d``.
@@ -175,14 +155,8 @@ class Conv3d(_Plain):
 class ConvTranspose2d(_Convolution):
     """Transposed convolution, which enlarges images: ``activation(ops.conv_transpose2d(x, W, b))``.
 
+    Arguments are those of `Conv2d` and of `ops.conv_transpose2d`.
     Reference: PyTorch ``ConvTranspose2d``, whose weight has the same shape.
-
-    Parameters
-    ----------
-    in_ch, out_ch, kernel, stride, groups, bias, dilation, activation : optional
-        As of `Conv2d`.
-    padding, output_padding : int or (int, int), optional
-        Pixels that the result has less on each side, and those that it has more below and to the right.
 
     Attributes
     ----------
@@ -200,20 +174,18 @@ class ConvTranspose2d(_Convolution):
 
     settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "output_padding", "groups", "bias", "dilation",
                 "activation")
-    _known, _axes, _moved = "ConvTranspose2d", 2, conv_transpose2d
+    _known, _axes, _moved, _turned = "ConvTranspose2d", 2, conv_transpose2d, True
 
     def __init__(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes = 1, padding: Sizes = 0,
                  output_padding: Sizes = 0, groups: int = 1, bias: bool = True, dilation: Sizes = 1,
                  activation: ActivationLike = None) -> None:
-        self.padding = per_axis(padding, self._axes, 0, "padding", self._known)
         self.output_padding = per_axis(output_padding, self._axes, 0, "output_padding", self._known)
-        self._make(in_ch, out_ch, kernel, stride, dilation, groups, bias, activation, "in_ch")
+        per_axis(padding, self._axes, 0, "padding", self._known)
+        super().__init__(in_ch, out_ch, kernel, stride, padding, activation, bias, dilation, groups)
 
-    def forward(self, x: TensorLike) -> Tensor:
-        """Output of shape (out_ch, ..., batch) for `x` of shape (in_ch, ..., batch)."""
-        y = type(self)._moved(self._checked(x), self.W, self.b if self.bias else None, self.stride, self.padding,
-                              self.output_padding, self.groups, self.dilation)
-        return y if self._activate is None else self._activate(y)
+    def _move(self, x: Tensor, b: Tensor | None) -> Tensor:
+        return type(self)._moved(x, self.W, b, self.stride, cast(Sizes, self.padding), self.output_padding,
+                                 self.groups, self.dilation)
 
 
 class ConvTranspose1d(ConvTranspose2d):
@@ -264,7 +236,7 @@ class MaxPool(_Pool):
 
     def __init__(self, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
                  ceil_mode: bool = False) -> None:
-        self.size, self.stride, self.padding, self.dilation = pool_geometry(self._function, 2, size, stride, padding,
+        self.size, self.stride, self.padding, self.dilation = pool_window(self._function, 2, size, stride, padding,
                                                                             dilation)
         self.ceil_mode = true_or_false(self._function, "ceil_mode", ceil_mode)
 
@@ -291,7 +263,7 @@ class AvgPool(_Pool):
 
     def __init__(self, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True) -> None:
-        self.size, self.stride, self.padding, _ = pool_geometry(self._function, 2, size, stride, padding)
+        self.size, self.stride, self.padding, _ = pool_window(self._function, 2, size, stride, padding)
         self.ceil_mode = true_or_false(self._function, "ceil_mode", ceil_mode)
         self.count_include_pad = true_or_false(self._function, "count_include_pad", count_include_pad)
 

@@ -49,25 +49,27 @@ class _Norm(Layer):
 
     gamma: Tensor
     beta: Tensor
-    affine: bool
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
+    _has = (True, True)  # gamma and beta
 
     def _make(self, features: int, factor: bool, offset: bool) -> None:
+        self._has = factor, offset
         if factor:
             self.gamma = ag_param(np.ones((features, 1), np.float32))
         if offset:
             self.beta = ag_param(np.zeros((features, 1), np.float32))
 
-    def _scaling(self, x: TensorLike, features: int, factor: bool, offset: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `x` as a tensor, the factor and the offset; constants stand for what the layer does not have."""
-        x = as_input(x, self.gamma) if factor else as_input(x, self.beta) if offset else as_tensor(x)
-        return (x, self.gamma if factor else _constant(x, (features, 1), 1.0),
-                self.beta if offset else _constant(x, (features, 1), 0.0))
-
-
     def _affine(self, x: TensorLike) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return `x` as a tensor, and the factor and the offset, if the layer has them."""
-        return (as_input(x, self.gamma), self.gamma, self.beta) if self.affine else (as_tensor(x), None, None)
+        """Return `x` as a tensor, the factor and the offset."""
+        gamma, beta = self.gamma if self._has[0] else None, self.beta if self._has[1] else None
+        return as_tensor(x) if gamma is None else as_input(x, gamma), gamma, beta
+
+    def scaling(self, x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `x` as a tensor, the factor and the offset; constants stand for what the layer does not have."""
+        x, gamma, beta = self._affine(x)
+        column = (*x.shape[:1], 1)
+        return (x, _constant(x, column, 1.0) if gamma is None else gamma,
+                _constant(x, column, 0.0) if beta is None else beta)
 
 
 class BatchNorm(_Norm):
@@ -128,10 +130,6 @@ class BatchNorm(_Norm):
             return batch_norm_train(x, gamma, beta, self.running_mean, self.running_var, self.eps, self.momentum)
         return ag_batch_norm_op(x, gamma, beta, self.eps, self.running_mean, self.running_var)
 
-    def scaling(self, x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `x` as a tensor, and what it is multiplied by and what is added."""
-        return self._scaling(x, self.num_features, self.affine, self.affine)
-
 
 class LayerNorm(_Norm):
     """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
@@ -172,29 +170,15 @@ class LayerNorm(_Norm):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch, ...)."""
-        x, gamma, beta = self._scaling(x, self.num_features, self.elementwise_affine,
-                                       self.elementwise_affine and self.bias)
+        x, gamma, beta = self.scaling(x)
         return ag_layer_norm_op(x, gamma, beta, self.eps)
 
 
 class GroupNorm(_Norm):
     """Group norm: in each sample, each group of channels gets mean 0 and variance 1, then a factor and an offset.
 
-    Reference: PyTorch ``GroupNorm``; Wu, He, "Group Normalization", ECCV 2018.
-
-    Parameters
-    ----------
-    num_groups, num_channels : int
-        Of the first axis; groups divide the channels.
-    eps : float, optional
-        Added to the variance; positive.
-    affine : bool, optional
-        Whether there are `gamma` and `beta`.
-
-    Attributes
-    ----------
-    gamma, beta : Tensor of shape (num_channels, 1)
-        Factor and offset, initially 1 and 0.
+    Arguments are the numbers of groups and channels, what is added to the variance, and whether there are `gamma` and
+    `beta`, of shape (num_channels, 1).  Reference: PyTorch ``GroupNorm``; Wu, He, "Group Normalization", ECCV 2018.
 
     Examples
     --------
@@ -212,14 +196,13 @@ class GroupNorm(_Norm):
         if self.num_channels % self.num_groups:
             raise ValueError(f"GroupNorm: num_groups is {num_groups} and num_channels is {num_channels}; groups must "
                              f"divide the channels.")
-        self.eps = _group_eps(eps)
-        self.affine = true_or_false("GroupNorm", "affine", affine)
+        self.eps, self.affine = _group_eps(eps), true_or_false("GroupNorm", "affine", affine)
         self._make(self.num_channels, self.affine, self.affine)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_channels, ..., batch)."""
         x, gamma, beta = self._affine(x)
-        if x.ndim < 2 or x.shape[0] != self.num_channels:
+        if x.shape[:1] != (self.num_channels,):
             raise ShapeError(f"GroupNorm: x is {x.shape}; ({self.num_channels}, ..., batch) is required.")
         return group_norm(x, self.num_groups, gamma, beta, self.eps)
 
@@ -227,16 +210,8 @@ class GroupNorm(_Norm):
 class InstanceNorm2d(_Norm):
     """Instance norm: in each sample, each channel gets mean 0 and variance 1, with `affine` a factor and an offset.
 
-    Reference: PyTorch ``InstanceNorm2d``, without running statistics.
-
-    Parameters
-    ----------
-    num_features : int
-        Channels, the first axis.
-    eps : float, optional
-        Added to the variance; positive.
-    affine : bool, optional
-        Whether there are `gamma` and `beta`, of shape (num_features, 1).
+    These are `gamma` and `beta`, of shape (num_features, 1); there are no running statistics.
+    Reference: PyTorch ``InstanceNorm2d``.
 
     Examples
     --------
@@ -251,14 +226,13 @@ class InstanceNorm2d(_Norm):
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = False) -> None:
         (self.num_features,) = sizes("InstanceNorm", num_features=num_features)
-        self.eps = _instance_eps(eps)
-        self.affine = true_or_false("InstanceNorm", "affine", affine)
+        self.eps, self.affine = _instance_eps(eps), true_or_false("InstanceNorm", "affine", affine)
         self._make(self.num_features, self.affine, self.affine)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, ..., batch)."""
         x, gamma, beta = self._affine(x)
-        if x.ndim < 3 or x.shape[0] != self.num_features:
+        if x.shape[:1] != (self.num_features,):
             raise ShapeError(f"InstanceNorm: x is {x.shape}; ({self.num_features}, ..., batch) is required.")
         return instance_norm(x, gamma, beta, self.eps)
 
@@ -299,9 +273,8 @@ class RMSNorm(_Norm):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch, ...)."""
-        x = as_input(x, self.gamma) if self.elementwise_affine else as_tensor(x)
-        gamma = self.gamma if self.elementwise_affine else _constant(x, (self.num_features, 1), 1.0)
-        return ag_rms_norm_op(x, gamma, self.eps)
+        x, gamma, _ = self._affine(x)
+        return ag_rms_norm_op(x, _constant(x, (*x.shape[:1], 1), 1.0) if gamma is None else gamma, self.eps)
 
 
 class Dropout(Layer):
@@ -340,11 +313,6 @@ class Dropout2d(Dropout):
 
     Reference: PyTorch ``Dropout2d``.
 
-    Parameters
-    ----------
-    rate : float
-        Probability of being dropped, in [0, 1).
-
     Examples
     --------
     >>> import numpy
@@ -357,9 +325,8 @@ class Dropout2d(Dropout):
         x = as_tensor(x)
         if x.ndim < 2:
             raise ShapeError(f"Dropout2d: x is {x.shape}; (channels, ..., batch) is required.")
-        if not self.training or not self.rate:
-            return x
-        return ag_mul(x, dropped(_constant(x, (x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1]), 1.0), self.rate))
+        kept = (x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
+        return ag_mul(x, dropped(_constant(x, kept, 1.0), self.rate)) if self.training and self.rate else x
 
 
 BatchNorm1d = BatchNorm2d = BatchNorm3d = ag_batch_norm = BatchNorm

@@ -91,7 +91,7 @@ def ag_conv2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride:
         raise ShapeError(f"{NAME}: x has {channels} channels in {groups} group(s) and w is {w.shape}; its second size "
                          f"must be {channels // groups}.")
     if isinstance(padding, str):
-        x, padding = padded(NAME, x, w.shape[2:], stride, padding, dilation)
+        x, padding = padded(x, around(NAME, w.shape[2:], stride, padding, dilation))
     window = Window(pair(w.shape[2:], 1, "the kernel", NAME), pair(stride, 1, "stride", NAME),
                     pair(padding, 0, "padding", NAME), pair(dilation, 1, "dilation", NAME))
     return _with_bias(NAME, _conv2d(x, w, window, groups), bias[0] if bias else None)
@@ -113,23 +113,26 @@ def _with_bias(function: str, y: Tensor, b: Tensor | None) -> Tensor:
     return ag_add(y, ag_reshape(b, features, 1, 1, 1))
 
 
-def padded(function: str, x: Tensor, kernel: Shape, stride: Sizes, padding: Sizes | str, dilation: Sizes,
-           mode: str = "zeros") -> tuple[Tensor, Shape]:
-    """Put around images what is not the same number of zeros on both sides; what is remains for the convolution."""
+def around(function: str, kernel: Shape, stride: Sizes, padding: Sizes | str, dilation: Sizes) -> list[Pair]:
+    """Return how many pixels a padding puts before and behind each axis."""
     count = len(kernel)
-    if isinstance(padding, str):
-        if padding not in ("same", "valid"):
-            raise ValueError(f"{function}: padding is {padding!r:.60}; a number, 'same' or 'valid' is required.")
-        if padding == "same" and set(per_axis(stride, count, 1, "stride", function)) != {1}:
-            raise ValueError(f"{function}: padding is 'same' and stride is {stride}; the stride must be 1.")
-        steps = per_axis(dilation, count, 1, "dilation", function)
-        both = [d * (k - 1) if padding == "same" else 0 for d, k in zip(steps, kernel, strict=True)]
-    else:
-        both = [2 * p for p in per_axis(padding, count, 0, "padding", function)]
-    if mode == "zeros" and not any(n % 2 for n in both):
-        return x, tuple([n // 2 for n in both])
-    widths = [width for n in reversed(both) for width in (n // 2, n - n // 2)]
-    return pad(x, widths, "constant" if mode == "zeros" else mode), (0,) * count
+    if not isinstance(padding, str):
+        return [(p, p) for p in per_axis(padding, count, 0, "padding", function)]
+    if padding not in ("same", "valid"):
+        raise ValueError(f"{function}: padding is {padding!r:.60}; a number, 'same' or 'valid' is required.")
+    if padding == "same" and set(per_axis(stride, count, 1, "stride", function)) != {1}:
+        raise ValueError(f"{function}: padding is 'same' and stride is {stride}; the stride must be 1.")
+    steps = per_axis(dilation, count, 1, "dilation", function)
+    both = [d * (k - 1) if padding == "same" else 0 for d, k in zip(steps, kernel, strict=True)]
+    return [(n // 2, n - n // 2) for n in both]
+
+
+def padded(x: Tensor, widths: Sequence[Pair], mode: str = "zeros") -> tuple[Tensor, Shape]:
+    """Put around images what are not as many zeros on both sides; those are left to the convolution."""
+    if mode == "zeros" and all(before == behind for before, behind in widths):
+        return x, tuple([before for before, _ in widths])
+    flat = [width for pair in reversed(widths) for width in pair]
+    return pad(x, flat, "constant" if mode == "zeros" else mode), (0,) * len(widths)
 
 
 def _operands(function: str, x: TensorLike, w: TensorLike, b: TensorLike | None, axes: str,
@@ -155,7 +158,7 @@ def conv1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     [-1.0, -1.0]
     """
     x, w, b = _operands("conv1d", x, w, b, "time", "features, channels")
-    x, zeros = padded("conv1d", x, w.shape[2:], stride, padding, dilation)
+    x, zeros = padded(x, around("conv1d", w.shape[2:], stride, padding, dilation))
     (step,), (apart,) = per_axis(stride, 1, 1, "stride", "conv1d"), per_axis(dilation, 1, 1, "dilation", "conv1d")
     y = ag_conv2d(unsqueeze(x, 1), unsqueeze(w, 2), b, stride=(1, step), padding=(0, *zeros), dilation=(1, apart),
                   groups=groups)
@@ -176,7 +179,7 @@ def conv3d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     (4, 5, 6, 7, 2)
     """
     x, w, b = _operands("conv3d", x, w, b, "depth, height, width", "features, channels")
-    x, (deep, *zeros) = padded("conv3d", x, w.shape[2:], stride, padding, dilation)
+    x, (deep, *zeros) = padded(x, around("conv3d", w.shape[2:], stride, padding, dilation))
     (down, *steps), (apart, *others) = (per_axis(value, 3, 1, name, "conv3d") for value, name in (
         (stride, "stride"), (dilation, "dilation")))
     x, taps = pad(x, (0, 0, 0, 0, deep, deep)), w.shape[2]

@@ -76,7 +76,7 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
                              f"required, or one for each of {axes} axes, that leaves a pixel.")
         sizes, scales = tuple([floor(f * n) for f, n in zip(factors, image, strict=True)]), factors
     if mode == "area":
-        return _adaptive("interpolate", x, axes, sizes, False)
+        return _adaptive("interpolate", True, x, axes, sizes)
     for axis, (out, factor) in enumerate(zip(sizes, scales, strict=True), 1):
         x = _resized(x, axis, out, factor, mode, corners)
     return x

@@ -1,14 +1,14 @@
 """Pooling: the largest or the mean value of each window, of images, sequences and volumes.
 
 Kernels pool two axes.  A sequence is an image of one row, and a volume is pooled slice by slice, then along the depth.
-Where windows are dilated, or of several lengths, their pixels are copied side by side first.
+Windows that a kernel does not have are copied side by side first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, prod
-from typing import NamedTuple
+from functools import lru_cache
+from math import ceil, floor, inf, prod
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, I32
 from ag.engine.kernels.conv import avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
 from ag.engine.primitive import Array
-from ag.engine.shape import Pair, Shape, Window, check_steps, per_axis, true_or_false
+from ag.engine.shape import Shape, Window, check_steps, per_axis, true_or_false
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_mul, ag_scale
 from ag.ops.elementwise import ag_pow
@@ -33,8 +33,9 @@ __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", 
            "avg_pool1d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "max_pool1d", "max_pool3d"]
 
 Sizes = int | Sequence[int]
-Places = int | None | Sequence[int | None]  # of adaptive pooling; None keeps a size
-_AXES = {1: "time", 2: "height, width", 3: "depth, height, width"}
+Places = int | None | Sequence[int | None]  # None keeps a size
+Pooling = Callable[..., Tensor]
+AXES = {1: "time", 2: "height, width", 3: "depth, height, width"}
 
 
 @part_of("ag_max_pool2d")
@@ -58,88 +59,12 @@ def _avg_pool2d_vjp(run: Run, g: Buffer, image: Shape, need: Need, window: Windo
     return (run(avg_pool2d_grad, g, window=window, image=image),)
 
 
-Pool = Callable[[Tensor, Window], Tensor]
-
-
-class Geometry(NamedTuple):
-    """Windows of pooling along each axis."""
-
-    kernel: Shape
-    stride: Shape
-    padding: Shape
-    dilation: Shape
-
-    @property
-    def extent(self) -> Shape:
-        """Pixels from the first to the last tap."""
-        return tuple([d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True)])
-
-    def missing(self, image: Shape) -> Shape:
-        """Return the pixels behind an image that a last window needs which begins on it, or in the zeros before it."""
-        rows = []
-        for n, e, s, p in zip(image, self.extent, self.stride, self.padding, strict=True):
-            steps = -(-(n + 2 * p - e) // s)
-            steps -= steps * s >= n + p
-            rows.append(max(0, steps * s + e - n - 2 * p))
-        return tuple(rows)
-
-
-def pool_geometry(function: str, axes: int, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                  dilation: Sizes = 1) -> Geometry:
-    """Check the parameters of windows."""
-    found = Geometry(*(per_axis(value, axes, least, name, function) for value, least, name in (
-        (size, 1, "size"), (size if stride is None else stride, 1, "stride"), (padding, 0, "padding"),
-        (dilation, 1, "dilation"))))
-    if any(2 * p > n for p, n in zip(found.padding, found.extent, strict=True)):
-        raise ValueError(f"{function}: padding is {padding} and size is {size}; padding may be at most half of the "
-                         f"size, so that every window sees a pixel.")
-    return found
-
-
-def _images(function: str, x: TensorLike, axes: int) -> Tensor:
-    (x,) = operands_on_one_device(function, (x,))[1]
-    if x.ndim != axes + 2:
-        raise ShapeError(f"{function}: x is {x.shape}; (channels, {_AXES[axes]}, batch) is required.")
-    return x
-
-
-def _viewed(x: Tensor, *shape: int) -> Tensor:
-    return x if x.shape == shape else ag_reshape(x, *shape)
-
-
-def _pooled(function: str, pool: Pool, x: Tensor, kernel: Shape, stride: Shape, padding: Shape) -> Tensor:
-    """Pool the last two axes of images by one launch, and the depth, if there is one, by another."""
-    channels, *image, batch = x.shape
-    lead = 3 - len(image)
-    slices, high, wide = (1,) * lead + tuple(image)
-    deep, *others = zip((1,) * lead + kernel, (1,) * lead + stride, (0,) * lead + padding, strict=True)
-
-    def launched(x: Tensor, rows: Shape, columns: Shape) -> Tensor:
-        window = Window(*((a, b) for a, b in zip(rows, columns, strict=True)))
-        check_steps(window, 0, function)
-        return pool(x, window)
-
-    y = launched(_viewed(x, channels * slices, high, wide, batch), *others)
-    down, across = y.shape[1:3]
-    if lead == 0:
-        y = launched(_viewed(y, channels, slices, down * across, batch), deep, (1, 1, 0))
-        slices = y.shape[1]
-    return _viewed(y, channels, *(slices, down, across)[lead:], batch)
-
-
-def _around(x: Tensor, before: Shape, behind: Shape, value: float) -> Tensor:
-    """`x` with a number before and behind each axis of its images."""
-    widths = [n for pair in zip(reversed(before), reversed(behind), strict=True) for n in pair]
-    return pad(x, widths, value=value) if any(widths) else x
-
-
 def beside(x: Tensor, axis: int, numbers: Array) -> Tensor:
     """Return constants along an axis of `x`."""
-    shape = [1] * x.ndim
-    shape[axis] = len(numbers)
     dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
+    shape = [len(numbers) if i == axis else 1 for i in range(x.ndim)]
     made = Tensor(x.buffer.backend.constant(numbers.astype(dtype.numpy_name).reshape(shape), dtype))
-    return made.astype(x.dtype) if x.buffer.dtype.is_half else made
+    return made if x.buffer.dtype is dtype else made.astype(x.dtype)
 
 
 def taken(x: Tensor, axis: int, ids: Array) -> Tensor:
@@ -150,43 +75,93 @@ def taken(x: Tensor, axis: int, ids: Array) -> Tensor:
     if len(steps) == 1 and min(steps) > 0:
         return x[(*(slice(None),) * axis, slice(int(ids[0]), int(ids[-1]) + 1, min(steps)))]
     last = movedim(x, axis, -1)
-    ids_there = Tensor(x.buffer.backend.constant(ids.astype(np.int32), I32))
-    found = _lookup(ag_reshape(last, -1, n), ids_there)
-    return movedim(ag_reshape(found, *last.shape[:-1], len(ids)), -1, axis)
+    there = Tensor(x.buffer.backend.constant(ids.astype(np.int32), I32))
+    return movedim(ag_reshape(_lookup(ag_reshape(last, -1, n), there), *last.shape[:-1], len(ids)), -1, axis)
 
 
-def _largest(function: str, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
-             dilation: Sizes, ceil_mode: bool) -> Tensor:
-    x, geometry = _images(function, x, axes), pool_geometry(function, axes, size, stride, padding, dilation)
-    kernel, steps, zeros, apart = geometry
-    more = geometry.missing(x.shape[1:-1]) if true_or_false(function, "ceil_mode", ceil_mode) else (0,) * axes
-    if set(apart) == {1}:
-        return _pooled(function, _max_pool2d, _around(x, (0,) * axes, more, -inf), kernel, steps, zeros)
-    x = _around(x, zeros, tuple(map(sum, zip(zeros, more, strict=True))), -inf)
-    for axis, (k, s, d, extent) in enumerate(zip(kernel, steps, apart, geometry.extent, strict=True), 1):
-        if x.shape[axis] < extent:
-            raise ShapeError(f"{function}: the window covers {geometry.extent} pixels and the padded image has "
-                             f"{x.shape[1:-1]}; it must fit.")
-        first = np.arange(0, x.shape[axis] - extent + 1, s)
-        x = taken(x, axis, (first[:, None] + np.arange(k) * d).ravel())
-    return _pooled(function, _max_pool2d, x, kernel, kernel, (0,) * axes)
+def _images(function: str, x: TensorLike, axes: int) -> Tensor:
+    (x,) = operands_on_one_device(function, (x,))[1]
+    if x.ndim != axes + 2:
+        raise ShapeError(f"{function}: x is {x.shape}; (channels, {AXES[axes]}, batch) is required.")
+    return x
 
 
-def _averaged(function: str, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
-              ceil_mode: bool, count_include_pad: bool) -> Tensor:
-    x, geometry = _images(function, x, axes), pool_geometry(function, axes, size, stride, padding)
-    image, (kernel, steps, zeros, _) = x.shape[1:-1], geometry
-    more = geometry.missing(image) if true_or_false(function, "ceil_mode", ceil_mode) else (0,) * axes
-    counted = zeros if true_or_false(function, "count_include_pad", count_include_pad) else (0,) * axes
-    y = _pooled(function, _avg_pool2d, _around(x, (0,) * axes, more, 0.0), kernel, steps, zeros)
-    for axis, (n, k, s, p, c) in enumerate(zip(image, kernel, steps, zeros, counted, strict=True), 1):
-        first = np.arange(y.shape[axis]) * s - p
-        counts = np.minimum(first + k, n + c) - np.maximum(first, -c)
-        y = y if (counts == k).all() else ag_mul(y, beside(y, axis, k / counts))
+def pool_window(function: str, axes: int, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                dilation: Sizes = 1) -> list[Shape]:
+    """Check the parameters of windows; return the size, stride, padding and dilation along each axis."""
+    found = [per_axis(value, axes, least, name, function) for value, least, name in (
+        (size, 1, "size"), (size if stride is None else stride, 1, "stride"), (padding, 0, "padding"),
+        (dilation, 1, "dilation"))]
+    if any(2 * p > d * (k - 1) + 1 for k, _, p, d in zip(*found, strict=True)):
+        raise ValueError(f"{function}: padding is {padding} and size is {size}; padding may be at most half of the "
+                         f"size, so that every window sees a pixel.")
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _seen(n: int, size: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Array:
+    """Return the pixels that each window sees along an axis; those below 0 and from `n` on are padding."""
+    steps = (n + 2 * padding - dilation * (size - 1) - 1) / stride
+    first = np.arange((ceil if ceil_mode else floor)(steps) + 1) * stride - padding
+    return first[first < n][:, None] + np.arange(size) * dilation
+
+
+def _launched(function: str, mean: bool, x: Tensor, kernel: Shape, stride: Shape, padding: Shape) -> Tensor:
+    """Pool the last two axes of images by one launch, and the depth, if there is one, by another."""
+    channels, *image, batch = x.shape
+    lead = 3 - len(image)
+    slices, high, wide = (1,) * lead + tuple(image)
+    deep, *others = zip((1,) * lead + kernel, (1,) * lead + stride, (0,) * lead + padding, strict=True)
+
+    def launch(shape: Shape, rows: Shape, columns: Shape) -> Tensor:
+        window = Window(*((a, b) for a, b in zip(rows, columns, strict=True)))
+        check_steps(window, 0, function)
+        return (_avg_pool2d if mean else _max_pool2d)(x if x.shape == shape else ag_reshape(x, *shape), window)
+
+    x = launch((channels * slices, high, wide, batch), *others)
+    down, across = x.shape[1:3]
+    if lead == 0:
+        x = launch((channels, slices, down * across, batch), deep, (1, 1, 0))
+        slices = x.shape[1]
+    return x if lead == 1 else ag_reshape(x, channels, *(slices, down, across)[lead:], batch)
+
+
+def _by_taps(function: str, mean: bool, x: Tensor, seen: Sequence[Array]) -> Tensor:
+    """Pool pixels that are copied side by side, with a number for each that is outside of the image."""
+    kernel, image = tuple([w.shape[1] for w in seen]), x.shape[1:-1]
+    for axis, (w, n) in enumerate(zip(seen, image, strict=True), 1):
+        outside = (w < 0) | (w >= n)
+        if outside.any():
+            x = pad(x, (0, 0) * (len(image) - axis) + (0, 1), value=0.0 if mean else -inf)
+        x = taken(x, axis, np.where(outside, n, w).ravel())
+    return _launched(function, mean, x, kernel, kernel, (0,) * len(kernel))
+
+
+def _divided(y: Tensor, image: Shape, seen: Sequence[Array], counted: Shape) -> Tensor:
+    """Make means over the size of a window ones over its pixels, with so much padding around the image."""
+    for axis, (w, n, p) in enumerate(zip(seen, image, counted, strict=True), 1):
+        counts = ((w >= -p) & (w < n + p)).sum(1)
+        y = y if (counts == w.shape[1]).all() else ag_mul(y, beside(y, axis, w.shape[1] / counts))
     return y
 
 
-def _adaptive(function: str, x: TensorLike, axes: int, output_size: Places, largest: bool) -> Tensor:
+def _pooled(function: str, mean: bool, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
+            dilation: Sizes, ceil_mode: bool, count_include_pad: bool = True) -> Tensor:
+    x, window = _images(function, x, axes), pool_window(function, axes, size, stride, padding, dilation)
+    more, counts = (true_or_false(function, name, value) for name, value in (
+        ("ceil_mode", ceil_mode), ("count_include_pad", count_include_pad)))
+    image, zeros = x.shape[1:-1], window[2]
+    seen = [_seen(*of_axis, more) for of_axis in zip(image, *window, strict=True)]
+    if 0 in image or not all(map(len, seen)):
+        covered = tuple([d * (k - 1) + 1 for k, _, _, d in zip(*window, strict=True)])
+        raise ShapeError(f"{function}: the window covers {covered} pixels and the image has {image}, with padding "
+                         f"{zeros} on each side; the window must fit into the padded image, which must not be empty.")
+    fits = set(window[3]) == {1} and all(w[-1, -1] < n + p for w, n, p in zip(seen, image, zeros, strict=True))
+    y = _launched(function, mean, x, *window[:3]) if fits else _by_taps(function, mean, x, seen)
+    return _divided(y, image, seen, zeros if counts else (0,) * axes) if mean and (more or not counts) else y
+
+
+def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: Places) -> Tensor:
     """Pool so that so many places are left: windows may overlap, and have two lengths."""
     x = _images(function, x, axes)
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
@@ -194,26 +169,15 @@ def _adaptive(function: str, x: TensorLike, axes: int, output_size: Places, larg
     sizes = per_axis((*kept, *given[axes:]), axes, 1, "output_size", function)
     if 0 in x.shape[1:-1]:
         raise ShapeError(f"{function}: x is {x.shape}; at least one pixel is required.")
-    if not largest and set(sizes) == {1}:
+    if mean and set(sizes) == {1}:
         return ag_mean(x, dim=tuple(range(1, axes + 1)), keepdim=True)
-    kernel, factors = [], {}
-    for axis, out in enumerate(sizes, 1):
-        n = x.shape[axis]
+    image, seen = x.shape[1:-1], []
+    for n, out in zip(image, sizes, strict=True):
         first, last = np.arange(out) * n // out, -(-np.arange(1, out + 1) * n // out)
-        counts = last - first
-        kernel.append(int(counts.max()))
-        if n % out:
-            tap = np.arange(kernel[-1])
-            within = tap < counts[:, None]
-            outside = (counts - 1)[:, None] if largest else n - first[:, None]  # the window's last pixel, or a zero
-            x = _around(x, (0,) * axes, tuple([int(a == axis and not (largest or within.all()))
-                                               for a in range(1, axes + 1)]), 0.0)
-            x = taken(x, axis, (first[:, None] + np.where(within, tap, outside)).ravel())
-            factors[axis] = kernel[-1] / counts
-    y = _pooled(function, _max_pool2d if largest else _avg_pool2d, x, tuple(kernel), tuple(kernel), (0,) * axes)
-    for axis, factor in factors.items() if not largest else ():
-        y = y if (factor == 1).all() else ag_mul(y, beside(y, axis, factor))
-    return y
+        tap = np.arange((last - first).max())
+        seen.append(np.where(tap < (last - first)[:, None], first[:, None] + tap, n))
+    y = _by_taps(function, mean, x, seen)
+    return _divided(y, image, seen, (0,) * axes) if mean else y
 
 
 def _power_mean(function: str, x: TensorLike, axes: int, norm_type: float, size: Sizes, stride: Sizes | None,
@@ -221,14 +185,61 @@ def _power_mean(function: str, x: TensorLike, axes: int, norm_type: float, size:
     p, count = number_given(function, "norm_type", norm_type), prod(per_axis(size, axes, 1, "size", function))
     if not 0 < p < inf:
         raise ValueError(f"{function}: norm_type is {p}; a positive number is required.")
-    total = ag_scale(_averaged(function, ag_pow(x, p), axes, size, stride, 0, ceil_mode, True), float(count))
+    total = ag_scale(_pooled(function, True, ag_pow(x, p), axes, size, stride, 0, 1, ceil_mode), float(count))
     some = ne(total, 0.0)  # or the root would send back infinity
     return where(some, ag_pow(where(some, total, 1.0), 1 / p), 0.0)
 
 
+def _named(function: Pooling, kind: str, axes: int, what: str) -> Pooling:
+    """Make a public function of so many axes."""
+    name = f"{kind}{axes}d"
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{what} (channels, {AXES[axes]}, batch).\n\nReference: PyTorch ``{name}``.\n"
+    return composed(function)
+
+
+def _max_pool(axes: int) -> Pooling:
+    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+             ceil_mode: bool = False) -> Tensor:
+        return _pooled(f"max_pool{axes}d", False, x, axes, size, stride, padding, dilation, ceil_mode)
+
+    return _named(pool, "max_pool", axes, "Largest value of every window, as `max_pool2d`, of")
+
+
+def _avg_pool(axes: int) -> Pooling:
+    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True) -> Tensor:
+        return _pooled(f"avg_pool{axes}d", True, x, axes, size, stride, padding, 1, ceil_mode, count_include_pad)
+
+    return _named(pool, "avg_pool", axes, "Mean of every window, as `avg_pool2d`, of")
+
+
+def _adaptive_pool(kind: str, axes: int) -> Pooling:
+    def pool(x: TensorLike, output_size: Places) -> Tensor:
+        return _adaptive(f"adaptive_{kind}_pool{axes}d", kind == "avg", x, axes, output_size)
+
+    what = "Mean" if kind == "avg" else "Largest value"
+    return _named(pool, f"adaptive_{kind}_pool", axes, f"{what} of windows that leave `output_size` places, of")
+
+
+def _lp_pool(axes: int) -> Pooling:
+    def pool(x: TensorLike, norm_type: float, size: Sizes, stride: Sizes | None = None,
+             ceil_mode: bool = False) -> Tensor:
+        return _power_mean(f"lp_pool{axes}d", x, axes, norm_type, size, stride, ceil_mode)
+
+    return _named(pool, "lp_pool", axes, "Root of the sum of powers `norm_type` in every window of")
+
+
+max_pool1d, max_pool3d = _max_pool(1), _max_pool(3)
+avg_pool1d, avg_pool3d = _avg_pool(1), _avg_pool(3)
+lp_pool1d, lp_pool2d = _lp_pool(1), _lp_pool(2)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool("avg", axes) for axes in (1, 2, 3))
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool("max", axes) for axes in (1, 2, 3))
+
+
 @documented
-def ag_max_pool2d(x: TensorLike, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
-                  dilation: int | Pair = 1, ceil_mode: bool = False) -> Tensor:
+def ag_max_pool2d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+                  ceil_mode: bool = False) -> Tensor:
     """Largest pixel of every window.
 
     The gradient goes to the first maximum of a window, row by row.  NaN is larger than any number.
@@ -256,15 +267,13 @@ def ag_max_pool2d(x: TensorLike, size: int | Pair, stride: int | Pair | None = N
     >>> ag.ag_max_pool2d([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).item()
     4.0
     """
-    return _largest("ag_max_pool2d", x, 2, size, stride, padding, dilation, ceil_mode)
+    return _pooled("ag_max_pool2d", False, x, 2, size, stride, padding, dilation, ceil_mode)
 
 
 @documented
-def ag_avg_pool2d(x: TensorLike, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
-                  ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+def ag_avg_pool2d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+                  count_include_pad: bool = True) -> Tensor:
     """Mean of every window.
-
-    Reference: PyTorch ``avg_pool2d``, whose layout is (batch, channels, height, width).
 
     Parameters
     ----------
@@ -273,7 +282,7 @@ def ag_avg_pool2d(x: TensorLike, size: int | Pair, stride: int | Pair | None = N
     stride, padding, ceil_mode : optional
         All four as of `ag_max_pool2d`, but padding is zeros.
     count_include_pad : bool, optional
-        Whether padding counts, so that sums are divided by the size of the window, or pixels alone.
+        Divide every sum by the size of the window, or by how many pixels of the image it sees.
 
     Returns
     -------
@@ -282,147 +291,7 @@ def ag_avg_pool2d(x: TensorLike, size: int | Pair, stride: int | Pair | None = N
     >>> ag.ag_avg_pool2d([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).item()
     2.5
     """
-    return _averaged("ag_avg_pool2d", x, 2, size, stride, padding, ceil_mode, count_include_pad)
-
-
-@composed
-def max_pool1d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-               ceil_mode: bool = False) -> Tensor:
-    """Largest value of every window of sequences (channels, time, batch), as `max_pool2d`.
-
-    Reference: PyTorch ``max_pool1d``.
-
-    Examples
-    --------
-    >>> ag.ops.max_pool1d([[[1.0], [3.0], [2.0], [4.0]]], 2).numpy().ravel().tolist()
-    [3.0, 4.0]
-    """
-    return _largest("max_pool1d", x, 1, size, stride, padding, dilation, ceil_mode)
-
-
-@composed
-def max_pool3d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-               ceil_mode: bool = False) -> Tensor:
-    """Largest value of every window of volumes (channels, depth, height, width, batch), as `max_pool2d`.
-
-    Reference: PyTorch ``max_pool3d``.
-    """
-    return _largest("max_pool3d", x, 3, size, stride, padding, dilation, ceil_mode)
-
-
-@composed
-def avg_pool1d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
-               count_include_pad: bool = True) -> Tensor:
-    """Mean of every window of sequences (channels, time, batch), as `avg_pool2d`.
-
-    Reference: PyTorch ``avg_pool1d``.
-
-    Examples
-    --------
-    >>> ag.ops.avg_pool1d([[[1.0], [3.0], [2.0], [4.0]]], 2).numpy().ravel().tolist()
-    [2.0, 3.0]
-    """
-    return _averaged("avg_pool1d", x, 1, size, stride, padding, ceil_mode, count_include_pad)
-
-
-@composed
-def avg_pool3d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
-               count_include_pad: bool = True) -> Tensor:
-    """Mean of every window of volumes (channels, depth, height, width, batch), as `avg_pool2d`.
-
-    Reference: PyTorch ``avg_pool3d``.
-    """
-    return _averaged("avg_pool3d", x, 3, size, stride, padding, ceil_mode, count_include_pad)
-
-
-@composed
-def adaptive_avg_pool1d(x: TensorLike, output_size: Places) -> Tensor:
-    """Mean of windows of sequences (channels, time, batch), chosen so that so many places are left.
-
-    Reference: PyTorch ``adaptive_avg_pool1d``.
-
-    Examples
-    --------
-    >>> ag.ops.adaptive_avg_pool1d([[[1.0], [2.0], [6.0]]], 2).numpy().ravel().tolist()
-    [1.5, 4.0]
-    """
-    return _adaptive("adaptive_avg_pool1d", x, 1, output_size, False)
-
-
-@composed
-def adaptive_avg_pool2d(x: TensorLike, output_size: Places) -> Tensor:
-    """Mean of windows of images (channels, height, width, batch), so that (height, width) places are left.
-
-    Reference: PyTorch ``adaptive_avg_pool2d``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> ag.ops.adaptive_avg_pool2d(np.ones((3, 7, 9, 2)), (2, None)).shape
-    (3, 2, 9, 2)
-    """
-    return _adaptive("adaptive_avg_pool2d", x, 2, output_size, False)
-
-
-@composed
-def adaptive_avg_pool3d(x: TensorLike, output_size: Places) -> Tensor:
-    """Mean of windows of volumes (channels, depth, height, width, batch), as `adaptive_avg_pool2d`.
-
-    Reference: PyTorch ``adaptive_avg_pool3d``.
-    """
-    return _adaptive("adaptive_avg_pool3d", x, 3, output_size, False)
-
-
-@composed
-def adaptive_max_pool1d(x: TensorLike, output_size: Places) -> Tensor:
-    """Largest value of windows of sequences (channels, time, batch), as `adaptive_avg_pool1d`.
-
-    Reference: PyTorch ``adaptive_max_pool1d``.
-    """
-    return _adaptive("adaptive_max_pool1d", x, 1, output_size, True)
-
-
-@composed
-def adaptive_max_pool2d(x: TensorLike, output_size: Places) -> Tensor:
-    """Largest value of windows of images (channels, height, width, batch), as `adaptive_avg_pool2d`.
-
-    Reference: PyTorch ``adaptive_max_pool2d``.
-    """
-    return _adaptive("adaptive_max_pool2d", x, 2, output_size, True)
-
-
-@composed
-def adaptive_max_pool3d(x: TensorLike, output_size: Places) -> Tensor:
-    """Largest value of windows of volumes (channels, depth, height, width, batch), as `adaptive_avg_pool2d`.
-
-    Reference: PyTorch ``adaptive_max_pool3d``.
-    """
-    return _adaptive("adaptive_max_pool3d", x, 3, output_size, True)
-
-
-@composed
-def lp_pool1d(x: TensorLike, norm_type: float, size: Sizes, stride: Sizes | None = None,
-              ceil_mode: bool = False) -> Tensor:
-    """Root of the sum of powers `norm_type` in every window of sequences (channels, time, batch).
-
-    Reference: PyTorch ``lp_pool1d``.
-
-    Examples
-    --------
-    >>> ag.ops.lp_pool1d([[[3.0], [4.0]]], 2.0, 2).item()
-    5.0
-    """
-    return _power_mean("lp_pool1d", x, 1, norm_type, size, stride, ceil_mode)
-
-
-@composed
-def lp_pool2d(x: TensorLike, norm_type: float, size: Sizes, stride: Sizes | None = None,
-              ceil_mode: bool = False) -> Tensor:
-    """Root of the sum of powers `norm_type` in every window of images (channels, height, width, batch).
-
-    Reference: PyTorch ``lp_pool2d``.
-    """
-    return _power_mean("lp_pool2d", x, 2, norm_type, size, stride, ceil_mode)
+    return _pooled("ag_avg_pool2d", True, x, 2, size, stride, padding, 1, ceil_mode, count_include_pad)
 
 
 @documented
