@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 
 import ag
-from ag.ops import compositions, functions, shapes, statistics
+from ag.ops import compositions, conv, functions, images, normalization, pooling, shapes, statistics
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NAME = re.compile(r"^::: ag\.([\w.]+)$", re.M)
 PLACE = "<!-- all operations -->"
+BY_NAME = (functions, statistics, compositions, shapes, conv, pooling, normalization, images)  # files of ops in a table
 NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data", "io", "parallel", "training")}
 _FILE = "training.estimators."  # whose names are public without it, but loaded so late that only the file shows them
 
@@ -31,18 +32,30 @@ def operations() -> list[str]:
 
 def functions_by_name() -> str:
     """A table of what is in `ag.ops` alone: calls, and the first sentence about each."""
-    rows = []
-    for name in sorted({*functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__, "argmax"}):
-        function = getattr(ag.ops, name)
-        call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
-                         for p in signature(function).parameters.values())
-        text = str(function.__doc__).strip().partition("\n\n")[0].replace("|", "\\|").replace("\n", " ")
-        rows.append(f"| `ops.{name}({call})` | {' '.join(text.split())} |")
-    return "\n".join(["| | |", "|---|---|", *rows])
+    listed = {"argmax", *(name for file in BY_NAME for name in file.__all__ if not name.startswith("ag_"))}
+    return "\n".join(["| | |", "|---|---|", *(called("ops", name) for name in sorted(listed))])
+
+
+def layers_by_name() -> str:
+    """A table of the layers that no page describes."""
+    named = {*NAME.findall((FOLDER / "layers.md").read_text("utf-8"))}
+    known = {id(found(name)) for name in named}
+    listed = [name for name in dir(ag.nn) if name[0].isupper() and id(getattr(ag.nn, name)) not in known]
+    return "\n".join(["| | |", "|---|---|", *(called("nn", name) for name in listed)])
+
+
+def called(space: str, name: str) -> str:
+    """Make a row of a table: how a function or class is called, and the first sentence about it."""
+    function = getattr(NAMESPACES[space], name)
+    call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+                     for p in signature(function).parameters.values())
+    text = str(function.__doc__).strip().partition("\n\n")[0].replace("|", "\\|").replace("\n", " ")
+    return f"| `{space}.{name}({call})` | {' '.join(text.split())} |"
 
 
 def filled(page: str) -> str:
     """A page with a line for each operation where they belong."""
+    page = page.replace("<!-- layers by name -->", layers_by_name()) if "<!-- layers" in page else page
     if PLACE not in page:  # reading all pages takes time
         return page
     page = page.replace("<!-- functions by name -->", functions_by_name())
@@ -125,6 +138,6 @@ def table() -> str:
             lines[names(name)[0].lower(), name] = row(name, path.name)
     there = set(re.findall("`([^`]+)`", "".join(lines.values())))
     for name, thing in public_names():  # an op without an `ag_` name is a value of a table, which no page can quote
-        if name.startswith("ops.") and not {name, name.removeprefix("ops.")} & there:
+        if name.startswith(("ops.", "nn.")) and not {name, name.partition(".")[2]} & there:
             lines[name.lower(), name] = f"| `{name}` | {first_sentence(thing)} |"
     return rows([lines[key] for key in sorted(lines)])

@@ -26,7 +26,7 @@ from ag.ops.shapes import pad
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
            "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool3d", "CELU", "CircularPad1d", "CircularPad2d", "CircularPad3d",
            "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ELU", "Fold", "GELU", "GLU", "Hardshrink",
-           "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LPPool1d", "LPPool2d", "LeakyReLU",
+           "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU",
            "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MaxPool1d", "MaxPool3d", "Mish", "PReLU", "PixelShuffle",
            "PixelUnshuffle", "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d",
            "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "SELU", "SiLU", "Sigmoid", "Softmax",
@@ -37,7 +37,7 @@ _init = number("PReLU: init", lambda x: abs(x) < 3e38, "a finite number")
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
-class FunctionLayer(Layer):
+class _FunctionLayer(Layer):
     """Base of the layers of the table."""
 
     _called: ClassVar[Callable[..., Tensor]]
@@ -60,12 +60,12 @@ def _plain(layer: str, name: str, value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _layer(name: str, function: Callable[..., Tensor]) -> type[FunctionLayer]:
+def _layer(name: str, function: Callable[..., Tensor]) -> type[_FunctionLayer]:
     """Make the layer of a function."""
     _, *parameters = signature(function).parameters.values()
     has = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
 
-    def init(self: FunctionLayer, *args: Any, **kwargs: Any) -> None:
+    def init(self: _FunctionLayer, *args: Any, **kwargs: Any) -> None:
         try:
             bound = has.bind(self, *args, **kwargs)
         except TypeError:
@@ -76,7 +76,7 @@ def _layer(name: str, function: Callable[..., Tensor]) -> type[FunctionLayer]:
 
     init.__name__ = "__init__"
     vars(init)["__signature__"] = has
-    return type(name, (FunctionLayer,), {
+    return type(name, (_FunctionLayer,), {
         "__init__": init, "__module__": __name__, "__doc__": function.__doc__, "_called": staticmethod(function),
         "settings": tuple([p.name for p in parameters])})
 
@@ -94,9 +94,9 @@ def _unflatten(x: TensorLike, dim: int, unflattened_size: Sequence[int]) -> Tens
     return ag_reshape(x, *x.shape[:axis], *inner, *x.shape[axis + 1 :])
 
 
-def _pads(kind: str, mode: str) -> list[type[FunctionLayer]]:
+def _pads(kind: str, mode: str) -> list[type[_FunctionLayer]]:
     """Make the layers that put something around sequences, images and volumes."""
-    def made(axes: int) -> type[FunctionLayer]:
+    def made(axes: int) -> type[_FunctionLayer]:
         name = f"{kind}{axes}d"
 
         def padded(x: TensorLike, padding: int | Sequence[int], value: float = 0.0) -> Tensor:
@@ -145,8 +145,6 @@ MaxPool1d = _layer("MaxPool1d", pooling.max_pool1d)
 MaxPool3d = _layer("MaxPool3d", pooling.max_pool3d)
 AvgPool1d = _layer("AvgPool1d", pooling.avg_pool1d)
 AvgPool3d = _layer("AvgPool3d", pooling.avg_pool3d)
-LPPool1d = _layer("LPPool1d", pooling.lp_pool1d)
-LPPool2d = _layer("LPPool2d", pooling.lp_pool2d)
 AdaptiveAvgPool1d = _layer("AdaptiveAvgPool1d", pooling.adaptive_avg_pool1d)
 AdaptiveAvgPool2d = _layer("AdaptiveAvgPool2d", pooling.adaptive_avg_pool2d)
 AdaptiveAvgPool3d = _layer("AdaptiveAvgPool3d", pooling.adaptive_avg_pool3d)
@@ -170,22 +168,8 @@ CircularPad1d, CircularPad2d, CircularPad3d = _pads("CircularPad", "circular")
 
 
 class PReLU(Layer):
-    """`x` above 0, a learned `weight` times `x` below.
+    """`x` above 0, a learned `weight` times `x` below, one for all channels or one for each; PyTorch ``PReLU``.
 
-    Reference: PyTorch ``PReLU``; He, Zhang, Ren, Sun, "Delving Deep into Rectifiers", ICCV 2015.
-
-    Parameters
-    ----------
-    num_parameters : int, optional
-        1, or the number of channels, the first axis.
-    init : float, optional
-
-    Attributes
-    ----------
-    weight : Tensor of shape (num_parameters, 1)
-
-    Examples
-    --------
     >>> ag.nn.PReLU()([[-2.0, 3.0]]).numpy().tolist()
     [[-0.5, 3.0]]
     """

@@ -63,7 +63,7 @@ class _Convolution(Layer):
 
     @classmethod
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
-        return args["out_ch"], args["in_ch"], *args["kernel"]
+        return args["out_ch"], args["in_ch"] // max(1, args.get("groups", 1)), *args["kernel"]
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_ch, ..., batch) for `x` of shape (in_ch, ..., batch)."""
@@ -123,31 +123,13 @@ class Conv2d(_Convolution):
 
 
 class Conv1d(_Convolution):
-    """Convolution of sequences (in_ch, time, batch); arguments are those of `Conv2d`, with one number each.
-
-    Reference: PyTorch ``Conv1d``.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.Conv1d(3, 8, 5, stride=2)(numpy.ones((3, 21, 2))).shape
-    (8, 9, 2)
-    """
+    """Convolution of sequences (in_ch, time, batch), else as `Conv2d`; PyTorch ``Conv1d``."""
 
     _known, _axes, _moved = "Conv1d", 1, conv1d
 
 
 class Conv3d(_Convolution):
-    """Convolution of volumes (in_ch, depth, height, width, batch); arguments are those of `Conv2d`, or three each.
-
-    Reference: PyTorch ``Conv3d``.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.Conv3d(3, 8, 3, padding=1)(numpy.ones((3, 4, 5, 6, 2))).shape
-    (8, 4, 5, 6, 2)
-    """
+    """Convolution of volumes (in_ch, depth, height, width, batch), else as `Conv2d`; PyTorch ``Conv3d``."""
 
     _known, _axes, _moved = "Conv3d", 3, conv3d
 
@@ -155,21 +137,10 @@ class Conv3d(_Convolution):
 class ConvTranspose2d(_Convolution):
     """Transposed convolution, which enlarges images: ``activation(ops.conv_transpose2d(x, W, b))``.
 
-    Arguments are those of `Conv2d` and of `ops.conv_transpose2d`.
-    Reference: PyTorch ``ConvTranspose2d``, whose weight has the same shape.
+    `W` has the shape (in_ch, out_ch / groups, kernel height, kernel width), as in PyTorch ``ConvTranspose2d``.
 
-    Attributes
-    ----------
-    W : Tensor of shape (in_ch, out_ch / groups, kernel height, kernel width)
-        Initially Glorot-uniform.
-    b : Tensor of shape (out_ch, 1)
-        Initially 0; without `bias` there is none.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)(numpy.ones((8, 7, 7, 2))).shape
-    (3, 14, 14, 2)
+    >>> ag.nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)(ag.ag_tensor([[[[1.0]] * 7] * 7] * 8)).shape
+    (3, 14, 14, 1)
     """
 
     settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "output_padding", "groups", "bias", "dilation",
@@ -189,16 +160,7 @@ class ConvTranspose2d(_Convolution):
 
 
 class ConvTranspose1d(ConvTranspose2d):
-    """Transposed convolution of sequences (in_ch, time, batch); arguments are those of `ConvTranspose2d`.
-
-    Reference: PyTorch ``ConvTranspose1d``.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.ConvTranspose1d(8, 3, 4, stride=2, padding=1)(numpy.ones((8, 7, 2))).shape
-    (3, 14, 2)
-    """
+    """Transposed convolution of sequences, else as `ConvTranspose2d`; PyTorch ``ConvTranspose1d``."""
 
     _known, _axes, _moved = "ConvTranspose1d", 1, conv_transpose1d
 

@@ -179,12 +179,6 @@ class GroupNorm(_Norm):
 
     Arguments are the numbers of groups and channels, what is added to the variance, and whether there are `gamma` and
     `beta`, of shape (num_channels, 1).  Reference: PyTorch ``GroupNorm``; Wu, He, "Group Normalization", ECCV 2018.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.GroupNorm(2, 6)(numpy.ones((6, 8, 8, 5))).shape
-    (6, 8, 8, 5)
     """
 
     settings = ("num_groups", "num_channels", "eps", "affine")
@@ -212,12 +206,6 @@ class InstanceNorm2d(_Norm):
 
     These are `gamma` and `beta`, of shape (num_features, 1); there are no running statistics.
     Reference: PyTorch ``InstanceNorm2d``.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.InstanceNorm2d(6)(numpy.ones((6, 8, 8, 5))).shape
-    (6, 8, 8, 5)
     """
 
     settings = ("num_features", "eps", "affine")
@@ -309,16 +297,7 @@ class Dropout(Layer):
 
 
 class Dropout2d(Dropout):
-    """Set whole channels to 0 at random while training, in each sample others; of sequences and volumes, too.
-
-    Reference: PyTorch ``Dropout2d``.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.nn.Dropout2d(0.5)(numpy.ones((3, 8, 8, 5))).shape
-    (3, 8, 8, 5)
-    """
+    """Set whole channels to 0 at random while training, in each sample others; PyTorch ``Dropout2d``."""
 
     def forward(self, x: TensorLike) -> Tensor:
         """`x` of shape (channels, ..., batch), with channels dropped in train mode."""

@@ -152,8 +152,6 @@ def conv1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
 
     Reference: PyTorch ``conv1d``, whose layout is (batch, channels, time).
 
-    Examples
-    --------
     >>> ag.ops.conv1d([[[1.0], [2.0], [3.0]]], [[[1.0, -1.0]]]).numpy().ravel().tolist()
     [-1.0, -1.0]
     """
@@ -172,8 +170,6 @@ def conv3d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
 
     Reference: PyTorch ``conv3d``, whose layout is (batch, channels, depth, height, width).
 
-    Examples
-    --------
     >>> import numpy as np
     >>> ag.ops.conv3d(np.ones((3, 5, 6, 7, 2)), np.ones((4, 3, 3, 3, 3)), padding="same").shape
     (4, 5, 6, 7, 2)
@@ -218,27 +214,11 @@ def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
                      output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
     """Transposed convolution, the gradient of `ag_conv2d` with respect to its images, which enlarges images.
 
+    `w` is (channels, features / groups, kernel height, kernel width).  `padding` cuts off pixels of the result, and
+    `output_padding` adds some below and to the right.  The size is
+    ``(size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``.
     Reference: PyTorch ``conv_transpose2d``, whose layout is (batch, channels, height, width).
 
-    Parameters
-    ----------
-    x : Tensor or array_like of shape (channels, height, width, batch)
-    w : Tensor or array_like of shape (channels, features / groups, kernel height, kernel width)
-    b : Tensor or array_like of shape (features,) or (features, 1), optional
-    stride, dilation, groups : optional
-        As of `ag_conv2d`.
-    padding : int or (int, int), optional
-        Pixels of the result that are cut off, on each side.
-    output_padding : int or (int, int), optional
-        Pixels that the result has more below and to the right; less than stride or dilation.
-
-    Returns
-    -------
-    Tensor of shape (features, height, width, batch)
-        ``size = (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``.
-
-    Examples
-    --------
     >>> ag.ops.conv_transpose2d([[[[1.0], [2.0]]]], [[[[1.0, 1.0]]]], stride=(1, 2)).numpy().ravel().tolist()
     [1.0, 1.0, 2.0, 2.0]
     """
@@ -268,8 +248,6 @@ def conv_transpose1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
 
     Reference: PyTorch ``conv_transpose1d``, whose layout is (batch, channels, time).
 
-    Examples
-    --------
     >>> ag.ops.conv_transpose1d([[[1.0], [2.0]]], [[[1.0, 1.0]]]).numpy().ravel().tolist()
     [1.0, 3.0, 2.0]
     """

@@ -37,21 +37,12 @@ _MODES = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3), "
 @_wide
 def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool = False) -> Tensor:
-    """Resize images, sequences or volumes, of which the batch is the last axis.
+    """Resize images (channels, height, width, batch), sequences or volumes, to a `size` or by a `scale_factor`.
 
-    Coordinates are PyTorch's.  Reference: PyTorch ``interpolate``.
+    Modes are nearest, nearest-exact, area, and by the number of axes linear, bilinear, bicubic, trilinear.
+    `align_corners` leaves the first and last pixels where they are, instead of the edges of the image.
+    Reference: PyTorch ``interpolate``, whose coordinates these are.
 
-    Parameters
-    ----------
-    x : Tensor or array_like of shape (channels, height, width, batch), or with one or three axes in the middle
-    size : int or sequence of int, optional
-        Of the result; or `scale_factor`, by how much it is larger.
-    mode : {"nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic", "area"}, optional
-    align_corners : bool, optional
-        Whether the first and last pixels stay where they are, or the edges of the image.
-
-    Examples
-    --------
     >>> ag.ops.interpolate([[[1.0], [3.0]]], scale_factor=2, mode="linear").numpy().ravel().tolist()
     [1.0, 1.5, 2.5, 3.0]
     """
@@ -127,8 +118,6 @@ def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
 
     Reference: Shi et al., "Real-Time Single Image and Video Super-Resolution", CVPR 2016; PyTorch ``pixel_shuffle``.
 
-    Examples
-    --------
     >>> ag.ops.pixel_shuffle([[[[1.0]]], [[[2.0]]], [[[3.0]]], [[[4.0]]]], 2).numpy()[0, :, :, 0].tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     """
@@ -146,8 +135,6 @@ def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
 
     Reference: PyTorch ``pixel_unshuffle``.
 
-    Examples
-    --------
     >>> ag.ops.pixel_unshuffle([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).numpy().ravel().tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
@@ -196,8 +183,6 @@ def unfold(x: TensorLike, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0
 
     Reference: PyTorch ``unfold`` of `torch.nn.functional`.
 
-    Examples
-    --------
     >>> ag.ops.unfold([[[[1.0], [2.0], [3.0]]]], (1, 2)).numpy()[:, :, 0].tolist()
     [[1.0, 2.0], [2.0, 3.0]]
     """
@@ -217,8 +202,6 @@ def fold(x: TensorLike, output_size: Sizes, kernel: Sizes, dilation: Sizes = 1, 
 
     Reference: PyTorch ``fold``.
 
-    Examples
-    --------
     >>> ag.ops.fold([[[1.0], [2.0]], [[2.0], [3.0]]], (1, 3), (1, 2)).numpy().ravel().tolist()
     [1.0, 4.0, 3.0]
     """
@@ -243,8 +226,6 @@ def local_response_norm(x: TensorLike, size: int, alpha: float = 1e-4, beta: flo
 
     Reference: Krizhevsky, Sutskever, Hinton, "ImageNet Classification", 2012; PyTorch ``local_response_norm``.
 
-    Examples
-    --------
     >>> ag.ops.local_response_norm([[[2.0]]], 1, alpha=1.0, beta=0.5, k=0.0).item()
     1.0
     """

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import ceil, floor, inf, prod
+from math import ceil, floor, inf
 
 import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Result, Run, composed, documented, operands_on_one_device, part_of
-from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, I32
@@ -21,16 +20,14 @@ from ag.engine.kernels.conv import avg_pool2d, avg_pool2d_grad, max_pool2d, max_
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape, Window, check_steps, per_axis, true_or_false
 from ag.errors import ShapeError
-from ag.ops.arithmetic import ag_mul, ag_scale
-from ag.ops.elementwise import ag_pow
-from ag.ops.functions import ne, where
+from ag.ops.arithmetic import ag_mul
 from ag.ops.indexing import _lookup, ag_reshape
 from ag.ops.reduce import ag_mean
 from ag.ops.shapes import movedim, pad, repeat_interleave
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
            "adaptive_max_pool2d", "adaptive_max_pool3d", "ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d",
-           "avg_pool1d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "max_pool1d", "max_pool3d"]
+           "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"]
 
 Sizes = int | Sequence[int]
 Places = int | None | Sequence[int | None]  # None keeps a size
@@ -180,16 +177,6 @@ def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: 
     return _divided(y, image, seen, (0,) * axes) if mean else y
 
 
-def _power_mean(function: str, x: TensorLike, axes: int, norm_type: float, size: Sizes, stride: Sizes | None,
-                ceil_mode: bool) -> Tensor:
-    p, count = number_given(function, "norm_type", norm_type), prod(per_axis(size, axes, 1, "size", function))
-    if not 0 < p < inf:
-        raise ValueError(f"{function}: norm_type is {p}; a positive number is required.")
-    total = ag_scale(_pooled(function, True, ag_pow(x, p), axes, size, stride, 0, 1, ceil_mode), float(count))
-    some = ne(total, 0.0)  # or the root would send back infinity
-    return where(some, ag_pow(where(some, total, 1.0), 1 / p), 0.0)
-
-
 def _named(function: Pooling, kind: str, axes: int, what: str) -> Pooling:
     """Make a public function of so many axes."""
     name = f"{kind}{axes}d"
@@ -222,17 +209,8 @@ def _adaptive_pool(kind: str, axes: int) -> Pooling:
     return _named(pool, f"adaptive_{kind}_pool", axes, f"{what} of windows that leave `output_size` places, of")
 
 
-def _lp_pool(axes: int) -> Pooling:
-    def pool(x: TensorLike, norm_type: float, size: Sizes, stride: Sizes | None = None,
-             ceil_mode: bool = False) -> Tensor:
-        return _power_mean(f"lp_pool{axes}d", x, axes, norm_type, size, stride, ceil_mode)
-
-    return _named(pool, "lp_pool", axes, "Root of the sum of powers `norm_type` in every window of")
-
-
 max_pool1d, max_pool3d = _max_pool(1), _max_pool(3)
 avg_pool1d, avg_pool3d = _avg_pool(1), _avg_pool(3)
-lp_pool1d, lp_pool2d = _lp_pool(1), _lp_pool(2)
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool("avg", axes) for axes in (1, 2, 3))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool("max", axes) for axes in (1, 2, 3))
 

@@ -226,12 +226,6 @@ ROWS = [
     Row("ag_avg_pool2d", avg_pool, [case((2, 6, 7, 3), size=(3, 2), stride=2, padding=1, **p) for p in (
         {"ceil_mode": True}, {"count_include_pad": False}, {"ceil_mode": True, "count_include_pad": False})],
         terms=lambda *_, **__: 9, label="wider"),
-    row("lp_pool1d", lambda x, norm_type, size: (avg_pool(x**norm_type, size=size) * size) ** (1 / norm_type),
-        case((2, 9, 3), norm_type=2.0, size=3)),
-    row("lp_pool2d", lambda x, norm_type, size: (avg_pool(abs(x) ** 4, size=size) * size**2) ** 0.25,
-        case((2, 4, 5, 3), norm_type=4.0, size=2), bad=[
-            refused("lp_pool2d", "a root of order 0", [(2, 4, 4, 1)], ValueError, "norm_type is 0.0", norm_type=0.0,
-                    size=2)]),
     *(row(f"adaptive_avg_pool{axes}d", adaptive, *(case((2, *image, 3), output_size=out) for out in sizes))
       for axes, image, sizes in ((1, (7,), (3, 9)), (2, (5, 6), ((2, 3), (None, 4), 1)), (3, (4, 5, 3), ((3, 2, 3),)))),
     *(row(f"adaptive_max_pool{axes}d", lambda x, output_size: adaptive(x, output_size, np.max), case(

@@ -30,6 +30,7 @@ from ag.ops import (
     normalization,
     pooling,
     reduce,
+    shapes,
 )
 from ag.ops import conv as convs
 from ag.ops.attention import ag_attention, attention_of_heads
@@ -221,6 +222,9 @@ def _conv_transpose(g: Graph, op: Called) -> str:
     x, w = op.xs
     more = [n - (size - 1) * s + 2 * p - e for n, size, s, p, e in zip(
         image, x.dims[1:3], window.stride, window.padding, window.extent, strict=True) if isinstance(size, int)]
+    if any(m >= s for m, s in zip(more, window.stride, strict=True)):
+        raise ExportError(f"export_onnx: conv_transpose2d has output_padding {(*more,)} and stride {window.stride}; "
+                          f"runtimes need less than the stride.")
     out = g.node("ConvTranspose", g.to_first(x.name, 4), w.name, **_places(window), dilations=[*window.dilation],
                  group=int(groups), output_padding=more)
     return g.from_first(out, 4)
@@ -488,6 +492,7 @@ WRITERS: Mapping[object, Writer] = {
     **dict.fromkeys((ag_reshape, ag_flatten), _reshape),
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,
+    shapes._expanded: lambda g, op: g.node("Expand", op.x.name, g.sizes(op.dims)),
     indexing.ag_slice: _slice,
     convert.ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
     ag_matmul: _matmul,

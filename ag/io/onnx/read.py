@@ -152,6 +152,13 @@ def _conv(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Any = (1, 1), 
     return _first(conv.ag_conv2d(_last(x), w, b, tuple(strides), tuple(padding), tuple(dilations), group))
 
 
+def _conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Any = (1, 1), padding: Any = (0, 0),
+                    dilations: Any = (1, 1), group: int = 1, output_padding: Any = (0, 0),
+                    kernel_shape: object = None) -> Value:
+    return _first(conv.conv_transpose2d(_last(x), w, b, tuple(strides), tuple(padding), tuple(output_padding), group,
+                                        tuple(dilations)))
+
+
 def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, epsilon: float = 1e-5,
                 momentum: float = 0.9, training: bool = False) -> Value:
     """Normalise by the batch in train mode, and move the averages, as `BatchNorm` does."""
@@ -268,6 +275,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "LogSoftmax": lambda x, axis=-1: activation.ag_log_softmax(x, axis),
     "ReduceSum": _reduce(reduce.ag_sum), "ReduceMean": _reduce(reduce.ag_mean), "ReduceMax": _reduce(reduce.ag_max),
     "MatMul": _matmul, "Gemm": _gemm, "Attention of ag": _attention, "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "MaxPool": _pool(pooling.ag_max_pool2d), "AveragePool": _pool(pooling.ag_avg_pool2d),
     "GlobalAveragePool": lambda x: reduce.ag_mean(x, (2, 3), True),
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "Identity": lambda x: x, "Cast": _cast,
@@ -284,11 +292,11 @@ _ALSO_OF_ARRAYS = {"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Cast", "Identity",
                    "Slice", "Gather", "Unsqueeze", "Expand", "Squeeze", "Shape"}
 
 
-def _tensor(x: Value) -> Value:
-    """Return an array of floating-point numbers as a tensor of its type and shape; anything else as it is."""
+def _tensor(x: Value, dtype: str | None) -> Value:
+    """Return an array of floating-point numbers as a tensor of a type, or its own; anything else as it is."""
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
         return x
-    return ag_reshape(ag_tensor(x, dtype=f"f{8 * x.dtype.itemsize}"), *x.shape)
+    return ag_reshape(ag_tensor(x, dtype=dtype or f"f{8 * x.dtype.itemsize}"), *x.shape)
 
 
 class End(NamedTuple):
@@ -339,7 +347,9 @@ class OnnxModel(Layer):
             for node in self._nodes:
                 run, operands = RUN[node.operator], [values[x] for x in node.inputs]
                 if node.operator not in _ALSO_OF_ARRAYS or any(isinstance(x, Tensor) for x in operands):
-                    operands = [_tensor(x) for x in operands]
+                    known = (x.dtype for x in operands if isinstance(x, Tensor) and x.buffer.dtype.is_float)
+                    dtype = next(known, None)  # arrays are made of numbers, which have that of the tensors
+                    operands = [_tensor(x, dtype) for x in operands]
                 if node.operator == "BatchNormalization":  # takes the columns, as the averages move in place
                     operands[1:], run = [tensors[x] for x in node.inputs[1:]], partial(run, training=self.training)
                 values[node.output] = run(*operands, **node.attributes)
