@@ -95,7 +95,6 @@ def pool_window(function: str, axes: int, size: Sizes, stride: Sizes | None = No
     return found
 
 
-@lru_cache(maxsize=1024)
 def _seen(n: int, size: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Array:
     """Return the pixels that each window sees along an axis; those below 0 and from `n` on are padding."""
     steps = (n + 2 * padding - dilation * (size - 1) - 1) / stride
@@ -103,24 +102,28 @@ def _seen(n: int, size: int, stride: int, padding: int, dilation: int, ceil_mode
     return first[first < n][:, None] + np.arange(size) * dilation
 
 
-def _launched(function: str, mean: bool, x: Tensor, kernel: Shape, stride: Shape, padding: Shape) -> Tensor:
-    """Pool the last two axes of images by one launch, and the depth, if there is one, by another."""
-    channels, *image, batch = x.shape
-    lead = 3 - len(image)
-    slices, high, wide = (1,) * lead + tuple(image)
-    deep, *others = zip((1,) * lead + kernel, (1,) * lead + stride, (0,) * lead + padding, strict=True)
-
-    def launch(shape: Shape, rows: Shape, columns: Shape) -> Tensor:
-        window = Window(*((a, b) for a, b in zip(rows, columns, strict=True)))
+def _windows(function: str, kernel: Shape, stride: Shape, padding: Shape) -> list[Window]:
+    """Return the window along the last two axes, and that along the depth, if there is one."""
+    lead = 3 - len(kernel)
+    deep, rows, columns = zip((1,) * lead + kernel, (1,) * lead + stride, (0,) * lead + padding, strict=True)
+    made = [Window(*zip(rows, columns, strict=True)), Window(*zip(deep, (1, 1, 0), strict=True))]
+    for window in made:
         check_steps(window, 0, function)
-        return (_avg_pool2d if mean else _max_pool2d)(x if x.shape == shape else ag_reshape(x, *shape), window)
+    return made[: 2 if lead == 0 else 1]
 
-    x = launch((channels * slices, high, wide, batch), *others)
-    down, across = x.shape[1:3]
-    if lead == 0:
-        x = launch((channels, slices, down * across, batch), deep, (1, 1, 0))
-        slices = x.shape[1]
-    return x if lead == 1 else ag_reshape(x, channels, *(slices, down, across)[lead:], batch)
+
+def _launched(mean: bool, x: Tensor, windows: Sequence[Window]) -> Tensor:
+    """Pool the last two axes of images by one launch, and the depth by another."""
+    pool, (channels, *image, batch) = _avg_pool2d if mean else _max_pool2d, x.shape
+    if len(image) == 2:
+        return pool(x, windows[0])
+    slices, high, wide = (1, 1, *image)[-3:]
+    x = pool(ag_reshape(x, channels * slices, high, wide, batch), windows[0])
+    _, down, across, _ = x.shape
+    if len(image) == 1:
+        return ag_reshape(x, channels, across, batch)
+    x = pool(ag_reshape(x, channels, slices, down * across, batch), windows[1])
+    return ag_reshape(x, channels, x.shape[1], down, across, batch)
 
 
 def _by_taps(function: str, mean: bool, x: Tensor, seen: Sequence[Array]) -> Tensor:
@@ -131,7 +134,7 @@ def _by_taps(function: str, mean: bool, x: Tensor, seen: Sequence[Array]) -> Ten
         if outside.any():
             x = pad(x, (0, 0) * (len(image) - axis) + (0, 1), value=0.0 if mean else -inf)
         x = taken(x, axis, np.where(outside, n, w).ravel())
-    return _launched(function, mean, x, kernel, kernel, (0,) * len(kernel))
+    return _launched(mean, x, _windows(function, kernel, kernel, (0,) * len(kernel)))
 
 
 def _divided(y: Tensor, image: Shape, seen: Sequence[Array], counted: Shape) -> Tensor:
@@ -142,20 +145,34 @@ def _divided(y: Tensor, image: Shape, seen: Sequence[Array], counted: Shape) -> 
     return y
 
 
-def _pooled(function: str, mean: bool, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
-            dilation: Sizes, ceil_mode: bool, count_include_pad: bool = True) -> Tensor:
-    x, window = _images(function, x, axes), pool_window(function, axes, size, stride, padding, dilation)
-    more, counts = (true_or_false(function, name, value) for name, value in (
-        ("ceil_mode", ceil_mode), ("count_include_pad", count_include_pad)))
-    image, zeros = x.shape[1:-1], window[2]
-    seen = [_seen(*of_axis, more) for of_axis in zip(image, *window, strict=True)]
+@lru_cache(maxsize=1024)
+def _plan(function: str, image: Shape, size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes,
+          ceil_mode: bool, counted: bool) -> tuple[list[Window], list[Array], Shape | None]:
+    """Return the windows of a kernel, if one has them, the pixels that they see, and the padding that means count."""
+    window = pool_window(function, len(image), size, stride, padding, dilation)
+    more, counted = (true_or_false(function, name, value) for name, value in (
+        ("ceil_mode", ceil_mode), ("count_include_pad", counted)))
+    seen = [_seen(n, k, s, p, d, more) for n, k, s, p, d in zip(image, *window, strict=True)]
     if 0 in image or not all(map(len, seen)):
         covered = tuple([d * (k - 1) + 1 for k, _, _, d in zip(*window, strict=True)])
         raise ShapeError(f"{function}: the window covers {covered} pixels and the image has {image}, with padding "
-                         f"{zeros} on each side; the window must fit into the padded image, which must not be empty.")
-    fits = set(window[3]) == {1} and all(w[-1, -1] < n + p for w, n, p in zip(seen, image, zeros, strict=True))
-    y = _launched(function, mean, x, *window[:3]) if fits else _by_taps(function, mean, x, seen)
-    return _divided(y, image, seen, zeros if counts else (0,) * axes) if mean and (more or not counts) else y
+                         f"{window[2]} on each side; the window must fit into the padded image, which must not be "
+                         f"empty.")
+    fits = set(window[3]) == {1} and all(w[-1, -1] < n + p for w, n, p in zip(seen, image, window[2], strict=True))
+    pads = window[2] if counted else (0,) * len(image)
+    return _windows(function, *window[:3]) if fits else [], seen, pads if more or not counted else None
+
+
+def _pooled(function: str, mean: bool, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
+            dilation: Sizes, ceil_mode: bool, count_include_pad: bool = True) -> Tensor:
+    x = _images(function, x, axes)
+    given = function, x.shape[1:-1], size, stride, padding, dilation, ceil_mode, count_include_pad
+    try:
+        windows, seen, counted = _plan(*given)
+    except TypeError:  # lists have no hash
+        windows, seen, counted = _plan.__wrapped__(*given)
+    y = _launched(mean, x, windows) if windows else _by_taps(function, mean, x, seen)
+    return y if counted is None or not mean else _divided(y, x.shape[1:-1], seen, counted)
 
 
 def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: Places) -> Tensor:
