@@ -38,7 +38,9 @@ from ag.autograd.tensor import Tensor as Tensor
 
 # ops: those that the files in ag/ops list
 from ag import ops as ops
-from ag.ops import *
+if _typing.TYPE_CHECKING:  # which are no ops here
+    from ag.parallel.comm.tensor_collectives import gather as gather, scatter as scatter
+from ag.ops import *  # type: ignore[assignment]
 
 # layers
 from ag import nn as nn

@@ -39,7 +39,7 @@ class Mutant(NamedTuple):
 MUTANTS: list[Mutant] = []
 GRADIENT = "table/test_cases_gradient.py::test_gradient_in_a_random_direction"
 KERNEL = "engine/kernels/test_kernel_reference.py::test_equals_the_reference"
-SCATTER = "engine/kernels/test_scatter_columns.py::test_sums_in_the_order_of_places"
+SCATTER = "engine/kernels/test_scatter_add.py::test_sums_in_the_order_of_places"
 
 
 def mutant(family: str, name: str, file: str, old: str, new: str, *killers: str) -> None:
@@ -98,7 +98,7 @@ gradient("gelu: sign of the density", "ag/engine/kernels/activation.py", "_norma
 gradient("slice: another place", "ag/ops/indexing.py", "start=start, step=step, length=shape[axis]",
          "start=0, step=step, length=shape[axis]", "ag_slice-7-key=slice(2, 5, None)", "ag_slice-3x5-key=(2, -4)")
 gradient("concat: another piece", "ag/ops/indexing.py", "start=end - count", "start=0", "ag_concat-3x5_1x5")
-gradient("embedding: a piece is lost", "ag/ops/indexing.py", "run(add, total, part)", "run(add, part, part)",
+gradient("embedding: a piece is lost", "ag/ops/selection.py", "run(add, total, part)", "run(add, part, part)",
          "ag_embedding_lookup-2x3_40000")
 gradient("mean: not divided", "ag/ops/reduce.py", "shape=shape, factor=factor", "shape=shape, factor=1.0",
          "ag_mean-3x5")
@@ -154,10 +154,10 @@ kernel("RMS norm: what is behind the end counts", "rms_norm.comp", "within(f, i,
        "some[i] * some[i]", "rms_norm")
 kernel("RMS norm: a sum is of another column's rate", "rms_norm_sums.comp", "rate_of(square[square_at + i], eps)",
        "rate_of(square[square_at], eps)", "rms_norm_sums")
-shader("scatter: places of the next window", "scatter_columns.comp", "list(bits, before - window,",
-       "list(bits, before + window,", ("scatter_columns",), SCATTER)
-shader("scatter: places of another word", "scatter_columns.comp", "listed[at] / PLACES == word", "true",
-       ("scatter_columns",), SCATTER)
+shader("scatter: places of the next window", "scatter_add.comp", "list(bits, before - window,",
+       "list(bits, before + window,", ("scatter_add",), SCATTER)
+shader("scatter: places of another word", "scatter_add.comp", "listed[at] / PLACES == word", "true",
+       ("scatter_add",), SCATTER)
 shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE85u)",
        "uvec2(0xBB67AE85u, 0x9E3779B9u)", ("dropout",),
        "engine/test_random.py::test_the_mask_is_the_same_on_every_device[lavapipe-257]")

@@ -212,7 +212,8 @@ class _Function(Generic[S]):
     def published(self) -> Op[..., S]:
         """Return the function, with its public signature."""
         name, forward, operands, listed, kinds = self.name, self.forward, self.operands, self.listed, self.kinds
-        integers, has_numbers = all(k.integers for k in kinds), any(p.annotation == "float" for p in self.params)
+        integers = all(k.integers or k.ids for k in kinds)
+        has_numbers = any(p.annotation == "float" for p in self.params)
         defaults, fewest, most = self.defaults, self.fewest, self.most
 
         def call(*args: object, **kwargs: object) -> Tensor:

@@ -194,7 +194,7 @@ def operands_on_one_device(
         dtype = F32 if any(type(x) is Tensor and x.buffer.dtype is BOOL for x in operands) else default_dtype()
     if backend is None:
         backend = default_backend(dtype)
-    if not (dtype.is_float or all(kind.integers for kind in kinds)):
+    if not (dtype.is_float or all(kind.integers or kind.ids for kind in kinds)):
         refuse_integers(function, dtype)
     if not plain:
         return backend, operands, dtype
@@ -260,8 +260,12 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
         raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
 
 
-def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str) -> Tensor:
-    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too."""
+def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str,
+                computed: bool = False) -> Tensor:
+    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too.
+
+    Those that a captured step computes are not checked, which the kernel must allow.
+    """
     backend = operands_on_one_device(function, (beside,))[0]
     check = partial(refuse_outside, function, count, noun, rule)
     if isinstance(ids, Tensor):
@@ -269,6 +273,8 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
             raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
                               f"move one with ag_to_device first.")
         if backend.recording is not None:
+            if computed and ids.buffer.dtype is I32:
+                return ids
             positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
             backend.recording.refuse(CaptureError(
                 f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; pass them to "

@@ -458,8 +458,7 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 # Methods that are ops themselves: hot path, without a call in between.
 _METHODS = {"ag_add": "__add__", "ag_sub": "__sub__", "ag_mul": "__mul__", "ag_div": "__truediv__",
-            "ag_matmul": "__matmul__", "ag_abs": "__abs__", "ag_slice": "__getitem__",
-            "ag_reshape": "reshape"}
+            "ag_matmul": "__matmul__", "ag_abs": "__abs__", "ag_reshape": "reshape"}
 
 
 def register(name: str, function: Callable[..., object]) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from ag.native import code as _code
@@ -145,9 +145,9 @@ def _inside(interpreter: Interpreter, call: Callable[..., R], *args: object) -> 
 
 def called_in() -> str:
     """Return the line of the program that called an op; empty if a thread of the library did."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
-        frame = frame.f_back  # type: ignore[assignment]  # None below the first
+        frame = frame.f_back
     if frame is None:
         return ""
     import linecache  # which takes time to load

@@ -72,7 +72,6 @@ zeros ones rand randn arange full eye linspace zeros_like ones_like full_like fr
 stack squeeze swapaxes expand_dims dot: write np.{name}, which takes tensors and records what it does
 argsort cumsum cumprod einsum outer diag triu tril flip roll repeat tile sort allclose: write np.{name}, which takes
     tensors and gives arrays, without a gradient
-gather index_select take scatter: write slices, or ag.ops.embedding_lookup(t, ids), which takes columns
 topk top_k: write np.argsort(t), which gives an array
 chunk split: write slices, such as t[:2] and t[2:]
 multinomial sample: draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)
@@ -116,7 +115,7 @@ double: write ag.ag_tensor(t.numpy(), dtype="f64"), which has no gradient
 int long: write t.numpy().astype(int); class ids are arrays, or ag.ag_tensor(ids, dtype="i32")
 zero_ fill_ copy_ add_ sub_ mul_ div_ clamp_ fill put: assign a whole array, t.data = ..., or make another tensor
 transpose swapaxes: write ag.ops.transpose(t, 1, 0), or t.T
-tolist argsort cumsum nonzero: write t.numpy().{name}()
+tolist argsort cumsum: write t.numpy().{name}()
 clone copy: write copy.copy(t), or t[...] on the tape
 requires_grad_: write ag.ag_param(t), which copies
 is_leaf: write t.requires_grad and t.node is None

@@ -14,8 +14,8 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import ActivationLike, Layer, activation_called, sizes
-from ag.ops.indexing import ag_embedding_lookup
 from ag.ops.matmul import affine, ag_matmul
+from ag.ops.selection import ag_embedding_lookup
 
 __all__ = ["Embedding", "Linear", "ag_embedding", "ag_linear"]
 

@@ -26,6 +26,8 @@ from ag.ops.matmul import *
 from ag.ops.normalization import *
 from ag.ops.pooling import *
 from ag.ops.reduce import *
+from ag.ops.scatter import *
+from ag.ops.selection import *
 from ag.ops.shapes import *
 from ag.ops.statistics import *
 

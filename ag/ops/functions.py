@@ -42,7 +42,7 @@ class _Value:
     def launch(self, name: str, *operands: Any, **params: float) -> _Value:
         dtype = F32 if self.buffer.dtype.is_half else self.buffer.dtype
         buffers = [x.buffer if isinstance(x, _Value) else self.buffer.backend.constant(x, dtype) for x in operands]
-        return _Value(self.run, cast(Buffer, self.run(_primitive_of(name), *buffers, **params)))
+        return _Value(self.run, cast(Buffer, self.run(primitive_of(name), *buffers, **params)))
 
     def __mul__(self, other: Any) -> _Value:
         return self.launch("mul", self, other) if isinstance(other, _Value) else self.launch(
@@ -69,7 +69,7 @@ class _Value:
     __radd__, __rmul__ = __add__, __mul__
 
 
-def _primitive_of(name: str) -> PrimitiveTo[Buffer]:
+def primitive_of(name: str) -> PrimitiveTo[Buffer]:
     return cast("PrimitiveTo[Buffer]", PRIMITIVES[name])
 
 
@@ -222,7 +222,7 @@ def where(run: Run, mask: RowOrColumn, a: RowOrColumn, b: RowOrColumn) -> tuple[
     >>> ag.ops.where(x > 0, x, 0.0).numpy().tolist()
     [[0.0, 4.0]]
     """
-    return run(_primitive_of("add"), run(_keep, mask, a), run(_drop, mask, b)), mask
+    return run(primitive_of("add"), run(_keep, mask, a), run(_drop, mask, b)), mask
 
 
 @where.vjp

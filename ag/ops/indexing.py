@@ -1,7 +1,6 @@
-"""Parts, joins, shapes and axes, which only move elements, and columns by word ids.
+"""Parts, joins, shapes and axes, which only move elements.
 
-`ag.autograd.tape.SliceCotangent` leaves out the zeros in the gradient of a slice.  One invocation sums the gradient of
-a word in the order of its places, so bits are reproducible without atomics.
+`ag.autograd.tape.SliceCotangent` leaves out the zeros in the gradient of a slice.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, along_axes, documented, op, part_of
-from ag.autograd.operands import checked_ids
+from ag.autograd.op import Cotangents, Elements, Need, Result, Run, along_axes, op
 from ag.autograd.tape import SliceCotangent
-from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.convert import host_array
-from ag.engine.kernels.elementwise import add
-from ag.engine.kernels.indexing import gather_columns, insert, part, permute, resized, scatter_columns, spread
+from ag.engine.kernels.indexing import insert, part, permute, resized, spread
 from ag.engine.shape import Shape, is_whole, normalize_axes, normalize_axis, reshaped
 from ag.errors import ShapeError
 
-__all__ = ["ag_concat", "ag_embedding_lookup", "ag_flatten", "ag_reshape", "ag_slice", "ag_transpose"]
+__all__ = ["ag_concat", "ag_flatten", "ag_reshape", "ag_slice", "ag_transpose"]
 
 Place = SupportsIndex | slice | EllipsisType | None
 Index = Place | tuple[Place, ...]
@@ -114,7 +109,8 @@ def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
         places = range(*k.indices(n))
         return axis, places.start if places else 0, places.step if len(places) > 1 else 1, len(places)
     if isinstance(k, bool) or not is_whole(k):
-        raise TypeError(f"ag_slice: an index is {type(k).__name__}; ints, slices, ... and None are possible.")
+        raise TypeError(f"ag_slice: an index is {type(k).__name__}; ints, slices, ..., None, ids "
+                        f"and masks are possible.")
     place = index(k)
     if not -n <= place < n:
         raise IndexError(f"ag_slice: index {place} along axis {axis} of size {n}; it must be in {-n}..{n - 1}.")
@@ -245,53 +241,3 @@ def ag_transpose(run: Run, x: Elements, *axes: int) -> Result[Shape]:
 @ag_transpose.vjp
 def _transpose_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *axes: int) -> Cotangents:
     return (run(permute, g, axes=tuple(int(i) for i in np.argsort(saved))),)
-
-
-_MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 65,535 iterations
-
-
-@documented
-def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
-    """Columns of a matrix, by number.
-
-    The gradient of a word that occurs several times is the sum over its places, in their order, with the same bits
-    every time.
-    Reference: ggmlR ``ag_embedding`` (which drops the id -1 without a word).
-
-    Parameters
-    ----------
-    weight : Tensor of shape (dim, vocab)
-        One column per word.
-    idx : array_like of integers, of any shape S
-        0-based ids of words; a tensor is read on the host.
-
-    Returns
-    -------
-    Tensor of shape (dim, *S)
-
-    >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
-    [[3.0, 1.0, 3.0]]
-    """
-    shape = np.shape(weight if hasattr(weight, "shape") else host_array(weight, "ag_embedding_lookup"))
-    if len(shape) != 2:
-        raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
-    ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words")
-    return _lookup(weight, ids)
-
-
-@part_of("ag_embedding_lookup")
-def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, int]]:
-    places = ids.view((ids.size,))
-    return run(gather_columns, weight, places).view((weight.shape[0], *ids.shape)), (places, weight.shape[1])
-
-
-@_lookup.vjp
-def _lookup_vjp(run: Run, g: Buffer, saved: tuple[Buffer, int], need: Need) -> Cotangents:
-    places, vocab = saved
-    g = g.view((g.shape[0], places.size))
-    total = None
-    for first in range(0, max(1, places.size), _MOST_PLACES):
-        last = min(first + _MOST_PLACES, places.size)
-        part = run(scatter_columns, g, places, vocab=vocab, first=first, last=last)
-        total = part if total is None else run(add, total, part)
-    return total, None

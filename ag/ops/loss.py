@@ -26,8 +26,9 @@ from ag.errors import ShapeError
 from ag.ops.activation import ag_log_softmax
 from ag.ops.convert import ag_cast
 from ag.ops.elementwise import ag_clamp
-from ag.ops.indexing import _lookup, ag_concat, ag_reshape
+from ag.ops.indexing import ag_concat, ag_reshape
 from ag.ops.reduce import ag_mean, ag_sum
+from ag.ops.selection import chosen_by
 
 __all__ = ["ag_bce_with_logits_loss", "ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 
@@ -186,7 +187,7 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     ids = ag_reshape(ids, -1)
     losses, counts = _of_ids(x, ids, False), None
     if isinstance(w, Tensor):
-        counts = ag_reshape(_lookup(ag_reshape(w, 1, classes), ids), -1)
+        counts = chosen_by(w, ids, (0, w.ndim))
         losses = losses * counts
     if smoothing:
         losses = losses * (1 - smoothing) + _of_distributions(x, w * (smoothing / classes), False)

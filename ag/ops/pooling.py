@@ -21,9 +21,10 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape, Window, check_steps, per_axis, true_or_false
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_mul
-from ag.ops.indexing import _lookup, ag_reshape
+from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean
-from ag.ops.shapes import movedim, pad, repeat_interleave
+from ag.ops.selection import chosen_by
+from ag.ops.shapes import pad, repeat_interleave
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
            "adaptive_max_pool2d", "adaptive_max_pool3d", "ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d",
@@ -71,9 +72,7 @@ def taken(x: Tensor, axis: int, ids: Array) -> Tensor:
         return repeat_interleave(x, len(ids) // n, axis) if len(ids) > n else x
     if len(steps) == 1 and min(steps) > 0:
         return x[(*(slice(None),) * axis, slice(int(ids[0]), int(ids[-1]) + 1, min(steps)))]
-    last = movedim(x, axis, -1)
-    there = Tensor(x.buffer.backend.constant(ids.astype(np.int32), I32))
-    return movedim(ag_reshape(_lookup(ag_reshape(last, -1, n), there), *last.shape[:-1], len(ids)), -1, axis)
+    return chosen_by(x, Tensor(x.buffer.backend.constant(ids.astype(np.int32), I32)), (axis, 1))
 
 
 def _images(function: str, x: TensorLike, axes: int) -> Tensor:

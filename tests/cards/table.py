@@ -31,7 +31,7 @@ CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and co
     **{kernel: (kernel, "", {}) for kernel in (
         "conv2d_direct", "fused", "layer_norm", "layer_norm_grad", "norm_sums", "rms_norm", "rms_norm_grad",
         "rms_norm_sums", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_ids", "sum", "permute",
-        "gather_columns", "scatter_columns", "adam_update", "sgd_update")},
+        "take", "scatter_add", "adam_update", "sgd_update")},
 }
 
 

@@ -12,7 +12,7 @@ from ag.engine.shape import Window
 MOST = 1.3  # times the fewest sectors: whoever reads a row that begins inside a sector touches one more
 BEYOND = {  # let be: a card puts samples first where there are many, and permute reads a word of each sector then
     "attention, 16 samples last": 8.0, "attention_grad, 16 samples last": 8.0, "permute, to 16 samples first": 4.5,
-    "gather_columns": 3.3, "scatter_columns": 3.0,  # words of a vocabulary, of which neighbours want any
+    "take": 3.3, "scatter_add": 3.0,  # words of a vocabulary, of which neighbours want any
 }
 QUICK = {"layer_norm", "sum", "adam_update"}
 
@@ -54,9 +54,9 @@ CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
                              {"ta": False, "tb": True, "chunk": 12}, "S"),
     "softmax_cross_entropy_ids": Launch("softmax_cross_entropy_ids", [
         normal(1, 20), normal(9, 20), normal(9, 20), ids(20, 9)], {"factor": 0.5}, "S"),
-    "gather_columns": Launch("gather_columns", [normal(5, 40), normal(5, 70), ids(40, 70)], {}, "S"),
-    "scatter_columns": Launch("scatter_columns", [normal(66, 70), normal(66, 40), ids(40, 70)],
-                              {"vocab": 70, "first": 3, "last": 39}, "S"),
+    "take": Launch("take", [normal(5, 40, 1), normal(5, 70, 1), ids(40, 70)], {}, "S"),
+    "scatter_add": Launch("scatter_add", [normal(66, 70, 1), normal(66, 40, 1), ids(40, 70)],
+                          {"length": 70, "first": 3, "last": 39}, "S"),
     "layer_norm": Launch("layer_norm", [normal(20, 9), normal(1, 9), normal(1, 9), normal(20, 9), normal(20, 1),
                                         normal(20, 1)], {"eps": 1e-5}, "S"),
     "rms_norm": Launch("rms_norm", [normal(20, 9), normal(1, 9), normal(20, 9), normal(20, 1)], {"eps": 1e-6}, "S"),

@@ -55,7 +55,8 @@ FUNCTIONS = rows("""
     ag.split(t, 1) ; ag.chunk(t, 2) -> t[:2]
     ops.where(t > 0, t, t) ; ops.masked_fill(t, t > 0, 0.0) -> works
     ag.where(t > 0, t, t) -> ag.ops.where
-    ops.gather(t, 0, [0]) ; ops.scatter(t, 0, [0]) ; ag.index_select(t, 0, [0]) ; ops.take(t, [0]) -> embedding_lookup
+    ops.gather(t, 0, [[0, 1]]) ; ops.scatter(t, 0, [[0]], 1.0) ; ops.index_select(t, 0, [0]) ; ops.take(t, [0]) -> works
+    ag.index_select(t, 0, [0]) -> ops.index_select
     ag.topk(t, 2) ; ops.topk(t, 2) ; ag.argsort(t) -> np.argsort
     ag.sort(t) -> np.sort
     ops.argmax(t, 0) -> works
@@ -266,7 +267,7 @@ TENSORS = rows("""
     t.long() ; t.int() -> t.numpy().astype(int)
     t.tolist() ; t.argsort() ; t.cumsum(0) -> t.numpy().{name}()
     t.argmax() ; t.any() ; t.all() -> works
-    t.nonzero() -> t.numpy().{name}()
+    t.nonzero() -> works
     t.round() -> works
     t.clone() ; t.copy() -> copy.copy(t)
     t.add_(1) ; t.mul_(2) ; t.zero_() ; t.copy_(t) ; t.fill_(0) -> t.data = ...
@@ -293,7 +294,7 @@ TENSORS = rows("""
     t.sort() -> np.{name}
     t.floor() ; t.sin() -> works
     t.masked_fill(t > 0, 0.0) ; t.where(t > 0, t) -> works
-    t.gather(0, [0]) ; t.index_select(0, [0]) -> ag.ops.embedding_lookup
+    t.gather(0, [[0, 1]]) ; t.index_select(0, [0]) -> works
     t.pin_memory() ; t.storage() ; t.stride() ; t.is_sparse -> none
     t.sahpe ; t.reshpe(4) -> did you mean
     ag.Tensor([1.0]) -> ag_tensor(values)

@@ -29,6 +29,7 @@ GOOD = {  # what is good for an argument of this name
     "device": "'cpu'", "dtype": "'f32'", "shape": "(4,)", "params": "[ag.ag_param(SQUARE)]", "grads": "{}",
     "max_norm": "1.0",
     "mask": "SQUARE > 2", "value": "0.5", "threshold": "0.5", "repeats": "2",
+    "index": "[[0, 1]]", "indices": "([0, 1],)", "src": "SQUARE", "reduce": "'sum'", "values": "1.0",
     "shifts": "1", "source": "0", "destination": "1", "axis0": "0", "axis1": "1", "widths": "(0, 0)", "chunks": "2",
     "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5", "padding": "1", "unflattened_size": "(2, 1)",
     "output_size": "1", "num_groups": "2", "num_channels": "2", "norm_type": "2.0",

@@ -7,7 +7,15 @@ import math
 from typing import Any
 
 import numpy as np
-from table import cases_functions, cases_images, cases_pointwise, cases_sequences, cases_windows, oracles
+from table import (
+    cases_functions,
+    cases_images,
+    cases_pointwise,
+    cases_selection,
+    cases_sequences,
+    cases_windows,
+    oracles,
+)
 from table.rows import (
     ONE,
     Array,
@@ -285,6 +293,6 @@ LAYERS = [
 
 ROWS = [*ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS,
         *cases_functions.FUNCTIONS, *cases_functions.STATISTICS, *cases_functions.MASKS,
-        *cases_functions.COMPOSED, *cases_functions.SHAPES,
+        *cases_functions.COMPOSED, *cases_functions.SHAPES, *cases_selection.ROWS,
         *cases_pointwise.ROWS, *cases_images.ROWS, *cases_windows.ROWS, *cases_sequences.ROWS]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]

@@ -11,7 +11,7 @@ from table.rows import Case, representatives, restart_generator
 
 import ag
 from ag.engine.device import backend_of
-from ag.ops import compositions, functions, shapes, statistics
+from ag.ops import compositions, functions, scatter, selection, shapes, statistics
 
 FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
@@ -51,8 +51,10 @@ def test_runs_where_its_inputs_are(device: str, case: Case) -> None:
 def test_every_op_has_a_row() -> None:
     layers = {n for n, x in vars(ag).items() if n.startswith("ag_") and inspect.isclass(x) and issubclass(x, ag.Layer)}
     # which have tests of their own
-    own = {"ag_cast", "ag_resnet", "all", "any", "argmin", "count_nonzero", "one_hot", "var_mean"}
-    composed = {"argmax", *functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__}
+    own = {"ag_cast", "ag_resnet", "all", "any", "argmin", "argwhere", "count_nonzero", "nonzero", "one_hot",
+           "var_mean"}
+    composed = {"argmax", *functions.__all__, *statistics.__all__, *compositions.__all__, *shapes.__all__,
+                *selection.__all__, *scatter.__all__}
     assert {row.name for row in ROWS} == (OPS | layers | composed) - own
 
 

@@ -1,4 +1,4 @@
-"""Kernels that move elements: slices, concatenation, transposition, columns by their ids.
+"""Kernels that move elements: slices, concatenation, transposition, places by their ids.
 
 Places along an axis are ``start, start + step, ...``; a step may be negative.
 """
@@ -51,30 +51,99 @@ def permute(out: Array, x: Array, *, axes: Shape) -> None:
     np.copyto(out, np.transpose(x, axes))
 
 
-def _gather_layout(out: Shape, weight: Shape, ids: Shape) -> Layout:
-    return {"dim": weight[0], "vocab": weight[1], "places": ids[0]}
+# ---------------------------------------------------------------------------------------------- by ids
+
+NOTHING = -(1 << 31)  # an id that stands for no place: it takes 0, and what is put there is left out
+_NAN_WORD = 0x7FC00000
 
 
-@primitive(lambda weight, ids: (weight[0], *ids), layout=_gather_layout, cheap=True)
-def gather_columns(out: Array, weight: Array, ids: Array) -> None:
-    # out[i, k] = weight[i, ids[k]]
-    np.take(weight, ids, axis=1, out=out)
+def _take_layout(out: Shape, x: Shape, ids: Shape) -> Layout:
+    """With ids of shape (places,) for all rows, or of the shape of the result."""
+    steps = (0, 1, 0) if len(ids) == 1 else (ids[1] * ids[2], ids[2], 1)
+    return {"outer": x[0], "length": x[1], "inner": x[2], "places": out[1],
+            **dict(zip(("step_outer", "step_place", "step_inner"), steps, strict=True))}
+
+
+@primitive(lambda x, ids: (x[0], ids[0], x[2]) if len(ids) == 1 else ids, layout=_take_layout, cheap=True)
+def take(out: Array, x: Array, ids: Array) -> None:
+    # out[o, p, i] = x[o, ids[p], i], or x[o, ids[o, p, i], i]; 0 for NOTHING, and NaN for other ids that are no place
+    wanted = np.broadcast_to(ids[:, None] if ids.ndim == 1 else ids, out.shape)
+    inside = (wanted >= 0) & (wanted < x.shape[1])
+    odd = np.array([_NAN_WORD], np.int32).view(out.dtype) if out.dtype.itemsize == 4 else np.nan
+    out[...] = np.where(wanted == NOTHING, out.dtype.type(0), odd)
+    if x.size:
+        found = np.take_along_axis(x, np.where(inside, wanted, 0).astype(np.int64), 1)
+        np.copyto(out, found, where=inside)
 
 
 def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layout:
     """With how many words and rows a workgroup has: many, so that ids are seldom read, or few where these are few."""
     for words, rows in ((32, 64), (8, 64), (8, 16)):
-        if -(-out[1] // words) * -(-out[0] // rows) >= _BUSY_GROUPS:
+        if -(-out[1] // words) * -(-out[0] * out[2] // rows) >= _BUSY_GROUPS:
             break
-    return {"dim": out[0], "places": ids[0], "words": words, "rows": rows, "each": words * rows // 128}
+    return {"outer": out[0], "length": out[1], "inner": out[2], "places": ids[0], "words": words, "rows": rows,
+            "each": words * rows // 128}
 
 
-@primitive(lambda g, _ids, *, vocab, first, last: (g[0], vocab), layout=_scatter_layout)
-def scatter_columns(out: Array, g: Array, ids: Array, *, vocab: int, first: int, last: int) -> None:
-    # Column v of out is the sum of the columns of g, from first to last, whose id is v.
-    order = np.argsort(ids[first:last], kind="stable")
-    words = ids[first:last][order]
+@primitive(lambda g, _ids, *, length, first, last: (g[0], length, g[2]), layout=_scatter_layout)
+def scatter_add(out: Array, g: Array, ids: Array, *, length: int, first: int, last: int) -> None:
+    # out[o, v, i] is the sum of g[o, p, i] over the places p from first to last with ids[p] = v
+    ids = ids[first:last]
+    known = np.flatnonzero((ids >= 0) & (ids < length))
+    order = known[np.argsort(ids[known], kind="stable")]
+    words = ids[order]
     starts = np.flatnonzero(np.diff(words, prepend=-1))
     out.fill(0)
     if starts.size:
         out[:, words[starts]] = np.add.reduceat(np.take(g[:, first:last], order, 1), starts, 1)
+    if len(known) < np.count_nonzero(ids != NOTHING):
+        out[:, :1] = np.nan
+
+
+ADD, MULTIPLY, LARGER, SMALLER, PUT = range(5)  # what `scatter_along` does where two elements meet
+
+
+def _along_layout(out: Shape, x: Shape, ids: Shape, **_params: object) -> Layout:
+    return {"outer": out[0], "length": out[1], "inner": out[2], "places": x[1]}
+
+
+@primitive(outputs=0, updates=("out",), layout=_along_layout)
+def scatter_along(out: Array, x: Array, ids: Array, *, first: int, last: int, how: int) -> None:
+    # out[o, ids[o, p, i], i] and x[o, p, i] become one, for the places p from first to last, in their order
+    ids, x = ids[:, first:last], x[:, first:last]
+    o, i = np.arange(x.shape[0])[:, None, None], np.arange(x.shape[2])
+    inside = (ids >= 0) & (ids < out.shape[1])
+    places = tuple([np.broadcast_to(axis, ids.shape)[inside] for axis in (o, ids, i)])
+    with np.errstate(all="ignore"):
+        if how == PUT:
+            out[places] = x[inside]
+        else:
+            (np.add, np.multiply, np.maximum, np.minimum)[how].at(out, places, x[inside])
+    wrong = (~inside & (ids != NOTHING)).any(1)
+    if out.shape[1] and wrong.any():
+        out[:, 0].reshape(wrong.shape)[wrong] = np.array([_NAN_WORD], np.int32).view(out.dtype)[0] \
+            if out.dtype.itemsize == 4 else np.nan
+
+
+def _flat_layout(out: Shape, *_shapes: Shape, **_params: object) -> Layout:
+    return {"n": out[0]}
+
+
+@primitive(layout=_flat_layout)
+def flat_ids(out: Array, before: Array, ids: Array, *, length: int) -> None:
+    # out[k] = before[k] * length + ids[k]; a negative id counts from the end, and what is no place gives 0x7fffffff
+    none = np.iinfo(np.int32).max
+    before = before.astype(np.int64)
+    places = np.where(ids < 0, ids.astype(np.int64) + length, ids)
+    known = (places >= 0) & (places < length) & (before >= 0) & (before < none)
+    out[...] = np.where(known, before * length + places, none)
+
+
+def _sequence_layout(out: Shape, _first: Shape, **_params: object) -> Layout:
+    return {"n": out[0]}
+
+
+@primitive(lambda _first, *, count, step: (count,), layout=_sequence_layout)
+def sequence(out: Array, first: Array, *, count: int, step: int) -> None:
+    # out[k] = first + k step, whole numbers
+    np.copyto(out, first + np.arange(count, dtype=out.dtype) * step)

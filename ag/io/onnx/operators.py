@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import inf, isinf, sqrt
+from math import inf, isinf, prod, sqrt
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -30,12 +30,14 @@ from ag.ops import (
     normalization,
     pooling,
     reduce,
-    shapes,
 )
 from ag.ops import conv as convs
 from ag.ops.attention import ag_attention, attention_of_heads
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
+from ag.ops.selection import _lookup as lookup_of
+from ag.ops.selection import chosen_by, gathered_by
+from ag.ops.shapes import _expanded
 
 
 class Size(NamedTuple):
@@ -404,6 +406,22 @@ def _lookup(g: Graph, op: Called) -> str:
     return g.transpose(out, [0, *range(1, ids.ndim + 1)[::-1]])
 
 
+def _take(g: Graph, op: Called) -> str:
+    """Places by ids of an axis, or of several that are one axis then."""
+    x, ids = op.xs
+    first, count = op.params[0]
+    sizes = x.dims[first : first + count]
+    if count > 1 and any(isinstance(size, Size) for size in sizes):
+        raise ExportError("export_onnx: ids choose from the batch and other axes at once, so the file would be for one "
+                          "batch size only; give dynamic=False.")
+    whole = x.name if count == 1 else g.reshape(x.name, (*x.dims[:first], prod(sizes), *x.dims[first + count :]))
+    return g.node("Gather", whole, ids.name, axis=first)
+
+
+def _gather(g: Graph, op: Called) -> str:
+    return g.node("GatherElements", *(x.name for x in op.xs), axis=op.params[0])
+
+
 def _transpose(g: Graph, op: Called) -> str:
     numbers = tuple(op.params[0]) if len(op.params) == 1 and isinstance(op.params[0], Iterable) else op.params
     axes = [normalize_axis(a, op.x.ndim, "ag_transpose") for a in numbers]
@@ -492,7 +510,6 @@ WRITERS: Mapping[object, Writer] = {
     **dict.fromkeys((ag_reshape, ag_flatten), _reshape),
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,
-    shapes._expanded: lambda g, op: g.node("Expand", op.x.name, g.sizes(op.dims)),
     indexing.ag_slice: _slice,
     convert.ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
     ag_matmul: _matmul,
@@ -505,7 +522,10 @@ WRITERS: Mapping[object, Writer] = {
     normalization.ag_rms_norm_op: _rms_norm,
     normalization._by_batch: _batch_norm,
     normalization._by_statistics: _batch_norm_given,
-    indexing._lookup: _lookup,
+    _expanded: lambda g, op: g.node("Expand", op.x.name, g.sizes(op.dims)),
+    lookup_of: _lookup,
+    chosen_by: _take,
+    gathered_by: _gather,
     ag_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
     loss._mean_squares: _mse,

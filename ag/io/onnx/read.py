@@ -31,8 +31,9 @@ from ag.nn.mode import ag_eval
 from ag.ops import activation, conv, elementwise, normalization, pooling, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
-from ag.ops.indexing import ag_embedding_lookup, ag_reshape, ag_transpose
+from ag.ops.indexing import ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
+from ag.ops.selection import gather, index_select
 from ag.version import install_line
 
 if TYPE_CHECKING:
@@ -213,17 +214,13 @@ def _reduce(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _reshape(x: Value, shape: Array, allowzero: int = 0) -> Value:
     sizes = [np.shape(x)[i] if n == 0 and not allowzero else int(n) for i, n in enumerate(shape)]
-    return np.reshape(x, tuple(sizes))
+    return np.reshape(np.float32(x) if isinstance(x, float) else x, tuple(sizes))  # numbers have no type here
 
 
-def _gather(x: Value, places: Value, axis: int = 0) -> Value:
-    """Take words' vectors of a matrix, or one place."""
-    if not isinstance(x, Tensor):
-        return np.take(x, places, axis)
-    if np.ndim(places) == 0:
-        return x[(*[slice(None)] * (axis % x.ndim), int(places))]
-    out = ag_embedding_lookup(x if axis % x.ndim else x.T, places)
-    return out if axis % x.ndim else _last(out)
+def _gather(x: Value, ids: Value, axis: int = 0) -> Value:
+    if isinstance(x, np.ndarray) and isinstance(ids, np.ndarray):  # of shapes
+        return np.take(x, ids, axis)
+    return index_select(x, axis, ids)
 
 
 def _slice(x: Value, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Value:
@@ -282,6 +279,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "Reshape": _reshape, "Flatten": lambda x, axis=1: ag_reshape(x, prod(x.shape[:axis]), prod(x.shape[axis:])),
     "Transpose": lambda x, perm=None: np.transpose(x, perm), "Concat": lambda *xs, axis: np.concatenate(xs, axis),
     "Slice": _slice, "Gather": _gather, "Expand": _expand,
+    "GatherElements": lambda x, ids, axis=0: gather(x, axis, ids),
     "Unsqueeze": lambda x, axes: np.reshape(x, np.expand_dims(np.broadcast_to(0, np.shape(x)), tuple(axes)).shape),
     "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(map(int, axes))),
     "Shape": lambda x, start=None, end=None: np.array(np.shape(x))[slice(start, end)],
@@ -292,11 +290,11 @@ _ALSO_OF_ARRAYS = {"Add", "Sub", "Mul", "Div", "Neg", "Pow", "Cast", "Identity",
                    "Slice", "Gather", "Unsqueeze", "Expand", "Squeeze", "Shape"}
 
 
-def _tensor(x: Value, dtype: str | None) -> Value:
-    """Return an array of floating-point numbers as a tensor of a type, or its own; anything else as it is."""
+def _tensor(x: Value) -> Value:
+    """Return an array of floating-point numbers as a tensor of its type and shape; anything else as it is."""
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
         return x
-    return ag_reshape(ag_tensor(x, dtype=dtype or f"f{8 * x.dtype.itemsize}"), *x.shape)
+    return ag_reshape(ag_tensor(x, dtype=f"f{8 * x.dtype.itemsize}"), *x.shape)
 
 
 class End(NamedTuple):
@@ -347,9 +345,7 @@ class OnnxModel(Layer):
             for node in self._nodes:
                 run, operands = RUN[node.operator], [values[x] for x in node.inputs]
                 if node.operator not in _ALSO_OF_ARRAYS or any(isinstance(x, Tensor) for x in operands):
-                    known = (x.dtype for x in operands if isinstance(x, Tensor) and x.buffer.dtype.is_float)
-                    dtype = next(known, None)  # arrays are made of numbers, which have that of the tensors
-                    operands = [_tensor(x, dtype) for x in operands]
+                    operands = [_tensor(x) for x in operands]
                 if node.operator == "BatchNormalization":  # takes the columns, as the averages move in place
                     operands[1:], run = [tensors[x] for x in node.inputs[1:]], partial(run, training=self.training)
                 values[node.output] = run(*operands, **node.attributes)

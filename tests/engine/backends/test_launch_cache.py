@@ -90,12 +90,12 @@ def test_what_python_makes(device: Device) -> None:
     half, nothing = device.of(4, dtype=BF16), device.of(0, 3)
     ids = device.backend.alloc((2,), I32)
     device.backend.upload(np.array([0, 1]), ids)
-    table = device.of(3, 2)
+    table = device.of(1, 3, 2)
     for _ in range(2):
         for name, operands, params, left in (
                 ("add", (nothing, nothing), {}, True), ("add", (x, y), {"into": device.of(5, 3).view((3, 5))}, False),
                 ("matmul_sums", (x, y), {"ta": False, "tb": True}, True),
-                ("gather_columns", (table, ids), {}, False)):
+                ("take", (table, ids), {}, False)):
             device.slowly(PRIMITIVES[name], *operands, **params)
             device.left.clear()
             device.launch(PRIMITIVES[name], *operands, **params)

@@ -19,7 +19,7 @@ from ag.engine.backends.shader.tiles import Tiles
 from ag.engine.backends.vulkan.stream import Budget, Command, Copy, groups_of
 from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
-from ag.engine.kernels.indexing import scatter_columns
+from ag.engine.kernels.indexing import scatter_add
 from ag.engine.kernels.matmul import matmul
 from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
@@ -120,8 +120,8 @@ def gpt2() -> Launches:
         found.append((attention, (x, lse, x, x, x, (4,)), params))
         found.append((attention_grad, (x, x, x, x, x, x, x, lse, lse, (4,)), params))
     product(vocabulary, d)
-    found.append((scatter_columns, ((d, vocabulary), (d, tokens), (tokens,)),
-                  {"vocab": vocabulary, "first": 0, "last": tokens}))
+    found.append((scatter_add, ((d, vocabulary, 1), (d, tokens, 1), (tokens,)),
+                  {"length": vocabulary, "first": 0, "last": tokens}))
     return found
 
 

@@ -83,6 +83,9 @@ def launches() -> list[Launch]:
         extra += [Launch(PRIMITIVES["square_sums"], [x], {"chunk": chunk}) for chunk in (1, 5, 4096)]
     extra += [Launch(PRIMITIVES["clip_factor"], [*np.array(squares, np.float32)], {"max_norm": 2.0})
               for squares in ((0.0, 0.0), (3.0, 2.0), (4.0, 4.0), (400.0, 3.0), (np.inf, 9.0), (np.inf, 2e26))]
+    rows, columns = rng.integers(0, 5, 7).astype(np.int32), rng.integers(-3, 3, 7).astype(np.int32)
+    rows[3], columns[4:6] = 2**31 - 1, (3, -4)  # which are no place
+    extra += [Launch(PRIMITIVES["flat_ids"], [rows, columns], {"length": 3})]
     means, variances = rng.standard_normal((2, 3, 4)).astype(np.float32)
     extra += [Launch(PRIMITIVES["joined_statistics"], [means, variances**2], {"length": 1000, "chunk": 256})]
     for bad in np.float32([0, 1, 300]):

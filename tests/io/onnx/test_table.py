@@ -37,13 +37,14 @@ WAITING = OPS - WRITERS.keys() - REFUSED.keys()
 
 
 NOT_YET = {
-    "_spread", "all", "any", "argmax", "argmin", "atan2", "celu", "copysign", "cosine_similarity",
-    "elu", "eq", "erfc", "erfinv", "exp2", "expm1", "floor_divide", "fmod", "fold", "frac", "ge", "gt",
-    "hardshrink", "hardsigmoid", "hardtanh", "hypot", "isfinite", "isinf", "isnan", "le", "log10", "log1p", "log2",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lt",
-    "masked_fill", "nan_to_num", "ne", "norm", "normalize", "one_hot", "prelu", "relu6", "remainder",
-    "selu", "signbit", "softplus", "softshrink", "std", "threshold", "tril",
-    "triu", "trunc", "where"}
+    "_flattened", "_last", "_met", "_spread", "_sums", "all", "any", "argmax", "argmin", "atan2", "celu", "copysign",
+    "cosine_similarity", "elu", "eq", "erfc", "erfinv", "exp2", "expm1", "floor_divide", "fmod", "fold", "frac", "ge",
+    "gt", "hardshrink", "hardsigmoid", "hardtanh", "hypot", "index_add", "index_copy", "index_fill", "index_put",
+    "isfinite", "isinf", "isnan", "le", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lt", "masked_fill", "masked_scatter", "nan_to_num",
+    "ne", "norm", "normalize", "one_hot", "prelu", "relu6", "remainder", "scatter", "scatter_add",
+    "scatter_reduce", "selu", "signbit", "softplus", "softshrink", "std", "threshold", "tril", "triu", "trunc",
+    "where"}
 
 
 def why_not(case: Case) -> str | None:

@@ -13,7 +13,7 @@ from helpers.guarded import Launch
 from table.rows import Array
 
 from ag.engine.dtype import I32
-from ag.engine.kernels.indexing import resized
+from ag.engine.kernels.indexing import NOTHING, resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 
@@ -21,7 +21,7 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, 
 LARGE = np.array([3e38, -3e38, 1e30, -1e20], np.float32)
 # Of what they add up or multiply, a part may be infinite before the whole is, and it is not said which part.
 SUMS = {
-    "sum", "scatter_columns", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
+    "sum", "scatter_add", "scatter_along", "square_sums", "softmax_grad", "log_softmax_grad", "softmax_cross_entropy",
     "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
     "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
     "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums"}
@@ -204,19 +204,47 @@ def permute(rng: Random) -> Launch:
     return launch("permute", x, axes=(*rng.permutation(moving).tolist(), *range(moving, x.ndim)))
 
 
-def gather_columns(rng: Random) -> Launch:
-    weight = normal(rng, *shape(rng, 2))
-    vocab = weight.shape[1]
-    ids = rng.integers(0, max(1, vocab), size(rng, 60) * bool(vocab))
-    return launch("gather_columns", weight, ids.astype(np.int32))
+def ids(rng: Random, length: int, *sizes: int) -> Array:
+    """Ids of so many places; some launches have some that stand for none."""
+    found = rng.integers(0, max(1, length), sizes).astype(np.int32)
+    if rng.random() < 0.3 or not length:
+        found[rng.random(sizes) < (0.2 if length else 2)] = NOTHING
+    return found
 
 
-def scatter_columns(rng: Random) -> Launch:
-    vocab = size(rng, 100)
-    g = normal(rng, *shape(rng, 2))[:, : None if vocab else 0]
-    ends = np.sort(rng.integers(0, g.shape[1] + 1, 2)).tolist()
-    ids = rng.integers(0, max(1, vocab), g.shape[1]).astype(np.int32)
-    return launch("scatter_columns", g, ids, vocab=vocab, first=ends[0], last=ends[1])
+def take(rng: Random) -> Launch:
+    x = words(rng, *shape(rng, 3))
+    outer, length, inner = x.shape
+    places = size(rng, 60)
+    return launch("take", x, ids(rng, length, *((places,) if rng.random() < 0.5 else (outer, places, inner))))
+
+
+def ends(rng: Random, places: int) -> dict[str, int]:
+    first, last = np.sort(rng.integers(0, places + 1, 2)).tolist()
+    return {"first": first, "last": last}
+
+
+def scatter_add(rng: Random) -> Launch:
+    g, length = normal(rng, *shape(rng, 3)), size(rng, 100)
+    return launch("scatter_add", g, ids(rng, length, g.shape[1]), length=length, **ends(rng, g.shape[1]))
+
+
+def scatter_along(rng: Random) -> Launch:
+    x, length = normal(rng, *shape(rng, 3)), size(rng, 30)
+    out = normal(rng, x.shape[0], length, x.shape[2])
+    places = ends(rng, x.shape[1])
+    return launch("scatter_along", out, x, ids(rng, length, *x.shape), how=int(rng.integers(5)), **places)
+
+
+def flat_ids(rng: Random) -> Launch:
+    count, length = size(rng, 200), size(rng, 50, 1)
+    signed = ids(rng, length, count) - rng.choice(np.int32([0, length]), count).astype(np.int32)
+    return launch("flat_ids", ids(rng, 100, count), signed, length=length)
+
+
+def sequence(rng: Random) -> Launch:
+    first = np.array(rng.integers(-100, 100), np.int32)
+    return launch("sequence", first, count=size(rng, 300), step=int(rng.integers(-3, 4)))
 
 
 def limited(name: str, rng: Random) -> Launch:
@@ -322,8 +350,11 @@ MAKERS: dict[str, Maker] = {
     "spread": spread,
     "insert": insert,
     "permute": permute,
-    "gather_columns": gather_columns,
-    "scatter_columns": scatter_columns,
+    "take": take,
+    "scatter_add": scatter_add,
+    "scatter_along": scatter_along,
+    "flat_ids": flat_ids,
+    "sequence": sequence,
     "clamp": partial(limited, "clamp"),
     "clamp_grad": partial(limited, "clamp_grad"),
     "pow": partial(power, "pow"),

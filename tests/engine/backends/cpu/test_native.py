@@ -41,13 +41,13 @@ def test_every_kernel_has_random_launches() -> None:
 
 # Each number is rounded as the reference rounds it, so that the smallest, the largest and zeros are the same, too; in
 # some kernels zeros but for their signs.
-ZEROS = {"abs_grad", "max_pool2d", "relu", "relu_grad"}
+ZEROS = {"abs_grad", "max_pool2d", "relu", "relu_grad", "scatter_along"}
 EXACT = ZEROS | {
     "abs", "adam_update", "add", "avg_pool2d", "avg_pool2d_grad", "batch_norm_grad", "clamp", "clamp_grad",
-    "clip_factor", "copy", "div", "dropout", "equal", "expand", "gather_columns", "insert", "inverse_std",
+    "clip_factor", "copy", "div", "dropout", "equal", "expand", "flat_ids", "insert", "inverse_std",
     "leaky_relu", "leaky_relu_grad", "max", "max_pool2d_grad", "mul", "nonfinite", "normalize", "part", "permute",
-    "rng_draw", "running_update", "scale", "scale_update", "sgd_update", "sigmoid_grad", "spread", "sqrt", "sub",
-    "tanh_grad"}
+    "rng_draw", "running_update", "scale", "scale_update", "sequence", "sgd_update", "sigmoid_grad", "spread", "sqrt",
+    "sub", "take", "tanh_grad"}
 
 
 class Sharing(NativeBackend):

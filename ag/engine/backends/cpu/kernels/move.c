@@ -121,36 +121,112 @@ KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t sha
     }
 }
 
-// ---------------------------------------------------------------------------------------------- columns by their ids
+// ---------------------------------------------------------------------------------------------- places by their ids
+// x[outer, length, inner]; NOTHING takes 0 and goes nowhere, and another id that is no place leaves NaN.
 
-// An id that is no column gives NaN.
-KERNEL(gather_columns, {
-    float *out; const float *weight; const int32_t *ids; int64_t dim; int64_t vocab; int64_t places;
+#define NOTHING 0x80000000u
+#define NAN_WORD 0x7fc00000u
+
+// The word of x at an id, where the words of neighbouring ids are `step` apart.
+static inline word taken(const word *x, uint32_t id, int64_t length, int64_t step) {
+    return id < length ? x[id * step] : id == NOTHING ? 0 : NAN_WORD;
+}
+
+KERNEL(take, {
+    void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
+    int64_t step_outer; int64_t step_place; int64_t step_inner;
 }) {
-    const span s = share(a->dim * a->places, BLOCK, part, parts);
-    for (int64_t i = s.begin; i < s.end;) {
-        const int64_t p = i % a->places, m = least(a->places - p, s.end - i);
-        const float *row = a->weight + i / a->places * a->vocab;
-        for (int64_t k = 0; k < m; k++) {
-            const uint32_t id = (uint32_t)a->ids[p + k];
-            a->out[i + k] = id < a->vocab ? row[id] : __builtin_nanf("");
-        }
-        i += m;
+    const int64_t n = a->inner;
+    const span s = share(a->outer * a->places, grain_of(n), part, parts);
+    for (int64_t r = s.begin; r < s.end;) {
+        const int64_t o = r / a->places, p = r % a->places, rows = least(a->places - p, s.end - r);
+        const uint32_t *ids = (const uint32_t *)a->ids + o * a->step_outer + p * a->step_place;
+        const word *x = (const word *)a->x + o * a->length * n;
+        word *out = (word *)a->out + r * n;
+        if (n == 1)
+            for (int64_t k = 0; k < rows; k++) out[k] = taken(x, ids[k * a->step_place], a->length, 1);
+        else
+            for (int64_t k = 0; k < rows; k++, out += n) {
+                const uint32_t *id = ids + k * a->step_place;
+                if (!a->step_inner && *id < a->length) memcpy(out, x + *id * n, (size_t)n * sizeof *out);
+                else for (int64_t i = 0; i < n; i++) out[i] = taken(x + i, id[i * a->step_inner], a->length, n);
+            }
+        r += rows;
     }
 }
 
 // Adds up in the order of the places, whoever makes a row.
-KERNEL(scatter_columns, {
-    float *out; const float *g; const int32_t *ids; int64_t dim; int64_t vocab; int64_t places; int64_t first; int64_t last;
+KERNEL(scatter_add, {
+    float *out; const float *g; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
+    int64_t first; int64_t last;
 }) {
-    const span s = share(a->dim, 1, part, parts);
-    for (int64_t d = s.begin; d < s.end; d++) {
-        float *out = a->out + d * a->vocab;
-        const float *g = a->g + d * a->places;
-        memset(out, 0, (size_t)a->vocab * sizeof *out);
+    const int64_t n = a->inner, pieces = n > GRAIN ? (n + GRAIN - 1) / GRAIN : 1, size = (n + pieces - 1) / pieces;
+    const span s = share(a->outer * pieces, 1, part, parts);
+    for (int64_t r = s.begin; r < s.end; r++) {  // some columns side by side
+        const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin);
+        float *out = a->out + o * a->length * n + begin;
+        const float *g = a->g + o * a->places * n + begin;
+        if (m == n) memset(out, 0, (size_t)(a->length * n) * sizeof *out);
+        else for (int64_t v = 0; v < a->length; v++) memset(out + v * n, 0, (size_t)m * sizeof *out);
+        int outside = 0;
         for (int64_t p = a->first; p < a->last; p++) {
             const uint32_t id = (uint32_t)a->ids[p];
-            if (id < a->vocab) out[id] += g[p];
+            if (id >= a->length) outside |= id != NOTHING;
+            else if (n == 1) out[id] += g[p];
+            else EACH(i, m) out[id * n + i] += g[p * n + i];
         }
+        if (outside && a->length) EACH(i, m) out[i] = __builtin_nanf("");
     }
+}
+
+static inline float joined(int64_t how, float a, float b) {
+    if (how == 0) return a + b;
+    if (how == 1) return a * b;
+    return a != a || (b == b && (how == 2 ? a >= b : a <= b)) ? a : b;
+}
+
+// Goes from place to place, so that every column has their order.
+KERNEL(scatter_along, {
+    void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
+    int64_t first; int64_t last; int64_t how;
+}) {
+    const int64_t n = a->inner, pieces = n > GRAIN ? (n + GRAIN - 1) / GRAIN : 1, size = (n + pieces - 1) / pieces;
+    const span s = share(a->outer * pieces, grain_of(a->last - a->first), part, parts);
+    for (int64_t r = s.begin; r < s.end; r++) {
+        const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin);
+        word *out = (word *)a->out + o * a->length * n + begin;
+        int outside = 0;
+        for (int64_t p = a->first; p < a->last; p++) {
+            const int64_t from = (o * a->places + p) * n + begin;
+            const uint32_t *ids = (const uint32_t *)a->ids + from;
+            const word *x = (const word *)a->x + from;
+            for (int64_t i = 0; i < m; i++) {
+                if (ids[i] >= a->length) outside |= ids[i] != NOTHING;
+                else if (a->how == 4) out[ids[i] * n + i] = x[i];
+                else {
+                    float *to = (float *)out + ids[i] * n + i;
+                    *to = joined(a->how, *to, ((const float *)x)[i]);
+                }
+            }
+        }
+        if (outside && a->length)  // once more, for the columns that have one
+            for (int64_t p = a->first; p < a->last; p++) {
+                const uint32_t *ids = (const uint32_t *)a->ids + (o * a->places + p) * n + begin;
+                for (int64_t i = 0; i < m; i++) if (ids[i] >= a->length && ids[i] != NOTHING) out[i] = NAN_WORD;
+            }
+    }
+}
+
+KERNEL(flat_ids, { int32_t *out; const int32_t *before; const int32_t *ids; int64_t n; int64_t length; }) {
+    const span s = share(a->n, GRAIN, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const int64_t id = a->ids[i], place = id < 0 ? id + a->length : id;
+        const int known = place >= 0 && place < a->length && a->before[i] >= 0 && a->before[i] < INT32_MAX;
+        a->out[i] = known ? (int32_t)(a->before[i] * a->length + place) : INT32_MAX;
+    }
+}
+
+KERNEL(sequence, { int32_t *out; const int32_t *first; int64_t n; int64_t step; }) {
+    const span s = share(a->n, GRAIN, part, parts);
+    EACH(i, s.end - s.begin) a->out[s.begin + i] = (int32_t)(*a->first + (s.begin + i) * a->step);
 }

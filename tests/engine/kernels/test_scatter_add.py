@@ -1,4 +1,4 @@
-"""scatter_columns, the gradient of an embedding: every sum in the order of its places, whatever is asked for."""
+"""scatter_add, the gradient of an embedding: every sum in the order of its places, whatever is asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, I32
-from ag.engine.kernels.indexing import scatter_columns
+from ag.engine.kernels.indexing import NOTHING, scatter_add
 
 RNG = np.random.default_rng(7)
 
@@ -35,13 +35,35 @@ def test_sums_in_the_order_of_places(vulkan: str, dim: int, places: int, vocab: 
         backend.upload(g, buffers[0])
         backend.upload(ids.astype(np.int32), buffers[1])
         for first, last in ((0, places), (places // 3, places - places // 4), (places // 2, places // 2)):
-            out = backend.launch(scatter_columns, *buffers, vocab=vocab, first=first, last=last)
-            assert backend.download(out).tobytes() == in_order(g[:, first:last], ids[first:last], vocab).tobytes()
+            three = buffers[0].view((dim, places, 1)), buffers[1]
+            out = backend.launch(scatter_add, *three, length=vocab, first=first, last=last)
+            wanted = in_order(g[:, first:last], ids[first:last], vocab)
+            assert backend.download(out)[:, :, 0].tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(1, 5), (3, 2), (2, 70)])
+def test_columns_and_ids_that_are_no_place(device: str, outer: int, inner: int) -> None:
+    backend, places, words = backend_of(device), 20, 7
+    g = RNG.standard_normal((outer, places, inner)).astype(np.float32)
+    for odd in (NOTHING, words, -1):
+        ids = RNG.integers(0, words, places).astype(np.int32)
+        ids[3] = odd
+        buffers = backend.alloc(g.shape, F32), backend.alloc(ids.shape, I32)
+        for values, buffer in zip((g, ids), buffers, strict=True):
+            backend.upload(values, buffer)
+        found = backend.download(backend.launch(scatter_add, *buffers, length=words, first=0, last=places))
+        wanted = np.zeros((outer, words, inner), np.float32)
+        for place, word in enumerate(ids):
+            if 0 <= word < words:
+                wanted[:, word] += g[:, place]
+        if odd != NOTHING:
+            wanted[:, 0] = np.nan
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_few_words_are_dealt_out_to_many_workgroups() -> None:
     def groups(dim: int, vocab: int) -> tuple[int, int]:
-        layout = scatter_columns.layout((dim, vocab), (dim, 9), (9,), vocab=vocab, first=0, last=9)
+        layout = scatter_add.layout((dim, vocab, 1), (dim, 9, 1), (9,), length=vocab, first=0, last=9)
         assert layout["words"] * layout["rows"] == 128 * layout["each"]
         return layout["words"], -(-vocab // layout["words"]) * -(-dim // layout["rows"])
 

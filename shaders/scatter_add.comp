@@ -1,15 +1,18 @@
-// scatter_columns: out[d, v] = sum of g[d, p] over the places p from first to last with ids[p] = v, in their order
-// out[dim, vocab], g[dim, places], ids[places].  A workgroup has some words, whose sums lie side by side, of some rows.
-// All its invocations mark the places of these words in bits, from which a list is made.  What g has there is loaded
-// into shared memory at once; then each invocation adds up `each` rows of a word, place after place, without atomics.
-// grid: vocab / words, dim / rows workgroups
-// work: dim / rows * places * vocab / words multiply-adds
+// scatter_add: out[o, v, i] = sum of g[o, p, i] over the places p from first to last with ids[p] = v, in their order
+// out[outer, length, inner], g[outer, places, inner], ids[places].  A row is a pair of o and i.  A workgroup has some
+// words v, whose sums lie side by side, of some rows.  All its invocations mark the places of these words in bits, from
+// which a list is made.  What g has there is loaded into shared memory at once; then each invocation adds up `each`
+// rows of a word, place after place, without atomics.
+// An id that is no word, but 0x80000000, leaves NaN at the first word.
+// grid: length / words, outer * inner / rows workgroups
+// work: outer * inner / rows * places * length / words multiply-adds
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
+#include "ieee.glsl"
 
-layout(push_constant) uniform Args { uint dim, places, vocab, first, last, out_at, g_at, ids_at; };
+layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, out_at, g_at, ids_at; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer G_ { float g[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
@@ -26,19 +29,21 @@ void stage(uint size, uint block, uint row_0) {
     for (uint s = gl_LocalInvocationID.x; s < size; s += FOUR * LANES) {
         float some[FOUR];
         EACH(c, FOUR) {
-            const uint at = min(s + c * LANES, size - 1), row = min(row_0 + at % ROWS, dim - 1);
-            some[c] = g[g_at + row * places + block + listed[at / ROWS] % PLACES];
+            const uint at = min(s + c * LANES, size - 1), row = min(row_0 + at % ROWS, outer * inner - 1);
+            const uint place = block + listed[at / ROWS] % PLACES;
+            some[c] = g[g_at + (row / inner * places + place) * inner + row % inner];
         }
         EACH(c, FOUR) if (s + c * LANES < size) staged[s + c * LANES] = some[c];
     }
 }
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, blocks = (vocab + words - 1) / words;
+    const uint lane = gl_LocalInvocationID.x, blocks = (length + words - 1) / words;
     const uint word_0 = workgroup() % blocks * words, row_0 = workgroup() / blocks * ROWS;
     const uint word = lane % words, row = lane / words * each;
     float totals[SIXTEEN];
     EACH(r, SIXTEEN) totals[r] = 0.0;
+    if (lane == 0) outside = 0;
     for (uint block = first; block < last; block += PLACES) {
         found[lane] = 0;
         if (lane == 0) count = 0;
@@ -71,8 +76,11 @@ void main() {
             barrier();
         }
     }
+    const bool wrong = first < last && outside != 0;
     EACH(r, SIXTEEN) {
-        const uint d = row_0 + row + r;
-        if (r < each && d < dim && word_0 + word < vocab) out_[out_at + d * vocab + word_0 + word] = totals[r];
+        const uint of = row_0 + row + r, v = word_0 + word;
+        if (r < each && of < outer * inner && v < length)
+            out_[out_at + (of / inner * length + v) * inner + of % inner] =
+                wrong && v == 0 ? NOT_A_NUMBER : totals[r];
     }
 }
