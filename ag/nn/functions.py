@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, signature
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class _FunctionLayer(Layer):
 
     _called: ClassVar[Callable[..., Tensor]]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Take what the function takes beside its operand."""
 
     def forward(self, x: TensorLike) -> Tensor:
@@ -65,7 +65,7 @@ def _layer(name: str, function: Callable[..., Tensor]) -> type[_FunctionLayer]:
     _, *parameters = signature(function).parameters.values()
     has = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
 
-    def init(self: _FunctionLayer, *args: Any, **kwargs: Any) -> None:
+    def init(self: _FunctionLayer, *args: object, **kwargs: object) -> None:
         try:
             bound = has.bind(self, *args, **kwargs)
         except TypeError:

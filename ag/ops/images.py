@@ -39,7 +39,9 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
                 mode: str = "nearest", align_corners: bool = False) -> Tensor:
     """Resize images (channels, height, width, batch), sequences or volumes, to a `size` or by a `scale_factor`.
 
-    Modes are nearest, nearest-exact, area, and by the number of axes linear, bilinear, bicubic, trilinear.
+    Modes are "nearest", "nearest-exact", "area", and by the number of axes "linear", "bilinear", "bicubic",
+    "trilinear".
+
     `align_corners` leaves the first and last pixels where they are, instead of the edges of the image.
     Reference: PyTorch ``interpolate``, whose coordinates these are.
 

@@ -148,16 +148,16 @@ def _pool(f: Callable[..., Tensor]) -> Callable[..., Value]:
     return run
 
 
-def _conv(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Any = (1, 1), padding: Any = (0, 0),
-          dilations: Any = (1, 1), group: int = 1, kernel_shape: object = None) -> Value:
-    return _first(conv.ag_conv2d(_last(x), w, b, tuple(strides), tuple(padding), tuple(dilations), group))
+def _conv(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Sequence[int] = (1, 1),
+          padding: Sequence[int] = (0, 0), dilations: Sequence[int] = (1, 1), group: int = 1,
+          kernel_shape: object = None) -> Value:
+    return _first(conv.ag_conv2d(_last(x), w, b, [*strides], [*padding], [*dilations], group))
 
 
-def _conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Any = (1, 1), padding: Any = (0, 0),
-                    dilations: Any = (1, 1), group: int = 1, output_padding: Any = (0, 0),
-                    kernel_shape: object = None) -> Value:
-    return _first(conv.conv_transpose2d(_last(x), w, b, tuple(strides), tuple(padding), tuple(output_padding), group,
-                                        tuple(dilations)))
+def _conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Sequence[int] = (1, 1),
+                    padding: Sequence[int] = (0, 0), dilations: Sequence[int] = (1, 1), group: int = 1,
+                    output_padding: Sequence[int] = (0, 0), kernel_shape: object = None) -> Value:
+    return _first(conv.conv_transpose2d(_last(x), w, b, [*strides], [*padding], [*output_padding], group, [*dilations]))
 
 
 def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, epsilon: float = 1e-5,
