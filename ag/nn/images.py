@@ -50,7 +50,7 @@ class _Convolution(Layer):
                              f"divide both.")
         if not isinstance(padding_mode, str) or padding_mode not in _MODES:
             raise ValueError(f"{name}: padding_mode is {padding_mode!r:.60}; one of {', '.join(_MODES)} is required.")
-        around(name, self.kernel, self.stride, padding, self.dilation)  # refuses what is none
+        self._around = around(name, self.kernel, self.stride, padding, self.dilation)
         self.padding = padding if isinstance(padding, str) else per_axis(padding, axes, 0, "padding", name)
         self.groups, self.padding_mode = int(groups), padding_mode
         self.bias = true_or_false(name, "bias", bias)
@@ -74,8 +74,7 @@ class _Convolution(Layer):
         return y if self._activate is None else self._activate(y)
 
     def _move(self, x: Tensor, b: Tensor | None) -> Tensor:
-        x, padding = padded(x, around(self._known, self.kernel, self.stride, self.padding, self.dilation),
-                            self.padding_mode)
+        x, padding = padded(x, self._around, self.padding_mode)
         return type(self)._moved(x, self.W, b, self.stride, padding, self.dilation, self.groups)
 
 
@@ -120,6 +119,7 @@ class Conv2d(_Convolution):
     """
 
     _known, _axes, _moved = "ag_conv2d_layer", 2, ag_conv2d
+    _later = MappingProxyType({"dilation": (1, 1), "groups": 1, "padding_mode": "zeros"})
 
 
 class Conv1d(_Convolution):
@@ -195,6 +195,7 @@ class MaxPool(_Pool):
 
     settings = ("size", "stride", "padding", "dilation", "ceil_mode")
     _function, _pooled = "ag_max_pool", ag_max_pool2d
+    _later = MappingProxyType({"dilation": (1, 1), "ceil_mode": False})
 
     def __init__(self, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
                  ceil_mode: bool = False) -> None:
@@ -222,6 +223,7 @@ class AvgPool(_Pool):
 
     settings = ("size", "stride", "padding", "ceil_mode", "count_include_pad")
     _function, _pooled = "ag_avg_pool", ag_avg_pool2d
+    _later = MappingProxyType({"ceil_mode": False, "count_include_pad": True})
 
     def __init__(self, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True) -> None:

@@ -108,6 +108,7 @@ class BatchNorm(_Norm):
     """
 
     settings = ("num_features", "eps", "momentum", "affine")
+    _later = MappingProxyType({"affine": True})
     _largest = ("num_features",)
     _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
 
@@ -156,6 +157,7 @@ class LayerNorm(_Norm):
     """
 
     settings = ("num_features", "eps", "elementwise_affine", "bias")
+    _later = MappingProxyType({"elementwise_affine": True, "bias": True})
     _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma"})
     _adjustable = MappingProxyType({"eps": _layer_eps})
@@ -250,6 +252,7 @@ class RMSNorm(_Norm):
     """
 
     settings = ("num_features", "eps", "elementwise_affine")
+    _later = MappingProxyType({"elementwise_affine": True})
     _largest = ("num_features",)
     _adjustable = MappingProxyType({"eps": _rms_eps})
 

@@ -53,7 +53,7 @@ def test_names_and_shapes_of_parameters(device: str) -> None:
         "layer3_body_layer1_b": (6, 1), "layer3_shortcut_W": (6, 4, 1, 1)}
     assert model(np.ones((3, 8, 8, 5))).shape == (6 * 3 * 3, 5)
     assert not ag.ag_eval(model)[2].body[1].training
-    assert "body: Sequential()" in repr(model) and "MaxPool(size=(2, 2), stride=(2, 2), padding=(0, 0), " in repr(model)
+    assert "body: Sequential()" in repr(model) and "MaxPool(size=(2, 2), stride=(2, 2), padding=(0, 0))" in repr(model)
 
 
 def test_initial_weights_count_taps() -> None:

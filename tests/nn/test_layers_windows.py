@@ -121,6 +121,14 @@ def test_a_layer_of_a_function_is_the_function_and_survives_a_file(name: str, tm
     assert function is None or np.array_equal(out, function(x, *given).numpy())
 
 
+def test_files_and_texts_tell_settings_that_are_not_the_usual_ones() -> None:
+    usual = nn.Sequential(nn.Conv2d(2, 3, 1), nn.MaxPool(2), nn.AvgPool(2), nn.BatchNorm(3), nn.LayerNorm(3))
+    for word in ("dilation", "ceil_mode", "count_include_pad", "affine", "bias': True, 'padding"):
+        assert word not in repr(usual) and word not in str(usual.config())
+    other = nn.Sequential(nn.Conv2d(2, 2, 1, groups=2), nn.MaxPool(2, ceil_mode=True), nn.BatchNorm(3, affine=False))
+    assert "groups=2" in repr(other) and "ceil_mode=True" in repr(other) and "affine=False" in repr(other)
+
+
 def test_wrong_settings_are_named() -> None:
     for make, error, fragments in (
             (lambda: nn.Conv2d(4, 6, 3, groups=4), ValueError, ("ag_conv2d_layer: groups is 4", "out_ch is 6")),
