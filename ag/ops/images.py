@@ -78,7 +78,8 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
 def _resized(x: Tensor, axis: int, out: int, factor: float | None, mode: str, corners: bool) -> Tensor:
     """Resize one axis: sums of pixels that are taken from it, times weights."""
     n, kind = x.shape[axis], np.dtype(x.buffer.dtype.numpy_name).type
-    if out == n and (mode == "nearest" or corners or factor in (None, 1.0)):
+    copied = mode.endswith("linear") or (mode == "nearest" and x.ndim == 4)  # by PyTorch, whatever the factor
+    if out == n and (copied or corners or factor in (None, 1.0)):
         return x
     step = kind((n - 1) / max(out - 1, 1)) if corners else kind(1 / factor) if factor else kind(n) / kind(out)
     places = np.arange(out, dtype=kind)
