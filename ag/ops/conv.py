@@ -81,26 +81,12 @@ def ag_conv2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride:
     >>> ag.ag_conv2d([[[[1.0]]]], [[[[2.0]]]], b=[1.0], padding=1).numpy().ravel().tolist()
     [1.0, 1.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0]
     """
-    x, w, *bias = operands_on_one_device(NAME, (x, w) if b is None else (x, w, b))[1]
-    if x.ndim != 4 or w.ndim != 4:
-        raise ShapeError(f"{NAME}: x is {x.shape} and w is {w.shape}; (channels, height, width, batch) and "
-                         f"(features, channels, kernel height, kernel width) are required.")
-    channels, features = x.shape[0], w.shape[0]
-    _check_groups(NAME, groups, channels, features)
-    if w.shape[1] != channels // groups:
-        raise ShapeError(f"{NAME}: x has {channels} channels in {groups} group(s) and w is {w.shape}; its second size "
-                         f"must be {channels // groups}.")
+    x, w, b = _operands(NAME, x, w, b, "height, width", groups)
     if isinstance(padding, str):
         x, padding = padded(x, around(NAME, w.shape[2:], stride, padding, dilation))
     window = Window(pair(w.shape[2:], 1, "the kernel", NAME), pair(stride, 1, "stride", NAME),
                     pair(padding, 0, "padding", NAME), pair(dilation, 1, "dilation", NAME))
-    return _with_bias(NAME, _conv2d(x, w, window, groups), bias[0] if bias else None)
-
-
-def _check_groups(function: str, groups: int, channels: int, features: int) -> None:
-    if not counts(groups) or channels % groups or features % groups:
-        raise ShapeError(f"{function}: groups is {groups}, and there are {channels} channels and {features} features; "
-                         f"groups must divide both.")
+    return _with_bias(NAME, _conv2d(x, w, window, groups), b)
 
 
 def _with_bias(function: str, y: Tensor, b: Tensor | None) -> Tensor:
@@ -135,13 +121,22 @@ def padded(x: Tensor, widths: Sequence[Pair], mode: str = "zeros") -> tuple[Tens
     return pad(x, flat, "constant" if mode == "zeros" else mode), (0,) * len(widths)
 
 
-def _operands(function: str, x: TensorLike, w: TensorLike, b: TensorLike | None, axes: str,
-              weight: str) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Operands as tensors with axes of these names between the channels and the batch."""
+def _operands(function: str, x: TensorLike, w: TensorLike, b: TensorLike | None, axes: str, groups: int,
+              turned: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Operands as tensors, with axes of these names between the channels and the batch; `w` may have channels first."""
     x, w, *bias = operands_on_one_device(function, (x, w) if b is None else (x, w, b))[1]
     if {x.ndim, w.ndim} != {axes.count(",") + 3}:
-        raise ShapeError(f"{function}: x is {x.shape} and w is {w.shape}; (channels, {axes}, batch) and ({weight}, "
+        first = "channels, features" if turned else "features, channels"
+        raise ShapeError(f"{function}: x is {x.shape} and w is {w.shape}; (channels, {axes}, batch) and ({first}, "
                          f"kernel {axes.replace(', ', ', kernel ')}) are required.")
+    channels, features = x.shape[0], w.shape[1 if turned else 0]
+    if not counts(groups) or channels % groups or (features % groups and not turned):
+        raise ShapeError(f"{function}: groups is {groups}, and there are {channels} channels and {features} features; "
+                         f"groups must divide both.")
+    place, count = (0, channels) if turned else (1, channels // groups)
+    if w.shape[place] != count:
+        raise ShapeError(f"{function}: x has {channels} channels in {groups} group(s) and w is {w.shape}; its "
+                         f"{'first' if turned else 'second'} size must be {count}.")
     return x, w, bias[0] if bias else None
 
 
@@ -155,12 +150,10 @@ def conv1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     >>> ag.ops.conv1d([[[1.0], [2.0], [3.0]]], [[[1.0, -1.0]]]).numpy().ravel().tolist()
     [-1.0, -1.0]
     """
-    x, w, b = _operands("conv1d", x, w, b, "time", "features, channels")
-    x, zeros = padded(x, around("conv1d", w.shape[2:], stride, padding, dilation))
+    x, w, b = _operands("conv1d", x, w, b, "time", groups)
+    x, (zeros,) = padded(x, around("conv1d", w.shape[2:], stride, padding, dilation))
     (step,), (apart,) = per_axis(stride, 1, 1, "stride", "conv1d"), per_axis(dilation, 1, 1, "dilation", "conv1d")
-    y = ag_conv2d(unsqueeze(x, 1), unsqueeze(w, 2), b, stride=(1, step), padding=(0, *zeros), dilation=(1, apart),
-                  groups=groups)
-    return squeeze(y, 1)
+    return squeeze(ag_conv2d(unsqueeze(x, 1), unsqueeze(w, 2), b, (1, step), (0, zeros), (1, apart), groups), 1)
 
 
 @composed
@@ -174,7 +167,7 @@ def conv3d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
     >>> ag.ops.conv3d(np.ones((3, 5, 6, 7, 2)), np.ones((4, 3, 3, 3, 3)), padding="same").shape
     (4, 5, 6, 7, 2)
     """
-    x, w, b = _operands("conv3d", x, w, b, "depth, height, width", "features, channels")
+    x, w, b = _operands("conv3d", x, w, b, "depth, height, width", groups)
     x, (deep, *zeros) = padded(x, around("conv3d", w.shape[2:], stride, padding, dilation))
     (down, *steps), (apart, *others) = (per_axis(value, 3, 1, name, "conv3d") for value, name in (
         (stride, "stride"), (dilation, "dilation")))
@@ -223,10 +216,7 @@ def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     [1.0, 1.0, 2.0, 2.0]
     """
     name = "conv_transpose2d"
-    x, w, b = _operands(name, x, w, b, "height, width", "channels, features")
-    if w.shape[0] != x.shape[0]:
-        raise ShapeError(f"{name}: x has {x.shape[0]} channels and w is {w.shape}; its first size must be as large.")
-    _check_groups(name, groups, x.shape[0], w.shape[1] * groups if counts(groups) else w.shape[1])
+    x, w, b = _operands(name, x, w, b, "height, width", groups, turned=True)
     window = Window(pair(w.shape[2:], 1, "the kernel", name), pair(stride, 1, "stride", name),
                     pair(padding, 0, "padding", name), pair(dilation, 1, "dilation", name))
     more = pair(output_padding, 0, "output_padding", name)
@@ -251,7 +241,7 @@ def conv_transpose1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     >>> ag.ops.conv_transpose1d([[[1.0], [2.0]]], [[[1.0, 1.0]]]).numpy().ravel().tolist()
     [1.0, 3.0, 2.0]
     """
-    x, w, b = _operands("conv_transpose1d", x, w, b, "time", "channels, features")
+    x, w, b = _operands("conv_transpose1d", x, w, b, "time", groups, turned=True)
     step, cut, more, apart = (per_axis(value, 1, least, name, "conv_transpose1d")[0] for value, least, name in (
         (stride, 1, "stride"), (padding, 0, "padding"), (output_padding, 0, "output_padding"),
         (dilation, 1, "dilation")))
