@@ -138,6 +138,8 @@ def table() -> str:
             lines[names(name)[0].lower(), name] = row(name, path.name)
     there = set(re.findall("`([^`]+)`", "".join(lines.values())))
     for name, thing in public_names():  # an op without an `ag_` name is a value of a table, which no page can quote
-        if name.startswith(("ops.", "nn.")) and not {name, name.partition(".")[2]} & there:
+        bare = name.partition(".")[2]
+        is_there = name in there or (bare in there and getattr(ag, bare, None) is thing)  # ag.gather is no ops.gather
+        if name.startswith(("ops.", "nn.")) and not is_there:
             lines[name.lower(), name] = f"| `{name}` | {first_sentence(thing)} |"
     return rows([lines[key] for key in sorted(lines)])
