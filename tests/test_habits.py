@@ -105,7 +105,7 @@ ANSWERED: dict[str, str] = {
     # names that are not there
     "ag.Linera": "did you mean ag.nn.Linear (also ag.ag_linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "ag.tensor([1.0])": "ag.ag_tensor",
-    "ag.zeros((2, 2))": "ag.ops.zeros", "nn.Module": "ag.nn.Layer", "nn.ReLU()": "activation=",
+    "ag.zeros((2, 2))": "ag.ops.zeros", "nn.Module": "ag.nn.Layer", "nn.Activation('relu')": "activation=",
     "t.cumsum(0)": "t.numpy().cumsum()", "nn.LSTM(2, 2)": "ag.nn.Layer",
     "ag.Tensor.cuda": "ag.ag_to_device", "t.cuda()": "ag.ag_to_device", "s.backward()": "ag.backward(loss)",
     "t.view(4)": "t.reshape", "t.gelu()": "ag.ops.gelu(t)", "t.add_(1)": "t.data = ",
@@ -190,7 +190,7 @@ def test_a_property_that_fails_says_why() -> None:
 def test_asking_whether_there_is_a_name_works() -> None:
     t = ag.ag_tensor(A)
     assert not hasattr(t, "cuda") and not hasattr(t, "__array_interface__") and getattr(ag, "nothing", 1) == 1
-    assert not hasattr(ag.nn, "ReLU") and not hasattr(ag.nn.Linear(1, 1), "fit") and not hasattr(ag.Tensor, "cuda")
+    assert not hasattr(ag.nn, "Dense") and not hasattr(ag.nn.Linear(1, 1), "fit") and not hasattr(ag.Tensor, "cuda")
 
 
 PICKLED = pickle.dumps(ag.ag_tensor(A))

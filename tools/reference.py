@@ -30,20 +30,33 @@ def operations() -> list[str]:
 
 def functions_by_name() -> str:
     """A table of what is in `ag.ops` alone: calls, and the first sentence about each."""
-    rows, prefixed = [], {id(getattr(ag, name)) for name in ag.__all__}
-    for name, function in sorted(vars(ag.ops).items()):
-        if name.startswith("_") or isinstance(function, ModuleType) or id(function) in prefixed:
-            continue
-        call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
-                         for p in signature(function).parameters.values())
-        first = str(function.__doc__).strip().partition("\n\n")[0].partition("Reference:")[0]
-        text = first.replace("|", "\\|").replace("\n", " ")
-        rows.append(f"| `ops.{name}({call})` | {' '.join(text.split())} |")
-    return "\n".join(["| | |", "|---|---|", *rows])
+    prefixed = {id(getattr(ag, name)) for name in ag.__all__}
+    listed = [name for name, function in sorted(vars(ag.ops).items())
+              if not name.startswith("_") and not isinstance(function, ModuleType) and id(function) not in prefixed]
+    return "\n".join(["| | |", "|---|---|", *(called("ops", name) for name in listed)])
+
+
+def layers_by_name() -> str:
+    """A table of the layers that no page describes."""
+    named = {*NAME.findall((FOLDER / "layers.md").read_text("utf-8"))}
+    known = {id(found(name)) for name in named}
+    listed = [name for name in dir(ag.nn) if name[0].isupper() and id(getattr(ag.nn, name)) not in known]
+    return "\n".join(["| | |", "|---|---|", *(called("nn", name) for name in listed)])
+
+
+def called(space: str, name: str) -> str:
+    """Make a row of a table: how a function or class is called, and the first sentence about it."""
+    function = getattr(NAMESPACES[space], name)
+    call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+                     for p in signature(function).parameters.values())
+    first = str(function.__doc__).strip().partition("\n\n")[0].partition("Reference:")[0]
+    text = first.replace("|", "\\|").replace("\n", " ")
+    return f"| `{space}.{name}({call})` | {' '.join(text.split())} |"
 
 
 def filled(page: str) -> str:
     """A page with a line for each operation where they belong."""
+    page = page.replace("<!-- layers by name -->", layers_by_name()) if "<!-- layers" in page else page
     if PLACE not in page:  # reading all pages takes time
         return page
     page = page.replace("<!-- functions by name -->", functions_by_name())
@@ -126,6 +139,8 @@ def table() -> str:
             lines[names(name)[0].lower(), name] = row(name, path.name)
     there = set(re.findall("`([^`]+)`", "".join(lines.values())))
     for name, thing in public_names():  # an op without an `ag_` name is a value of a table, which no page can quote
-        if name.startswith("ops.") and not {name, name.removeprefix("ops.")} & there:
+        bare = name.partition(".")[2]
+        is_there = name in there or (bare in there and getattr(ag, bare, None) is thing)  # ag.gather is no ops.gather
+        if name.startswith(("ops.", "nn.")) and not is_there:
             lines[name.lower(), name] = f"| `{name}` | {first_sentence(thing)} |"
     return rows([lines[key] for key in sorted(lines)])

@@ -289,15 +289,21 @@ class Window(NamedTuple):
         return high, wide
 
 
+def per_axis(value: Any, count: int, least: int, name: str, function: str) -> Shape:
+    """An integer for all axes of an image, or one for each of the `count` axes, as a tuple."""
+    try:
+        given = [index(n) for n in (value if isinstance(value, (tuple, list)) else (value,) * count)]
+    except (TypeError, ValueError):
+        given = []
+    if len(given) != count or min(given) < least or max(given) >= 1 << 31:  # kernels count in 32 bits
+        parts = {1: "", 2: ", or a pair (height, width) of them"}.get(count, f", or {count} of them")
+        raise ValueError(f"{function}: {name} is {value!r:.80}; an integer of at least {least} is required{parts}.")
+    return tuple(given)
+
+
 def pair(value: object, least: int, name: str, function: str) -> Pair:
     """An integer for both directions, or a pair (height, width), as a pair."""
-    try:
-        high, wide = (index(n) for n in (value if isinstance(value, (tuple, list)) else (value, value)))
-    except (TypeError, ValueError):
-        high = wide = least - 1
-    if min(high, wide) < least or max(high, wide) >= 1 << 31:  # kernels count in 32 bits
-        raise ValueError(f"{function}: {name} is {value!r}; an integer of at least {least} is required, or a pair "
-                         f"(height, width) of them.")
+    high, wide = per_axis(value, 2, least, name, function)
     return high, wide
 
 

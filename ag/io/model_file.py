@@ -276,5 +276,6 @@ def _layer(config: Any, made: dict[int, Layer | None]) -> Layer:
     made[number] = None
     kind = LIBRARY[config["layer"]]
     inside = [_layer(part, made) for part in kind.configs_inside(config)]
-    made[number] = layer = kind(*inside, **{name: config["args"][name] for name in kind.settings})
+    args = config["args"] if kind.settings else {}  # of which older files have fewer
+    made[number] = layer = kind(*inside, **{name: args[name] for name in kind.settings if name in args})
     return layer

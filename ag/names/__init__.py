@@ -91,7 +91,9 @@ def _public(owner: str, name: str) -> str:
     plain = _plain(name)
     for places in (own, anywhere):
         if plain in places:
-            return _written(places[plain], anywhere[plain])
+            same = [full for full in anywhere[plain] if full.rpartition(".")[2] == name]
+            is_class = {full.rpartition(".")[2][0].isupper() for full in places[plain]}
+            return _written(same if same and name[0].isupper() not in is_class else places[plain], anywhere[plain])
     for places in (own, anywhere):  # classes have capitals
         kind = {known: [x for x in full if x.rpartition(".")[2][0].isupper() is name[0].isupper()]
                 for known, full in places.items()}

@@ -25,11 +25,11 @@ def _written(text: str) -> dict[str, str]:
 ELSEWHERE = _written("""
 Parameter|parameter=ag.ag_param(values) MeanSquaredError=ag.ops.mse_loss(pred,target)
 Dense|ggml_layer_dense=ag.nn.Linear(in_features,out_features) inference_mode=ag.no_grad() mm=a@b
-BatchNorm1d|BatchNorm2d|BatchNormalization|ggml_layer_batch_norm=ag.nn.BatchNorm(num_features) stop_gradient=t.detach()
+BatchNormalization|ggml_layer_batch_norm=ag.nn.BatchNorm(num_features) stop_gradient=t.detach()
 Conv2D|ggml_layer_conv_2d=ag.nn.Conv2d(in_ch,out_ch,kernel) random_split|train_test_split=ag.data.split(data,0.8)
-LayerNormalization=ag.nn.LayerNorm(num_features) MaxPool2d|MaxPooling2D|ggml_layer_max_pooling_2d=ag.nn.MaxPool(size)
-AvgPool2d|AveragePooling2D=ag.nn.AvgPool(size) Dropout2d|ggml_layer_dropout=ag.nn.Dropout(rate)
-AdaptiveAvgPool2d|adaptive_avg_pool2d|GlobalAveragePooling2D|ggml_layer_global_average_pooling_2d=ag.nn.GlobalPool()
+LayerNormalization=ag.nn.LayerNorm(num_features) MaxPooling2D|ggml_layer_max_pooling_2d=ag.nn.MaxPool(size)
+AveragePooling2D=ag.nn.AvgPool(size) ggml_layer_dropout=ag.nn.Dropout(rate)
+GlobalAveragePooling2D|ggml_layer_global_average_pooling_2d=ag.nn.GlobalPool()
 ggml_layer_flatten=ag.nn.Flatten() ggml_layer_embedding=ag.nn.Embedding(vocab_size,dim) clip|clip_=ag.ops.clamp(t,lo,hi)
 CosineSimilarity=ag.ops.cosine_similarity(t,u)
 scaled_dot_product_attention=ag.ops.attention(q,k,v)
@@ -51,13 +51,10 @@ SparseCategoricalCrossentropy CategoricalCrossentropy: write ag.ops.cross_entrop
 bce_loss BinaryCrossentropy: write ag.ops.binary_cross_entropy_with_logits(logits, target), a function
 functional: functions are in ag.ops
 ModuleList ParameterList ModuleDict ParameterDict: keep them in a plain list or a plain dict, which is looked into
-ReLU GELU SiLU Sigmoid Tanh Softmax LogSoftmax LeakyReLU Activation: write the function, as in
-    ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.relu), or the argument of a layer, activation="relu"
-Softplus LogSigmoid Mish ELU CELU SELU Hardswish Hardsigmoid ReLU6 Softsign Tanhshrink Softshrink Hardshrink Hardtanh
-    GLU: write the function, as in ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.softplus)
-PReLU: write ag.ops.prelu(x, w), where w is a parameter such as ag.ag_param(np.full((features, 1), 0.25))
+Activation: write the layer, ag.nn.ReLU(), the function, as in ag.nn.Sequential(ag.nn.Linear(4, 8), ag.ops.relu), or
+    the argument of a layer, activation="relu"
 SwiGLU swiglu: compose it of ag.ops, as ag.ops.silu(a) * b
-Identity Input InputLayer ggml_input: leave it out; layers are made with the sizes of their inputs
+Input InputLayer ggml_input: leave it out; layers are made with the sizes of their inputs
 MLPClassifier MLPRegressor: write AgClassifier(hidden=(64,)) or AgRegressor(hidden=(64,)); scikit-learn must be there
 layers models losses optimizers callbacks metrics: layers are in ag.nn, losses in ag.ops, optimizers in ag.optim,
     callbacks and metrics in ag.training
@@ -73,9 +70,8 @@ argsort cumsum cumprod sort allclose: write np.{name}, which takes
     tensors and gives arrays, without a gradient
 topk top_k: write np.argsort(t), which gives an array
 sample: write ag.ops.multinomial(ag.ops.softmax(t), 1), whose classes are the first axis
-Conv1d conv1d Conv3d ConvTranspose2d RNN LSTM lstm GRU gru GroupNorm InstanceNorm2d Transformer TransformerEncoder
-    TransformerEncoderLayer Upsample PixelShuffle ZeroPad2d ggml_layer_lstm: derive a layer of
-    your own from ag.nn.Layer, and write its forward with ag.ops
+RNN LSTM lstm GRU gru Transformer TransformerEncoder TransformerEncoderLayer ggml_layer_lstm: derive a layer of your own
+    from ag.nn.Layer, and write its forward with ag.ops
 reset: ag.ag_seed(0) begins random numbers anew, and ag.ag_shutdown() closes the devices
 float32 float16 bfloat16 float64 int32 int64 long float double half: element types are strings, such as dtype="f32" or
     dtype="bf16"
@@ -176,7 +172,8 @@ classes=num_classes n_classes=num_classes learning_rate=lr learning_rate_init=lr
 num_epochs=epochs max_epochs=epochs max_iter=epochs random_state=seed generator=seed root=path filename=path
 filepath=path img_size=size image_size=size transforms=transform model=model_fn|make_model loss=loss_fn criterion=loss
 device=name dtype=name loss_fn=loss hidden_layer_sizes=hidden n_iter_no_change=patience alpha=weight_decay
-negative_slope=slope eta_min=lr_min warmup_steps=steps callback=callbacks batch=batch_size
+negative_slope=slope min_val=lo max_val=hi weight=w|gamma eta_min=lr_min warmup_steps=steps callback=callbacks
+batch=batch_size
 """)}
 
 ANY_ARGUMENTS = _table("""
@@ -201,9 +198,9 @@ clipnorm clipvalue: write ag.clip_grad_norm(params, gradients, max_norm) before 
 """, "ag.nn": """
 device: make the layer under `with ag.ag_device("vulkan:0"):`, or write layer.to("vulkan:0")
 dtype: make the layer under `with ag.ag_dtype("bf16"):`
-padding_mode: images are padded with zeros
 batch_first: axes are (features, time, batch)
-affine elementwise_affine track_running_stats: leave it out: the layer has them
+track_running_stats: leave it out: batch norm has them, and instance norm none
+return_indices divisor_override antialias recompute_scale_factor: leave it out: there is none
 padding_idx max_norm input_shape: leave it out: there is none
 kernel_initializer kernel_regularizer: assign values, layer.W.data = ...; ag.optim.AdamW has the weight decay
 """, "ag.data": """

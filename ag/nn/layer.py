@@ -98,6 +98,7 @@ class Layer(Watched):
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
+    _later: ClassVar[Mapping[str, object]] = {}  # settings that are told only if they have another value than this
     _frozen: tuple[str, ...] = ()  # names of its own tensors that `freeze` has frozen
     _largest: tuple[str, ...] = ()  # the settings that are the sizes of its largest tensor
     _elsewhere: ClassVar[Mapping[str, str]] = {}  # what other libraries call an attribute, and its name here
@@ -317,7 +318,12 @@ class Layer(Watched):
 
     def config(self) -> dict[str, object]:
         """Describe the layer as `ag_load_model` needs it: plain numbers, strings and lists."""
-        return {"layer": type(self).__name__, "args": {name: getattr(self, name) for name in self.settings}}
+        return {"layer": type(self).__name__, "args": self._told()}
+
+    def _told(self) -> dict[str, object]:
+        """Return the settings without later ones at their default, which older files do not have."""
+        given = {name: getattr(self, name) for name in self.settings}
+        return {name: x for name, x in given.items() if name not in self._later or x != self._later[name]}
 
     @classmethod
     def configs_inside(cls, config: Settings) -> list[Settings]:
@@ -340,7 +346,7 @@ class Layer(Watched):
             own = own_tensors(layer)
             trained = sizes.pop(depth + 1, {}) | {x.id: x.size for x in own.values() if x.requires_grad}
             sizes.setdefault(depth, {}).update(trained)
-            args = ", ".join(f"{setting}={getattr(layer, setting)!r}" for setting in layer.settings)
+            args = ", ".join(f"{setting}={value!r}" for setting, value in layer._told().items())
             detail = "  " * bool(own) + ", ".join(f"{own_name} {x.shape}" for own_name, x in own.items())
             line = (f"{name}{': ' * bool(name)}{type(layer).__name__}({args}){detail}  "
                     f"[{sum(trained.values()):,} parameters]")

@@ -24,7 +24,8 @@ from ag.nn.mode import ag_eval, modes_kept
 _PRODUCTS: dict[str, Callable[[Sequence[Tensor], Tensor], int]] = {
     "ag_matmul": lambda x, _: x[0].shape[0] * x[1].size,
     "ag_attention": lambda x, out: (x[0].size + out.size) * x[1].shape[1],  # with all keys, also where it is causal
-    "ag_conv2d": lambda x, out: out.size * prod(x[1].shape[1:])}
+    "ag_conv2d": lambda x, out: out.size * prod(x[1].shape[1:]),
+    "conv_transpose2d": lambda x, _: x[0].size * prod(x[1].shape[1:])}
 _PRODUCTS |= {"ag_linear": _PRODUCTS["ag_matmul"], "ag_multihead_attention": _PRODUCTS["ag_attention"]}
 
 

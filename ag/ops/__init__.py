@@ -21,12 +21,14 @@ from ag.ops.creation import *
 from ag.ops.einsum import *
 from ag.ops.elementwise import *
 from ag.ops.functions import *
+from ag.ops.images import *
 from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.losses import *
 from ag.ops.matmul import *
 from ag.ops.matrices import *
 from ag.ops.normalization import *
+from ag.ops.pooling import *
 from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *

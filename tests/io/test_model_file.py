@@ -119,6 +119,7 @@ def test_every_layer_of_the_library_can_be_in_a_file() -> None:
 @pytest.mark.parametrize("model", [
     ag.ag_linear(3, 4), ag.ag_conv2d_layer(2, 3, (3, 5)), ag.ag_batch_norm(5), ag.ag_layer_norm(5),
     ag.ag_rms_norm(5), ag.ag_embedding(7, 2), ag.ag_multihead_attention(4, 2), ag.ag_dropout(0.5), ag.ag_max_pool(2),
+    ag.nn.Conv1d(4, 6, 3, groups=2), ag.nn.ConvTranspose2d(4, 6, 3, groups=2), ag.nn.GroupNorm(2, 6), ag.nn.PReLU(3),
 ], ids=lambda model: type(model).__name__)
 def test_the_largest_tensor(model: Any) -> None:
     largest = max((x.shape for x in model.parameters().values()), key=np.prod, default=())

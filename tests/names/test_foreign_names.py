@@ -87,7 +87,8 @@ FUNCTIONS = rows("""
     ag.matmul(t, t) -> ag.ag_matmul
     ag.permute(t, 1, 0) ; ag.unsqueeze(t, 0) ; ag.squeeze(t) -> ag.ops.{name}?
     ag.flatten(t) -> ag.ag_flatten
-    ops.interpolate(t) ; ops.unfold(t) ; ops.grid_sample(t, t) -> none
+    ops.interpolate(t[..., None], 4) ; ops.unfold(t[None, ..., None], 2) -> works
+    ops.grid_sample(t, t) -> none
     ops.pad(t, (1, 1)) -> works
     ops.erf(t) -> works
     ag.vmap(len) -> none
@@ -111,7 +112,8 @@ FUNCTIONS = rows("""
     ops.bce_with_logits_loss(t, t, reduction="sum") -> a loss is the mean
     ops.one_hot([0, 1]) -> its arguments are ids, classes
     ops.normalize(t) -> works
-    ops.adaptive_avg_pool2d(t, 1) -> ag.nn.GlobalPool()
+    ops.adaptive_avg_pool2d(t[None, ..., None], 1) -> works
+    ops.conv1d(t[None], weight=t) -> write w
     ops.linear(t, t) -> ag.nn.Linear
     ops.embedding([0], t) -> ag.nn.Embedding
     ops.scaled_dot_product_attention(t, t, t) -> ag.ops.attention(q, k, v)
@@ -140,27 +142,26 @@ LAYERS = rows("""
     nn.Linear(2, 2) ; nn.Linear(2, 2, bias=False) ; nn.Linear(2, 2, activation=ops.relu) ; nn.Conv2d(1, 2, 3) -> works
     nn.BatchNorm(2) ; nn.LayerNorm(2) ; nn.RMSNorm(2) ; nn.Dropout(0.1) ; nn.Embedding(3, 2) ; nn.Flatten() -> works
     nn.MultiheadAttention(4, 2) ; nn.Sequential([nn.Linear(2, 2)]) ; nn.Sequential(nn.Linear(2, 2), ops.relu) -> works
-    nn.Conv1d(1, 2, 3) ; nn.Conv3d(1, 2, 3) ; nn.ConvTranspose2d(1, 2, 3) ; nn.LSTM(2, 2) ; nn.GRU(2, 2) -> ag.nn.Layer
-    nn.RNN(2, 2) ; nn.GroupNorm(2, 4) ; nn.InstanceNorm2d(2) ; nn.TransformerEncoderLayer(8, 2) -> ag.nn.Layer
-    nn.Transformer(8) ; nn.Upsample(2) ; nn.PixelShuffle(2) ; nn.ZeroPad2d(1) -> ag.nn.Layer
+    nn.Conv1d(1, 2, 3) ; nn.Conv3d(1, 2, 3) ; nn.ConvTranspose2d(1, 2, 3) ; nn.ConvTranspose1d(1, 2, 3) -> works
+    nn.GroupNorm(2, 4) ; nn.InstanceNorm2d(2) ; nn.Upsample(2) ; nn.PixelShuffle(2) ; nn.ZeroPad2d(1) -> works
+    nn.LSTM(2, 2) ; nn.GRU(2, 2) ; nn.RNN(2, 2) ; nn.TransformerEncoderLayer(8, 2) -> ag.nn.Layer
+    nn.Transformer(8) -> ag.nn.Layer
     nn.RotaryEmbedding(8) ; ops.apply_rotary_pos_emb(t, t) -> ag.ops.rope(q, k, heads=heads)
-    nn.BatchNorm1d(2) ; nn.BatchNorm2d(2) ; nn.BatchNormalization() -> ag.nn.BatchNorm(num_features)
+    nn.BatchNorm1d(2) ; nn.BatchNorm2d(2) -> works
+    nn.BatchNormalization() -> ag.nn.BatchNorm(num_features)
     nn.LayerNormalization() -> ag.nn.LayerNorm
-    nn.MaxPool2d(2) ; nn.MaxPooling2D(2) -> ag.nn.MaxPool(size)
-    nn.AvgPool2d(2) ; nn.AveragePooling2D(2) -> ag.nn.AvgPool(size)
-    nn.AdaptiveAvgPool2d(1) ; nn.GlobalAveragePooling2D() -> ag.nn.GlobalPool()
-    nn.Dropout2d(0.1) -> ag.nn.Dropout(rate)
-    nn.ReLU() ; nn.GELU() ; nn.SiLU() ; nn.Sigmoid() ; nn.Tanh() ; nn.Activation("relu") -> activation="relu"
-    nn.ReLU6() -> ag.ops.softplus
-    nn.Softplus() -> ag.ops.softplus
-    nn.LogSigmoid() -> ag.ops.softplus
-    nn.Mish() -> ag.ops.softplus
+    nn.MaxPool2d(2) ; nn.AvgPool2d(2) ; nn.AdaptiveAvgPool2d(1) ; nn.Dropout2d(0.1) ; nn.Unfold(2) -> works
+    nn.MaxPooling2D(2) -> ag.nn.MaxPool(size)
+    nn.AveragePooling2D(2) -> ag.nn.AvgPool(size)
+    nn.GlobalAveragePooling2D() -> ag.nn.GlobalPool()
+    nn.ReLU() ; nn.GELU() ; nn.SiLU() ; nn.Sigmoid() ; nn.Tanh() ; nn.ReLU6() ; nn.Softplus() ; nn.Mish() -> works
+    nn.LogSigmoid() ; nn.PReLU() ; nn.ELU() ; nn.SELU() ; nn.Hardswish() ; nn.GLU() ; nn.Identity() -> works
+    nn.Activation("relu") -> activation="relu"
+    nn.ReLU(inplace=True) -> every result is a new tensor
+    nn.LeakyReLU(negative_slope=0.1) -> write slope
+    nn.Hardtanh(min_val=-1.0) -> write lo
+    nn.MaxPool2d(2, return_indices=True) ; nn.MaxPool1d(2, return_indices=True) -> leave it out
     nn.SwiGLU(4) ; ops.swiglu(t) -> compose it of ag.ops
-    nn.PReLU() -> ag.ops.prelu(x, w)
-    nn.ELU() -> ag.ops.softplus
-    nn.SELU() -> ag.ops.softplus
-    nn.Hardswish() -> ag.ops.softplus
-    nn.Identity() -> leave it out
     nn.ModuleList([]) ; nn.ParameterList([]) -> plain list
     nn.ModuleDict({}) -> plain dict
     nn.Parameter(t) -> ag.ag_param(values)
@@ -170,7 +171,7 @@ LAYERS = rows("""
     nn.Liner(2, 2) -> did you mean ag.nn.Linear
     nn.linear(2, 2) -> did you mean ag.nn.Linear
     nn.Bilinear(2, 2, 2) -> ag.ops.bilinear
-    nn.LazyLinear(2) ; nn.Unflatten(0, (1, 2)) ; nn.utils -> none
+    nn.LazyLinear(2) ; nn.utils -> none
     nn.CosineSimilarity() -> ag.ops.cosine_similarity(t, u)
     nn.CrossEntropyLoss() ; nn.NLLLoss() ; nn.MSELoss() ; nn.L1Loss() ; nn.HuberLoss() ; nn.SmoothL1Loss() -> works
     nn.KLDivLoss() ; nn.BCELoss() ; nn.BCEWithLogitsLoss() -> works
@@ -186,7 +187,7 @@ LAYERS = rows("""
     nn.Model() ; ag.Model() -> ag.nn.Sequential(first, second)
     nn.Conv2d(1, 2, kernel_size=3) -> write kernel
     nn.Conv2d(in_channels=1, out_channels=2, kernel=3) -> write in_ch
-    nn.Conv2d(1, 2, 3, padding_mode="reflect") -> zeros
+    nn.Conv2d(1, 2, 3, padding_mode="reflect", groups=1, dilation=2) ; nn.Conv2d(1, 2, 3, padding="same") -> works
     nn.Linear(2, 2, device="cpu") -> layer.to("vulkan:0")
     nn.Linear(2, 2, dtype="bf16") -> ag.ag_dtype("bf16")
     nn.Linear(units=2) -> write out_features
@@ -199,8 +200,8 @@ LAYERS = rows("""
     nn.Embedding(num_embeddings=3, embedding_dim=2) -> write vocab_size
     nn.Embedding(3, 2, padding_idx=0) -> leave it out
     nn.LayerNorm(normalized_shape=2) -> write num_features
-    nn.LayerNorm(2, elementwise_affine=False) -> leave it out
-    nn.BatchNorm(2, affine=False) ; nn.BatchNorm(2, track_running_stats=False) -> leave it out
+    nn.LayerNorm(2, elementwise_affine=False) ; nn.LayerNorm(2, bias=False) ; nn.BatchNorm(2, affine=False) -> works
+    nn.BatchNorm(2, track_running_stats=False) -> leave it out
     nn.MultiheadAttention(embed_dim=4, num_heads=2) -> write d_model
     nn.MultiheadAttention(4, 2, batch_first=True) -> (features, time, batch)
     nn.MultiheadAttention(4, 2, num_kv_heads=1) -> write kv_heads
@@ -433,7 +434,8 @@ GGMLR = rows("""
     ag.gguf_load("m") ; ag.gguf_tensor_names("m") -> ag.load_weights(model, path)
     ag.ag_sum(t, dim=2) -> Dims count from 0
     ag.ag_batch_nrom(2) -> did you mean ag.ag_batch_norm
-    ag.ag_conv1d(t) ; ag.ag_lstm(2) -> ag.nn.Layer
+    ag.ag_lstm(2) -> ag.nn.Layer
+    ag.ag_conv1d(t) -> ag.nn.Conv1d
 """)
 TABLES: Mapping[str, Mapping[str, str]] = {
     "functions": FUNCTIONS, "layers": LAYERS, "models": MODELS, "tensors": TENSORS, "training": TRAINING,
@@ -525,8 +527,8 @@ SLIPS = rows("""
     ag.fit(model, (A, A), epcohs=3) -> 'epochs'
 """)
 OTHERS = rows("""
-    stop_grad ; transform ; max_pool1d ; avg_pool3d -> none
-    polar ; fold ; bias ; scan ; slide_window -> none
+    stop_grad ; transform ; max_pool9d ; avg_pool7d -> none
+    polar ; bias ; scan ; slide_window -> none
     summary2 ; device2 ; data_loader2 ; checkpoint2 ; gradients2 ; shut ; plot ; print -> none
     test ; table ; adamax2 ; sampler ; relu_grad ; logits ; cross ; meaning ; subtract2 -> none
     multiply ; absolute_value -> none

@@ -243,7 +243,7 @@ def test_a_layer_without_forward() -> None:
 @pytest.mark.parametrize(("layer", "name", "here"), [
     (ag.ag_dropout(0.5), "p", "rate"), (ag.ag_linear(2, 2), "weight", "W"),
     (ag.ag_conv2d_layer(1, 1, 1), "weight", "W"),
-    (ag.ag_batch_norm(2), "weight", "gamma"), (ag.ag_layer_norm(2), "bias", "beta"),
+    (ag.ag_batch_norm(2), "weight", "gamma"), (ag.ag_batch_norm(2), "bias", "beta"),
     (ag.ag_rms_norm(2), "weight", "gamma"),
     (ag.ag_embedding(3, 2), "W", "weight"),
 ])

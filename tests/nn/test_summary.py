@@ -70,7 +70,8 @@ def test_every_op_with_products_is_counted() -> None:
             return ag.ag_matmul(np.ones((2, 4), np.float32), x) * 2
 
     assert ag.summary(All(), x).total("multiply_adds") == 2 * 4 * 2 + 2 * 4 * 3 * 3 * 2
-    assert {*_PRODUCTS} == {"ag_matmul", "ag_linear", "ag_conv2d", "ag_attention", "ag_multihead_attention"}
+    assert {*_PRODUCTS} == {"ag_matmul", "ag_linear", "ag_conv2d", "ag_attention", "ag_multihead_attention",
+                            "conv_transpose2d"}
 
 
 def test_nothing_changes() -> None:

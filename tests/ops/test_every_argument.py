@@ -35,17 +35,23 @@ GOOD = {  # what is good for an argument of this name
     "index": "[[0, 1]]", "indices": "([0, 1],)", "src": "SQUARE", "reduce": "'sum'", "values": "1.0",
     "shifts": "1", "source": "0", "destination": "1", "axis0": "0", "axis1": "1", "widths": "(0, 0)", "chunks": "2",
     "tensor": "ag.ag_param(SQUARE)", "val": "1.0", "sparsity": "0.5", "nonlinearity": "'relu'", "start": "0",
-    "end": "2",
-    "n": "3", "fill_value": "1.0", "sections": "2", "low": "3", "probabilities": "SQUARE", "num_samples": "1",
+    "end": "2", "n": "3",
+    "fill_value": "1.0", "sections": "2", "low": "3", "probabilities": "SQUARE", "num_samples": "1",
     "layers": "1", "features": "2", "capacity": "4", "classes": "3", "ids": "[0, 1]", "kernel": "1", "rate": "0.5",
+    "padding": "1", "unflattened_size": "(2, 1)",
+    "output_size": "1", "num_groups": "2", "num_channels": "2", "norm_type": "2.0",
+    "upscale_factor": "1", "downscale_factor": "1",
     "optimizer": "ag.optimizer_sgd([ag.ag_param(SQUARE)], lr=1.0)"}
-IMAGE = {"x": "np.ones((2, 4, 4, 1))", "w": "np.ones((2, 2, 1, 1))"}
+# By what is in the name; the last counts.
+IMAGES = {word: {"x": f"np.ones((2, {'4, ' * axes}1))", "w": f"np.ones((2, 2{', 1' * axes}))"} for word, axes in {
+    "fold": 2, "pixel": 2, "local": 2, "pool": 2, "1d": 1, "2d": 2, "3d": 3, "ops.fold": 1}.items()}
 # What has tests of its own, and a file.
 ELSEWHERE = {"Layer", "Optimizer", "Schedule", "KeyValueCache", "ResNet", "ag_resnet", "init"}
 NAMES = sorted({id(getattr(space, name)): f"{space.__name__[3:]}.{name}" for space in (ag.ops, ag.nn, ag.optim)
                 for name in dir(space) if name not in ELSEWHERE}.values()) + [
                     f"nn.init.{name}" for name in ag.nn.init.__all__]
-NAMED = r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|summary|step|data|Layer|load_state_dict)\w*(: |\(\) )"
+NAMED = (r"(ag_|optimizer_|lr_scheduler_|clip_grad_|numpy\.|summary|step|data|Layer|load_state_dict|InstanceNorm)"
+         r"\w*(: |\(\) )")
 
 
 def made(source: str, **names: object) -> Any:
@@ -67,7 +73,7 @@ def raw_errors(calls: Iterator[tuple[str, Callable[[], object]]], own: str = "po
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_argument_is_named(name: str) -> None:
     function = made(f"ag.{name}")
-    good = {**GOOD, **IMAGE} if "2d" in name or "pool" in name else GOOD
+    good = GOOD | {key: x for word, given in IMAGES.items() if word in name for key, x in given.items()}
 
     def calls() -> Iterator[tuple[str, Callable[[], object]]]:
         parameters = inspect.signature(function).parameters.values()
@@ -85,7 +91,10 @@ def test_a_wrong_argument_is_named(name: str) -> None:
 
 LAYERS = ["Linear(2, 2)", "Conv2d(2, 2, 1)", "Dropout(0.5)", "Embedding(3, 2)", "BatchNorm(2)", "LayerNorm(2)",
           "RMSNorm(2)", "MaxPool(2)", "AvgPool(2)", "GlobalPool()", "Flatten()", "MultiheadAttention(2, 1)",
-          "Residual(nn.Linear(2, 2))", "Sequential(nn.Linear(2, 2))"]
+          "Residual(nn.Linear(2, 2))", "Sequential(nn.Linear(2, 2))", "Conv1d(2, 2, 1)", "Conv3d(2, 2, 1)",
+          "ConvTranspose2d(2, 2, 1)", "GroupNorm(1, 2)", "InstanceNorm2d(2)", "PReLU(2)", "ReLU()",
+          "AdaptiveAvgPool2d(1)", "ReflectionPad2d(1)", "Dropout2d(0.5)", "Upsample(scale_factor=2)", "Identity()",
+          "Unflatten(0, (1, -1))", "PixelShuffle(2)"]
 
 
 @pytest.mark.parametrize("call", [
@@ -99,4 +108,6 @@ def test_a_wrong_argument_of_an_object_is_named(call: str) -> None:
     def with_bad(bad: object) -> object:
         return made(call, x=bad, t=ag.ag_tensor(SQUARE), params=[ag.ag_param(SQUARE)])
 
-    assert not raw_errors((what, partial(with_bad, bad)) for what, bad in BAD.items())
+    layer = getattr(ag.nn, call.removeprefix("nn.").partition("(")[0], None)
+    own = f"({layer.__name__}|{getattr(layer, '_called', layer).__name__})" if layer else "power"
+    assert not raw_errors(((what, partial(with_bad, bad)) for what, bad in BAD.items()), own)

@@ -17,6 +17,7 @@ from table import (
     cases_rotary,
     cases_selection,
     cases_sequences,
+    cases_windows,
     oracles,
 )
 from table.rows import (
@@ -306,5 +307,6 @@ ROWS = [
     *cases_rotary.ROWS,
     *cases_attention.ROWS,
     *cases_sequences.ROWS,
+    *cases_windows.ROWS,
 ]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]

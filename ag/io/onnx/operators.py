@@ -19,9 +19,19 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import activation, arithmetic, convert, elementwise, functions, indexing, loss, normalization, reduce
+from ag.ops import (
+    activation,
+    arithmetic,
+    convert,
+    elementwise,
+    functions,
+    indexing,
+    loss,
+    normalization,
+    pooling,
+    reduce,
+)
 from ag.ops import conv as convs
-from ag.ops.conv import pool_window
 from ag.ops.einsum import _products as products_of
 from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
@@ -209,14 +219,27 @@ def _conv(g: Graph, op: Called) -> str:
     return g.from_first(out, 4)
 
 
+def _conv_transpose(g: Graph, op: Called) -> str:
+    """`conv_transpose2d`; what its output has more is what its size says."""
+    window, groups, image = op.params
+    x, w = op.xs
+    more = [n - (size - 1) * s + 2 * p - e for n, size, s, p, e in zip(
+        image, x.dims[1:3], window.stride, window.padding, window.extent, strict=True) if isinstance(size, int)]
+    if any(m >= s for m, s in zip(more, window.stride, strict=True)):
+        raise ExportError(f"export_onnx: conv_transpose2d has output_padding {(*more,)} and stride {window.stride}; "
+                          f"runtimes need less than the stride.")
+    out = g.node("ConvTranspose", g.to_first(x.name, 4), w.name, **_places(window), dilations=[*window.dilation],
+                 group=int(groups), output_padding=more)
+    return g.from_first(out, 4)
+
+
 def _pool(operator: str, **attributes: Attribute) -> Writer:
     def write(g: Graph, op: Called) -> str:
         if op.x.dims[0] == 0:
             raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at "
                               "least one; leave the pooling out.")
-        size, stride, padding = op.params
-        window = pool_window(size, stride, padding, operator)
-        return g.from_first(g.node(operator, g.to_first(op.x.name, 4), **_places(window), **attributes), 4)
+        out = g.node(operator, g.to_first(op.x.name, 4), **_places(op.params[0]), **attributes)
+        return g.from_first(out, 4)
     return write
 
 
@@ -502,8 +525,9 @@ WRITERS: Mapping[object, Writer] = {
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
-    convs.ag_max_pool2d: _pool("MaxPool"),
-    convs.ag_avg_pool2d: _pool("AveragePool", count_include_pad=1),
+    convs._conv_transpose2d: _conv_transpose,
+    pooling._max_pool2d: _pool("MaxPool"),
+    pooling._avg_pool2d: _pool("AveragePool", count_include_pad=1),
     normalization.ag_layer_norm_op: _layer_norm,
     normalization.ag_rms_norm_op: _rms_norm,
     normalization._by_batch: _batch_norm,

@@ -28,7 +28,7 @@ from ag.io.onnx.operators import ELEMENT, SAME, Node, needed
 from ag.io.safetensors_file import read_regular
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
-from ag.ops import activation, conv, elementwise, normalization, reduce
+from ag.ops import activation, conv, elementwise, normalization, pooling, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import einsum
@@ -150,9 +150,16 @@ def _pool(f: Callable[..., Tensor]) -> Callable[..., Value]:
     return run
 
 
-def _conv(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Any = (1, 1), padding: Any = (0, 0),
-          dilations: Any = (1, 1), group: int = 1, kernel_shape: object = None) -> Value:
-    return _first(conv.ag_conv2d(_last(x), w, b, tuple(strides), tuple(padding), tuple(dilations), group))
+def _conv(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Sequence[int] = (1, 1),
+          padding: Sequence[int] = (0, 0), dilations: Sequence[int] = (1, 1), group: int = 1,
+          kernel_shape: object = None) -> Value:
+    return _first(conv.ag_conv2d(_last(x), w, b, [*strides], [*padding], [*dilations], group))
+
+
+def _conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, strides: Sequence[int] = (1, 1),
+                    padding: Sequence[int] = (0, 0), dilations: Sequence[int] = (1, 1), group: int = 1,
+                    output_padding: Sequence[int] = (0, 0), kernel_shape: object = None) -> Value:
+    return _first(conv.conv_transpose2d(_last(x), w, b, [*strides], [*padding], [*output_padding], group, [*dilations]))
 
 
 def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, epsilon: float = 1e-5,
@@ -268,7 +275,8 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "ReduceSum": _reduce(reduce.ag_sum), "ReduceMean": _reduce(reduce.ag_mean), "ReduceMax": _reduce(reduce.ag_max),
     "ReduceMin": _reduce(reduce.min), "ReduceProd": _reduce(reduce.prod),
     "MatMul": _matmul, "Gemm": _gemm, "Attention of ag": _attention, "Conv": _conv,
-    "MaxPool": _pool(conv.ag_max_pool2d), "AveragePool": _pool(conv.ag_avg_pool2d),
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _pool(pooling.ag_max_pool2d), "AveragePool": _pool(pooling.ag_avg_pool2d),
     "GlobalAveragePool": lambda x: reduce.ag_mean(x, (2, 3), True),
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "Identity": lambda x: x, "Cast": _cast,
     "Reshape": _reshape, "Flatten": lambda x, axis=1: ag_reshape(x, prod(x.shape[:axis]), prod(x.shape[axis:])),

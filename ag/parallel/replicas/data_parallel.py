@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import ag_tensor
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.operands import as_input
 from ag.autograd.tape import Gradients, Node, backward, is_recording, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.tree import Tree, tree_leaves
@@ -549,7 +548,7 @@ class SyncBatchNorm(BatchNorm):
         group = current_group()
         if group is None or not self.training:
             return super().forward(x)
-        x = as_input(x, self.gamma)
+        x, gamma, beta = self.scaling(x)
         if x.ndim < 2 or x.shape[0] != self.num_features:
             raise ShapeError(f"SyncBatchNorm: x is {x.shape}; ({self.num_features}, ..., batch) is required.")
         exact = ag_cast(x, "f32") if x.dtype in ("f16", "bf16") else x
@@ -569,4 +568,4 @@ class SyncBatchNorm(BatchNorm):
         variance = mean_over_replicas(centred * centred)
         if not is_repeating():
             move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
-        return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, mean, variance) if x.size else x
+        return ag_batch_norm_op(x, gamma, beta, self.eps, mean, variance) if x.size else x

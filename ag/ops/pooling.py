@@ -1,0 +1,311 @@
+"""Pooling: the largest or the mean value of each window, of images, sequences and volumes.
+
+Kernels pool two axes.  A sequence is an image of one row, and a volume is pooled slice by slice, then along the depth.
+Windows that a kernel does not have are copied side by side first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import ceil, floor, inf
+
+import numpy as np
+
+from ag.autograd.op import Cotangents, Need, Result, Run, composed, documented, operands_on_one_device, part_of
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32, I32
+from ag.engine.kernels.conv import avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
+from ag.engine.primitive import Array
+from ag.engine.shape import Shape, Window, check_steps, per_axis, true_or_false
+from ag.errors import ShapeError
+from ag.ops.arithmetic import ag_mul
+from ag.ops.indexing import ag_reshape
+from ag.ops.reduce import ag_mean
+from ag.ops.selection import chosen_by
+from ag.ops.shapes import pad, repeat_interleave
+
+__all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+           "adaptive_max_pool2d", "adaptive_max_pool3d", "ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d",
+           "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"]
+
+Sizes = int | Sequence[int]
+Places = int | None | Sequence[int | None]  # None keeps a size
+Pooling = Callable[..., Tensor]
+AXES = {1: "time", 2: "height, width", 3: "depth, height, width"}
+
+
+@part_of("ag_max_pool2d")
+def _max_pool2d(run: Run, x: Buffer, window: Window) -> Result[tuple[Buffer, Shape]]:
+    out, tap = run(max_pool2d, x, window=window)
+    return out, (tap, x.shape[1:3])
+
+
+@_max_pool2d.vjp
+def _max_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, window: Window) -> Cotangents:
+    return (run(max_pool2d_grad, saved[0], g, window=window, image=saved[1]),)
+
+
+@part_of("ag_avg_pool2d")
+def _avg_pool2d(run: Run, x: Buffer, window: Window) -> Result[Shape]:
+    return run(avg_pool2d, x, window=window), x.shape[1:3]
+
+
+@_avg_pool2d.vjp
+def _avg_pool2d_vjp(run: Run, g: Buffer, image: Shape, need: Need, window: Window) -> Cotangents:
+    return (run(avg_pool2d_grad, g, window=window, image=image),)
+
+
+def beside(x: Tensor, axis: int, numbers: Array) -> Tensor:
+    """Return constants along an axis of `x`."""
+    dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
+    shape = [len(numbers) if i == axis else 1 for i in range(x.ndim)]
+    made = Tensor(x.buffer.backend.constant(numbers.astype(dtype.numpy_name).reshape(shape), dtype))
+    return made if x.buffer.dtype is dtype else made.astype(x.dtype)
+
+
+def taken(x: Tensor, axis: int, ids: Array) -> Tensor:
+    """The places `ids` along an axis of `x`, which are constants."""
+    n, steps = x.shape[axis], {*np.diff(ids).tolist()} or {1}
+    if n and len(ids) % n == 0 and np.array_equal(ids, np.repeat(np.arange(n), len(ids) // n)):
+        return repeat_interleave(x, len(ids) // n, axis) if len(ids) > n else x
+    if len(steps) == 1 and min(steps) > 0:
+        return x[(*(slice(None),) * axis, slice(int(ids[0]), int(ids[-1]) + 1, min(steps)))]
+    return chosen_by(x, Tensor(x.buffer.backend.constant(ids.astype(np.int32), I32)), (axis, 1))
+
+
+def _images(function: str, x: TensorLike, axes: int) -> Tensor:
+    (x,) = operands_on_one_device(function, (x,))[1]
+    if x.ndim != axes + 2:
+        raise ShapeError(f"{function}: x is {x.shape}; (channels, {AXES[axes]}, batch) is required.")
+    return x
+
+
+def pool_window(function: str, axes: int, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                dilation: Sizes = 1) -> list[Shape]:
+    """Check the parameters of windows; return the size, stride, padding and dilation along each axis."""
+    found = [per_axis(value, axes, least, name, function) for value, least, name in (
+        (size, 1, "size"), (size if stride is None else stride, 1, "stride"), (padding, 0, "padding"),
+        (dilation, 1, "dilation"))]
+    if any(2 * p > d * (k - 1) + 1 for k, _, p, d in zip(*found, strict=True)):
+        raise ValueError(f"{function}: padding is {padding} and size is {size}; padding may be at most half of the "
+                         f"size, so that every window sees a pixel.")
+    return found
+
+
+def _seen(n: int, size: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Array:
+    """Return the pixels that each window sees along an axis; those below 0 and from `n` on are padding."""
+    steps = (n + 2 * padding - dilation * (size - 1) - 1) / stride
+    first = np.arange((ceil if ceil_mode else floor)(steps) + 1) * stride - padding
+    return first[first < n][:, None] + np.arange(size) * dilation
+
+
+def _windows(function: str, kernel: Shape, stride: Shape, padding: Shape) -> list[Window]:
+    """Return the window along the last two axes, and that along the depth, if there is one."""
+    lead = 3 - len(kernel)
+    deep, rows, columns = zip((1,) * lead + kernel, (1,) * lead + stride, (0,) * lead + padding, strict=True)
+    made = [Window(*zip(rows, columns, strict=True)), Window(*zip(deep, (1, 1, 0), strict=True))]
+    for window in made:
+        check_steps(window, 0, function)
+    return made[: 2 if lead == 0 else 1]
+
+
+def _launched(mean: bool, x: Tensor, windows: Sequence[Window]) -> Tensor:
+    """Pool the last two axes of images by one launch, and the depth by another."""
+    pool, (channels, *image, batch) = _avg_pool2d if mean else _max_pool2d, x.shape
+    if len(image) == 2:
+        return pool(x, windows[0])
+    slices, high, wide = (1, 1, *image)[-3:]
+    x = pool(ag_reshape(x, channels * slices, high, wide, batch), windows[0])
+    _, down, across, _ = x.shape
+    if len(image) == 1:
+        return ag_reshape(x, channels, across, batch)
+    x = pool(ag_reshape(x, channels, slices, down * across, batch), windows[1])
+    return ag_reshape(x, channels, x.shape[1], down, across, batch)
+
+
+def _by_taps(function: str, mean: bool, x: Tensor, seen: Sequence[Array]) -> Tensor:
+    """Pool pixels that are copied side by side, with a number for each that is outside of the image."""
+    kernel, image = tuple([w.shape[1] for w in seen]), x.shape[1:-1]
+    for axis, (w, n) in enumerate(zip(seen, image, strict=True), 1):
+        outside = (w < 0) | (w >= n)
+        if outside.any():
+            x = pad(x, (0, 0) * (len(image) - axis) + (0, 1), value=0.0 if mean else -inf)
+        x = taken(x, axis, np.where(outside, n, w).ravel())
+    return _launched(mean, x, _windows(function, kernel, kernel, (0,) * len(kernel)))
+
+
+def _divided(y: Tensor, image: Shape, seen: Sequence[Array], counted: Shape) -> Tensor:
+    """Make means over the size of a window ones over its pixels, with so much padding around the image."""
+    for axis, (w, n, p) in enumerate(zip(seen, image, counted, strict=True), 1):
+        counts = ((w >= -p) & (w < n + p)).sum(1)
+        y = y if (counts == w.shape[1]).all() else ag_mul(y, beside(y, axis, w.shape[1] / counts))
+    return y
+
+
+@lru_cache(maxsize=1024)
+def _plan(function: str, image: Shape, size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes,
+          ceil_mode: bool, counted: bool) -> tuple[list[Window], list[Array], Shape | None]:
+    """Return the windows of a kernel, if one has them, the pixels that they see, and the padding that means count."""
+    window = pool_window(function, len(image), size, stride, padding, dilation)
+    more, counted = (true_or_false(function, name, value) for name, value in (
+        ("ceil_mode", ceil_mode), ("count_include_pad", counted)))
+    seen = [_seen(n, k, s, p, d, more) for n, k, s, p, d in zip(image, *window, strict=True)]
+    if 0 in image or not all(map(len, seen)):
+        covered = tuple([d * (k - 1) + 1 for k, _, _, d in zip(*window, strict=True)])
+        raise ShapeError(f"{function}: the window covers {covered} pixels and the image has {image}, with padding "
+                         f"{window[2]} on each side; the window must fit into the padded image, which must not be "
+                         f"empty.")
+    fits = set(window[3]) == {1} and all(w[-1, -1] < n + p for w, n, p in zip(seen, image, window[2], strict=True))
+    pads = window[2] if counted else (0,) * len(image)
+    return _windows(function, *window[:3]) if fits else [], seen, pads if more or not counted else None
+
+
+def _pooled(function: str, mean: bool, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
+            dilation: Sizes, ceil_mode: bool, count_include_pad: bool = True) -> Tensor:
+    x = _images(function, x, axes)
+    given = function, x.shape[1:-1], size, stride, padding, dilation, ceil_mode, count_include_pad
+    try:
+        windows, seen, counted = _plan(*given)
+    except TypeError:  # lists have no hash
+        windows, seen, counted = _plan.__wrapped__(*given)
+    y = _launched(mean, x, windows) if windows else _by_taps(function, mean, x, seen)
+    return y if counted is None or not mean else _divided(y, x.shape[1:-1], seen, counted)
+
+
+def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: Places) -> Tensor:
+    """Pool so that so many places are left: windows may overlap, and have two lengths."""
+    x = _images(function, x, axes)
+    given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
+    kept = [n if out is None else out for n, out in zip(x.shape[1:-1], given, strict=False)]
+    sizes = per_axis((*kept, *given[axes:]), axes, 1, "output_size", function)
+    if 0 in x.shape[1:-1]:
+        raise ShapeError(f"{function}: x is {x.shape}; at least one pixel is required.")
+    if mean and set(sizes) == {1}:
+        return ag_mean(x, dim=tuple(range(1, axes + 1)), keepdim=True)
+    image, seen = x.shape[1:-1], []
+    for n, out in zip(image, sizes, strict=True):
+        first, last = np.arange(out) * n // out, -(-np.arange(1, out + 1) * n // out)
+        tap = np.arange((last - first).max())
+        seen.append(np.where(tap < (last - first)[:, None], first[:, None] + tap, n))
+    y = _by_taps(function, mean, x, seen)
+    return _divided(y, image, seen, (0,) * axes) if mean else y
+
+
+def _named(function: Pooling, kind: str, axes: int, what: str) -> Pooling:
+    """Make a public function of so many axes."""
+    name = f"{kind}{axes}d"
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{what} (channels, {AXES[axes]}, batch).\n\nReference: PyTorch ``{name}``.\n"
+    return composed(function)
+
+
+def _max_pool(axes: int) -> Pooling:
+    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+             ceil_mode: bool = False) -> Tensor:
+        return _pooled(f"max_pool{axes}d", False, x, axes, size, stride, padding, dilation, ceil_mode)
+
+    return _named(pool, "max_pool", axes, "Largest value of every window, as `max_pool2d`, of")
+
+
+def _avg_pool(axes: int) -> Pooling:
+    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True) -> Tensor:
+        return _pooled(f"avg_pool{axes}d", True, x, axes, size, stride, padding, 1, ceil_mode, count_include_pad)
+
+    return _named(pool, "avg_pool", axes, "Mean of every window, as `avg_pool2d`, of")
+
+
+def _adaptive_pool(kind: str, axes: int) -> Pooling:
+    def pool(x: TensorLike, output_size: Places) -> Tensor:
+        return _adaptive(f"adaptive_{kind}_pool{axes}d", kind == "avg", x, axes, output_size)
+
+    what = "Mean" if kind == "avg" else "Largest value"
+    return _named(pool, f"adaptive_{kind}_pool", axes, f"{what} of windows that leave `output_size` places, of")
+
+
+max_pool1d, max_pool3d = _max_pool(1), _max_pool(3)
+avg_pool1d, avg_pool3d = _avg_pool(1), _avg_pool(3)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool("avg", axes) for axes in (1, 2, 3))
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool("max", axes) for axes in (1, 2, 3))
+
+
+@documented
+def ag_max_pool2d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+                  ceil_mode: bool = False) -> Tensor:
+    """Largest pixel of every window.
+
+    The gradient goes to the first maximum of a window, row by row.  NaN is larger than any number.
+    Reference: PyTorch ``max_pool2d``, whose layout is (batch, channels, height, width).
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (channels, height, width, batch)
+    size : int or (int, int)
+        Of the window; a pair is (height, width), here and below.
+    stride : int or (int, int), optional
+        Pixels from one place of the window to the next; default: `size`.
+    padding : int or (int, int), optional
+        Pixels around the image, on each side, that are smaller than any other; at most half of `size`.
+    dilation : int or (int, int), optional
+        Pixels from one tap of the window to the next.
+    ceil_mode : bool, optional
+        Also pool a last window that begins on the image and ends behind it.
+
+    Returns
+    -------
+    Tensor of shape (channels, places down, places across, batch)
+        ``places = (pixels + 2 * padding - dilation * (size - 1) - 1) // stride + 1``.
+
+    >>> ag.ag_max_pool2d([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).item()
+    4.0
+    """
+    return _pooled("ag_max_pool2d", False, x, 2, size, stride, padding, dilation, ceil_mode)
+
+
+@documented
+def ag_avg_pool2d(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+                  count_include_pad: bool = True) -> Tensor:
+    """Mean of every window.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (channels, height, width, batch)
+    size : int or (int, int)
+    stride, padding, ceil_mode : optional
+        All four as of `ag_max_pool2d`, but padding is zeros.
+    count_include_pad : bool, optional
+        Divide every sum by the size of the window, or by how many pixels of the image it sees.
+
+    Returns
+    -------
+    Tensor of shape (channels, places down, places across, batch)
+
+    >>> ag.ag_avg_pool2d([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).item()
+    2.5
+    """
+    return _pooled("ag_avg_pool2d", True, x, 2, size, stride, padding, 1, ceil_mode, count_include_pad)
+
+
+@documented
+def ag_global_avg_pool(x: TensorLike) -> Tensor:
+    """Mean of every image: one number per channel and sample.
+
+    Lin, Chen, Yan, "Network In Network", ICLR 2014; PyTorch ``adaptive_avg_pool2d(x, 1)``, which keeps the axes.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (channels, height, width, batch)
+
+    Returns
+    -------
+    Tensor of shape (channels, batch)
+
+    >>> ag.ag_global_avg_pool([[[[1.0], [3.0]]]]).numpy().tolist()
+    [[2.0]]
+    """
+    images = _images("ag_global_avg_pool", x, 2)
+    if 0 in images.shape[1:3]:
+        raise ShapeError(f"ag_global_avg_pool: x is {images.shape}; a mean needs at least one pixel.")
+    return ag_mean(images, dim=(1, 2))
