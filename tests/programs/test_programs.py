@@ -1,0 +1,42 @@
+"""Well-known training programs, ported without a workaround: their losses are PyTorch's, captured and eager.
+
+A program is a file here and one of the same name in `in_pytorch`, which begin with the same numbers (`drawn.py`) and
+return a step and the batches that it is called with.  `python tests/programs/make_curves.py NAME` runs the latter.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs.drawn import Draw
+
+import ag
+
+HERE = Path(__file__).parent
+NAMES = sorted(path.stem for path in (HERE / "in_pytorch").glob("*.py"))
+EAGER = {"moe"}  # whose step cannot be captured: it says why
+
+
+def losses(name: str, captured: bool) -> list[float]:
+    step, batches = import_module(f"programs.{name}").program(Draw())
+    run = ag.ag_capture(step) if captured else step
+    return [float(run(*batch)) for batch in batches]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_are_pytorchs(name: str) -> None:
+    curve = json.loads((HERE / "curves" / f"{name}.json").read_text("utf-8"))
+    assert len(curve) >= 5 and abs(curve[-1] - curve[0]) > 1e-4 * abs(curve[0])
+    np.testing.assert_allclose(losses(name, name not in EAGER), curve, rtol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_software_driver(vulkan: str, name: str) -> None:
+    curve = json.loads((HERE / "curves" / f"{name}.json").read_text("utf-8"))
+    with ag.ag_device(vulkan):
+        np.testing.assert_allclose(losses(name, name not in EAGER), curve, rtol=5e-5)
