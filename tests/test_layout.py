@@ -9,7 +9,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 ROOMS = TESTS.parent / "ag"
 # As tests/README.md lists them.
-BESIDE = {"cards", "curves", "docs", "examples", "golden", "helpers", "kompute", "limits", "machine", "queues", "table"}
+BESIDE = {"cards", "curves", "docs", "examples", "golden", "helpers", "kompute", "limits", "machine", "programs",
+          "queues", "table"}
 FILES = sorted(TESTS.rglob("*.py"))
 
 

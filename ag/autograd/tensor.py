@@ -378,10 +378,10 @@ class Tensor(metaclass=Named):
         atan2 = hypot = logaddexp = maximum = minimum = fmod = remainder = floor_divide = copysign = _of_two
         gt = ge = lt = le = eq = ne = logical_and = logical_or = logical_xor = _of_two
         abs = exp = log = sqrt = relu = sigmoid = tanh = softmax = log_softmax = bernoulli = clamp = _with
-        add = sub = mul = div = matmul = outer = kron = _of_two
+        add = sub = mul = div = matmul = outer = kron = bmm = inner = mv = _of_two
         amax = amin = max = min = prod = var = std = logsumexp = any = all = count_nonzero = _along
         argmax = argmin = norm = diag = diagonal = rot90 = multinomial = _with
-        lerp = addcmul = addcdiv = masked_fill = nan_to_num = prelu = hardshrink = _with
+        lerp = addcmul = addcdiv = baddbmm = masked_fill = nan_to_num = prelu = hardshrink = _with
         broadcast_to = expand = flip = movedim = permute = repeat = repeat_interleave = roll = squeeze = _with
         swapaxes = tile = tril = triu = unsqueeze = _with
         argwhere = gather = index_add = index_copy = index_fill = index_select = masked_scatter = masked_select = _with

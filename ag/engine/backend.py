@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -107,10 +106,6 @@ class Meter:
     seconds: float = 0.0
 
 
-def _described(array: Array) -> str:
-    return f"{array.dtype} {array.shape} {sha256(array.tobytes()).hexdigest()}"
-
-
 def closed(name: str) -> str:
     return (f"{name}: the device was closed by ag_shutdown, and what was on it is gone; make tensors, models and "
             f"captured steps anew.")
@@ -150,8 +145,9 @@ class Backend(Device):
 
     def constant(self, value: float | Array, dtype: DType) -> Buffer:
         """Return a buffer of a number, or of an array, that all ops share; nothing may write there."""
-        key: tuple[float | str, DType]  # 0.0 and -0.0 are equal, and not the same; NaN is not even equal to itself
-        key = _described(value) if isinstance(value, np.ndarray) else value if abs(value) > 0 else str(value), dtype
+        key: tuple[object, DType]  # 0.0 and -0.0 are equal, and not the same; NaN is not even equal to itself
+        key = (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else (
+            value if abs(value) > 0 else str(value)), dtype
         found = self.constants.get(key)
         if found is None:
             number = None if isinstance(value, np.ndarray) else float(value)

@@ -289,10 +289,11 @@ class Window(NamedTuple):
         return high, wide
 
 
-def per_axis(value: Any, count: int, least: int, name: str, function: str) -> Shape:
+def per_axis(value: object, count: int, least: int, name: str, function: str) -> Shape:
     """An integer for all axes of an image, or one for each of the `count` axes, as a tuple."""
     try:
-        given = [index(n) for n in (value if isinstance(value, (tuple, list)) else (value,) * count)]
+        values = value if isinstance(value, (tuple, list)) else (value,) * count
+        given = [index(cast(SupportsIndex, n)) for n in values]
     except (TypeError, ValueError):
         given = []
     if len(given) != count or min(given) < least or max(given) >= 1 << 31:  # kernels count in 32 bits

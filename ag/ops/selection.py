@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -418,8 +418,8 @@ def _chooses(key: object) -> bool:
 
 def _located(function: str, x: Tensor, given: Sequence[object]) -> tuple[Tensor, Tensor, Cut]:
     """Return a part of `x` by the slices of a key, ids of its places, and the axes of which these are."""
-    keys: list[Any] = [truth_of(function, k) if _is_mask(k) else k for k in given]
-    ranks = [np.ndim(k) if _is_mask(k) else int(k is not None and k is not Ellipsis) for k in keys]
+    keys: list[object] = [truth_of(function, k) if _is_mask(k) else k for k in given]
+    ranks = [np.ndim(cast(Array, k)) if _is_mask(k) else int(k is not None and k is not Ellipsis) for k in keys]
     dots = [i for i, k in enumerate(keys) if k is Ellipsis]
     if len(dots) > 1 or sum(ranks) > x.ndim:
         raise IndexError(f"{function}: {sum(ranks)} indices and {len(dots)} ellipses for a tensor of shape {x.shape}; "
@@ -432,15 +432,19 @@ def _located(function: str, x: Tensor, given: Sequence[object]) -> tuple[Tensor,
     for k in keys:
         at = len(plain) - sum(p is None for p in plain)
         if _chooses(k):
-            if _is_mask(k) and k.shape != x.shape[at : at + k.ndim]:
-                raise IndexError(f"{function}: a mask of shape {k.shape} for axes of sizes "
-                                 f"{x.shape[at : at + k.ndim]}; they must be equal.")
-            for n, ids in enumerate(np.nonzero(k) if _is_mask(k) else (k,), at):
+            given_ids: Sequence[TensorLike] = (cast(TensorLike, k),)
+            if _is_mask(k):
+                mask = cast(Array, k)
+                if mask.shape != x.shape[at : at + mask.ndim]:
+                    raise IndexError(f"{function}: a mask of shape {mask.shape} for axes of sizes "
+                                     f"{x.shape[at : at + mask.ndim]}; they must be equal.")
+                given_ids = np.nonzero(mask)
+            for n, ids in enumerate(given_ids, at):
                 chosen.append((ids, n))
                 axes.append(sum(p is None or isinstance(p, slice) for p in plain))
                 plain.append(slice(None))
         else:
-            plain.append(k)
+            plain.append(cast(Place, k))
     _refuse_doubtful(function, keys)
     ids = ids_of(function, x, chosen)
     part = x if plain == [slice(None)] * x.ndim else ag_slice(x, tuple(plain))

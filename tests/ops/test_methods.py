@@ -29,8 +29,8 @@ sinc sinh slogdet softmax solve sort split sqrt square squeeze std sub subtract 
 take_along_dim tan tanh tensor_split tile topk trace transpose triangular_solve tril triu true_divide trunc unbind
 unflatten unfold unique unsqueeze var vdot view vsplit where xlogy
 """))
-# PyTorch's flatten has no batch that stays, and its transpose exchanges two axes.
-OTHERWISE = {"flatten", "transpose"}
+# PyTorch's flatten has no batch that stays, its transpose exchanges two axes, its method unfold is not its function.
+OTHERWISE = {"flatten", "transpose", "unfold"}
 
 
 def test_every_op_that_is_a_method_of_pytorchs_tensors_is_one() -> None:

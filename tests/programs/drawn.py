@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Batches = Sequence[tuple[Array, ...]]
-Program = Callable[["Draw"], tuple[Callable[..., Any], Batches]]  # a step that returns a loss, and what it is called with
+Program = Callable[["Draw"], tuple[Callable[..., Any], Batches]]  # a step that returns a loss, and its arguments
 
 
 class Draw:

@@ -1,7 +1,7 @@
 """Well-known training programs, ported without a workaround: their losses are PyTorch's, captured and eager.
 
-A program is a file here and one of the same name in `in_pytorch`, which begin with the same numbers (`drawn.py`) and
-return a step and the batches that it is called with.  `python tests/programs/make_curves.py NAME` runs the latter.
+A program is a file here, and one of the same name in `in_pytorch`.  Both begin with the same numbers (`drawn.py`), and
+return a step and its batches.  `python tests/programs/make_curves.py NAME` runs PyTorch's and stores the losses.
 """
 
 from __future__ import annotations
