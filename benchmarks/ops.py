@@ -20,7 +20,8 @@ class Case:
     op : str
     sizes : tuple of int
         matmul (m, k, n); conv (batch, channels in, channels out, image side, kernel side); attention (matrices,
-        length, features); columns such as softmax and norms (features, samples); otherwise (elements,).
+        length, features); einsum (samples, rows and columns, inner); columns such as softmax, norms and gather
+        (features, samples); otherwise (elements,).
     """
 
     op: str
@@ -47,7 +48,10 @@ class Case:
             return 2.0 * s[0] * s[1] * s[2] * s[3] ** 2 * s[4] ** 2
         if self.op.startswith("attention"):
             return (10.0 if "backward" in self.op else 4.0) * s[0] * s[1] ** 2 * s[2]
-        per_element = {"add": 1, "sum": 1, "softmax": 5, "layer norm": 8, "layer norm backward": 14, "RMS norm": 4,
+        if self.op == "einsum":
+            return 2.0 * s[0] * s[1] ** 2 * s[2]
+        per_element = {"add": 1, "sum": 1, "where": 1, "bce": 8, "gather": 0,
+                       "softmax": 5, "layer norm": 8, "layer norm backward": 14, "RMS norm": 4,
                        "RMS norm backward": 11, "softmax-CE": 5, "AdamW": 14}
         return float(per_element[self.op] * self.elements)
 
@@ -66,8 +70,11 @@ class Case:
             arrays = s[0] * s[3] ** 2 * (s[1] + s[2]) + s[1] * s[2] * s[4] ** 2
         elif self.op.startswith("attention"):
             arrays = (8 if "backward" in self.op else 4) * s[0] * s[1] * s[2]
+        elif self.op == "einsum":
+            arrays = s[0] * s[1] * (2 * s[2] + s[1])
         else:
-            per_element = {"add": 3, "sum": 1, "softmax": 2, "layer norm": 2, "layer norm backward": 3, "RMS norm": 2,
+            per_element = {"add": 3, "sum": 1, "where": 4, "bce": 2, "gather": 2,
+                           "softmax": 2, "layer norm": 2, "layer norm backward": 3, "RMS norm": 2,
                            "RMS norm backward": 3, "softmax-CE": 2, "AdamW": 7}
             arrays = per_element[self.op] * self.elements
         return float(_F32 * arrays)
@@ -76,11 +83,11 @@ class Case:
 def _cases(matmuls: Any, convs: Any, elements: Any, columns: Any, attentions: Any) -> list[Case]:
     return [
         *(Case(op, s) for s in matmuls for op in ("matmul", "matmul dW", "matmul dX", "matmul high", "matmul medium")),
-        *(Case(op, s) for s in convs for op in ("conv", "conv dgrad", "conv wgrad")),
-        *(Case(op, s) for s in elements for op in ("add", "sum", "AdamW")),
+        *(Case(op, s) for s in convs for op in ("conv", "conv dgrad", "conv wgrad", "conv transposed")),
+        *(Case(op, s) for s in elements for op in ("add", "sum", "AdamW", "where", "bce")),
         *(Case(op, s) for s in columns for op in ("softmax", "softmax-CE", "layer norm", "layer norm backward",
-                                                  "RMS norm", "RMS norm backward")),
-        *(Case(op, s) for s in attentions for op in ("attention", "attention backward")),
+                                                  "RMS norm", "RMS norm backward", "gather")),
+        *(Case(op, s) for s in attentions for op in ("attention", "attention backward", "attention masked", "einsum")),
     ]
 
 

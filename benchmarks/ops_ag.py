@@ -78,6 +78,9 @@ def work(case: Case) -> Work:
         x, w = tensor(into, side, side, batch), tensor(out, into, kernel, kernel)
         if case.op == "conv":
             return lambda: ag.ag_conv2d(x, w, padding=kernel // 2)
+        if case.op == "conv transposed":
+            turned = tensor(into, out, kernel, kernel)
+            return lambda: ag.ops.conv_transpose2d(x, turned, padding=kernel // 2)
         y = recorded(lambda x, w: ag.ag_conv2d(x, w, padding=kernel // 2), x, w)
         return gradient(y, 0 if case.op == "conv dgrad" else 1)
     if case.op.startswith("attention"):
@@ -85,7 +88,15 @@ def work(case: Case) -> Work:
         q, k, v = (tensor(features, length, matrices) for _ in range(3))
         if case.op == "attention":
             return lambda: ag.ag_attention(q, k, v)
+        if case.op == "attention masked":
+            mask = ag.ag_tensor(rng.random((length, matrices)) < 0.9) > 0
+            mask = mask.reshape(1, 1, length, matrices)
+            return lambda: ag.ops.attention(q, k, v, attn_mask=mask)
         return gradient(recorded(ag.ag_attention, q, k, v), 0, 1, 2)
+    if case.op == "einsum":
+        samples, side, inner = s
+        x, y = tensor(side, inner, samples), tensor(inner, side, samples)
+        return lambda: ag.ops.einsum("mkb,knb->mnb", x, y)
     if case.op == "AdamW":
         p, m, v, g = (tensor(s[0]).buffer for _ in range(4))
         backend.upload(np.ones(v.shape, np.float32), v)
@@ -104,6 +115,15 @@ def work(case: Case) -> Work:
         return lambda: ag.ag_add(x, y)
     if case.op == "sum":
         return lambda: ag.ag_sum(x)
+    if case.op == "where":
+        y, mask = tensor(*s), x > 0
+        return lambda: ag.ops.where(mask, x, y)
+    if case.op == "bce":
+        y = ag.ops.sigmoid(tensor(*s))
+        return lambda: ag.ops.binary_cross_entropy_with_logits(x, y)
+    if case.op == "gather":
+        ids = ag.ag_tensor(rng.integers(0, s[1], s[1]), dtype="i32").reshape(s[1])
+        return lambda: ag.ops.embedding_lookup(x, ids)
     if case.op == "softmax":
         return lambda: ag.ag_softmax(x)
     if case.op == "softmax-CE":

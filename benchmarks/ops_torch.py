@@ -46,11 +46,17 @@ def works(case: Case) -> list[Work]:
         return [{"matmul dW": lambda: x @ y.T, "matmul dX": lambda: x.T @ y}.get(case.op, lambda: x @ y)]
     if case.op.startswith("conv"):
         return [_conv(case, layout) for layout in (torch.contiguous_format, torch.channels_last)]
+    if case.op == "einsum":
+        x, y = tensor(s[0], s[1], s[2]), tensor(s[0], s[2], s[1])
+        return [lambda: torch.einsum("bmk,bkn->bmn", x, y)]
     if case.op.startswith("attention"):
         matrices, length, features = s
         q, k, v = (tensor(1, matrices, length, features, grad="backward" in case.op) for _ in range(3))
         if case.op == "attention":
             return [lambda: F.scaled_dot_product_attention(q, k, v)]
+        if case.op == "attention masked":
+            mask = torch.rand(1, matrices, 1, length, device=args.device) < 0.9
+            return [lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]
         return [gradient(F.scaled_dot_product_attention(q, k, v), q, k, v)]
     if case.op == "AdamW":
         p = tensor(s[0], grad=True)
@@ -62,6 +68,15 @@ def works(case: Case) -> list[Work]:
         return [lambda: x + y]
     if case.op == "sum":
         return [lambda: x.sum()]
+    if case.op == "where":
+        y, mask = torch.randn_like(x), x > 0
+        return [lambda: torch.where(mask, x, y)]
+    if case.op == "bce":
+        y = torch.rand_like(x)
+        return [lambda: F.binary_cross_entropy_with_logits(x, y)]
+    if case.op == "gather":
+        ids = torch.randint(0, s[1], (s[1],), device=args.device)
+        return [lambda: F.embedding(ids, x)]
     if case.op == "softmax":
         return [lambda: x.softmax(1)]
     if case.op == "softmax-CE":
@@ -84,6 +99,9 @@ def _conv(case: Case, layout: Any) -> Work:
     x, w = (t.to(memory_format=layout) for t in (tensor(batch, into, side, side), tensor(out, into, kernel, kernel)))
     if case.op == "conv":
         return lambda: F.conv2d(x, w, padding=kernel // 2)
+    if case.op == "conv transposed":
+        turned = tensor(into, out, kernel, kernel).to(memory_format=layout)
+        return lambda: F.conv_transpose2d(x, turned, padding=kernel // 2)
     x.requires_grad_(), w.requires_grad_()
     return gradient(F.conv2d(x, w, padding=kernel // 2), x if case.op == "conv dgrad" else w)
 
