@@ -21,7 +21,7 @@ class Policy(ag.Layer):
 def program(draw: Draw) -> tuple[object, Batches]:
     policy = Policy()
     for p in policy.parameters().values():
-        p.data = draw(*p.shape)
+        p.data = draw(*p.shape, scale=0.8)
     optimizer = ag.optim.Adam(policy, lr=1e-2)
 
     def step(states: ag.Tensor, kept: ag.Tensor, actions: ag.Tensor, returns: ag.Tensor) -> ag.Tensor:

@@ -19,7 +19,7 @@ class Policy(nn.Module):
 def program(draw: Draw) -> tuple[object, Batches]:
     policy = Policy()
     for p in policy.parameters():
-        p.data = torch.tensor(draw(*p.shape))
+        p.data = torch.tensor(draw(*p.shape, scale=0.8))
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 
     def step(*batch: object) -> float:
