@@ -11,13 +11,12 @@ import numpy as np
 
 from ag.autograd.create import as_tensor, filled
 from ag.autograd.op import Cotangents, Elements, Need, Result, Run, composed, part_of
-from ag.autograd.operands import number_given, to_buffer
+from ag.autograd.operands import lift, number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.device import default_backend
 from ag.engine.dtype import F32, F64
 from ag.engine.kernels import reduce as kernels
-from ag.engine.kernels.convert import array_to_upload
 from ag.engine.shape import Shape, broadcast, counts, is_whole, normalize_axes, normalize_axis
 from ag.errors import ShapeError
 from ag.ops.functions import eq, ge, where
@@ -368,7 +367,7 @@ def one_hot(ids: TensorLike, classes: int) -> Tensor:
     if not counts(classes):
         raise ValueError(f"one_hot: classes is {classes!r:.60}; a whole number of at least 1 is required.")
     if not isinstance(ids, Tensor):  # as they are: a vector is no column, and 257 is itself, whatever the default type
-        ids = Tensor(to_buffer(array_to_upload(ids, "one_hot"), default_backend(), F32))
+        ids = lift(ids, default_backend(), F32, "one_hot")
     ids = ids if ids.buffer.dtype in (F32, F64) else ids.astype("f32")
     return eq(_places(ids, int(classes), 0, ids.ndim + 1), unsqueeze(ids, 0)).astype("f32")
 

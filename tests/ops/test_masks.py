@@ -137,6 +137,8 @@ def test_one_hot_keeps_ids_as_they_are(device: str) -> None:
             step = ag.ag_capture(lambda ids: ops.one_hot(ids, 300))
             for ids in (np.array([257, 1]), np.array([2, 299])):
                 assert np.array_equal(step(ids).numpy(), np.arange(300)[:, None] == ids)
+            with expect_error("complex", ag.DtypeError, "one_hot: data of type complex128 was given"):
+                ops.one_hot([1j], 3)
     finally:
         ag.ag_dtype(before)
 
