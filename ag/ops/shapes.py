@@ -11,10 +11,11 @@ import numpy as np
 
 from ag.autograd.create import as_tensor, filled
 from ag.autograd.op import Cotangents, Elements, Need, Result, Run, composed, part_of
-from ag.autograd.operands import number_given
+from ag.autograd.operands import lift, number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32
+from ag.engine.device import default_backend
+from ag.engine.dtype import F32, F64
 from ag.engine.kernels import reduce as kernels
 from ag.engine.shape import Shape, broadcast, counts, is_whole, normalize_axes, normalize_axis
 from ag.errors import ShapeError
@@ -360,13 +361,14 @@ def one_hot(ids: TensorLike, classes: int) -> Tensor:
 
     Reference: PyTorch ``one_hot``, whose new axis is the last.
 
-    >>> ag.ops.one_hot([[0, 2]], 3).numpy().tolist()
-    [[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 1.0]]]
+    >>> ag.ops.one_hot([0, 2], 3).numpy().tolist()
+    [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
     """
     if not counts(classes):
         raise ValueError(f"one_hot: classes is {classes!r:.60}; a whole number of at least 1 is required.")
-    ids = as_tensor(ids)
-    ids = ids if ids.buffer.dtype.is_float else ids.astype("f32")
+    if not isinstance(ids, Tensor):  # as they are: a vector is no column, and 257 is itself, whatever the default type
+        ids = lift(ids, default_backend(), F32, "one_hot")
+    ids = ids if ids.buffer.dtype in (F32, F64) else ids.astype("f32")
     return eq(_places(ids, int(classes), 0, ids.ndim + 1), unsqueeze(ids, 0)).astype("f32")
 
 

@@ -126,6 +126,23 @@ def test_one_answer_in_16_bits() -> None:
         assert (t == 0.1).numpy().tolist() == step(np.array(0.1))[1].numpy().tolist() == [[True, False]]
 
 
+def test_one_hot_keeps_ids_as_they_are(device: str) -> None:
+    before = ag.ag_dtype("bf16")  # which has no 257
+    try:
+        with ag.ag_device(device):
+            for ids in ([257, 0, -1], np.array([[257], [299]]), 3, ag.ag_tensor([[4.0, 8.0]]), ops.arange(3)):
+                values = ids.numpy() if isinstance(ids, ag.Tensor) else np.asarray(ids)
+                want = np.arange(300).reshape(300, *(1,) * values.ndim) == values
+                assert np.array_equal(ops.one_hot(ids, 300).numpy(), want)
+            step = ag.ag_capture(lambda ids: ops.one_hot(ids, 300))
+            for ids in (np.array([257, 1]), np.array([2, 299])):
+                assert np.array_equal(step(ids).numpy(), np.arange(300)[:, None] == ids)
+            with expect_error("complex", ag.DtypeError, "one_hot: data of type complex128 was given"):
+                ops.one_hot([1j], 3)
+    finally:
+        ag.ag_dtype(before)
+
+
 def test_counts_are_float32_whatever_the_default() -> None:
     q = ag.ag_tensor(np.ones((601, 1)), dtype="f32")
     try:
