@@ -71,8 +71,6 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
     -------
     Tensor
 
-    Examples
-    --------
     >>> ag.ops.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], ag.ag_reshape([1.0, 10.0], 2)).numpy().tolist()
     [21.0, 43.0]
     """
@@ -223,8 +221,6 @@ def bmm(a: TensorLike, b: TensorLike) -> Tensor:
     -------
     Tensor of shape (m, n, batch)
 
-    Examples
-    --------
     >>> ag.ops.bmm([[[1.0, 2.0]]], [[[3.0, 4.0]]]).numpy().tolist()
     [[[3.0, 8.0]]]
     """
@@ -240,8 +236,6 @@ def baddbmm(x: TensorLike, a: TensorLike, b: TensorLike, beta: float = 1.0, alph
 
     Reference: PyTorch ``baddbmm``.
 
-    Examples
-    --------
     >>> ag.ops.baddbmm([[[1.0]]], [[[2.0]]], [[[3.0]]], alpha=10.0).item()
     61.0
     """
@@ -259,8 +253,6 @@ def tensordot(a: TensorLike, b: TensorLike, dims: int | Sequence[Sequence[int]] 
 
     Reference: PyTorch ``tensordot``.
 
-    Examples
-    --------
     >>> ag.ops.tensordot([[1.0, 2.0]], [[3.0, 4.0]], dims=([1], [1])).item()
     11.0
     """
@@ -289,8 +281,6 @@ def inner(a: TensorLike, b: TensorLike) -> Tensor:
 
     Reference: PyTorch ``inner``.
 
-    Examples
-    --------
     >>> ag.ops.inner([[1.0, 2.0]], [[3.0, 4.0]]).item()
     11.0
     """
@@ -303,8 +293,6 @@ def mv(a: TensorLike, b: TensorLike) -> Tensor:
 
     Reference: PyTorch ``mv``.
 
-    Examples
-    --------
     >>> ag.ops.mv([[1.0, 2.0]], ag.ag_reshape([3.0, 4.0], 2)).numpy().tolist()
     [11.0]
     """
@@ -317,18 +305,6 @@ def bilinear(x1: TensorLike, x2: TensorLike, weight: TensorLike, bias: TensorLik
 
     Reference: PyTorch ``bilinear``, whose batch is the first axis.
 
-    Parameters
-    ----------
-    x1, x2 : Tensor or array_like of shapes (features1, batch) and (features2, batch)
-    weight : Tensor of shape (outputs, features1, features2)
-    bias : Tensor of shape (outputs, 1), optional
-
-    Returns
-    -------
-    Tensor of shape (outputs, batch)
-
-    Examples
-    --------
     >>> ag.ops.bilinear([[2.0]], [[3.0]], [[[10.0]]]).item()
     60.0
     """

@@ -156,8 +156,6 @@ def scatter_add(x: TensorLike, dim: int, index: TensorLike, src: TensorLike) -> 
     -------
     Tensor of the shape of `x`, which is not changed
 
-    Examples
-    --------
     >>> ag.ops.scatter_add([[0.0, 0.0, 1.0]], 1, [[2, 0, 2]], [[1.0, 2.0, 3.0]]).numpy().tolist()
     [[2.0, 0.0, 5.0]]
     """
@@ -170,23 +168,6 @@ def scatter(x: TensorLike, dim: int, index: TensorLike, src: TensorLike, reduce:
 
     Reference: PyTorch ``scatter``, which does not say which of several is put there.
 
-    Parameters
-    ----------
-    x : Tensor or array_like
-    dim : int
-    index : array_like or Tensor of whole selection.numbers
-        As many axes as `x`, of its sizes or less, but for the size along `dim`.
-    src : Tensor, array_like or float
-        An element for each id.
-    reduce : {"add", "multiply"}, optional
-        What becomes of two that meet.
-
-    Returns
-    -------
-    Tensor of the shape of `x`, which is not changed
-
-    Examples
-    --------
     >>> ag.ops.scatter([[0.0, 0.0, 1.0]], 1, [[0, 2]], [[5.0, 6.0]]).numpy().tolist()
     [[5.0, 0.0, 6.0]]
     """
@@ -230,8 +211,6 @@ def scatter_reduce(x: TensorLike, dim: int, index: TensorLike, src: TensorLike, 
     -------
     Tensor of the shape of `x`, which is not changed
 
-    Examples
-    --------
     >>> ag.ops.scatter_reduce([[4.0, 4.0]], 1, [[0, 0]], [[5.0, 6.0]], "amax").numpy().tolist()
     [[6.0, 4.0]]
     """
@@ -276,8 +255,6 @@ def index_add(x: TensorLike, dim: int, index: TensorLike, source: TensorLike, al
 
     Reference: PyTorch ``index_add``.
 
-    Examples
-    --------
     >>> ag.ops.index_add([[1.0, 1.0]], 1, [1, 1, 0], [[1.0, 2.0, 4.0]]).numpy().tolist()
     [[5.0, 4.0]]
     """
@@ -293,8 +270,6 @@ def index_copy(x: TensorLike, dim: int, index: TensorLike, source: TensorLike) -
 
     Reference: PyTorch ``index_copy``.
 
-    Examples
-    --------
     >>> ag.ops.index_copy([[1.0, 1.0]], 1, [1], [[5.0]]).numpy().tolist()
     [[1.0, 5.0]]
     """
@@ -308,8 +283,6 @@ def index_fill(x: TensorLike, dim: int, index: TensorLike, value: float) -> Tens
 
     Reference: PyTorch ``index_fill``.
 
-    Examples
-    --------
     >>> ag.ops.index_fill([[1.0, 2.0]], 1, [0], 9.0).numpy().tolist()
     [[9.0, 2.0]]
     """
@@ -324,8 +297,6 @@ def masked_scatter(x: TensorLike, mask: TensorLike, source: TensorLike) -> Tenso
 
     Reference: PyTorch ``masked_scatter``.
 
-    Examples
-    --------
     >>> ag.ops.masked_scatter([[1.0, 2.0, 3.0]], [[True, False, True]], [[8.0, 9.0]]).numpy().tolist()
     [[8.0, 2.0, 9.0]]
     """
@@ -360,8 +331,6 @@ def index_put(x: TensorLike, indices: object, values: TensorLike, accumulate: bo
     -------
     Tensor of the shape of `x`, which is not changed
 
-    Examples
-    --------
     >>> ag.ops.index_put([[1.0, 2.0, 3.0]], (0, [2, 0]), [8.0, 9.0]).numpy().tolist()
     [[9.0, 2.0, 8.0]]
     """

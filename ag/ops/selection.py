@@ -263,8 +263,6 @@ def index_select(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     IndexError
         If an id on the host is outside. One that a captured step computes gives NaN.
 
-    Examples
-    --------
     >>> ag.ops.index_select([[1.0, 2.0, 3.0]], 1, [2, 0, -1]).numpy().tolist()
     [[3.0, 1.0, 3.0]]
     """
@@ -278,8 +276,6 @@ def take(x: TensorLike, index: TensorLike, dim: int | None = None) -> Tensor:
 
     Reference: PyTorch ``take``, NumPy ``take``.
 
-    Examples
-    --------
     >>> ag.ops.take([[1.0, 2.0], [3.0, 4.0]], [3, 0]).numpy().tolist()
     [4.0, 1.0]
     """
@@ -305,19 +301,6 @@ def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
 
     Reference: PyTorch ``gather``.
 
-    Parameters
-    ----------
-    x : Tensor or array_like
-    dim : int
-    index : array_like or Tensor of whole numbers
-        As many axes as `x`, of its sizes or less, but for the size along `dim`.
-
-    Returns
-    -------
-    Tensor of the shape of `index`
-
-    Examples
-    --------
     >>> ag.ops.gather([[0.1, 0.2], [0.8, 0.7]], 0, [[1, 0]]).numpy().round(1).tolist()
     [[0.800000011920929, 0.20000000298023224]]
     """
@@ -331,8 +314,6 @@ def take_along_dim(x: TensorLike, indices: TensorLike, dim: int | None = None) -
 
     Reference: PyTorch ``take_along_dim``, NumPy ``take_along_axis``.
 
-    Examples
-    --------
     >>> ag.ops.take_along_dim([[0.5, 2.0], [8.0, 7.0]], [[1], [0]], 1).numpy().tolist()
     [[2.0], [8.0]]
     """
@@ -365,8 +346,6 @@ def nonzero(x: TensorLike) -> Tensor:
 
     Reference: PyTorch ``nonzero``.
 
-    Examples
-    --------
     >>> ag.ops.nonzero([[0.0, 3.0], [4.0, 0.0]]).numpy().tolist()
     [[0, 1], [1, 0]]
     """
@@ -389,8 +368,6 @@ def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
 
     Reference: PyTorch ``masked_select``.
 
-    Examples
-    --------
     >>> ag.ops.masked_select([[1.0, 2.0]], [[False, True]]).numpy().tolist()
     [2.0]
     """
