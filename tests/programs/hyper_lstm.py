@@ -73,4 +73,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step(ag.backward(loss))
         return loss
 
-    return step, [(draw.ids(12, 4, 4),) for _ in range(5)]
+    return step, [(draw.ids(12, 3, 4),) for _ in range(5)]

@@ -1,4 +1,7 @@
-"""Program 48, matrix factorisation (d2l chapter_recommender-systems/mf.md): a rating is a product and two biases."""
+"""Program 48, matrix factorisation (d2l chapter_recommender-systems/mf.md): a rating is a product and two biases.
+
+SGD with weight decay stands in the place of Adam with an L2 penalty.
+"""
 
 from __future__ import annotations
 

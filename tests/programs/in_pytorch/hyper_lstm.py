@@ -82,4 +82,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step()
         return loss.item()
 
-    return step, [(draw.ids(12, 4, 4),) for _ in range(5)]
+    return step, [(draw.ids(12, 3, 4),) for _ in range(5)]
