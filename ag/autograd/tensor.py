@@ -89,7 +89,7 @@ class Tensor(metaclass=Named):
 
     Operators change only parameters in place: ``t += 1`` makes a new tensor and rebinds the name, as with numbers;
     ``p -= 0.1 * g`` changes the parameter `p`, and is refused inside `with_grad_tape`.  Comparisons (``==``, ``<``,
-    ...) wait for the device and return a numpy array of truth values.  Tensors hash by identity.
+    ...) give tensors of truth values.  Tensors hash by identity.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator as python
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
@@ -50,7 +50,7 @@ _DESCRIBED = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "size"))
 _WRITES = frozenset(("fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort"))
 _BINARY = ("add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
 _RECORDED = (*_BINARY, "eq", "ge", "gt", "le", "lt", "ne", "neg", "pos", "abs", "invert")
-_READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int", "iter",
+_READ = ("divmod", "rdivmod", "bool", "ceil", "complex", "contains", "float", "floor", "format", "index", "int",
          "reduce_ex", "repr", "round", "str", "trunc")
 _IN_PLACE = (*(f"i{name}" for name in _BINARY), "setitem")
 _FAR = 1 << 26  # bytes: an array that is spread over more is copied without its gaps
@@ -203,6 +203,9 @@ class StepArgument(Placeholder):
 
     def __getitem__(self, key: Value) -> object:
         return self._make(python.getitem, (self, key), {})
+
+    def __iter__(self) -> Iterator[object]:
+        return (self[k] for k in range(len(self)))
 
     def __array__(self, dtype: np.dtype[Value] | None = None, copy: bool | None = None) -> Array:
         return np.array(self._values(), dtype)

@@ -7,6 +7,7 @@ An optimizer adopts parameters: each tensor becomes a view of the flat buffer.  
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -28,7 +29,10 @@ ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
 
 
 def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
-    """Parameters by name, from a dict, a list or a model; a model's tied ones once, by the first name."""
+    """Parameters by name, from a dict, a list or a model; a model's tied ones once, by the first name.
+
+    In a list a name that several have is followed by the place, as of two networks that one optimizer trains.
+    """
     if tied := hasattr(params, "parameters"):
         params = params.parameters()
     if callable(params):
@@ -36,8 +40,11 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
     if not isinstance(params, (Tensor, Iterable)):
         raise TypeError(f"{function}: params is {params!r:.60}; a model, a dict or a list of parameters is required.")
     listed = [params] if isinstance(params, Tensor) else [*params]
+    called = [getattr(p, "name", None) for p in listed]
+    times = Counter(called)
     pairs = [*params.items()] if isinstance(params, Mapping) else [
-        (getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
+        (f"param{i}" if not name else name if times[name] == 1 else f"{name}_{i}", p)
+        for i, (name, p) in enumerate(zip(called, listed, strict=True), 1)]
     named: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:

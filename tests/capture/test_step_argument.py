@@ -28,7 +28,7 @@ READS: dict[str, Callable[[Any], object]] = {
     "from_dlpack": lambda x: np.from_dlpack(x)[0, 0], "nditer": lambda x: [*np.nditer(x)],
     "float": lambda x: float(x[0, 0]), "int": lambda x: int(x.max()), "round": lambda x: round(x[0, 0]),
     "format": lambda x: f"{x[0, 0]:.3f}", "text": lambda x: str(x[0, 0]), "key": lambda x: {x[0, 0]: 1},
-    "pack": lambda x: struct.pack("f", x[0, 0]), "iter": lambda x: [*x], "in": lambda x: 0.5 in x, "sum": sum,
+    "pack": lambda x: struct.pack("f", x[0, 0]), "in": lambda x: 0.5 in x, "max": lambda x: max(x[0]),
     "sorted": lambda x: sorted(x[0]), "bool": lambda x: 1 if x[0, 0] > 0 else 2, "if any": lambda x: not np.any(x),
     "pickle": pickle.dumps, "copy": copy.copy, "deepcopy": copy.deepcopy, "one index": lambda x: [1, 2][x.argmax()],
     "types of two": lambda x: np.result_type(x, x), "like another": lambda x: np.full_like(x, x),
@@ -65,6 +65,7 @@ ONES = np.ones((3, 4), np.float32)
 USES: dict[str, Callable[[Any], Any]] = {
     "matmul": lambda x: W @ x, "tensor": T, "plus": lambda x: T(x) + x, "reflected": lambda x: x - T(x) * 2.0,
     "ufunc": lambda x: np.add(x, T(x)), "concatenate": lambda x: np.concatenate([T(x), x]),
+    "rows": lambda x: sum(W[:1, :1] * row * k for k, row in enumerate(x)), "sum": lambda x: T(sum(sum(x))),
     "reshape": lambda x: T(x.reshape(4, 3)), "ravel": lambda x: T(np.ravel(x)),
     "squeeze": lambda x: T(np.squeeze(np.expand_dims(x, 0))),
     "shape": lambda x: T(x) * float(x.shape[0] + len(x) + x.ndim + x.size + x.nbytes + np.size(x)),
