@@ -379,10 +379,13 @@ def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
 # ---------------------------------------------------------------------------------------------- x[key]
 
 
+_PLAIN = {int, slice, type(None), type(Ellipsis)}
+
+
 def getitem(x: Tensor, key: object) -> Tensor:
     """Return ``x[key]``, where the key has ints, slices, None, Ellipsis, ids and masks."""
     keys = key if type(key) is tuple else (key,)
-    if not any(map(_chooses, keys)):
+    if _PLAIN.issuperset(map(type, keys)) or not any(map(_chooses, keys)):  # hot path first
         return ag_slice(x, cast(Index, key))
     part, ids, cut = _located("ag_slice", x, keys)
     return chosen_by(part, ids, cut)
