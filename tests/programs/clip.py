@@ -72,8 +72,8 @@ def program(draw: Draw) -> tuple[object, Batches]:
     fill(model, draw)
     model.scale.data = [[log(1 / 0.07)]]
     optimizer = ag.optim.AdamW(model.parameters(), lr=1e-3, beta2=0.98, eps=1e-6, weight_decay=0.2)
-    images, words = draw(3, 8, 8, 5, scale=1.0), draw.ids(WORDS - 1, TIMES, 5)
-    words[[5, 3, 4, 5, 2], np.arange(5)] = WORDS - 1
+    images, words = draw(3, 8, 8, 5, scale=1.0), draw.ids(WORDS - 1, 6, TIMES, 5)
+    np.put_along_axis(words, draw.ids(4, 6, 1, 5) + 2, WORDS - 1, 1)
 
     def step(images: Array, words: Array) -> ag.Tensor:
         with ag.with_grad_tape():
@@ -81,4 +81,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step(ag.backward(loss))
         return loss
 
-    return step, [(images, words)] * 6
+    return step, [(images, texts) for texts in words]

@@ -46,7 +46,7 @@ def program(draw: Draw) -> tuple[object, Batches]:
             nn.init.zeros_(lora.lora_b.W)
     assert len(model.parameters()) == 8
     optimizer = ag.optim.Adam(model.parameters(), lr=1e-2)
-    words, lengths = draw.ids(WORDS, 9, 4), draw.ids(5, 1, 4) + 4
+    words, lengths = draw.ids(WORDS, 6, 9, 4), draw.ids(5, 6, 1, 4) + 4
 
     def step(words: Array, following: Array, lengths: Array) -> ag.Tensor:
         with ag.with_grad_tape():
@@ -56,4 +56,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step(ag.backward(loss))
         return loss
 
-    return step, [(words[:-1], words[1:], lengths)] * 6
+    return step, list(zip(words[:, :-1], words[:, 1:], lengths, strict=True))

@@ -45,7 +45,8 @@ class Seq2Seq(ag.Layer):
         angles = np.arange(16) / 10000.0 ** (np.arange(0, WIDTH, 2)[:, None] / WIDTH)
         self.positions = ag.ag_tensor(np.stack([np.sin(angles), np.cos(angles)], 1).reshape(WIDTH, 16, 1))
 
-    def forward(self, source: Array, target: Array, source_seen: Array, seen: Array) -> ag.Tensor:
+    def forward(self, source: Array, target: Array) -> ag.Tensor:
+        source_seen, seen = source != PAD, target != PAD
         memory = self.source(source) * WIDTH**0.5 + self.positions[:, : source.shape[0]]
         for layer in self.encoder:
             memory = layer(memory, source_seen)
@@ -60,15 +61,14 @@ def program(draw: Draw) -> tuple[object, Batches]:
     model = Seq2Seq(20, 24)
     fill(model, draw)
     optimizer = ag.optim.Adam(model.parameters(), lr=1e-3, beta1=0.9, beta2=0.98, eps=1e-9)
-    source, target = draw.ids(18, 7, 4) + 2, draw.ids(22, 6, 4) + 2
-    source[4:, 1], source[6:, 2], target[3:, 0], target[5:, 2] = PAD, PAD, PAD, PAD
-    read, wanted = target[:-1], target[1:]
+    source, target = draw.ids(18, 6, 7, 4) + 2, draw.ids(22, 6, 6, 4) + 2
+    source[np.arange(7)[:, None] >= draw.ids(4, 6, 1, 4) + 4] = PAD
+    target[np.arange(6)[:, None] >= draw.ids(4, 6, 1, 4) + 3] = PAD
 
-    def step(source: Array, read: Array, wanted: Array, source_seen: Array, seen: Array) -> ag.Tensor:
+    def step(source: Array, target: Array) -> ag.Tensor:
         with ag.with_grad_tape():
-            logits = model(source, read, source_seen, seen)
-            loss = ops.cross_entropy(logits, wanted, ignore_index=PAD)
+            loss = ops.cross_entropy(model(source, target[:-1]), target[1:], ignore_index=PAD)
         optimizer.step(ag.backward(loss))
         return loss
 
-    return step, [(source, read, wanted, source != PAD, read != PAD)] * 6
+    return step, list(zip(source, target, strict=True))

@@ -44,9 +44,8 @@ def program(draw: Draw) -> tuple[object, Batches]:
     model = Bert()
     fill_torch(model, draw)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
-    words, segments, hidden = draw.ids(WORDS - 4, TIMES, 4) + 4, draw.ids(2, TIMES, 4), draw.uniform(TIMES, 4) < 0.3
-    seen = np.ones((TIMES, 4), bool)
-    seen[6:, 1] = seen[5:, 3] = False
+    words, segments = draw.ids(WORDS - 4, 6, TIMES, 4) + 4, draw.ids(2, 6, TIMES, 4)
+    seen, hidden = np.arange(TIMES)[:, None] < draw.ids(5, 6, 1, 4) + 4, draw.uniform(6, TIMES, 4) < 0.3
     labels = np.where(hidden & seen, words, -100)
 
     def step(*batch: object) -> float:
@@ -57,4 +56,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step()
         return loss.item()
 
-    return step, [(np.where(hidden, MASK, words), segments, seen, labels)] * 6
+    return step, list(zip(np.where(hidden, MASK, words), segments, seen, labels, strict=True))

@@ -74,8 +74,8 @@ def program(draw: Draw) -> tuple[object, Batches]:
     fill_torch(model, draw)
     model.scale.data.fill_(log(1 / 0.07))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.2)
-    images, words = draw(3, 8, 8, 5, scale=1.0), draw.ids(WORDS - 1, TIMES, 5)
-    words[[5, 3, 4, 5, 2], np.arange(5)] = WORDS - 1
+    images, words = draw(3, 8, 8, 5, scale=1.0), draw.ids(WORDS - 1, 6, TIMES, 5)
+    np.put_along_axis(words, draw.ids(4, 6, 1, 5) + 2, WORDS - 1, 1)
 
     def step(images: object, words: object) -> float:
         loss = model(torch.tensor(images).permute(3, 0, 1, 2), torch.tensor(words.T))
@@ -84,4 +84,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step()
         return loss.item()
 
-    return step, [(images, words)] * 6
+    return step, [(images, texts) for texts in words]

@@ -46,7 +46,7 @@ def program(draw: Draw) -> tuple[object, Batches]:
             fill_torch(lora, draw)
             nn.init.zeros_(lora.lora_b.weight)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    words, lengths = draw.ids(WORDS, 9, 4), draw.ids(5, 1, 4) + 4
+    words, lengths = draw.ids(WORDS, 6, 9, 4), draw.ids(5, 6, 1, 4) + 4
 
     def step(*batch: object) -> float:
         words, following, lengths = (torch.tensor(x.T) for x in batch)
@@ -58,4 +58,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step()
         return loss.item()
 
-    return step, [(words[:-1], words[1:], lengths)] * 6
+    return step, list(zip(words[:, :-1], words[:, 1:], lengths, strict=True))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import torch
 from programs.drawn import Batches, Draw
 from programs.weights import fill_torch
@@ -31,8 +32,9 @@ def program(draw: Draw) -> tuple[object, Batches]:
     model = Seq2Seq(20, 24)
     fill_torch(model, draw)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9)
-    source, target = draw.ids(18, 7, 4) + 2, draw.ids(22, 6, 4) + 2
-    source[4:, 1], source[6:, 2], target[3:, 0], target[5:, 2] = PAD, PAD, PAD, PAD
+    source, target = draw.ids(18, 6, 7, 4) + 2, draw.ids(22, 6, 6, 4) + 2
+    source[np.arange(7)[:, None] >= draw.ids(4, 6, 1, 4) + 4] = PAD
+    target[np.arange(6)[:, None] >= draw.ids(4, 6, 1, 4) + 3] = PAD
 
     def step(source: object, target: object) -> float:
         source, target = torch.tensor(source.T), torch.tensor(target.T)
@@ -43,4 +45,4 @@ def program(draw: Draw) -> tuple[object, Batches]:
         optimizer.step()
         return loss.item()
 
-    return step, [(source, target)] * 6
+    return step, list(zip(source, target, strict=True))
