@@ -301,10 +301,12 @@ _RELATIONS: dict[np.ufunc, str] = {
 
 
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
-    """Compare by an op; integers, and tensors of other types or devices, on the host.
+    """Compare by an op; two integers, and tensors of other types or devices, on the host.
 
     Host values are rounded to the type of `x`, as in arithmetic.
     """
+    if x.buffer.dtype is I32 and isinstance(other, (int, np.integer)) and abs(int(other)) < 1 << 24:
+        x, other = x.astype("f32"), int(other)  # only numbers beyond 2^24 are rounded, and to no smaller ones
     dtype, b = x.buffer.dtype, other.buffer if isinstance(other, Tensor) else None
     if b is None and not _is_numeric(other):
         return NotImplemented

@@ -49,6 +49,18 @@ def test_integers_are_compared_exactly() -> None:
     assert (t < 0.5).numpy().tolist() == [[False, True]]
 
 
+@pytest.mark.parametrize("relation", COMPARISONS)
+def test_integers_and_a_number_in_a_captured_step(device: str, relation: Callable[[Any, Any], Any]) -> None:
+    """As ``routes == 2`` and ``ids != padding`` are; beside integers of more than 24 bits, too."""
+    ids = np.array([[-(2**31), -(2**24) - 1, -3, 0, 2], [2**31 - 1, 2**24 + 1, 2**24, 2**24 - 1, 3]], np.int32)
+    with ag.ag_device(device):
+        assert relation(ag.ag_tensor(ids[:, :0], dtype="i32"), 2).shape == (2, 0)
+        for number in (np.int64(2), 2**24 - 1, 1 - 2**24):
+            step = ag.ag_capture(lambda x: relation(ag.ag_tensor(x, dtype="i32"), number))  # noqa: B023
+            for given in (ids, ids[:, ::-1], ids):
+                np.testing.assert_array_equal(step(given), relation(given, number))
+
+
 def test_tensors_of_other_types_and_devices_are_compared() -> None:
     x = ag.ag_tensor(X)
     assert (x == x.astype("f16")).all()
