@@ -87,9 +87,9 @@ class Tensor(metaclass=Named):
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
 
-    Operators change only parameters in place: ``t += 1`` makes a new tensor and rebinds the name, as with numbers;
-    ``p -= 0.1 * g`` changes the parameter `p`, and is refused inside `with_grad_tape`.  Comparisons (``==``, ``<``,
-    ...) give tensors of truth values.  Tensors hash by identity.
+    Operators change only parameters in place, frozen ones too: ``t += 1`` makes a new tensor and rebinds the name, as
+    with numbers; ``p -= 0.1 * g`` changes the parameter `p`, and is refused inside `with_grad_tape`.  Comparisons
+    (``==``, ``<``, ...) give tensors of truth values.  Tensors hash by identity.
 
     Attributes
     ----------
@@ -137,6 +137,8 @@ class Tensor(metaclass=Named):
         self._refuse_on_tape("deepcopy")
         twin = Tensor(copied(self.buffer), self.requires_grad)
         memo[id(self)], twin.name = twin, self.name
+        if HOLDERS.get(id(self)) is self:  # a parameter, though it may be frozen
+            HOLDERS[id(twin)] = twin
         if self.grad is not None:
             twin.grad = deepcopy(self.grad, memo)
         return twin
@@ -509,7 +511,7 @@ def _truth(sign: str, name: str, *operands: object) -> Tensor:
 
 def _changed(sign: str, x: Tensor, result: Tensor) -> Tensor:
     """Finish an operator such as ``+=``: change a parameter in place, else return the result for rebinding."""
-    if not x.requires_grad or x.node is not None:
+    if x.node is not None or not (x.requires_grad or HOLDERS.get(id(x)) is x):  # a frozen parameter is one, too
         return result
     changed: Tensor = HOST_OPERATORS["change"](sign, x, result)
     return changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import copy
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -161,6 +162,26 @@ def test_iteration_goes_over_the_first_axis(device: str) -> None:
 CHANGES: list[tuple[Callable[[Any, Any], Any], Any]] = [
     (operator.iadd, 2.0), (operator.isub, Y), (operator.imul, 0.5), (operator.itruediv, 4.0), (operator.ipow, 2.0),
     (operator.imatmul, np.eye(3, dtype=np.float32)), (operator.isub, [1.0, 2.0, 3.0])]
+
+
+def test_a_frozen_parameter_is_changed_in_place() -> None:
+    """A target network follows another one, although no gradient flows to it."""
+    source, target = ag.nn.Linear(2, 2), ag.nn.Linear(2, 2).freeze()
+    wanted = {name: (p.numpy() + source.parameters()[name].numpy()) / 2 for name, p in target.buffers().items()}
+    for network in (target, copy.deepcopy(target)):
+        for name, t in network.buffers().items():
+            t += 0.5 * (source.parameters()[name] - t)
+        for name, t in network.buffers().items():
+            np.testing.assert_allclose(t.numpy(), wanted[name], rtol=1e-6)
+    w = ag.ag_param(X)
+    w.requires_grad = False
+    same = w
+    w += 1.0
+    assert same is w and np.array_equal(w.numpy(), X + 1)
+    t = constant = ag.ag_tensor(X)
+    t += 1.0
+    assert t is not constant and np.array_equal(constant.numpy(), X)
+
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
