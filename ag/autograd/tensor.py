@@ -87,9 +87,9 @@ class Tensor(metaclass=Named):
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
 
-    Operators change only parameters in place, frozen ones too: ``t += 1`` makes a new tensor and rebinds the name, as
-    with numbers; ``p -= 0.1 * g`` changes the parameter `p`, and is refused inside `with_grad_tape`.  Comparisons
-    (``==``, ``<``, ...) give tensors of truth values.  Tensors hash by identity.
+    Operators change only parameters in place, frozen ones too.  For others, ``t += 1`` makes a new tensor and rebinds
+    the name, as with numbers.  ``p -= 0.1 * g`` changes the parameter `p`, and is refused inside `with_grad_tape`.
+    Comparisons (``==``, ``<``, ...) give tensors of truth values.  Tensors hash by identity.
 
     Attributes
     ----------

@@ -7,13 +7,14 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from table import cases_losses
 from table.cases import CASES, ROWS
 from table.rows import Case, representatives, restart_generator
 
 import ag
 from ag.engine.device import backend_of
 
-COMPOSED = ("compositions", "conv", "einsum", "functions", "images", "losses", "matrices", "normalization", "pooling",
+COMPOSED = ("compositions", "conv", "einsum", "functions", "images", "matrices", "normalization", "pooling",
             "reduce", "rotary", "scatter", "selection", "shapes", "statistics")
 FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
@@ -57,6 +58,7 @@ def test_every_op_has_a_row() -> None:
            "var_mean"}
     composed = {name for file in COMPOSED for name in import_module(f"ag.ops.{file}").__all__ if name[:3] != "ag_"}
     composed |= {"normal", "randint", "uniform"}  # of those that draw
+    composed |= {row.name for row in cases_losses.ROWS}  # tests/ops/losses has all
     assert {row.name for row in ROWS} == (OPS | layers | composed) - own
 
 
