@@ -7,7 +7,7 @@ import numpy as np
 import ag
 from ag import nn, ops, optim
 
-TIMES, CHANNELS, BATCH = 100, 16, 32
+TIMES, BATCH = 100, 32
 BETAS = np.linspace(1e-3, 0.1, TIMES, dtype=np.float32)  # how much noise comes in at each time
 KEPT = np.cumprod(1 - BETAS)  # how much is left of the image's variance
 
@@ -24,7 +24,7 @@ class Block(nn.Layer):  # adds to what comes in; the time is told to it
 
 
 class UNet(nn.Layer):  # from noisy images (1, 8, 8, batch) and times (batch,) to the noise in them
-    def __init__(self, n: int = CHANNELS) -> None:
+    def __init__(self, n: int = 16) -> None:
         self.time = nn.Sequential(nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU())
         self.down1, self.down2, self.low = Block(1, n), Block(n, 2 * n), Block(2 * n, 2 * n)
         self.norm, self.qkv, self.out = nn.GroupNorm(4, 2 * n), nn.Conv2d(2 * n, 6 * n, 1), nn.Conv2d(2 * n, 2 * n, 1)
@@ -33,10 +33,9 @@ class UNet(nn.Layer):  # from noisy images (1, 8, 8, batch) and times (batch,) t
     def forward(self, x, times):
         angles = ops.outer(ops.exp(ops.arange(0, -16, -1, dtype="f32") * (np.log(1e4) / 15)), times)
         time = self.time(ops.concat([ops.sin(angles), ops.cos(angles)]))
-        high = self.down1(x, time)
-        middle = self.down2(ops.max_pool2d(high, 2), time)
+        middle = self.down2(ops.max_pool2d(high := self.down1(x, time), 2), time)
         low = self.low(ops.max_pool2d(middle, 2), time)
-        qkv = ops.chunk(self.qkv(self.norm(low)).reshape(6 * CHANNELS, 4, -1), 3)  # all of 2 x 2 places see each other
+        qkv = ops.chunk(self.qkv(self.norm(low)).reshape(-1, 4, x.shape[-1]), 3)  # all of 2 x 2 places see each other
         low = low + self.out(ops.attention(*qkv, heads=4).reshape(low.shape))
         middle = self.up2(ops.concat([ops.interpolate(low, scale_factor=2), middle]), time)
         return self.last(self.up1(ops.concat([ops.interpolate(middle, scale_factor=2), high]), time))
@@ -70,12 +69,12 @@ def sample(model, x):  # from noise, of which each replay takes out a little
 
     for t in reversed(range(TIMES)):
         x = less_noisy(x, np.array([t], "f"), KEPT[t : t + 1], BETAS[t : t + 1], np.array([t > 0], "f"))
-    return x.numpy()
+    return x
 
 
 if __name__ == "__main__":
     model, losses = train(int(sys.argv[1]) if sys.argv[1:] else 1500)
     print(f"loss: {losses[0]:.3f} at first, {np.mean(losses[-50:]):.3f} after {len(losses)} steps")
-    for row in sample(model, ops.randn(1, 8, 8, 5))[0].clip(-1, 1):
+    for row in sample(model, ops.randn(1, 8, 8, 5)).numpy()[0].clip(-1, 1):
         print("   ".join("".join(" .:oO@"[int(2.5 * v + 2.99)] * 2 for v in image) for image in row.T))
     sys.exit("FAILED: the loss must fall to a third" if np.mean(losses[-50:]) > losses[0] / 3 else 0)
