@@ -1,4 +1,4 @@
-"""What the programs of examples/ share with their twins in PyTorch: models that begin with drawn numbers, and words."""
+"""Begin the models of examples/ and their twins in PyTorch with the same numbers, and draw words."""
 
 from __future__ import annotations
 
