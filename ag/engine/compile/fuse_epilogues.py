@@ -45,6 +45,8 @@ def _in_one(graph: Graph, j: int, i: int) -> Launch | None:
     first, *later = graph.readers[out.block.address]
     if chain is None or first != i or not product.fresh or not all(x.size for x in inputs):
         return None
+    if chain.out.size != out.size:  # the product is broadcast
+        return None
     if any(graph.is_written(x, j + 1, i + 1) for x in inputs) or (later and chain.kept is not None):
         return None
     return _behind(product, replace(chain, kept=(out, 0)) if later else chain)

@@ -105,6 +105,10 @@ def an_operand_along_part_of_the_columns(run: Any, w: Buffer, x: Buffer, _: Buff
     return [run(add, product(run, w, x).view((6, 2, 4)), full.view((1, 1, 4)))]
 
 
+def a_product_that_is_broadcast(run: Any, w: Buffer, x: Buffer, _: Buffer, full: Buffer) -> list[Buffer]:
+    return [run(add, product(run, w, x).view((6, 1, 8)), full.view((6, 8, 1)))]
+
+
 def part_of_a_product(run: Any, w: Buffer, x: Buffer, *_: Buffer) -> list[Buffer]:
     return [run(relu, product(run, w, x).view((3, 8), 24))]
 
@@ -122,7 +126,8 @@ EPILOGUES: dict[Compute, str] = {
     two_that_are_read_later: "matmul fused_pair permute permute",
     a_product_that_is_read_before: "matmul permute relu", two_products: "matmul matmul_chain",
     **dict.fromkeys((a_product_that_is_held, part_of_a_product), "matmul relu"),
-    an_operand_along_part_of_the_columns: "matmul add", a_factor_that_changes: "matmul copy add",
+    **dict.fromkeys((an_operand_along_part_of_the_columns, a_product_that_is_broadcast), "matmul add"),
+    a_factor_that_changes: "matmul copy add",
 }
 
 
