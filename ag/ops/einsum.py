@@ -294,6 +294,9 @@ def inner(a: TensorLike, b: TensorLike) -> Tensor:
     >>> ag.ops.inner([[1.0, 2.0]], [[3.0, 4.0]]).item()
     11.0
     """
+    a, b = operands_on_one_device("inner", (a, b))[1]
+    if a.ndim and b.ndim and a.shape[-1] != b.shape[-1]:
+        raise ShapeError(f"inner: the operands are {a.shape} and {b.shape}; the last axes must be equal.")
     return tensordot(a, b, ([-1], [-1]))
 
 

@@ -35,3 +35,9 @@ def test_the_gradient_of_bilinear() -> None:
         given = {"x1": RNG.normal(size=(2, 3, 2)), "x2": RNG.normal(size=(3, 3, 2)), "w": WEIGHT, "b": BIAS[:, None]}
         assert ag.ag_gradcheck(lambda t: ag.ag_sum(ops.square(ops.bilinear(t["x1"], t["x2"], t["w"], t["b"]))),
                                {name: ag.ag_param(value) for name, value in given.items()}, quiet=True)
+
+
+def test_inner_refuses_vectors_of_other_lengths() -> None:
+    assert ops.inner(ag.ag_tensor([1.0, 2.0]).reshape(2), ag.ag_tensor([3.0, 4.0]).reshape(2)).item() == 11.0
+    with expect_error("one number beside three", ag.ShapeError, "inner: the operands are (1, 1) and (1, 3)"):
+        ops.inner([[2.0]], [[1.0, 1.0, 1.0]])
