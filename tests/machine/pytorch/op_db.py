@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import warnings
 from collections import Counter
@@ -304,7 +305,9 @@ def main() -> int:
         stored["torch"], stored["runs"][given.store] = torch.__version__, dict(sorted(total.items()))
         if given.device == "cpu" and given.dtype == "f32":
             stored["ops"] = {name: dict(sorted(found.items())) for name, found in counts.items()}
-        RESULTS.write_text(f'{{"torch": {json.dumps(stored["torch"])},\n "runs": {{\n{listed(stored["runs"])}}},\n'
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        RESULTS.write_text(f'{{"commit": {json.dumps(commit.stdout.strip())},\n "torch": '
+                           f'{json.dumps(stored["torch"])},\n "runs": {{\n{listed(stored["runs"])}}},\n'
                            f' "ops": {{\n{listed(stored["ops"])}}}}}\n', "utf-8")
     return int(total["wrong"] > 0)
 
