@@ -133,6 +133,7 @@ def launching(primitive: PrimitiveTo[Buffer], *names: str) -> GradientRule[Buffe
 def composed(function: F) -> F:
     """Make a public function of ops one itself: tensors have it as a method, and its errors begin with its name."""
     name, signature = function.__name__, inspect.signature(function)
+    listed = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), "")
     if "Examples" not in (text := function.__doc__ or ""):
         function.__doc__ = re.sub(r"\n\n( +)(?=>>>)", r"\n\n\1Examples\n\1--------\n\1", text, count=1)
 
@@ -141,6 +142,8 @@ def composed(function: F) -> F:
         for theirs, ours in _NUMPYS.items():
             if theirs in kwargs and ours in signature.parameters and ours not in kwargs:
                 kwargs[ours] = kwargs.pop(theirs)
+        if listed in kwargs and len(args) == 1:  # PyTorch's ``x.flip(dims=(0, 1))``
+            args = (*args, kwargs.pop(listed))
         try:
             return function(*args, **kwargs)
         except (AgError, TypeError, ValueError, IndexError) as error:

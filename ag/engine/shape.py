@@ -97,6 +97,8 @@ def normalize_axes(axes: int | Sequence[int] | None, ndim: int, function: str) -
     if axes is None:
         return tuple(range(ndim))
     given = tuple(axes) if isinstance(axes, (tuple, list)) else (cast(int, axes),)
+    if ndim == 0 and len(given) == 1 and type(given[0]) is int and given[0] in (0, -1):
+        return ()  # one number has such an axis in NumPy and PyTorch, too
     found = sorted(normalize_axis(a, ndim, function) for a in given)
     if len(set(found)) != len(found):
         raise ShapeError(f"{function}: dim {given} names an axis twice; each axis may be given once.")

@@ -10,7 +10,7 @@ from ag.engine.shape import normalize_axis
 from ag.errors import ShapeError
 from ag.ops.activation import ag_sigmoid
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
-from ag.ops.functions import gt, isnan, lt, where
+from ag.ops.functions import gt, isnan, le, lt, where
 
 __all__ = ["addcdiv", "addcmul", "glu", "hardtanh", "lerp", "nan_to_num", "prelu", "threshold"]
 
@@ -55,8 +55,7 @@ def threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
     >>> ag.ops.threshold([[0.5, 2.0]], 1.0, -1.0).numpy().tolist()
     [[-1.0, 2.0]]
     """
-    return where(gt(x, number_given("threshold", "threshold", threshold)), x,
-                 number_given("threshold", "value", value))
+    return where(le(x, number_given("threshold", "threshold", threshold)), number_given("threshold", "value", value), x)
 
 
 @composed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ag.autograd.create import as_tensor
-from ag.autograd.op import Cotangents, Need, Result, Run, composed, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, composed, operands_on_one_device, part_of
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
@@ -284,6 +284,9 @@ def inner(a: TensorLike, b: TensorLike) -> Tensor:
     >>> ag.ops.inner([[1.0, 2.0]], [[3.0, 4.0]]).item()
     11.0
     """
+    a, b = operands_on_one_device("inner", (a, b))[1]
+    if a.ndim and b.ndim and a.shape[-1] != b.shape[-1]:
+        raise ShapeError(f"inner: the operands are {a.shape} and {b.shape}; the last axes must be equal.")
     return tensordot(a, b, ([-1], [-1]))
 
 
@@ -308,5 +311,11 @@ def bilinear(x1: TensorLike, x2: TensorLike, weight: TensorLike, bias: TensorLik
     >>> ag.ops.bilinear([[2.0]], [[3.0]], [[[10.0]]]).item()
     60.0
     """
-    found = einsum("oib,ib->ob", einsum("oij,jb->oib", weight, x2), x1)
-    return found if bias is None else ag_add(found, bias)
+    x1, x2, weight = operands_on_one_device("bilinear", (x1, x2, weight))[1]
+    if x1.ndim < 2 or x1.shape[1:] != x2.shape[1:]:
+        raise ShapeError(f"bilinear: x1 is {x1.shape} and x2 is {x2.shape}; (features, ...) with the same batch is "
+                         f"required.")
+    first, second = (ag_reshape(x, x.shape[0], prod(x.shape[1:])) for x in (x1, x2))
+    found = einsum("oib,ib->ob", einsum("oij,jb->oib", weight, second), first)
+    found = found if bias is None else ag_add(found, ag_reshape(bias, -1, 1))
+    return ag_reshape(found, found.shape[0], *x1.shape[1:])

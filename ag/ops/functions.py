@@ -385,9 +385,9 @@ ceil = _row("ceil", np.ceil, _NONE, doc="The smallest whole number that is not b
 trunc = _row("trunc", np.trunc, _NONE, doc="The whole number beside `x`, towards 0; its gradient is 0.")
 round = _row("round", np.rint, _NONE, doc="The nearest whole number, of two the even one; its gradient is 0.")
 frac = _row("frac", lambda x: x - np.trunc(x), "1", doc="``x - trunc(x)``.")
-maximum = _row("maximum", np.maximum, "(gt(a, b) + ge(a, b)) * 0.5", "(gt(b, a) + ge(b, a)) * 0.5",
+maximum = _row("maximum", np.maximum, "1 - (lt(a, b) + le(a, b)) * 0.5", "1 - (lt(b, a) + le(b, a)) * 0.5",
                doc="The larger of two; equal ones get half of the gradient each.")
-minimum = _row("minimum", np.minimum, "(lt(a, b) + le(a, b)) * 0.5", "(lt(b, a) + le(b, a)) * 0.5",
+minimum = _row("minimum", np.minimum, "1 - (gt(a, b) + ge(a, b)) * 0.5", "1 - (gt(b, a) + ge(b, a)) * 0.5",
                doc="The smaller of two; equal ones get half of the gradient each.")
 fmod = _row("fmod", np.fmod, "1", "-trunc(a / b)", doc="Remainder of a division, with the sign of `a`.")
 remainder = _row("remainder", np.remainder, "1", "-floor_divide(a, b)",

@@ -128,7 +128,7 @@ def meshgrid(*tensors: TensorLike, indexing: str = "ij") -> tuple[Tensor, ...]:
     """
     if indexing not in ("ij", "xy"):
         raise ValueError(f"meshgrid: indexing is {indexing!r:.60}; use 'ij' or 'xy'.")
-    vectors = [_vector("meshgrid", x) for x in tensors]
+    vectors = [_vector("meshgrid", ag_reshape(x, 1) if np.ndim(x) == 0 else x) for x in tensors]
     shape, last = [x.size for x in vectors], len(vectors) - 1
     grids = [expand(ag_reshape(x, *(1,) * i, -1, *(1,) * (last - i)), shape) for i, x in enumerate(vectors)]
     return tuple([swapaxes(x, 0, 1) for x in grids] if indexing == "xy" and last > 0 else grids)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import ceil, floor, inf
+from math import ceil, floor, inf, prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,18 +22,22 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape, Window, check_steps, per_axis, true_or_false
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_mul
-from ag.ops.indexing import ag_reshape
-from ag.ops.reduce import ag_mean
-from ag.ops.selection import chosen_by
-from ag.ops.shapes import pad, repeat_interleave
+from ag.ops.indexing import ag_reshape, ag_transpose
+from ag.ops.reduce import ag_mean, argmax
+from ag.ops.selection import chosen_by, gathered_by
+from ag.ops.shapes import expand, pad, repeat_interleave
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-           "adaptive_max_pool2d", "adaptive_max_pool3d", "ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d",
-           "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"]
+           "adaptive_max_pool1d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices",
+           "adaptive_max_pool3d", "adaptive_max_pool3d_with_indices", "ag_avg_pool2d", "ag_global_avg_pool",
+           "ag_max_pool2d", "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool1d_with_indices",
+           "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices"]
 
 Sizes = int | Sequence[int]
 Places = int | None | Sequence[int | None]  # None keeps a size
 Pooling = Callable[..., Tensor]
+Indexed = Callable[..., tuple[Tensor, Tensor]]
+F = TypeVar("F", bound=Callable[..., object])
 AXES = {1: "time", 2: "height, width", 3: "depth, height, width"}
 
 
@@ -126,14 +131,21 @@ def _launched(mean: bool, x: Tensor, windows: Sequence[Window]) -> Tensor:
 
 
 def _by_taps(function: str, mean: bool, x: Tensor, seen: Sequence[Array]) -> Tensor:
-    """Pool pixels that are copied side by side, with a number for each that is outside of the image."""
-    kernel, image = tuple([w.shape[1] for w in seen]), x.shape[1:-1]
+    """Pool pixels that are copied side by side."""
+    kernel = tuple([w.shape[1] for w in seen])
+    return _launched(mean, _side_by_side(x, seen, 0.0 if mean else -inf), _windows(function, kernel, kernel,
+                                                                                   (0,) * len(kernel)))
+
+
+def _side_by_side(x: Tensor, seen: Sequence[Array], value: float) -> Tensor:
+    """Copy the pixels of each window side by side, with a number for each that is outside of the image."""
+    image = x.shape[1:-1]
     for axis, (w, n) in enumerate(zip(seen, image, strict=True), 1):
         outside = (w < 0) | (w >= n)
         if outside.any():
-            x = pad(x, (0, 0) * (len(image) - axis) + (0, 1), value=0.0 if mean else -inf)
+            x = pad(x, (0, 0) * (len(image) - axis) + (0, 1), value=value)
         x = taken(x, axis, np.where(outside, n, w).ravel())
-    return _launched(mean, x, _windows(function, kernel, kernel, (0,) * len(kernel)))
+    return x
 
 
 def _divided(y: Tensor, image: Shape, seen: Sequence[Array], counted: Shape) -> Tensor:
@@ -184,18 +196,39 @@ def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: 
         raise ShapeError(f"{function}: x is {x.shape}; at least one pixel is required.")
     if mean and set(sizes) == {1}:
         return ag_mean(x, dim=tuple(range(1, axes + 1)), keepdim=True)
-    image, seen = x.shape[1:-1], []
+    seen = _shares(x.shape[1:-1], sizes)
+    y = _by_taps(function, mean, x, seen)
+    return _divided(y, x.shape[1:-1], seen, (0,) * axes) if mean else y
+
+
+def _shares(image: Shape, sizes: Shape) -> list[Array]:
+    """Return the pixels that each window of an adaptive pooling sees, or the number of pixels for none."""
+    seen = []
     for n, out in zip(image, sizes, strict=True):
         first, last = np.arange(out) * n // out, -(-np.arange(1, out + 1) * n // out)
         tap = np.arange((last - first).max())
         seen.append(np.where(tap < (last - first)[:, None], first[:, None] + tap, n))
-    y = _by_taps(function, mean, x, seen)
-    return _divided(y, image, seen, (0,) * axes) if mean else y
+    return seen
 
 
-def _named(function: Pooling, kind: str, axes: int, what: str) -> Pooling:
+def _places(x: Tensor, seen: Sequence[Array]) -> Tensor:
+    """Return where the first maximum of each window is, counted row by row through the image."""
+    axes, grid, place = len(seen), [n for w in seen for n in w.shape], np.zeros((), dtype=np.int32)
+    for w, n in zip(seen, x.shape[1:-1], strict=True):
+        place = place[..., None, None] * n + np.clip(w, 0, n - 1)
+    out, taps = grid[::2], prod(grid[1::2])
+    apart = ag_reshape(_side_by_side(x.detach(), seen, -inf), x.shape[0], *grid, x.shape[-1])
+    order = [*range(2, 2 * axes + 1, 2), 0, *range(1, 2 * axes, 2), 2 * axes + 1]
+    pixels = ag_reshape(ag_transpose(apart, *order), taps, x.shape[0], *out, x.shape[-1])
+    first = argmax(pixels, 0, True)
+    place = place.transpose([*range(1, 2 * axes, 2), *range(0, 2 * axes, 2)]).reshape(taps, 1, *out, 1)
+    table = expand(Tensor(x.buffer.backend.constant(place.astype(np.int32), I32)), pixels.shape)
+    return ag_reshape(gathered_by(table, first, 0), *first.shape[1:])
+
+
+def _named(function: F, kind: str, axes: int, what: str, end: str = "") -> F:
     """Make a public function of so many axes."""
-    name = f"{kind}{axes}d"
+    name = f"{kind}{axes}d{end}"
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{what} (channels, {AXES[axes]}, batch).\n\nReference: PyTorch ``{name}``.\n"
     return composed(function)
@@ -225,7 +258,35 @@ def _adaptive_pool(kind: str, axes: int) -> Pooling:
     return _named(pool, f"adaptive_{kind}_pool", axes, f"{what} of windows that leave `output_size` places, of")
 
 
+def _max_pool_with_indices(axes: int) -> Indexed:
+    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+             ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+        name = f"max_pool{axes}d_with_indices"
+        x = _images(name, x, axes)
+        y = _pooled(name, False, x, axes, size, stride, padding, dilation, ceil_mode)
+        window = pool_window(name, axes, size, stride, padding, dilation)
+        seen = [_seen(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[1:-1], *window, strict=True)]
+        return y, _places(x, seen)
+
+    return _named(pool, "max_pool", axes, "Largest value of every window, and its place in the image, of",
+                  "_with_indices")
+
+
+def _adaptive_with_indices(axes: int) -> Indexed:
+    def pool(x: TensorLike, output_size: Places) -> tuple[Tensor, Tensor]:
+        name = f"adaptive_max_pool{axes}d_with_indices"
+        x = _images(name, x, axes)
+        y = _adaptive(name, False, x, axes, output_size)
+        return y, _places(x, _shares(x.shape[1:-1], y.shape[1:-1]))
+
+    return _named(pool, "adaptive_max_pool", axes, "Largest values of windows that leave `output_size` places, and "
+                  "their places in the image, of", "_with_indices")
+
+
 max_pool1d, max_pool3d = _max_pool(1), _max_pool(3)
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = map(_max_pool_with_indices, (1, 2, 3))
+adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = map(
+    _adaptive_with_indices, (1, 2, 3))
 avg_pool1d, avg_pool3d = _avg_pool(1), _avg_pool(3)
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool("avg", axes) for axes in (1, 2, 3))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool("max", axes) for axes in (1, 2, 3))

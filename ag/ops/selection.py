@@ -312,6 +312,7 @@ def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
 def take_along_dim(x: TensorLike, indices: TensorLike, dim: int | None = None) -> Tensor:
     """Take elements along an axis by ids that broadcast with `x` along the others, such as those of `argmax`.
 
+    Without an axis, all elements are one row.
     Reference: PyTorch ``take_along_dim``, NumPy ``take_along_axis``.
 
     >>> ag.ops.take_along_dim([[0.5, 2.0], [8.0, 7.0]], [[1], [0]], 1).numpy().tolist()
@@ -319,7 +320,7 @@ def take_along_dim(x: TensorLike, indices: TensorLike, dim: int | None = None) -
     """
     x = as_tensor(x)
     if dim is None:
-        return take(x, indices)
+        return ag_reshape(take(x, indices), -1)
     x, axis, ids = one_axis("take_along_dim", x, dim, indices)
     if ids.ndim != x.ndim:
         raise ShapeError(f"take_along_dim: indices are {ids.shape} and x is {x.shape}; as many axes are required.")

@@ -166,8 +166,8 @@ def permute(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
 
 
 @composed
-def movedim(x: TensorLike, source: int, destination: int) -> Tensor:
-    """Move an axis to another place.
+def movedim(x: TensorLike, source: Dims, destination: Dims) -> Tensor:
+    """Move an axis, or several, to other places.
 
     Reference: PyTorch ``movedim``.
 
@@ -176,8 +176,14 @@ def movedim(x: TensorLike, source: int, destination: int) -> Tensor:
     (3, 4, 2)
     """
     x = as_tensor(x)
-    order = list(range(x.ndim))
-    order.insert(normalize_axis(destination, x.ndim, "movedim"), order.pop(normalize_axis(source, x.ndim, "movedim")))
+    moved, places = ([normalize_axis(a, x.ndim, "movedim") for a in (given if isinstance(given, (tuple, list)) else
+                                                                     (given,))] for given in (source, destination))
+    if len(moved) != len(places) or not len({*moved}) == len({*places}) == len(moved):
+        raise ShapeError(f"movedim: source is {source} and destination {destination}; as many different axes are "
+                         f"required.")
+    order = [axis for axis in range(x.ndim) if axis not in moved]
+    for place, axis in sorted(zip(places, moved, strict=True)):
+        order.insert(place, axis)
     return ag_transpose(x, *order)
 
 
@@ -303,7 +309,7 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
     ----------
     x : Tensor or array_like, such as images of shape (channels, height, width, batch)
     widths : sequence of int
-        Before and behind the width, then the height, and so on.
+        Before and behind the width, then the height, and so on; negative ones cut off.
     mode : {"constant", "reflect", "replicate", "circular"}, optional
         What is put there: a number, the image mirrored at its edge, the edge, or the other side.
     value : float, optional
@@ -318,7 +324,7 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
     >>> ag.ops.pad([[1.0], [2.0]], (1, 0)).numpy().tolist()
     [[0.0], [1.0], [2.0]]
     """
-    x, numbers = as_tensor(x), _numbers("pad", "widths", (tuple(widths),))
+    x, numbers = as_tensor(x), _numbers("pad", "widths", (tuple(widths),), -(1 << 31))
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise ValueError(f"pad: mode is {mode!r:.60}; use 'constant', 'reflect', 'replicate' or 'circular'.")
     if len(numbers) % 2 or len(numbers) > 2 * (x.ndim - 1):
@@ -328,8 +334,11 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
     for k in range(len(numbers) // 2):
         axis, before, behind = x.ndim - 2 - k, *numbers[2 * k : 2 * k + 2]
         n = x.shape[axis]
+        if min(before, behind) < 0 <= n + min(before, 0) + min(behind, 0):
+            x, before, behind = _cut(x, axis, max(-before, 0), n + min(behind, 0)), max(before, 0), max(behind, 0)
+            n = x.shape[axis]
         most = {"constant": before + behind, "reflect": n - 1, "replicate": (before + behind) * min(n, 1)}.get(mode, n)
-        if max(before, behind) > most:
+        if min(before, behind) < 0 or max(before, behind) > most:
             raise ShapeError(f"pad: widths {before} and {behind} of an axis of {n} places; mode {mode!r} has at most "
                              f"{most}.")
         cut = partial(_cut, x, axis)

@@ -9,10 +9,10 @@ from math import prod as product
 from typing import TypeVar, cast
 
 from ag.autograd.create import as_tensor
-from ag.autograd.op import composed
+from ag.autograd.op import composed, operands_on_one_device
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import normalize_axes
+from ag.engine.shape import broadcast, normalize_axes
 from ag.ops.activation import ag_softmax
 from ag.ops.arithmetic import ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
@@ -20,6 +20,7 @@ from ag.ops.functions import eq, isfinite, maximum, ne, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min
 from ag.ops.selection import gather
+from ag.ops.shapes import expand
 
 __all__ = ["amax", "amin", "aminmax", "argmin", "cosine_similarity", "count_nonzero", "logsumexp", "max_with_indices",
            "min_with_indices", "norm", "normalize", "softmin", "std", "var", "var_mean"]
@@ -147,8 +148,9 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """Variance and mean along axes.  Reference: PyTorch ``var_mean``.
 
-    >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
-    [2.0, 2.0]
+    >>> variance, mean = ag.ops.var_mean([[1.0, 3.0]])
+    >>> variance.item(), mean.item()
+    (2.0, 2.0)
     """
     x = as_tensor(x)
     count = product(x.shape[a] for a in normalize_axes(dim, x.ndim, "var"))
@@ -215,7 +217,9 @@ def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1
     >>> ag.ops.cosine_similarity([[3.0], [4.0]], [[-3.0], [-4.0]]).numpy().round(3).tolist()
     [-1.0]
     """
-    least = number_given("cosine_similarity", "eps", eps)
+    a, b = operands_on_one_device("cosine_similarity", (a, b))[1]
+    shape, least = broadcast(a.shape, b.shape), number_given("cosine_similarity", "eps", eps)
+    a, b = expand(a, shape), expand(b, shape)
     return ag_sum(ag_mul(ag_div(a, maximum(norm(a, 2.0, dim, True), least)),
                          ag_div(b, maximum(norm(b, 2.0, dim, True), least))), dim)
 

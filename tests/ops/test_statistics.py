@@ -121,3 +121,22 @@ def test_odd_numbers_are_refused() -> None:
                             (lambda: ops.hardshrink([[1.0]], float("nan")), ("hardshrink: lambd is nan", "finite"))):
         with expect_error("a parameter that makes no sense", ValueError, *fragments):
             call()
+
+
+def test_vectors_are_repeated_before_their_cosine_is_taken(device: str) -> None:
+    with ag.ag_device(device):
+        a, b = np.array([[[1.0, 2.0], [3.0, -1.0]]]), np.array([[[2.0, 1.0]], [[-1.0, 4.0]]])
+        whole = [np.broadcast_to(x, (2, 2, 2)) for x in (a, b)]
+        want = (whole[0] * whole[1]).sum(1) / np.linalg.norm(whole[0], axis=1) / np.linalg.norm(whole[1], axis=1)
+        assert np.allclose(ops.cosine_similarity(a, b, 1).numpy(), want, atol=1e-6)
+
+
+def test_the_larger_of_a_number_and_nan_sends_back_its_cotangent(device: str) -> None:
+    nan = np.nan
+    with ag.ag_device(device):
+        for function in (ops.maximum, ops.minimum):
+            assert gradient(lambda x, f=function: f(x, [[nan, 1.0, nan]]), [[1.0, nan, nan]]).tolist() == [[1, 1, 1]]
+            assert gradient(lambda x, f=function: f(x, [[2.0, 2.0]]), [[2.0, 2.0]]).tolist() == [[0.5, 0.5]]
+        assert gradient(lambda x: ops.maximum(x, 0.0), [[-1.0, 1.0]]).tolist() == [[0, 1]]
+        assert gradient(lambda x: ops.minimum(x, 0.0), [[-1.0, 1.0]]).tolist() == [[1, 0]]
+        assert np.isnan(ops.threshold([[nan]], 1.0, 2.0).item()) and ops.threshold([[1.0]], 1.0, 2.0).item() == 2.0

@@ -1,383 +1,396 @@
-"""PyTorch's ops in terms of ag's: one function per name of PyTorch's table of samples, `op_db`.
+"""PyTorch's ops by their names in `op_db`, and the call of `ag` that each is; `layers.py` has those of layers.
 
-What ag has not is `Inexpressible`.  PyTorch puts the batch first, ag last, so axes are turned before and after.
+A call gets what PyTorch's function gets, in PyTorch's order of axes, as tensors of `ag`.  Where axes differ, it moves
+them, with recorded ops, so that gradients have PyTorch's shapes.  What cannot be written raises `Inexpressible`.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import ag
+from ag import ops
 
-Tensor = Any
-
-
-class Inexpressible(Exception):  # noqa: N818  (it is no error)
-    """The sample asks for what ag does not have."""
-
-
-EXPRESSED: dict[str, Callable[..., Any]] = {}
-
-
-def express(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def keep(fn: Callable[..., Any]) -> Callable[..., Any]:
-        EXPRESSED.update(dict.fromkeys(names, fn))
-        return fn
-
-    return keep
+Call = Callable[..., Any]
+REASONS = {
+    "argument": "an argument that ag does not have",
+    "axes": "a number without axes, or a vector, where ag requires an axis",
+    "dtype": "another element type asked of the result, or of an operand",
+    "integers": "whole numbers as operands of arithmetic, or beside floats",
+    "random": "random numbers, which differ",
+    "refused": "refused by a named error",
+}
 
 
-def need(condition: object, reason: str) -> None:
+class Inexpressible(Exception):  # noqa: N818
+    """A sample that has no counterpart, with a key of `REASONS`."""
+
+
+def need(condition: bool, reason: str = "argument") -> None:
     if not condition:
         raise Inexpressible(reason)
 
 
-def number(x: Any, what: str) -> Any:
-    """A Python number; tensors and complex numbers are none."""
-    need(x is None or (isinstance(x, (int, float, np.generic)) and not isinstance(x, (bool, np.bool_))), what)
+def last(x: Any) -> Any:
+    """The batch behind, as ag has it."""
+    return ops.movedim(x, 0, -1)
+
+
+def first(x: Any) -> Any:
+    """The batch in front, as PyTorch has it."""
+    return ops.movedim(x, -1, 0)
+
+
+def one(sizes: Any) -> Any:
+    """PyTorch takes a sequence of one number for all axes."""
+    return sizes[0] if isinstance(sizes, (tuple, list)) and len(sizes) == 1 else sizes
+
+
+def matched(*operands: Any) -> tuple[Any, ...]:
+    """Give vectors beside matrices axes of size 1 in front: ag leaves open whether they are rows or columns."""
+    ndim = max(x.ndim if isinstance(x, ag.Tensor) else 0 for x in operands)
+    return tuple(ops.reshape(x, *(1,) * (ndim - x.ndim), *x.shape) if isinstance(x, ag.Tensor) and 0 < x.ndim < ndim
+                 else x for x in operands)
+
+
+def of_two(function: Call) -> Call:
+    """A function of operands that broadcast."""
+    def call(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*matched(a, b), *args, **kwargs)
+    return call
+
+
+def scaled(name: str) -> Call:
+    """Addition and subtraction, whose second operand may have a factor."""
+    function = getattr(ops, name)
+
+    def call(a: Any, b: Any, alpha: float = 1) -> Any:
+        return function(a, b if alpha == 1 else ops.scale(b, alpha) if isinstance(b, ag.Tensor) else b * alpha)
+    return call
+
+
+def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    """`clamp` of numbers; of tensors `maximum` and `minimum`, but equal ones send their gradient to `x`."""
+    if all(v is None or not isinstance(v, ag.Tensor) for v in (min, max)):
+        return ops.clamp(x, *(d if v is None else v for v, d in ((min, -math.inf), (max, math.inf))))
+    for limit, function in ((min, ops.maximum), (max, ops.minimum)):
+        if limit is not None:
+            x, limit = matched(x, limit)
+            x = ops.where(ops.eq(x, limit), x, function(x, limit))
     return x
 
 
-def operand(x: Any) -> Any:
-    """A tensor of floats, or a number."""
-    need(isinstance(x, (ag.Tensor, int, float)) and not isinstance(x, bool), f"an operand is {kind_of(x)}")
+def div(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return ops.floor_divide(a, b)
+    y = ops.div(a, b)
+    return ops.trunc(y.detach()) if rounding_mode == "trunc" else y
+
+
+def power(a: Any, b: Any) -> Any:
+    return ops.power(a, b) if isinstance(b, ag.Tensor) or not isinstance(a, ag.Tensor) else ops.pow(a, b)
+
+
+def extreme(name: str) -> Call:
+    """`max` and `min`: of all, along an axis with places, or of two tensors."""
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if (args and isinstance(args[0], ag.Tensor)) or "other" in kwargs:
+            return of_two(getattr(ops, name + "imum"))(x, *args, **kwargs)
+        return getattr(ops, name + "_with_indices" if args or "dim" in kwargs else name)(x, *args, **kwargs)
+    return call
+
+
+def with_dtype(function: Call) -> Call:
+    """A reduction that PyTorch can also do in another type."""
+    def call(*args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+        need(dtype is None, "dtype")
+        return function(*args, **kwargs)
+    return call
+
+
+def spread(name: str) -> Call:
+    """`std`, `var`: the second argument may be `unbiased`."""
+    def call(x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None) -> Any:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        correction = correction if correction is not None else 1 if unbiased is None else int(unbiased)
+        return getattr(ops, name)(x, dim if dim != () else None, correction, keepdim)
+    return call
+
+
+def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, ord: Any = None) -> Any:
+    p = p if ord is None else ord
+    need(dtype is None, "dtype")
+    need(not isinstance(p, str) or p == "fro")
+    return ops.norm(x, 2.0 if p is None or isinstance(p, str) else p, dim if dim not in ((), []) else None, keepdim)
+
+
+def softmax(name: str) -> Call:
+    def call(x: Any, dim: int, dtype: Any = None) -> Any:
+        need(dtype is None, "dtype")
+        return getattr(ops, name)(x, dim)
+    return call
+
+
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if not x.ndim:
+        return ops.reshape(x, 1)
+    start, end = start_dim % x.ndim, end_dim % x.ndim
+    return ops.reshape(x, *x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+
+def reshape(x: Any, *shape: Any) -> Any:
+    return ops.reshape(x, *(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape))
+
+
+def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
+    if dims is None or dims == () or dims == []:
+        need(isinstance(shifts, int) or len(shifts) == 1)
+        return ops.reshape(ops.roll(ops.reshape(x, -1), one(shifts), 0), *x.shape)
+    pairs = zip(*((v if isinstance(v, (tuple, list)) else (v,)) for v in (shifts, dims)), strict=True)
+    for shift, dim in pairs:
+        x = ops.roll(x, shift, dim)
     return x
 
 
-def kind_of(x: Any) -> str:
-    return f"an array of {x.dtype.kind}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+def repeat_interleave(x: Any, repeats: Any, dim: int | None = None, output_size: Any = None) -> Any:
+    need(isinstance(repeats, int))
+    return ops.repeat_interleave(ops.reshape(x, -1) if dim is None else x, repeats, dim or 0)
 
 
-def at(dim: int, rank: int) -> int:
-    need(-max(rank, 1) <= dim < max(rank, 1), "an axis that is not there")
-    return dim % rank if rank else 0
+def on_matrices(function: Call) -> Call:
+    """A function of matrices, which are the last two axes in PyTorch and the first two here."""
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        need(x.ndim > 1, "axes")
+        back = range(2, x.ndim)
+        y = function(ops.permute(x, x.ndim - 2, x.ndim - 1, *range(x.ndim - 2)), *args, **kwargs)
+        return ops.permute(y, *back, 0, 1)
+    return call
 
 
-def at_most_two(x: Tensor) -> int:
-    need(x.ndim <= 2, "more than two axes")
-    return int(x.ndim)
+def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    return ops.movedim(ops.diagonal(x, offset, dim1, dim2), 0, -1)
 
 
-def unary(name: str, fn: Callable[[Tensor], Tensor]) -> None:
-    EXPRESSED[name] = lambda x: fn(operand(x))
+def matmul(a: Any, b: Any) -> Any:
+    """Products as `matmul` of matrices, and as `einsum` where there are vectors and batches."""
+    if a.ndim == b.ndim == 2:
+        return ops.matmul(a, b)
+    need(a.ndim > 0 and b.ndim > 0, "axes")
+    batch = "uvwxyz"
+    left = batch[len(batch) - max(a.ndim - 2, 0):] + ("ik" if a.ndim > 1 else "k")
+    right = batch[len(batch) - max(b.ndim - 2, 0):] + ("kj" if b.ndim > 1 else "k")
+    out = max(left[:-2] if a.ndim > 1 else "", right[:-2] if b.ndim > 1 else "", key=len)
+    out += ("i" if a.ndim > 1 else "") + ("j" if b.ndim > 1 else "")
+    return ops.einsum(f"{left},{right}->{out}", a, b)
 
 
-for _name, _fn in {
-    "exp": ag.ag_exp,
-    "log": ag.ag_log,
-    "sqrt": ag.ag_sqrt,
-    "abs": ag.ag_abs,
-    "sigmoid": ag.ag_sigmoid,
-    "tanh": ag.ag_tanh,
-    "neg": lambda x: -x,
-    "square": lambda x: x**2,
-    "reciprocal": lambda x: 1.0 / x,
-    "rsqrt": lambda x: 1.0 / ag.ag_sqrt(x),
-    "positive": lambda x: x * 1.0,
-    "T": lambda x: x.T,
-    "t": lambda x: x.T if at_most_two(x) == 2 else x,
-    "ravel": lambda x: x.reshape(-1),
-}.items():
-    unary(_name, _fn)
+def bmm(a: Any, b: Any) -> Any:
+    return first(ops.bmm(last(a), last(b)))
 
 
-@express("nn.functional.relu")
-def relu(x: Tensor, inplace: bool = False) -> Tensor:
-    return ag.ag_relu(operand(x))
+def baddbmm(x: Any, a: Any, b: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    x = ops.expand(x, a.shape[0], a.shape[1], b.shape[2])
+    return first(ops.baddbmm(last(x), last(a), last(b), beta, alpha))
 
 
-@express("nn.functional.silu")
-def silu(x: Tensor, inplace: bool = False) -> Tensor:
-    return ag.ag_silu(operand(x))
+def einsum(tensors: Any, equation: str) -> Any:
+    return ops.einsum(equation, *tensors)
 
 
-@express("nn.functional.gelu")
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    return ag.ag_gelu(operand(x), approximate=approximate)
+def cdist(a: Any, b: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    packed = [ops.permute(x, x.ndim - 1, x.ndim - 2, *range(x.ndim - 2))
+              for x in (ops.expand(a, *shape, *a.shape[-2:]), ops.expand(b, *shape, *b.shape[-2:]))]
+    y = ops.cdist(*packed, p)
+    return ops.permute(y, *range(2, y.ndim), 0, 1)
 
 
-@express("nn.functional.leaky_relu")
-def leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    return ag.ag_leaky_relu(operand(x), negative_slope)
+def made(name: str) -> Call:
+    """A creation: PyTorch's arguments beside the shape and the numbers are the type, which is set, and the place."""
+    def call(*args: Any, dtype: Any = None, device: Any = None, layout: Any = None, requires_grad: Any = None,
+             memory_format: Any = None, pin_memory: Any = None, **kwargs: Any) -> Any:
+        need(dtype in (None, "float"), "dtype")
+        return getattr(ops, name)(*args, **kwargs)
+    return call
 
 
-@express("add", "__radd__")
-def add(x: Tensor, y: Any, alpha: Any = 1) -> Tensor:
-    y = operand(y)
-    return operand(x) + (y if alpha == 1 else y * number(alpha, "alpha is no number"))
+def linspace(start: Any, end: Any, steps: int, **kwargs: Any) -> Any:
+    return made("linspace")(*(x.item() if isinstance(x, ag.Tensor) else x for x in (start, end)), steps, **kwargs)
 
 
-@express("sub")
-def sub(x: Tensor, y: Any, alpha: Any = 1) -> Tensor:
-    y = operand(y)
-    return operand(x) - (y if alpha == 1 else y * number(alpha, "alpha is no number"))
+def new(name: str) -> Call:
+    def call(x: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+        return made(name)(size, *args, **kwargs)
+    return call
 
 
-@express("rsub", "__rsub__")
-def rsub(x: Tensor, y: Any, alpha: Any = 1) -> Tensor:
-    return operand(y) - (operand(x) if alpha == 1 else x * number(alpha, "alpha is no number"))
+def view_as(x: Any, other: Any) -> Any:
+    return ops.reshape(x, *other.shape)
 
 
-@express("mul", "__rmul__")
-def mul(x: Tensor, y: Any) -> Tensor:
-    return operand(x) * operand(y)
+def expand_as(x: Any, other: Any) -> Any:
+    return ops.expand(x, *other.shape)
 
 
-@express("div", "true_divide")
-def div(x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
-    need(rounding_mode is None, "rounding_mode")
-    return operand(x) / operand(y)
+def narrow(x: Any, dim: int, start: Any, length: int) -> Any:
+    start, n = int(start.item()) if isinstance(start, ag.Tensor) else start, x.shape[dim]
+    if not -n <= start <= n - length:
+        raise ValueError(f"narrow: {length} from {start} of {n} places")
+    start += n if start < 0 else 0
+    return x[(*(slice(None),) * (dim % x.ndim), slice(start, start + length))]
 
 
-@express("__rdiv__")
-def rdiv(x: Tensor, y: Any) -> Tensor:
-    return operand(y) / operand(x)
+def select(x: Any, dim: int, index: int) -> Any:
+    return x[(*(slice(None),) * (dim % x.ndim), index)]
 
 
-@express("pow")
-def power(x: Tensor, p: Any) -> Tensor:
-    return operand(x) ** number(p, "the exponent is a tensor")
+def reversed_operator(name: str) -> Call:
+    """`__radd__` and its like: the number stands first."""
+    function = getattr(operator, name)
+
+    def call(x: Any, other: Any) -> Any:
+        return function(*matched(other, x))
+    return call
 
 
-@express("clamp", "clamp_min", "clamp_max")
-def clamp(x: Tensor, low: Any = None, high: Any = None, **named: Any) -> Tensor:
-    low, high = named.get("min", low), named.get("max", high)
-    low, high = number(low, "a bound is a tensor"), number(high, "a bound is a tensor")
-    need(low is None or high is None or low <= high, "bounds the wrong way round")
-    return ag.ag_clamp(operand(x), -np.inf if low is None else low, np.inf if high is None else high)
+def cat(tensors: Any, dim: int = 0) -> Any:
+    shaped = [x for x in tensors if getattr(x, "shape", None) != (0,)] or list(tensors)
+    return ops.concat(shaped, dim)
 
 
-for _name, _fn in {
-    "eq": lambda x, y: x == y,
-    "ne": lambda x, y: x != y,
-    "lt": lambda x, y: x < y,
-    "le": lambda x, y: x <= y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-}.items():
-    EXPRESSED[_name] = lambda x, y, fn=_fn: fn(operand(x), operand(y))
+def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    return ops.index_put(x, tuple(indices), values, accumulate)
 
 
-# ---------------------------------------------------------------------------------------------- reductions
+def round_to(x: Any, decimals: int = 0) -> Any:
+    if decimals < 0:
+        return ops.mul(ops.round(ops.div(x, 10.0**-decimals)), 10.0**-decimals)
+    return ops.div(ops.round(ops.scale(x, 10.0**decimals)), 10.0**decimals) if decimals else ops.round(x)
 
 
-def _reduced(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def reduce(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-        need(dtype is None, "dtype")
-        need(not isinstance(dim, ag.Tensor), "the maximum of two tensors")
-        dims = () if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-        if operand(x).ndim == 0:
-            return fn(x)
-        return fn(x, None if len(dims) == 0 else dims, keepdim)
-
-    return reduce
+def nonzero(x: Any, as_tuple: bool = False) -> Any:
+    if as_tuple:
+        return ops.unbind(ops.argwhere(x if x.ndim else ops.reshape(x, 1)), 1)
+    return ops.argwhere(x)
 
 
-EXPRESSED |= {"sum": _reduced(ag.ag_sum), "mean": _reduced(ag.ag_mean), "amax": _reduced(ag.ag_max)}
+def where(*args: Any, **kwargs: Any) -> Any:
+    need(len(args) == 3)
+    return ops.where(args[1], args[0], args[2])
 
 
-@express("max")
-def maximum(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    need(not isinstance(dim, ag.Tensor), "the maximum of two tensors")
-    need(dim is None, "positions of maxima")
-    return ag.ag_max(operand(x))
+def transpose(x: Any, dim0: int, dim1: int) -> Any:
+    return ops.swapaxes(x, dim0, dim1) if x.ndim else x
 
 
-def _softmax(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def apply(x: Tensor, dim: Any = None, dtype: Any = None) -> Tensor:
-        need(dtype is None, "dtype")
-        need(isinstance(dim, int), "no dim")
-        need(operand(x).ndim > 0, "softmax of a number")
-        return fn(x, dim)
-
-    return apply
+def permute(x: Any, *dims: Any, **kwargs: Any) -> Any:
+    dims = tuple(kwargs.get("dims", dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims))
+    return ops.permute(x, *dims)
 
 
-EXPRESSED |= {
-    "softmax": _softmax(ag.ag_softmax),
-    "log_softmax": _softmax(ag.ag_log_softmax),
-    "nn.functional.softmin": _softmax(lambda x, dim: ag.ag_softmax(-x, dim)),
+def addmm(x: Any, a: Any, b: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return ops.add(*matched(ops.scale(x, beta) if beta != 1 else x, ops.scale(matmul(a, b), alpha)))
+
+
+def multi_dot(tensors: Any) -> Any:
+    found = tensors[0]
+    for x in tensors[1:]:
+        found = matmul(found, x)
+    return found
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> Any:
+    return ops.meshgrid(*(tensors if isinstance(tensors[0], ag.Tensor) else [*tensors[0], *tensors[1:]]),
+                        indexing=indexing)
+
+
+def transposed(x: Any) -> Any:
+    need(x.ndim < 3)
+    return ops.transpose(x)
+
+
+SAME = """
+    abs acos acosh all amax amin any argmax argmin argwhere asin asinh atan atanh addcdiv addcmul aminmax block_diag
+    broadcast_to ceil chunk cos cosh count_nonzero diag erf erfc erfinv exp exp2 expand expm1 flip floor frac gather
+    hsplit index_add index_copy index_fill index_select inner isfinite isinf isnan kron lerp log log10 log1p log2
+    logical_not logsumexp masked_scatter masked_select movedim mv nan_to_num outer reciprocal repeat rot90 rsqrt
+    scatter scatter_add scatter_reduce sigmoid sign signbit sin sinh split sqrt square squeeze stack take
+    take_along_dim tan tanh tensordot tile trunc unbind unsqueeze vsplit
+"""
+BROADCAST = """
+    atan2 copysign eq floor_divide fmod ge gt hypot le logaddexp logical_and logical_or logical_xor lt maximum minimum
+    mul ne remainder
+"""
+OPERATORS = {"__radd__": "add", "__rsub__": "sub", "__rmul__": "mul", "__rdiv__": "truediv", "__rpow__": "pow",
+             "__rmod__": "mod"}
+
+CALLS: dict[str, Call] = {
+    **{name: getattr(ops, name) for name in SAME.split()},
+    **{name: of_two(getattr(ops, name)) for name in BROADCAST.split()},
+    **{name: of_two(scaled(name)) for name in ("add", "sub")},
+    **{name: reversed_operator(function) for name, function in OPERATORS.items()},
+    **{name: made(name) for name in ("zeros", "ones", "full", "eye", "full_like", "arange", "zeros_like", "ones_like")},
+    **{f"new_{name}": new(name) for name in ("zeros", "ones", "full")},
+    **{name: with_dtype(getattr(ops, name)) for name in ("sum", "mean", "prod")},
+    **{name: softmax(name) for name in ("softmax", "log_softmax")},
+    **{name: spread(name) for name in ("var", "std", "var_mean")},
+    **{name: extreme(name) for name in ("max", "min")},
+    **{name: on_matrices(getattr(ops, name)) for name in ("tril", "triu")},
+    "T": ops.transpose,
+    "__getitem__": operator.getitem,
+    "__rmatmul__": lambda x, other: matmul(other, x),
+    "addmm": addmm,
+    "baddbmm": baddbmm,
+    "bmm": bmm,
+    "cat": cat,
+    "cdist": cdist,
+    "clamp": clamp,
+    "clamp_max": lambda x, limit: clamp(x, None, limit),
+    "clamp_min": clamp,
+    "clone": lambda x, **_: x + 0.0,
+    "diagonal": diagonal,
+    "div": of_two(div),
+    "dot": ops.inner,
+    "einsum": lambda tensors, equation: ops.einsum(equation, *tensors),
+    "expand_as": expand_as,
+    "flatten": flatten,
+    "float_power": of_two(power),
+    "index_put": index_put,
+    "linalg.diagonal": lambda x, offset=0, dim1=-2, dim2=-1: diagonal(x, offset, dim1, dim2),
+    "linalg.multi_dot": multi_dot,
+    "linalg.vector_norm": norm,
+    "linspace": linspace,
+    "mT": lambda x: ops.swapaxes(x, -1, -2),
+    "masked_fill": lambda x, mask, value: ops.where(mask, value, x),
+    "matmul": matmul,
+    "meshgrid": meshgrid,
+    "mm": matmul,
+    "narrow": narrow,
+    "neg": operator.neg,
+    "nonzero": nonzero,
+    "norm": norm,
+    "permute": permute,
+    "positive": operator.pos,
+    "pow": of_two(power),
+    "ravel": lambda x: ops.reshape(x, x.size),
+    "repeat_interleave": repeat_interleave,
+    "reshape": reshape,
+    "reshape_as": view_as,
+    "roll": roll,
+    "round": round_to,
+    "rsub": of_two(lambda a, b, alpha=1: scaled("sub")(b, a, alpha=alpha)),
+    "select": select,
+    "split_with_sizes": ops.split,
+    "t": transposed,
+    "transpose": transpose,
+    "true_divide": of_two(div),
+    "view": reshape,
+    "view_as": view_as,
+    "where": where,
 }
-
-# ---------------------------------------------------------------------------------------------- shapes
-
-
-def _shape(given: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], int) else tuple(given)
-
-
-@express("reshape", "view", "unsafe_view")
-def reshape(x: Tensor, *shape: Any) -> Tensor:
-    return operand(x).reshape(*_shape(shape))
-
-
-@express("reshape_as", "view_as")
-def reshape_as(x: Tensor, other: Tensor) -> Tensor:
-    return operand(x).reshape(*other.shape)
-
-
-@express("flatten")
-def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    if operand(x).ndim == 0:
-        return x.reshape(1)
-    a, b = at(start_dim, x.ndim), at(end_dim, x.ndim)
-    return x.reshape(*x.shape[:a], int(np.prod(x.shape[a : b + 1])), *x.shape[b + 1 :])
-
-
-@express("unsqueeze")
-def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    k = at(dim, operand(x).ndim + 1)
-    return x.reshape(*x.shape[:k], 1, *x.shape[k:])
-
-
-@express("squeeze")
-def squeeze(x: Tensor, dim: Any = None) -> Tensor:
-    dims = range(operand(x).ndim) if dim is None else [at(d, x.ndim) for d in ((dim,) if isinstance(dim, int) else dim)]
-    return x.reshape(*(n for k, n in enumerate(x.shape) if n != 1 or k not in dims))
-
-
-@express("permute")
-def permute(x: Tensor, *dims: Any) -> Tensor:
-    axes = _shape(dims)
-    return ag.ag_transpose(operand(x), *axes) if axes else x
-
-
-@express("transpose", "transpose_copy")
-def transpose(x: Tensor, a: int, b: int) -> Tensor:
-    axes = list(range(operand(x).ndim))
-    if axes:
-        a, b = at(a, x.ndim), at(b, x.ndim)
-        axes[a], axes[b] = axes[b], axes[a]
-    return ag.ag_transpose(x, *axes) if axes else x
-
-
-@express("mT")
-def matrix_transpose(x: Tensor) -> Tensor:
-    return transpose(x, -1, -2)
-
-
-@express("movedim")
-def movedim(x: Tensor, source: Any, target: Any) -> Tensor:
-    need(operand(x).ndim, "a number")
-    sources = [at(s, x.ndim) for s in ((source,) if isinstance(source, int) else source)]
-    targets = [at(s, x.ndim) for s in ((target,) if isinstance(target, int) else target)]
-    need(len({*sources}) == len({*targets}) == len(sources) == len(targets), "an axis that is named twice")
-    rest = iter(k for k in range(x.ndim) if k not in sources)
-    moved = [sources[targets.index(k)] if k in targets else next(rest) for k in range(x.ndim)]
-    return ag.ag_transpose(x, *moved) if moved else x
-
-
-@express("expand", "broadcast_to")
-def expand(x: Tensor, *shape: Any) -> Tensor:
-    wanted = _shape(shape)
-    lead = len(wanted) - operand(x).ndim
-    full = tuple(x.shape[k - lead] if n == -1 else n for k, n in enumerate(wanted))
-    return x + _constant(np.zeros(full), x)
-
-
-def _constant(array: Any, like: Tensor) -> Tensor:
-    """A tensor of exactly this shape, which a vector is not."""
-    return ag.ag_tensor(
-        array.reshape(-1, 1) if array.ndim == 1 else array, dtype=like.dtype, device=like.device
-    ).reshape(*array.shape)
-
-
-@express("cat", "concat", "concatenate")
-def cat(tensors: Any, dim: int = 0, **named: Any) -> Tensor:
-    need(len({operand(t).ndim for t in tensors}) == 1, "an empty vector among others")
-    return ag.ag_concat(list(tensors), named.get("axis", dim))
-
-
-@express("stack")
-def stack(tensors: Any, dim: int = 0) -> Tensor:
-    return ag.ag_concat([unsqueeze(t, dim) for t in tensors], at(dim, tensors[0].ndim + 1))
-
-
-@express("hstack")
-def hstack(tensors: Any) -> Tensor:
-    flat = [t.reshape(1) if operand(t).ndim == 0 else t for t in tensors]
-    return ag.ag_concat(flat, 0 if flat[0].ndim == 1 else 1)
-
-
-@express("vstack")
-def vstack(tensors: Any) -> Tensor:
-    return ag.ag_concat([t.reshape(1, -1) if operand(t).ndim < 2 else t for t in tensors], 0)
-
-
-@express("narrow", "narrow_copy")
-def narrow(x: Tensor, dim: int, start: Any, length: int) -> Tensor:
-    need(isinstance(start, int), "the start is a tensor")
-    k = at(dim, operand(x).ndim)
-    need(-x.shape[k] <= start <= x.shape[k], "a start that is not there")
-    start += x.shape[k] if start < 0 else 0
-    need(0 <= length <= x.shape[k] - start, "an end that is not there")
-    return x[(slice(None),) * k + (slice(start, start + length),)]
-
-
-@express("select", "select_copy")
-def select(x: Tensor, dim: int, index: int) -> Tensor:
-    return operand(x)[(slice(None),) * at(dim, x.ndim) + (index,)]
-
-
-@express("slice", "slice_copy")
-def cut(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    return operand(x)[(slice(None),) * at(dim, x.ndim) + (slice(start, end, step),)]
-
-
-@express("__getitem__")
-def getitem(x: Tensor, key: Any) -> Tensor:
-    parts = key if isinstance(key, tuple) else (key,)
-    need(
-        all(p is None or p is Ellipsis or (isinstance(p, (int, slice)) and not isinstance(p, bool)) for p in parts),
-        "an index that is an array",
-    )
-    return operand(x)[key]
-
-
-@express("split", "chunk", "split_with_sizes", "unsafe_split", "unsafe_chunk")
-def split(x: Tensor, sizes: Any, dim: int = 0) -> Tensor:
-    raise Inexpressible("several results")
-
-
-# ---------------------------------------------------------------------------------------------- products
-
-
-@express("mm", "mv", "matmul", "linalg.multi_dot")
-def matmul(a: Tensor, b: Any = None) -> Tensor:
-    need(b is not None, "several matrices")
-    need(operand(a).ndim == 2 and operand(b).ndim in (1, 2), "a batch of products")
-    return a @ b
-
-
-@express("__rmatmul__")
-def rmatmul(a: Tensor, b: Tensor) -> Tensor:
-    return matmul(b, a)
-
-
-@express("addmm")
-def addmm(x: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    need(beta != 0, "beta 0 leaves out NaN")
-    return operand(x) * number(beta, "beta") + matmul(a, b) * number(alpha, "alpha")
-
-
-@express("outer", "ger")
-def outer(a: Tensor, b: Tensor) -> Tensor:
-    return operand(a).reshape(-1, 1) * operand(b).reshape(1, -1)
-
-
-@express("dot", "linalg.vecdot")
-def dot(a: Tensor, b: Tensor, dim: int = -1) -> Tensor:
-    need(operand(a).shape == operand(b).shape and a.ndim >= 1, "shapes that are unlike")
-    return ag.ag_sum(a * b, dim)
-
-
-@express("nn.functional.linear")
-def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    need(operand(w).ndim == 2 and operand(x).ndim >= 1, "a weight that is a vector")
-    out = w @ x.reshape(-1, x.shape[-1]).T if x.size else None
-    need(out is not None, "no samples")
-    out = out if b is None else out + b.reshape(-1, 1)
-    return out.T.reshape(*x.shape[:-1], w.shape[0])
