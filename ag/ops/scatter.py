@@ -16,7 +16,7 @@ from ag.autograd.op import Cotangents, Ids, Need, Result, Run, composed, part_of
 from ag.autograd.operands import as_array, number_given, to_buffer
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import I32
+from ag.engine.dtype import F32, I32
 from ag.engine.kernels.elementwise import add, copy, div, mul
 from ag.engine.kernels.indexing import ADD, LARGER, MULTIPLY, NOTHING, PUT, SMALLER
 from ag.engine.kernels.indexing import take as taken
@@ -66,7 +66,7 @@ def _met_vjp(run: Run, g: Buffer, saved: Meeting, need: Need, axis: int, how: in
     if values is None:
         return g, at_ids(g), None
     x, src, out = values
-    zero = selection.constant(0.0, Tensor(x)).buffer
+    zero = x.backend.constant(0.0, F32 if x.dtype.is_half else x.dtype)
     if how == MULTIPLY:  # the product of the others, of which one may be 0
         of_x, of_src = (run(primitive_of("eq"), t, zero) for t in (x, src))
         zeros = selection.met_along(run, run(copy, of_x), of_src, ids, axis, ADD)
@@ -95,7 +95,7 @@ def _last(run: Run, ids: Ids, shape: Shape, axis: int) -> Result[None]:
 
 def _put(x: Tensor, src: Tensor, last: Tensor, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Return `x` with what `read` finds in `src` at the last places that go there."""
-    touched = read(expanded(selection.constant(1.0, src), src.shape), last)
+    touched = read(Tensor(selection.filled_beside(src.buffer, 1.0, src.shape)), last)
     return where(ne(touched, 0.0), read(src, last), x)
 
 
@@ -222,7 +222,7 @@ def scatter_reduce(x: TensorLike, dim: int, index: TensorLike, src: TensorLike, 
     def rule(x: Tensor, src: Tensor, ids: Tensor, axis: int) -> Tensor:
         touched = None
         if not own or reduce == "mean":
-            zero, one = (expanded(selection.constant(n, t), t.shape) for n, t in ((0.0, x), (1.0, src)))
+            zero, one = (Tensor(selection.filled_beside(t.buffer, n, t.shape)) for n, t in ((0.0, x), (1.0, src)))
             touched = _met(zero, one, ids, axis, ADD)  # how many meet there
         start = x if own else where(ne(cast(Tensor, touched), 0.0), neutral, x)
         found = _met(start, src, ids, axis, how)

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from ag.autograd.create import as_tensor
+from ag.autograd.create import as_tensor, filled
 from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, composed, documented, part_of
 from ag.autograd.operands import checked_ids, host_values, to_buffer
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike, register
@@ -25,7 +25,6 @@ from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.indexing import ADD, flat_ids, scatter_along, sequence
 from ag.engine.kernels.indexing import scatter_add as scatter_shared
 from ag.engine.kernels.indexing import take as taken
-from ag.engine.kernels.reduce import expand
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape, normalize_axis
 from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
@@ -40,19 +39,15 @@ Cut = tuple[int, int]  # the first of some axes that ids choose from together, a
 
 
 # ---------------------------------------------------------------------------------------------- the primitives
-def constant(value: float, beside: Tensor) -> Tensor:
-    dtype = beside.buffer.dtype
-    return Tensor(beside.buffer.backend.constant(value, F32 if dtype.is_half else dtype))
-
-
 def columns_of(shape: Shape, cut: Cut) -> Shape:
     """Return the shape as one of three axes, of which the middle one has the places."""
     first, count = cut
     return prod(shape[:first]), prod(shape[first : first + count]), prod(shape[first + count :])
 
 
-def zeros(x: Buffer, shape: Shape) -> Buffer:
-    return x.backend.launch(expand, constant(0.0, Tensor(x)).buffer, shape=shape, factor=1.0)
+def filled_beside(x: Buffer, value: float, shape: Shape) -> Buffer:
+    """Return a buffer of one number for sums beside `x`."""
+    return filled(shape, value, x.backend, F32 if x.dtype.is_half else x.dtype).buffer
 
 
 def numbers(beside: Buffer, count: int, first: int = 0, step: int = 0) -> Buffer:
@@ -112,7 +107,7 @@ def gathered_by(run: Run, x: Elements, ids: Ids, axis: int) -> Result[tuple[Buff
 @gathered_by.vjp
 def _gathered_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, axis: int) -> Cotangents:
     ids, shape = saved
-    return met_along(run, zeros(g, shape), g, ids, axis, ADD), None
+    return met_along(run, filled_beside(g, 0.0, shape), g, ids, axis, ADD), None
 
 
 def met_along(run: Run, out: Buffer, x: Buffer, ids: Buffer, axis: int, how: int) -> Buffer:
@@ -138,7 +133,7 @@ def _refuse_outside(function: str, axis: int, count: int, values: Array) -> None
 
 
 def ids_of(function: str, x: Tensor, given: Sequence[tuple[TensorLike, int]]) -> Tensor:
-    """Return one id for several, each with its axis of `x` or None for all, which broadcast."""
+    """Return one id for several, each with its axis of `x`, which broadcast."""
     backend = x.buffer.backend
     counts = [x.shape[axis] for _, axis in given]
     if len(given) == 1 and isinstance(ids := given[0][0], Tensor) and ids.buffer.backend is backend and (
@@ -215,7 +210,7 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     weight : Tensor of shape (dim, vocab)
         One column per word.
     idx : array_like of integers, of any shape S
-        0-based ids of words; a tensor is read on the host.
+        0-based ids of words; a tensor is read on the host, unless a captured step computes it: no word gives NaN then.
 
     Returns
     -------
