@@ -134,8 +134,12 @@ def composed(function: F) -> F:
     """Make a public function of ops one itself: tensors have it as a method, and its errors begin with its name."""
     name, signature = function.__name__, inspect.signature(function)
     listed = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), "")
-    if "Examples" not in (text := function.__doc__ or ""):
-        function.__doc__ = re.sub(r"\n\n( +)(?=>>>)", r"\n\n\1Examples\n\1--------\n\1", text, count=1)
+    text = inspect.cleandoc(function.__doc__ or "")
+    if "Examples" not in text:
+        text = re.sub(r"\n\n(?=>>>)", "\n\nExamples\n--------\n", text, count=1)
+    if "Reference: " not in text:  # PyTorch has it under this name, then
+        text = re.sub(r"(?=\n\n\w+\n---|\Z)", f"\n\nReference: PyTorch ``{name}``.", text, count=1)
+    function.__doc__ = text + "\n"
 
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:

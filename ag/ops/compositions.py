@@ -21,8 +21,6 @@ _LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f64": 1.797693134862
 def prelu(x: TensorLike, weight: TensorLike) -> Tensor:
     """`x` above 0, `weight` times `x` below; the weight is learned, such as one of shape (features, 1).
 
-    Reference: PyTorch ``prelu``.
-
     >>> ag.ops.prelu([[-2.0, 3.0]], 0.25).numpy().tolist()
     [[-0.5, 3.0]]
     """
@@ -50,8 +48,6 @@ def glu(x: TensorLike, dim: int = 0) -> Tensor:
 def threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
     """`x` where it is above a number, else another number.
 
-    Reference: PyTorch ``threshold``.
-
     >>> ag.ops.threshold([[0.5, 2.0]], 1.0, -1.0).numpy().tolist()
     [[-1.0, 2.0]]
     """
@@ -61,8 +57,6 @@ def threshold(x: TensorLike, threshold: float, value: float) -> Tensor:
 @composed
 def hardtanh(x: TensorLike, lo: float = -1.0, hi: float = 1.0) -> Tensor:
     """`x`, limited to an interval; its gradient is 0 at the ends, where that of `clamp` is 1.
-
-    Reference: PyTorch ``hardtanh``.
 
     >>> ag.ops.hardtanh([[-2.0, 0.5]]).numpy().tolist()
     [[-1.0, 0.5]]
@@ -78,8 +72,6 @@ def hardtanh(x: TensorLike, lo: float = -1.0, hi: float = 1.0) -> Tensor:
 def lerp(a: TensorLike, b: TensorLike, weight: TensorLike) -> Tensor:
     """``a + weight * (b - a)``.
 
-    Reference: PyTorch ``lerp``.
-
     >>> ag.ops.lerp([[0.0]], [[10.0]], 0.25).item()
     2.5
     """
@@ -89,8 +81,6 @@ def lerp(a: TensorLike, b: TensorLike, weight: TensorLike) -> Tensor:
 @composed
 def addcmul(x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0) -> Tensor:
     """``x + value * a * b``.
-
-    Reference: PyTorch ``addcmul``.
 
     >>> ag.ops.addcmul([[1.0]], [[2.0]], [[3.0]], 10.0).item()
     61.0
@@ -102,8 +92,6 @@ def addcmul(x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0) -> 
 def addcdiv(x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0) -> Tensor:
     """``x + value * a / b``.
 
-    Reference: PyTorch ``addcdiv``.
-
     >>> ag.ops.addcdiv([[1.0]], [[6.0]], [[3.0]], 10.0).item()
     21.0
     """
@@ -113,8 +101,6 @@ def addcdiv(x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0) -> 
 @composed
 def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Replace NaN and infinities by numbers, infinities by the largest there are unless others are given.
-
-    Reference: PyTorch ``nan_to_num``.
 
     >>> ag.ops.nan_to_num([[float("nan"), float("inf"), 1.0]], posinf=9.0).numpy().tolist()
     [[0.0, 9.0, 1.0]]

@@ -82,8 +82,6 @@ def arange(start: float, end: float | None = None, step: float = 1, dtype: str |
            device: str | None = None) -> Tensor:
     """Count from `start`, or from 0, to below `end`; of whole numbers the type is i32 unless another is named.
 
-    Reference: PyTorch ``arange``.
-
     >>> ag.ops.arange(3).numpy(), ag.ops.arange(0.0, 1.0, 0.5).numpy().tolist()
     (array([0, 1, 2], dtype=int32), [0.0, 0.5])
     """

@@ -57,7 +57,6 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
     """Multiply elements and add up, as letters of the axes say.
 
     Three and more operands are multiplied from the left.
-    Reference: PyTorch ``einsum``.
 
     Parameters
     ----------
@@ -234,8 +233,6 @@ def bmm(a: TensorLike, b: TensorLike) -> Tensor:
 def baddbmm(x: TensorLike, a: TensorLike, b: TensorLike, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
     """``beta * x + alpha * bmm(a, b)``.
 
-    Reference: PyTorch ``baddbmm``.
-
     >>> ag.ops.baddbmm([[[1.0]]], [[[2.0]]], [[[3.0]]], alpha=10.0).item()
     61.0
     """
@@ -250,8 +247,6 @@ def baddbmm(x: TensorLike, a: TensorLike, b: TensorLike, beta: float = 1.0, alph
 @composed
 def tensordot(a: TensorLike, b: TensorLike, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
     """Multiply and add up over the last axes of `a` and the first of `b`, or over pairs of axes.
-
-    Reference: PyTorch ``tensordot``.
 
     >>> ag.ops.tensordot([[1.0, 2.0]], [[3.0, 4.0]], dims=([1], [1])).item()
     11.0
@@ -279,8 +274,6 @@ def tensordot(a: TensorLike, b: TensorLike, dims: int | Sequence[Sequence[int]] 
 def inner(a: TensorLike, b: TensorLike) -> Tensor:
     """Multiply and add up over the last axis of both.
 
-    Reference: PyTorch ``inner``.
-
     >>> ag.ops.inner([[1.0, 2.0]], [[3.0, 4.0]]).item()
     11.0
     """
@@ -293,8 +286,6 @@ def inner(a: TensorLike, b: TensorLike) -> Tensor:
 @composed
 def mv(a: TensorLike, b: TensorLike) -> Tensor:
     """Multiply a matrix with a vector.
-
-    Reference: PyTorch ``mv``.
 
     >>> ag.ops.mv([[1.0, 2.0]], ag.ag_reshape([3.0, 4.0], 2)).numpy().tolist()
     [11.0]

@@ -234,8 +234,6 @@ def _where_vjp(run: Run, g: Buffer, mask: Buffer, need: Need) -> Cotangents:
 def any(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
     """Return whether any element along axes is not 0, as truth values; False of none.
 
-    Reference: PyTorch ``any``.
-
     >>> import ag
     >>> ag.ops.any([[0.0, 2.0], [0.0, 0.0]], dim=1).numpy().tolist()
     [True, False]
@@ -247,8 +245,6 @@ def any(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool =
 def all(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
     """Return whether all elements along axes are not 0, as truth values; True of none.
 
-    Reference: PyTorch ``all``.
-
     >>> import ag
     >>> ag.ops.all([[1.0, 2.0], [0.0, 3.0]], dim=1).numpy().tolist()
     [True, False]
@@ -259,8 +255,6 @@ def all(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool =
 @composed
 def masked_fill(x: TensorLike, mask: TensorLike, value: float) -> Tensor:
     """Replace elements by a number where a mask is true.
-
-    Reference: PyTorch ``masked_fill``.
 
     Parameters
     ----------

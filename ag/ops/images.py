@@ -136,8 +136,6 @@ def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
 def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
     """Make images smaller, pixels side by side becoming channels: the inverse of `pixel_shuffle`.
 
-    Reference: PyTorch ``pixel_unshuffle``.
-
     >>> ag.ops.pixel_unshuffle([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).numpy().ravel().tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
@@ -202,8 +200,6 @@ def unfold(x: TensorLike, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0
 def fold(x: TensorLike, output_size: Sizes, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
          stride: Sizes = 1) -> Tensor:
     """Add up windows, columns of (channels * taps, places, batch), where they are in images of `output_size`.
-
-    Reference: PyTorch ``fold``.
 
     >>> ag.ops.fold([[[1.0], [2.0]], [[2.0], [3.0]]], (1, 3), (1, 2)).numpy().ravel().tolist()
     [1.0, 4.0, 3.0]

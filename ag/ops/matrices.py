@@ -121,8 +121,6 @@ def block_diag(*tensors: TensorLike) -> Tensor:
 def meshgrid(*tensors: TensorLike, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Make of vectors the coordinates of a grid: a tensor for each, in which it runs along its axis.
 
-    Reference: PyTorch ``meshgrid``.
-
     >>> [x.numpy().tolist() for x in ag.ops.meshgrid([1.0, 2.0], [3.0, 4.0])]
     [[[1.0, 1.0], [2.0, 2.0]], [[3.0, 4.0], [3.0, 4.0]]]
     """
@@ -153,8 +151,6 @@ def rot90(x: TensorLike, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 @composed
 def hsplit(x: TensorLike, sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Cut along the second axis, or the only one, into so many equal parts, or before these places.
-
-    Reference: PyTorch ``hsplit``.
 
     >>> [part.shape for part in ag.ops.hsplit([[1.0, 2.0, 3.0]], [1])]
     [(1, 1), (1, 2)]

@@ -97,10 +97,7 @@ def _randint(low: object, high: object, shape: Shape, backend: Device) -> Tensor
 @composed
 def normal(mean: TensorLike = 0.0, std: TensorLike = 1.0, size: Size | None = None, dtype: str | None = None,
            device: str | None = None) -> Tensor:
-    """Draw ``mean + std * randn``, in the broadcast shape unless a size is given; gradients flow to both.
-
-    Reference: PyTorch ``normal``.
-    """
+    """Draw ``mean + std * randn``, in the broadcast shape unless a size is given; gradients flow to both."""
     mean, std, numbers = _beside("normal", _randn, mean, std, size, dtype, device)
     if not isinstance(std, Tensor) and std < 0:
         raise ValueError(f"normal: std is {std}; a number of at least 0 is required.")
@@ -132,8 +129,6 @@ def _beside(function: str, draw: Callable[[Shape, Device, DType], Tensor], a: Te
 def bernoulli(p: TensorLike) -> Tensor:
     """Draw 1 with a probability, else 0, for each element, of its type; no gradient flows.
 
-    Reference: PyTorch ``bernoulli``.
-
     >>> ag.ops.bernoulli([[0.0, 1.0]]).numpy().tolist()
     [[0.0, 1.0]]
     """
@@ -144,10 +139,7 @@ def bernoulli(p: TensorLike) -> Tensor:
 
 @composed
 def randperm(n: int, device: str | None = None) -> Tensor:
-    """Draw an order of 0, 1, ..., n - 1, of type i32; the host sorts, so not in a captured step.
-
-    Reference: PyTorch ``randperm``.
-    """
+    """Draw an order of 0, 1, ..., n - 1, of type i32; the host sorts, so not in a captured step."""
     (count,), (backend, _) = _numbers("randperm", "n", (n,)), place_of("randperm", "i32", device)
     _refuse_captured("randperm", "draw the order before the step and pass it", backend)
     words = kernels.words_of(backend.download(draw_key(backend)), (2 * count,)).astype(np.uint64)
@@ -202,8 +194,6 @@ def multinomial(probabilities: TensorLike, num_samples: int, replacement: bool =
 @composed
 def dropout(x: TensorLike, p: float = 0.5, training: bool = True) -> Tensor:
     """Set elements to 0 with a probability, and divide the others by 1 less it; return `x` itself unless training.
-
-    Reference: PyTorch ``dropout``.
 
     >>> ag.ops.dropout([[1.0, 2.0]], 0.5, training=False).numpy().tolist()
     [[1.0, 2.0]]

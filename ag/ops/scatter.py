@@ -141,8 +141,6 @@ def _scattered(function: str, x: TensorLike, dim: int, index: TensorLike, src: T
 def scatter_add(x: TensorLike, dim: int, index: TensorLike, src: TensorLike) -> Tensor:
     """Add elements of `src` to those of `x` at their ids along an axis, in the order of the places.
 
-    Reference: PyTorch ``scatter_add``.
-
     Parameters
     ----------
     x : Tensor or array_like
@@ -193,7 +191,6 @@ def scatter_reduce(x: TensorLike, dim: int, index: TensorLike, src: TensorLike, 
     """Reduce elements of `src` that have one id, and that of `x` there, along an axis.
 
     Equal ones share the gradient of the largest and of the smallest.
-    Reference: PyTorch ``scatter_reduce``.
 
     Parameters
     ----------
@@ -253,8 +250,6 @@ def _as_source(function: str, x: Tensor, axis: int, ids: Tensor, source: TensorL
 def index_add(x: TensorLike, dim: int, index: TensorLike, source: TensorLike, alpha: float = 1.0) -> Tensor:
     """Add places of `source`, times `alpha`, to those of `x` that a vector of ids names, in their order.
 
-    Reference: PyTorch ``index_add``.
-
     >>> ag.ops.index_add([[1.0, 1.0]], 1, [1, 1, 0], [[1.0, 2.0, 4.0]]).numpy().tolist()
     [[5.0, 4.0]]
     """
@@ -268,8 +263,6 @@ def index_add(x: TensorLike, dim: int, index: TensorLike, source: TensorLike, al
 def index_copy(x: TensorLike, dim: int, index: TensorLike, source: TensorLike) -> Tensor:
     """Put places of `source` at those of `x` that a vector of ids names; of several, the last is put there.
 
-    Reference: PyTorch ``index_copy``.
-
     >>> ag.ops.index_copy([[1.0, 1.0]], 1, [1], [[5.0]]).numpy().tolist()
     [[1.0, 5.0]]
     """
@@ -280,8 +273,6 @@ def index_copy(x: TensorLike, dim: int, index: TensorLike, source: TensorLike) -
 @composed
 def index_fill(x: TensorLike, dim: int, index: TensorLike, value: float) -> Tensor:
     """Put a number at the places that a vector of ids names.
-
-    Reference: PyTorch ``index_fill``.
 
     >>> ag.ops.index_fill([[1.0, 2.0]], 1, [0], 9.0).numpy().tolist()
     [[9.0, 2.0]]
@@ -294,8 +285,6 @@ def index_fill(x: TensorLike, dim: int, index: TensorLike, value: float) -> Tens
 @composed
 def masked_scatter(x: TensorLike, mask: TensorLike, source: TensorLike) -> Tensor:
     """Put elements of `source` one after the other where a mask is true; reads the mask on the host.
-
-    Reference: PyTorch ``masked_scatter``.
 
     >>> ag.ops.masked_scatter([[1.0, 2.0, 3.0]], [[True, False, True]], [[8.0, 9.0]]).numpy().tolist()
     [[8.0, 2.0, 9.0]]
@@ -314,8 +303,6 @@ def masked_scatter(x: TensorLike, mask: TensorLike, source: TensorLike) -> Tenso
 @composed
 def index_put(x: TensorLike, indices: object, values: TensorLike, accumulate: bool = False) -> Tensor:
     """Return `x` with ``x[indices]`` replaced; of several with one place, the last is put there.
-
-    Reference: PyTorch ``index_put``.
 
     Parameters
     ----------

@@ -294,8 +294,6 @@ def corner_of(function: str, x: Tensor, axis: int, shape: Shape) -> Tensor:
 def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     """Take one element along an axis for each id, such as the score of the right class of every sample.
 
-    Reference: PyTorch ``gather``.
-
     >>> ag.ops.gather([[0.1, 0.2], [0.8, 0.7]], 0, [[1, 0]]).numpy().round(1).tolist()
     [[0.800000011920929, 0.20000000298023224]]
     """
@@ -340,8 +338,6 @@ def truth_of(function: str, mask: object) -> Array:
 def nonzero(x: TensorLike) -> Tensor:
     """Return the ids of the elements that are not 0, one row for each; reads them on the host.
 
-    Reference: PyTorch ``nonzero``.
-
     >>> ag.ops.nonzero([[0.0, 3.0], [4.0, 0.0]]).numpy().tolist()
     [[0, 1], [1, 0]]
     """
@@ -351,18 +347,13 @@ def nonzero(x: TensorLike) -> Tensor:
 
 @composed
 def argwhere(x: TensorLike) -> Tensor:
-    """Return the ids of the elements that are not 0, as `nonzero`.
-
-    Reference: PyTorch ``argwhere``.
-    """
+    """Return the ids of the elements that are not 0, as `nonzero`."""
     return nonzero(x)
 
 
 @composed
 def masked_select(x: TensorLike, mask: TensorLike) -> Tensor:
     """Return the elements where a mask is true, as a vector; reads the mask on the host.
-
-    Reference: PyTorch ``masked_select``.
 
     >>> ag.ops.masked_select([[1.0, 2.0]], [[False, True]]).numpy().tolist()
     [2.0]

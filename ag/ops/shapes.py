@@ -58,8 +58,6 @@ def _expanded_vjp(run: Run, g: Buffer, saved: None, need: Need, shape: Shape) ->
 def expand(x: TensorLike, *sizes: int | Sequence[int]) -> Tensor:
     """Repeat axes of size 1, and put new ones in front; -1 keeps a size.
 
-    Reference: PyTorch ``expand``.
-
     >>> ag.ops.expand([[1.0], [2.0]], 2, 3).numpy().tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
     """
@@ -73,18 +71,13 @@ def expand(x: TensorLike, *sizes: int | Sequence[int]) -> Tensor:
 
 @composed
 def broadcast_to(x: TensorLike, shape: Sequence[int]) -> Tensor:
-    """Repeat axes of size 1 up to a shape, as `expand`.
-
-    Reference: PyTorch ``broadcast_to``.
-    """
+    """Repeat axes of size 1 up to a shape, as `expand`."""
     return expand(x, tuple(shape))
 
 
 @composed
 def tile(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
     """Lay copies side by side, so many along each axis, counted from the last.
-
-    Reference: PyTorch ``tile``.
 
     >>> ag.ops.tile([[1.0, 2.0]], 2, 2).numpy().tolist()
     [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
@@ -110,8 +103,6 @@ def repeat(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
 def repeat_interleave(x: TensorLike, repeats: int, dim: int = 0) -> Tensor:
     """Repeat each place along an axis.
 
-    Reference: PyTorch ``repeat_interleave``.
-
     >>> ag.ops.repeat_interleave([[1.0, 2.0]], 2, dim=1).numpy().tolist()
     [[1.0, 1.0, 2.0, 2.0]]
     """
@@ -129,8 +120,6 @@ def repeat_interleave(x: TensorLike, repeats: int, dim: int = 0) -> Tensor:
 def flip(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
     """Turn axes round.
 
-    Reference: PyTorch ``flip``.
-
     >>> ag.ops.flip([[1.0, 2.0, 3.0]], 1).numpy().tolist()
     [[3.0, 2.0, 1.0]]
     """
@@ -142,8 +131,6 @@ def flip(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
 @composed
 def roll(x: TensorLike, shifts: int, dim: int) -> Tensor:
     """Move elements along an axis by so many places; those behind the end come first.
-
-    Reference: PyTorch ``roll``.
 
     >>> ag.ops.roll([[1.0, 2.0, 3.0]], 1, 1).numpy().tolist()
     [[3.0, 1.0, 2.0]]
@@ -157,10 +144,7 @@ def roll(x: TensorLike, shifts: int, dim: int) -> Tensor:
 
 @composed
 def permute(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
-    """Order axes anew, as `transpose`.
-
-    Reference: PyTorch ``permute``.
-    """
+    """Order axes anew, as `transpose`."""
     x = as_tensor(x)
     return ag_transpose(x, *_numbers("permute", "dims", dims, -x.ndim))
 
@@ -168,8 +152,6 @@ def permute(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
 @composed
 def movedim(x: TensorLike, source: Dims, destination: Dims) -> Tensor:
     """Move an axis, or several, to other places.
-
-    Reference: PyTorch ``movedim``.
 
     >>> import numpy as np
     >>> ag.ops.movedim(np.zeros((2, 3, 4)), 0, -1).shape
@@ -189,10 +171,7 @@ def movedim(x: TensorLike, source: Dims, destination: Dims) -> Tensor:
 
 @composed
 def swapaxes(x: TensorLike, axis0: int, axis1: int) -> Tensor:
-    """Exchange two axes.
-
-    Reference: PyTorch ``swapaxes``.
-    """
+    """Exchange two axes."""
     x = as_tensor(x)
     order = list(range(x.ndim))
     a, b = (normalize_axis(i, x.ndim, "swapaxes") for i in (axis0, axis1))
@@ -203,8 +182,6 @@ def swapaxes(x: TensorLike, axis0: int, axis1: int) -> Tensor:
 @composed
 def squeeze(x: TensorLike, dim: int | Sequence[int] | None = None) -> Tensor:
     """Leave out axes of size 1, or those of them that are named.
-
-    Reference: PyTorch ``squeeze``.
 
     >>> ag.ops.squeeze([[1.0, 2.0]]).shape
     (2,)
@@ -217,8 +194,6 @@ def squeeze(x: TensorLike, dim: int | Sequence[int] | None = None) -> Tensor:
 @composed
 def unsqueeze(x: TensorLike, dim: int) -> Tensor:
     """Put in an axis of size 1.
-
-    Reference: PyTorch ``unsqueeze``.
 
     >>> ag.ops.unsqueeze([[1.0, 2.0]], 0).shape
     (1, 1, 2)
@@ -235,8 +210,6 @@ def unsqueeze(x: TensorLike, dim: int) -> Tensor:
 def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis.
 
-    Reference: PyTorch ``stack``.
-
     >>> ag.ops.stack([[[1.0]], [[2.0]]]).shape
     (2, 1, 1)
     """
@@ -246,8 +219,6 @@ def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
 @composed
 def split(x: TensorLike, size: Dims, dim: int = 0) -> tuple[Tensor, ...]:
     """Cut along an axis into parts of one size, of which the last may be less, or of several.
-
-    Reference: PyTorch ``split``.
 
     >>> [part.shape for part in ag.ops.split([[1.0, 2.0, 3.0]], 2, dim=1)]
     [(1, 2), (1, 1)]
@@ -271,8 +242,6 @@ def split(x: TensorLike, size: Dims, dim: int = 0) -> tuple[Tensor, ...]:
 def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Cut along an axis into at most so many parts of one size, of which the last may be less.
 
-    Reference: PyTorch ``chunk``.
-
     >>> [part.shape for part in ag.ops.chunk([[1.0, 2.0, 3.0]], 2, dim=1)]
     [(1, 2), (1, 1)]
     """
@@ -285,8 +254,6 @@ def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 @composed
 def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     """Return the parts along an axis, which they lack.
-
-    Reference: PyTorch ``unbind``.
 
     >>> [part.numpy().tolist() for part in ag.ops.unbind([[1.0, 2.0]], 1)]
     [[1.0], [2.0]]

@@ -80,8 +80,6 @@ def aminmax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Tens
 def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Place of the smallest element along an axis, or among all, as `argmax`; NaN counts as smallest.
 
-    Reference: PyTorch ``argmin``.
-
     >>> ag.ops.argmin([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [0, 1]
     """
@@ -135,7 +133,6 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
     """Variance along axes: squared distances from the mean, added up and divided by their number less `correction`.
 
     NaN where nothing is left to divide by, as of one element.
-    Reference: PyTorch ``var``.
 
     >>> ag.ops.var([[1.0, 3.0], [2.0, 8.0]], dim=1).numpy().tolist()
     [2.0, 18.0]
@@ -174,8 +171,6 @@ def std(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 @_wide
 def norm(x: TensorLike, p: float = 2.0, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The p-norm along axes: ``sum(abs(x)**p)**(1/p)``, for infinity the largest magnitude; its gradient at 0 is 0.
-
-    Reference: PyTorch ``norm``.
 
     >>> ag.ops.norm([[3.0, 4.0]]).item()
     5.0
@@ -228,8 +223,6 @@ def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1
 @_wide
 def logsumexp(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """``log(sum(exp(x)))`` along axes, without overflow; of -inf alone -inf, with the gradient 0.
-
-    Reference: PyTorch ``logsumexp``.
 
     >>> round(ag.ops.logsumexp([[1000.0, 1000.0]]).item(), 3)
     1000.693
