@@ -54,7 +54,7 @@ def call(q: Any, k: Any, v: Any, bias: Any, mask: Any, slope: float = 0.0, segme
     heads = params.get("heads", 1)
     terms = {"alibi": [slope * (h + 1) for h in range(heads)]} if slope else {}
     if segments:
-        terms["segments"] = tuple(np.arange(x.shape[1]) // 2 for x in (q, k))
+        terms["segments"] = tuple([i // 2 for i in range(x.shape[1])] for x in (q, k))
     one = k[:1, :1, :1]
     return ops.attention(q, k, v, attn_bias=bias, attn_mask=ops.ge(mask, ops.eq(one, one)), **params, **terms)
 
