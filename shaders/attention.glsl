@@ -29,7 +29,6 @@ const uint ROWS = 64, COLUMNS = 32, DEPTH = 16, THREADS = 128;
 // Features of two tiles, [feature][column] and [feature][row], or of one; then [feature][row] of what is held.
 const uint BEHIND = DEPTH * (ROWS + COLUMNS) / 4;
 shared vec4 slices[BEHIND + held * blocks * 32 * ROWS / 4];
-shared vec4 weights[COLUMNS * ROWS / 4];  // [column][row] as spot() has it; at the end [feature][row]
 
 uint head, item;
 
@@ -62,15 +61,6 @@ uint end_query(uint key_0) { return queries; }
 uint row() { return gl_LocalInvocationID.x / 8 * 4; }
 uint column() { return gl_LocalInvocationID.x % 8 * 4; }
 
-// Where 4 neighbouring rows of weights are, by their number / 4: in another bank for each invocation of row().
-uint spot(uint c, uint rows) { return c * (ROWS / 4) + (rows ^ c / 4 % 8); }
-
 #include "attention_products.glsl"
 
-// Lets all invocations see a tile of weights; accumulate() waits for them.
-void share(mat4 w) {
-    const mat4 turned = transpose(w);
-    for (uint j = 0; j < 4; j++) weights[spot(column() + j, row() / 4)] = turned[j];
-}
-#include "attention_sums.glsl"
 #include "attention_dropout.glsl"

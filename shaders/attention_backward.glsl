@@ -14,6 +14,7 @@ layout(set = 0, binding = 2) buffer DvQuads_ { vec4 dv_quads[]; };
 #define GIVEN 3
 #include "attention_given.glsl"
 #include "attention.glsl"
+#include "attention_sums.glsl"
 #include "attention_slopes.glsl"
 #include "attention_cotangents.glsl"
 

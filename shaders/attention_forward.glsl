@@ -15,6 +15,7 @@ layout(set = 0, binding = 4) readonly buffer V_ { float v[]; };
 layout(set = 0, binding = 4) readonly buffer VQuads_ { vec4 v_quads[]; };
 layout(set = 0, binding = 5) readonly buffer Key_ { uint key[]; };
 #include "attention.glsl"
+#include "attention_sums.glsl"
 #include "attention_online.glsl"
 #define Q 0
 #define K 1

@@ -2,6 +2,17 @@
 // 4 features of each block, 8 apart, for 4 rows.  Loops over blocks must be unrolled on a GPU, for sums to stay in
 // registers; their end is not known before a pipeline is made.
 
+shared vec4 weights[COLUMNS * ROWS / 4];  // [column][row] as spot() has it; at the end [feature][row]
+
+// Where 4 neighbouring rows of weights are, by their number / 4: in another bank for each invocation of row().
+uint spot(uint c, uint rows) { return c * (ROWS / 4) + (rows ^ c / 4 % 8); }
+
+// Lets all invocations see a tile of weights; accumulate() waits for them.
+void share(mat4 w) {
+    const mat4 turned = transpose(w);
+    for (uint j = 0; j < 4; j++) weights[spot(column() + j, row() / 4)] = turned[j];
+}
+
 void clear(out mat4 sums[blocks]) {
     [[unroll]] for (uint b = 0; b < blocks; b++) sums[b] = mat4(0.0);
 }
