@@ -182,7 +182,7 @@ def test_a_function_is_three_lines_in_three_files(copy: Path, tmp_path: Path) ->
         else:
             with (folder / name).open("a", encoding="utf-8") as file:
                 file.write("\n\n" + lines[name])
-    edit(folder / "ag/ops/statistics.py", '"prod", ', '"prod", "ptp", ')
+    edit(folder / "ag/ops/statistics.py", '"normalize", ', '"normalize", "ptp", ')
     edit(folder / "tests/table/cases_functions.py", '    statistic("amax"',
          '    statistic("ptp", along(np.ptp), draw=spread),\n    statistic("amax"')
     if library() is not None:
