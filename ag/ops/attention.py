@@ -73,7 +73,8 @@ def _segments(x: Segments, times: Shape, batch: int, backend: Device) -> tuple[B
             raise DtypeError(f"ag_attention: segments are of type {kind}; whole numbers are required. Make them with "
                              f"ag_tensor(ids, dtype=\"i32\").")
         # a list is of the step itself, so a captured one may have it
-        b = backend.constant(np.array(given), I32) if type(given) is list else _on_device(given, backend, I32).buffer
+        b = (backend.constant(np.array(given), I32) if isinstance(given, list) else
+             _on_device(given, backend, I32).buffer)
         shape = b.shape if len(b.shape) == 2 else (*b.shape, 1)
         if shape not in ((time, 1), (time, batch)) or (found and shape[1] != found[0].shape[1]):
             raise ShapeError(f"ag_attention: segments are {b.shape}, where the sequence has {time} times and {batch} "

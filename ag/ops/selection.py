@@ -219,7 +219,7 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
     [[3.0, 1.0, 3.0]]
     """
-    shape = np.shape(weight if hasattr(weight, "shape") else host_array(weight, "ag_embedding_lookup"))
+    shape = weight.shape if hasattr(weight, "shape") else np.shape(host_array(weight, "ag_embedding_lookup"))
     if len(shape) != 2:
         raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
     ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words",

@@ -132,6 +132,12 @@ static inline word taken(const word *x, uint32_t id, int64_t length, int64_t ste
     return id < length ? x[id * step] : id == NOTHING ? 0 : NAN_WORD;
 }
 
+static int all_places(const uint32_t *ids, int64_t n, int64_t length) {
+    uint32_t largest = 0;
+    EACH(k, n) largest = ids[k] > largest ? ids[k] : largest;
+    return largest < length;
+}
+
 KERNEL(take, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
     int64_t step_outer; int64_t step_place; int64_t step_inner;
@@ -143,7 +149,9 @@ KERNEL(take, {
         const uint32_t *ids = (const uint32_t *)a->ids + o * a->step_outer + p * a->step_place;
         const word *x = (const word *)a->x + o * a->length * n;
         word *out = (word *)a->out + r * n;
-        if (n == 1)
+        if (n == 1 && a->step_place == 1 && all_places(ids, rows, a->length))
+            for (int64_t k = 0; k < rows; k++) out[k] = x[ids[k]];
+        else if (n == 1)
             for (int64_t k = 0; k < rows; k++) out[k] = taken(x, ids[k * a->step_place], a->length, 1);
         else
             for (int64_t k = 0; k < rows; k++, out += n) {
