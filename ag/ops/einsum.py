@@ -14,7 +14,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, composed, operands_on_
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.shape import normalize_axis, whole_number
+from ag.engine.shape import Shape, normalize_axis, whole_number
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul, ag_scale
 from ag.ops.indexing import ag_reshape, ag_transpose
@@ -26,20 +26,23 @@ __all__ = ["baddbmm", "bilinear", "bmm", "einsum", "inner", "mv", "tensordot"]
 
 
 @part_of("einsum")
-def _products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Result[tuple[Buffer, Buffer]]:
-    """Products of matrices [outer, rows, cols, samples]."""
-    return _multiplied(run, a, b, ta, tb), (a, b)
+def _products(run: Run, a: Buffer, b: Buffer, a_groups: Shape, b_groups: Shape, ta: bool, tb: bool,
+              shape: Shape) -> Result[tuple[Buffer, Buffer]]:
+    """Products of matrices, as operands of four groups of axes (outer, rows, cols, samples), in a shape."""
+    return _multiplied(run, a.view(a_groups), b.view(b_groups), ta, tb).view(shape), (a, b)
 
 
 @_products.vjp
-def _products_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, ta: bool, tb: bool) -> Cotangents:
-    a, b = saved
+def _products_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, a_groups: Shape, b_groups: Shape,
+                  ta: bool, tb: bool, shape: Shape) -> Cotangents:
+    a, b = saved[0].view(a_groups), saved[1].view(b_groups)
+    g = g.view((a_groups[0], a_groups[2 if ta else 1], b_groups[1 if tb else 2], a_groups[3]))
     da = db = None
     if need[0]:
         da = _multiplied(run, b, g, tb, True) if ta else _multiplied(run, g, b, False, not tb)
     if need[1]:
         db = _multiplied(run, g, a, True, ta) if tb else _multiplied(run, a, g, not ta, False)
-    return da, db
+    return None if da is None else da.view(saved[0].shape), None if db is None else db.view(saved[1].shape)
 
 
 def _multiplied(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
@@ -183,16 +186,16 @@ def _pair(p: list[str], x: Tensor, q: list[str], y: Tensor, wanted: set[str], si
     if [letter for letter in output if letter in cols + rows] == cols + rows:
         p, x, q, y, rows, cols = q, y, p, x, cols, rows
 
-    def matrices(axes: list[str], t: Tensor, down: list[str], across: list[str]) -> tuple[Tensor, bool]:
+    def matrices(axes: list[str], t: Tensor, down: list[str], across: list[str]) -> tuple[Tensor, Shape, bool]:
         turned = axes != outer + down + across + samples and axes == outer + across + down + samples
         down, across = (across, down) if turned else (down, across)
         groups = (outer, down, across, samples)
         t = _ordered(axes, t, [letter for group in groups for letter in group])
-        return ag_reshape(t, *[prod([size[letter] for letter in group]) for group in groups]), turned
+        return t, tuple([prod([size[letter] for letter in group]) for group in groups]), turned
 
-    (first, ta), (second, tb) = matrices(p, x, rows, inner), matrices(q, y, inner, cols)
+    (first, of_first, ta), (second, of_second, tb) = matrices(p, x, rows, inner), matrices(q, y, inner, cols)
     axes = outer + rows + cols + samples
-    return axes, ag_reshape(_products(first, second, ta, tb), *[size[letter] for letter in axes])
+    return axes, _products(first, second, of_first, of_second, ta, tb, tuple([size[letter] for letter in axes]))
 
 
 # ---------------------------------------------------------------------------------------------- products by name
