@@ -7,6 +7,7 @@ return a step and its batches.  `python tests/programs/make_curves.py NAME` runs
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def losses(name: str, captured: bool) -> list[float]:
     step, batches = import_module(f"programs.{name}").program(Draw())
     run = ag.ag_capture(step) if captured else step
     return [float(run(*batch)) for batch in batches]
+
+
+def test_the_page_has_every_program() -> None:
+    page = (HERE.parents[1] / "docs" / "programs.md").read_text("utf-8")
+    rows = {int(row[1]): row[2] for row in re.finditer(r"^\| (\d+) \| (.+) \|$", page, re.M)}
+    assert [*rows] == [*range(1, 61)]
+    for name in NAMES:
+        number = re.match(r'"""Program (\d+),', (HERE / f"{name}.py").read_text("utf-8"))
+        assert number and f"`{name}.py`" in rows[int(number[1])], f"docs/programs.md: {name} is missing"
+    assert sorted(re.findall(r"`(\w+)\.py`", "".join(rows.values()))) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
