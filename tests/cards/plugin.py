@@ -1,6 +1,7 @@
 """A plugin of pytest, ``-p cards.plugin``: all tests of a run under conditions of a card, which AG_CARD names.
 
 AG_ORDER is ``reversed`` or ``random``; AG_POISON=1 fills new memory with NaN; AG_ADDRESSED=1 has no descriptors.
+AG_EVERY=1/3 keeps every third test, from the second: a table has many rows of one kernel.
 """
 
 from __future__ import annotations
@@ -28,3 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     _active.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    first, _, step = os.environ.get("AG_EVERY", "0/1").partition("/")
+    items[:] = items[int(first) :: int(step)]

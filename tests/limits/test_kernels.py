@@ -168,8 +168,9 @@ CARDS = {"128": SMALLEST | RANGE, "256": SMALL | RANGE, "64MiB": {"ALLOC": 64 <<
 
 def run_table(layer: dict[str, str], which: str, files: list[str], **limits: object) -> str:
     names = {f"AG_LIMITS_{name}": str(value) for name, value in limits.items()}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "vulkan", "-k", which, *files]
-    env = {**os.environ, **layer, **names}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "cards.plugin", "-p", "no:cacheprovider", "-m", "vulkan",
+               "-k", which, *files]
+    env = {**os.environ, **layer, **names, "PYTHONPATH": str(ROOT / "tests")}
     env.pop("AG_TEST_DEVICE", None)  # by which the tests would not be named lavapipe
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -180,5 +181,6 @@ def run_table(layer: dict[str, str], which: str, files: list[str], **limits: obj
 @pytest.mark.parametrize("card", CARDS)
 def test_the_case_table(limits_layer: dict[str, str], lavapipe: str, card: str) -> None:
     files = [f"tests/table/test_cases_{part}.py" for part in ("forward", "gradient", "capture")]
-    passed = re.search(r"(\d+) passed", run_table(limits_layer, "lavapipe", files, TYPE=DISCRETE, **CARDS[card]))
-    assert passed and int(passed[1]) > 1300
+    part = {**limits_layer, "AG_EVERY": f"{[*CARDS].index(card)}/{len(CARDS)}"}
+    passed = re.search(r"(\d+) passed", run_table(part, "lavapipe", files, TYPE=DISCRETE, **CARDS[card]))
+    assert passed and int(passed[1]) > 700
