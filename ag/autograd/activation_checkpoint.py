@@ -88,7 +88,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     used = tuple(x for x in first.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
     first.used.clear()
     again = along(partial(_computed_again, fn, args, context, keys, out.shape, now(), first))
-    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
+    return Tensor(out.buffer, True, _Again("ag_checkpoint", same_gradient, used, (True,) * len(used), again, ()))
 
 
 class _Again(Node):
@@ -101,7 +101,8 @@ class _Again(Node):
         return Node(self.name, self.vjp, (self.saved(),), (True,), None, ()).pull(total)
 
 
-def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
+def same_gradient(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
+    """Stand for the gradient rule of a result with its operand's values."""
     return (g,)
 
 

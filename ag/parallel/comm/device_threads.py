@@ -40,11 +40,7 @@ class Task(NamedTuple):
 
 
 class DeviceThreads:
-    """A thread per device, or per core, which makes the calls of its devices one after the other.
-
-    Devices in `alone` share the CPU, so each has its part of the cores.  A call that takes more than `timeout`
-    seconds is given up.  With `wait`, where calls wait for each other, each device has a thread.
-    """
+    """A thread per device, or per core for those in `alone`; not shared where calls `wait` for each other."""
 
     def __init__(self, devices: Sequence[str], alone: set[str], timeout: float,
                  wait: bool = False) -> None:

@@ -44,11 +44,7 @@ Pending = list[tuple[int, "Request"]]  # with the rank at the other end
 
 
 class MpiComm(Comm):
-    """A place in a group of processes; made by `mpi_comm`.
-
-    A step ends with `commit`, an Agree; one that failed is the first Agree of `survivors`.  If an Agree reveals a loss
-    that some ranks had not seen, it fails on every rank and is repeated.
-    """
+    """A place in a group of processes; a failed `commit`, an Agree, is the first Agree of `survivors`."""
 
     def __init__(self, process: MpiProcess, comm: MPIComm, name: str, tag: int, places: Sequence[int],
                  hosts: Sequence[str], timeout: float) -> None:

@@ -210,11 +210,9 @@ class DPResult:
     Examples
     --------
     >>> import ag
-    >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]], batch_size=1)
-    >>> result = ag.dp_train(lambda: ag.nn.Linear(1, 1), loader, ag.ops.mse_loss, devices=["cpu"], n_iter=5,
-    ...                      verbose=False)
-    >>> result.devices, len(result.loss_history), sorted(result.params)
-    (['cpu'], 5, ['W', 'b'])
+    >>> result = ag.dp_train(lambda: ag.nn.Linear(1, 1), ag.ag_dataloader([[1.0]], [[2.0]]), "mse", verbose=False)
+    >>> len(result.loss_history), sorted(result.params)
+    (10, ['W', 'b'])
     """
 
     __signature__ = Making()

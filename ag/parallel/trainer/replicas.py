@@ -1,7 +1,6 @@
 """Replicas, which work at the same time, each on its device, their shares of the samples, and the ranks that have them.
 
-Load balance: a step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per
-sample.  That includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
+With ``balance="auto"`` shares follow the host's time per sample.  Gradients do not depend on the shares.
 """
 
 from __future__ import annotations

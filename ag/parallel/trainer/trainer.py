@@ -108,10 +108,7 @@ class Trainer:
 
     def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None],
              cause: Callable[[], str | None]) -> None:
-        """Make one optimizer step over the samples of all ranks; `shard` is this rank's, and `cause` says what is bad.
-
-        An interrupt skips the step, or comes after ``done(loss)`` was called with the mean loss.
-        """
+        """Make one optimizer step over all ranks' samples; an interrupt skips it, or comes after ``done(loss)``."""
         if current_seed() != self.seed:  # a callback has seeded the generator
             ag_seed(self.seed)
         looks = k & (k - 1) == 0 and (len(self.replicas) > 1 or self._ranks.size > 1)
