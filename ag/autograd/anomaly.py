@@ -20,9 +20,9 @@ from ag.errors import CaptureError
 def detect_anomaly() -> Iterator[None]:
     """Raise where an op first makes a NaN, or an infinity of finite numbers, forward or backward.
 
-    Every result is read, which is several times slower.  Captured steps run op by op, also those of `fit` and
-    `dp_train`, whose threads are watched.  A thread of your own needs a context of its own.  `backward` is watched
-    where the loss was computed inside.  Gradients that overflow under a loss scale are not reported.
+    Every result is read, which is several times slower.  Captured steps run op by op.  A thread of your own needs a
+    context of its own.  `backward` is watched where the loss was computed inside.  Gradients that overflow under a loss
+    scale are not reported.
     Reference: PyTorch ``torch.autograd.detect_anomaly``.
 
     Yields

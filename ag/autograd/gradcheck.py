@@ -42,10 +42,8 @@ def ag_gradcheck(fn: Callable[[object], Tensor], inputs: Mapping[str, Tensor] | 
 
     Raises
     ------
-    ValueError
-        If no input is a parameter, or `eps` is not a small positive number.
-    DtypeError
-        If `fn` mixes in float32 tensors from outside `inputs`.
+    ValueError, DtypeError
+        If no input is a parameter, `eps` is out of range, or `fn` mixes in float32 tensors from outside `inputs`.
 
     Examples
     --------

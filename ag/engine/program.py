@@ -1,7 +1,6 @@
 """Launches, recordings of them, and programs: recordings that can be run again.
 
 Launches run while they are recorded, or *wait*: their results lie on an `Unallocated` block until memory is planned.
-Asking for one earlier makes the recording `catch_up`, in memory for every result.
 """
 
 from __future__ import annotations

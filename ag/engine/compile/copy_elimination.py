@@ -1,8 +1,6 @@
 """Leave out launches without a use: dead code, and copies whose source can be computed at their target.
 
     g = matmul(..); copy(flat[0:6], g)   ->   flat[0:6] = matmul(..)
-
-A product with the 1 that a backward pass begins with is a copy, too.  A tensor's buffer moves with its values.
 """
 
 from __future__ import annotations

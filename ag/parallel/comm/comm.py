@@ -1,8 +1,7 @@
 """Communicators: what the members (ranks) of a group do together, on numpy arrays, and which ranks are left of it.
 
 Sums are made in one fixed binary tree over the ranks: equal bits on all groups.  Every call of a `Member` ends with an
-agreement and counts only if all ranks came through; else the group shrinks and calls again.  Of a network that is cut
-in two, the side with more than half of the last members goes on, or with half of them and the lowest rank.
+agreement and counts only if all ranks came through; else the group shrinks and calls again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Device threads: one thread per device, so that devices work at the same time and a hung one does not stop the others.
 
-More CPU devices than cores share threads, one per core: threads that take turns on a core cost more than they bring.
 A call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.
 """
 
@@ -46,7 +45,7 @@ class DeviceThreads:
                  wait: bool = False) -> None:
         beside = [] if wait else [device for device in dict.fromkeys(devices) if device in alone]
         apart = [[device] for device in dict.fromkeys(devices) if device not in beside]
-        each = -(-len(beside) // threads()) or 1
+        each = -(-len(beside) // threads()) or 1  # threads that take turns on a core cost more than they bring
         groups = [*(beside[i : i + each] for i in range(0, len(beside), each)), *apart]
         sharing = sum([group[0] in alone for group in groups])
         self._threads = {device: thread for group in groups

@@ -1,8 +1,7 @@
 """Groups of processes over MPI that outlive lost ranks.
 
 Arrays move by ``Isend``, ``Irecv`` and ``Test``: Open MPI's collectives can leave a result unfilled, without an error,
-when a rank is lost.  Of ULFM only Agree is used; its Revoke and Shrink crash when a second rank is lost meanwhile.  So
-ranks tell each other that a group is broken, agree bit by bit on who is left, and continue with other tags.
+when a rank is lost.  Of ULFM only Agree is used; its Revoke and Shrink crash when a second rank is lost meanwhile.
 """
 
 from __future__ import annotations
