@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -394,16 +395,12 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
     high 11.0
     """
-    previous = PreviousSetting(Backend.settings.precision, _set, name)
+    previous = PreviousSetting(Backend.settings.precision, partial(setattr, Backend.settings, "precision"), name)
     if name is None:
         return previous
     if name not in _NAMES:
         raise DtypeError(f"ag_matmul_precision: there is no precision {name!r}; use 'highest', 'high' or 'medium'.")
     for backend in open_backends():
         backend.refuse_while_recording("changes the precision of products")
-    _set(name)
-    return previous
-
-
-def _set(name: str) -> None:
     Backend.settings.precision = name
+    return previous

@@ -115,10 +115,12 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
         the first replica's is taken.
     device : str
         Where the result shall be.
-    dim, axis : int, optional
+    dim : int, optional
         The axis along which they are joined; default -1, the batch.
     weights : sequence of float, optional
         How much each replica counts where results are losses, without axes, such as its samples; default: all the same.
+    axis : int, optional
+        Another name of `dim`.
 
     Returns
     -------

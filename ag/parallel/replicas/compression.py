@@ -194,12 +194,14 @@ class CompressedDataParallel(DataParallel):
         Which part of each parameter's gradient a replica sends, in (0, 1]; at least one element.
     wire : {"f32", "f16", "bf16"}, optional
         Type in which values are sent.
-    output_device, dim, axis : str or int, optional
+    output_device, dim : str or int, optional
         As for `DataParallel`.
     momentum : float, optional
         The momentum to train with, in [0, 1); the optimizer is then SGD without it, at the same learning rate.
     warmup_steps : int, optional
         For how many steps at first more is sent: a quarter, and then exponentially less, down to `compression_ratio`.
+    axis : int, optional
+        Another name of `dim`.
 
     Raises
     ------
