@@ -96,7 +96,6 @@ def host_values(x: object, function: str) -> Array:
 
 
 def column(array: Array) -> Array:
-    """Return a vector as a column."""
     return array.reshape(-1, 1) if array.ndim == 1 else array
 
 
@@ -207,7 +206,6 @@ def as_numbers(b: Buffer, dtype: DType) -> Buffer:
 
 
 def as_mask(b: Buffer) -> Buffer:
-    """Return 0 and 1 as a mask."""
     return (converted_on_host(b, F32) if b.dtype is F64 else b).view(b.shape, dtype=BOOL)
 
 
@@ -339,7 +337,6 @@ def _contains(x: Tensor, value: object) -> bool:
 
 
 def _change(operator: str, p: Tensor, result: Tensor) -> Tensor:
-    """Copy `result` into the parameter `p`."""
     if is_recording():
         raise TapeError(f"{operator}: a parameter of shape {p.shape} is to be changed inside with_grad_tape, where it "
                         f"may have been used; change it after the block, or write p = p + x for a new tensor.")

@@ -399,7 +399,6 @@ Cotangent = Buffer | SliceCotangent
 
 
 def whole(g: Cotangent) -> Buffer:
-    """Return a cotangent as a buffer."""
     return g.whole() if isinstance(g, SliceCotangent) else g
 
 
@@ -450,7 +449,6 @@ def any_changed(saved: object, since: int) -> bool:
 
 
 def buffers_in(saved: object) -> Iterator[Buffer]:
-    """Yield all buffers in what a rule saved."""
     if isinstance(saved, Buffer):
         yield saved
     elif isinstance(saved, (tuple, list)):

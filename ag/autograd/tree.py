@@ -122,7 +122,6 @@ def _fields(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _key(x: object) -> TreeDef:
-    """Return the structure of a key of a dict."""
     return _Container(tuple, tuple(map(_key, x))) if type(x) is tuple else _constant(x)
 
 

@@ -169,7 +169,6 @@ class RecordedCall:
                 leaf.tensor.set_grad(leaf.initial)
 
     def results(self, args: Args) -> Any:
-        """Return what an eager call would."""
         self.put_back()
         return filled(self.structure, [t if k is None else args[k]
                                         for t, k in zip(self.tensors, self.passed, strict=True)])

@@ -193,7 +193,6 @@ class Recording(Interpreter):
         self._ready = kind is None and not self.given_up
 
     def works_on(self, device: Device) -> None:
-        """Note that a device works for the recording."""
         if self.backend is None:
             self.backend = device
             device.arena.coalesce()
@@ -243,7 +242,6 @@ class Recording(Interpreter):
         return result
 
     def allocated(self, device: Device, block: Block) -> None:
-        """Note a fresh block."""
         self.works_on(device)
         self.claim(block)
 

@@ -176,12 +176,10 @@ class Comm(ABC):
         return parts
 
     def _spread(self, operation: str, part: Array, places: Sequence[Array]) -> None:
-        """Copy this rank's part, and those of all others, to their places."""
         np.copyto(places[self.rank], part)
         self._move(operation, {i: [part] for i in self._others()}, {i: [places[i]] for i in self._others()})
 
     def _told(self, operation: str, value: Json) -> list[Json]:
-        """Return the values of all ranks, in their order."""
         return [json.loads(text) for text in self._gate(operation, json.dumps(value))]
 
     def _alike(self, operation: str, array: Array) -> None:
@@ -344,7 +342,6 @@ class Member:
         raise NotImplementedError(f"{type(self).__name__} does not define _has_shrunk()")
 
     def _tell_error(self, error: str) -> None:
-        """Tell the others that this rank has failed."""
         raise NotImplementedError(f"{type(self).__name__} does not define _tell_error()")
 
     def _abort(self, error: BaseException) -> None:

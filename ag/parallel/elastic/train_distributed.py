@@ -73,11 +73,9 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     optimizer : Optimizer, optional
         Of the model's parameters; default: Adam.
     epochs : int, optional
-    checkpoint : path, optional
-        File for the job's state, written at the start, at the end, and as `checkpoint_every` says.  With it, the job
-        goes on when a device fails or a rank is lost.
-    checkpoint_every : int, optional
-        After how many steps; default: after every epoch.
+    checkpoint, checkpoint_every : path and int, optional
+        File for the job's state, written at the start, at the end, and after so many steps, or each epoch.  With it,
+        the job goes on when a device fails or a rank is lost.
     max_restarts : int, optional
         After how many failures the job goes on.
     resume : bool, optional

@@ -36,17 +36,13 @@ class DistributedWorld:
     ----------
     devices : sequence of str
         Devices of this process, which may occur several times.
-    comm : Comm, optional
-        The processes' communicator; default: this process is alone.
-    min_ranks : int, optional
-        With how many ranks at least the training goes on.
+    comm, min_ranks : Comm and int, optional
+        The processes' communicator, by default of this one alone; with how many ranks at least the training goes on.
 
     Attributes
     ----------
-    rank, size, local_rank, local_size : int
-        This process and how many there are; the same among those on this host.
-    host : str
-        Its name.
+    rank, size, local_rank, local_size, host : int, and str
+        This process and how many there are; the same among those on this host, and its name.
     devices : tuple of str
         `train_distributed` puts another one in the place of a device that fails.
 

@@ -64,8 +64,7 @@ class ZeroOptimizer:
     Raises
     ------
     ValueError, TypeError, DeviceError
-        If `stage` is another number, there are no devices or one is not there, `optimizer` is no function, or the model
-        has a `SyncBatchNorm` or is no layer at stage 3.
+        If an argument is none of these, or the model has a `SyncBatchNorm` or is no layer at stage 3.
 
     Notes
     -----

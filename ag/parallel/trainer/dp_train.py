@@ -71,7 +71,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         ``target_fn(sample)``: the target; default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
         Number of replicas; more than cards share them.  Default: one on the device that `ag_device` was given, else one
-        per card, else one on the CPU.  Software drivers are used only by name, or with ``AG_SOFTWARE=1``.
+        per card, else one on the CPU.
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
@@ -88,10 +88,8 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     scheduler : callable or str, optional
         ``scheduler(optimizer)``, called for each optimizer: an object whose ``step()`` is called after every step.  Or
         a name or class as of `fit`, for `n_iter` steps.
-    micro_batch : int, optional
-        Samples per replica and pass; where it is 1 and data is a loader, the loader's ``batch_size``.
-    accumulate : int, optional
-        Passes per optimizer step.
+    micro_batch, accumulate : int, optional
+        Samples per replica and pass, of a loader by default its ``batch_size``; and passes per optimizer step.
     batch : int, optional
         Samples per step of the whole job; default: replicas * `micro_batch` * `accumulate`.  Never more than there are.
     stack : int or "auto", optional
@@ -112,14 +110,11 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         Let every batch norm use the statistics of all samples of a step, uncaptured, on all replicas of one rank.
     capture : bool or "auto", optional
         Replay captured steps; "auto": what was computed twice in the same way, and the rest in Python.
-    checkpoint : path, optional
-        File for the job's state at the end, after Ctrl-C and every `checkpoint_every` steps; tried before the first.
-    checkpoint_every : int, optional
-        Default: only at the end.
+    checkpoint, checkpoint_every : path and int, optional
+        File for the job's state at the end, after Ctrl-C and every so many steps; tried before the first.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
-        the steps done before, too.  The log says where other arguments differ; the job's own hold.  Without `resume`
-        a file that is there is replaced.
+        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; else it is
+        replaced.  `n_iter` counts the steps done before, too.
     timeout : float, optional
         Seconds for a device's part of a step before it is given up; ``math.inf``: never.  A single device has no limit.
     world : communicator or DistributedWorld, optional
@@ -147,11 +142,9 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         If a replay turns out to differ from what the functions do; with ``capture=True``, if it is not possible.
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
-    CommError
-        If replicas or ranks differ, a device or rank does not finish in time or fails, naming it and the step, or too
-        few ranks are left.
-    DeviceError
-        If a device is not there, or none is left.
+    CommError, DeviceError
+        If replicas or ranks differ, a device or rank is not there, does not finish in time or fails, naming it and the
+        step, or too few are left.
     CheckpointError
         If `checkpoint` cannot be read or written, or belongs to another trainer.
 

@@ -41,7 +41,6 @@ class Listed(NamedTuple):
 
 
 def _once(devices: Sequence[Listed]) -> list[Listed]:
-    """Return every card once, under its best driver."""
     best: dict[str, Listed] = {}
     for device in devices:
         key = device.info.uuid if device.info.kind != "cpu" else ""

@@ -43,7 +43,6 @@ def read(spirv: bytes) -> tuple[Instruction, list[Instruction]]:
 
 
 def written(header: Instruction, instructions: list[Instruction]) -> bytes:
-    """Join a header and instructions to a module."""
     words = [*header, *(word for x in instructions for word in x)]
     return struct.pack(f"<{len(words)}I", *words)
 
