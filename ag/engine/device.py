@@ -80,7 +80,6 @@ class PreviousSetting(str):
 # ---------------------------------------------------------------------------------------------- names
 
 def family_and_index(name: str) -> tuple[Family, int]:
-    """Return the family and the number of a device's name."""
     prefix, _, index = name.partition(":")
     family = family_named(prefix)
     if family is not None and family.find is not None and index and not (index.isascii() and index.isdigit()):

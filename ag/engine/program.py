@@ -249,7 +249,6 @@ class Recording(Interpreter):
         return None if self.on_upload is None else self.on_upload(array, cast(DType, dtype), device)
 
     def wrote(self, block: Block, time: int) -> None:
-        """Note that the thread wrote to a block."""
         self._wrote[id(block)] = time
 
     def before_op(self, name: str, inputs: Sequence[Above], values: Sequence[object], params: Sequence[object],

@@ -151,7 +151,6 @@ def summed(shape: Shape, *, axis: int, chunk: int, **_params: object) -> Shape:
 
 
 def permuted(shape: Shape, *, axes: Shape) -> Shape:
-    """`shape` with its axes in the order `axes`."""
     return tuple(shape[a] for a in axes)
 
 

@@ -503,7 +503,6 @@ class RankSteps(Member):
                 set_stream(backend_of(device), stream)
 
     def share(self, batch: Tree) -> Tree:
-        """Return this rank's share of a batch that all ranks have."""
         sizes = sizes_along(batch, self._dim)
         if len(sizes) != 1:
             raise ShapeError(f"train_distributed: the sizes of a batch along dim {self._dim} are {sorted(sizes)}; one "

@@ -83,7 +83,6 @@ class Replicas:
     # -------------------------------------------------------------------------------------- the samples of a step
 
     def shards(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Stack]]:
-        """Deal the samples out to the replicas."""
         if len(self._replicas) == 1:
             return [cut(shard, dealt.stack, dealt.batch, k)]
         sizes = self._balance.sizes(len(shard.samples))

@@ -371,7 +371,6 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
 
 
 def refuse_unweighted(function: str, loss: object) -> None:
-    """Refuse a loss that takes no weights."""
     try:
         takes = callable(loss) and "sample_weight" in signature(loss).parameters
     except ValueError:  # it does not tell

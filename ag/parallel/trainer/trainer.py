@@ -157,7 +157,6 @@ class Trainer:
         return True, add_up(nodes, self._mean, count)
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
-        """Return the sums of every replica's samples."""
         shards = self.replicas.shards(k, shard, dealt)
         for replica in self.replicas:
             replica.counted = 0  # of an attempt that failed
@@ -343,7 +342,6 @@ class Job:
             to_json(self._schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
 
     def begin(self, dealt: Dealt) -> None:
-        """Begin with the first step."""
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt
         self._ranks.place = "in", 0
