@@ -114,7 +114,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         File for the job's state at the end, after Ctrl-C and every so many steps; tried before the first.
     resume : bool, optional
         Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; else it is
-        replaced.  `n_iter` counts the steps done before, too.
+        replaced.  `n_iter` counts the steps done before, too.  Where other arguments differ, the job's own hold.
     timeout : float, optional
         Seconds for a device's part of a step before it is given up; ``math.inf``: never.  A single device has no limit.
     world : communicator or DistributedWorld, optional

@@ -1,6 +1,6 @@
 """Replicas, which work at the same time, each on its device, their shares of the samples, and the ranks that have them.
 
-With ``balance="auto"`` shares follow the host's time per sample.  Gradients do not depend on the shares.
+Load balance: with ``balance="auto"`` shares follow the host's time per sample.  Gradients do not depend on them.
 """
 
 from __future__ import annotations
