@@ -5,9 +5,8 @@ Type checkers and editors read this file as it stands.  Importing it would load 
 
 from ag import data as data, io as io, parallel as parallel, training as training
 from ag.autograd.activation_checkpoint import ag_checkpoint as ag_checkpoint
-from ag.autograd.anomaly import detect_anomaly as detect_anomaly
 from ag.capture.step import CapturedStep as CapturedStep, ag_capture as ag_capture
-from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck
+from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck, detect_anomaly as detect_anomaly
 from ag.data import Batch as Batch, ag_dataloader as ag_dataloader, ag_image_folder as ag_image_folder
 from ag.engine.device import ag_matmul_precision as ag_matmul_precision
 from ag.io import (

@@ -265,21 +265,21 @@ def condition(name: str, file: str, old: str, new: str, *killers: str) -> None:
            *(killer if "/" in killer else f"{TESTS}/test_{file}.py::{killer}" for killer in killers))
 
 
-FOLD = "test_factors_that_stay_where_they_are"
-condition("factors differ", "fold_scaling", "graph[i].buffers[2].address != factor.address for i in products",
+FOLD = f"{TESTS}/test_fold_scaling.py::test_factors_that_stay_where_they_are"
+condition("factors differ", "copy_elimination", "graph[i].buffers[2].address != factor.address for i in products",
           "i < 0 for i in products", f"{FOLD}[cpu-two factors-7]")
-condition("the factor is written in between", "fold_scaling",
+condition("the factor is written in between", "copy_elimination",
           "graph.is_written(factor, min(products), update)", "False", f"{FOLD}[cpu-changed factor-7]")
-condition("the flat buffer is read in between", "fold_scaling", "or _scaled_operand(graph[i]) is None for", "for",
+condition("the flat buffer is read in between", "copy_elimination", "or _scaled_operand(graph[i]) is None for", "for",
           f"{FOLD}[cpu-gathered read-7]")
-condition("part of the flat buffer is not scaled", "fold_scaling", "or not _cover(flat, ",
+condition("part of the flat buffer is not scaled", "copy_elimination", "or not _cover(flat, ",
           "or (lambda *_: False)(flat, ", f"{FOLD}[cpu-gap-7]")
 condition("a view outside", "copy_elimination", "return not graph.is_viewed(block.address)", "return True",
           "test_copies[cpu-a_view_outside]")
 condition("the target in use", "copy_elimination", "if first <= i < j:", "if False:",
           "test_copies[cpu-a_target_that_is_read]", "test_copies[cpu-a_target_that_is_written]")
 condition("the source is written again", "copy_elimination", "if any(i != first and i not in without",
-          "if any(i < 0 and i not in without", f"{TESTS}/test_fold_scaling.py::{FOLD}[cpu-gap-7]")
+          "if any(i < 0 and i not in without", f"{FOLD}[cpu-gap-7]")
 condition("a later user", "copy_elimination", "if last != j or", "if", "test_copies[cpu-two_copies]")
 condition("memory that lasts", "copy_elimination", "or not producer.fresh or", "or",
           "test_copies[cpu-a_state]")
@@ -303,12 +303,13 @@ condition("a result is read too early", "fuse_elementwise", "if others and other
 condition("the register that is kept", "fuse_elementwise",
           "kept = (first.out, OPERANDS + len(first.steps) - 1) if stored", "kept = (first.out, OPERANDS) if stored",
           "test_chains[cpu-a_result_of_two_that_is_read_later]")
-condition("a factor's memory has the result", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)",
-          "graph.is_written(x, j + 1, i)", "test_a_result_in_the_place_of_a_factor_keeps_them_apart[cpu]")
-condition("a factor changes", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)", "graph.is_written(x, i, i + 1)",
-          "test_epilogues[cpu-a_factor_that_changes]")
-condition("a product is read later", "fuse_epilogues", "replace(chain, kept=(out, 0)) if later else chain", "chain",
-          "test_epilogues[cpu-a_product_that_is_read_later]")
+EPILOGUES = f"{TESTS}/test_fuse_epilogues.py"
+condition("a factor's memory has the result", "fuse_elementwise", "graph.is_written(x, j + 1, i + 1)",
+          "graph.is_written(x, j + 1, i)", f"{EPILOGUES}::test_a_result_in_the_place_of_a_factor_keeps_them_apart[cpu]")
+condition("a factor changes", "fuse_elementwise", "graph.is_written(x, j + 1, i + 1)", "graph.is_written(x, i, i + 1)",
+          f"{EPILOGUES}::test_epilogues[cpu-a_factor_that_changes]")
+condition("a product is read later", "fuse_elementwise", "replace(chain, kept=(out, 0)) if later else chain", "chain",
+          f"{EPILOGUES}::test_epilogues[cpu-a_product_that_is_read_later]")
 condition("memory rests", "memory_plan", "until = item.last + rest", "until = item.last",
           "test_memory_rests_before_others_get_it")
 condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > item.first)",
@@ -322,7 +323,7 @@ condition("who has a view", "graph", "frozenset(b.block.address for b in views)"
           f"{TESTS}/test_copy_elimination.py::test_copies[cpu-a_view_outside]")
 condition("a write at the end", "graph", "bisect_left(writers, until)]", "bisect_left(writers, until) - 1]",
           "test_a_written_part_of_a_block_with_many_users",
-          f"{TESTS}/test_fold_scaling.py::{FOLD}[cpu-changed factor-7]")
+          f"{FOLD}[cpu-changed factor-7]")
 
 # ---------------------------------------------------------------------------------------------- mixed precision
 

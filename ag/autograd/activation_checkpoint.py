@@ -40,9 +40,8 @@ def is_repeating() -> bool:
 def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     """Call a function without keeping its intermediate results; `backward` computes them again.
 
-    Gradients are those without it, bit for bit, dropout included, in captured steps too.  Of a chain of layers, only
-    what lies between the checkpoints is in memory at one time.  Running averages of a batch norm are updated once;
-    whatever else `fn` does besides computing happens twice.  Files are written by `ag_save_checkpoint`.
+    Gradients are those without it, bit for bit, dropout included, in captured steps too.  Running averages of a batch
+    norm are updated once; whatever else `fn` does besides computing happens twice.
     Reference: Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
 
     Parameters
@@ -60,8 +59,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     Raises
     ------
     TapeError
-        From `backward`, if `fn` does something else the second time: gives another shape, draws other random numbers,
-        calls other ops or the same with other numbers or arrays; or if a tensor it computes with was changed in
+        From `backward`, if `fn` does something else the second time, or if a tensor it computes with was changed in
         between, replaced, or moved, as making an optimizer does.
 
     Examples
@@ -88,7 +86,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     used = tuple(x for x in first.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
     first.used.clear()
     again = along(partial(_computed_again, fn, args, context, keys, out.shape, now(), first))
-    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
+    return Tensor(out.buffer, True, _Again("ag_checkpoint", same_gradient, used, (True,) * len(used), again, ()))
 
 
 class _Again(Node):
@@ -101,7 +99,8 @@ class _Again(Node):
         return Node(self.name, self.vjp, (self.saved(),), (True,), None, ()).pull(total)
 
 
-def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
+def same_gradient(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
+    """Stand for the gradient rule of a result with its operand's values."""
     return (g,)
 
 

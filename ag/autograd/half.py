@@ -1,9 +1,7 @@
 """Training with 16-bit tensors: ops compute in float32 and round once, f16 gradients are stored times a loss scale.
 
-Ops: a rule gets a launch that widens 16-bit operands to float32 (`Widening`); its result is rounded once.
-Gradients: the tape multiplies what it stores in f16 by the scale, and divides what leaves f16.
-So parameters receive true gradients.  bf16 has the range of float32 and needs no scale.
-Micikevicius et al., "Mixed Precision Training", 2018.
+The tape multiplies what it stores in f16 by the scale, and divides what leaves f16: parameters receive true gradients.
+bf16 has the range of float32 and needs no scale.  Micikevicius et al., "Mixed Precision Training", 2018.
 """
 
 from __future__ import annotations
@@ -100,11 +98,9 @@ SCALES: dict[int, ReferenceType[LossScale]] = {}  # shared by threads: any may u
 class LossScale:
     """The loss scale of some parameters, in effect while it is alive.
 
-    The scale is a power of two in device memory.  It starts at 2^16, is halved after a step with a gradient that is not
-    finite, and is doubled after `INTERVAL` good steps.  An optimizer with f16 parameters makes one.
-
-    A scale claims its parameters; of several scales of one parameter the latest claim counts.  An optimizer claims when
-    it is made, and again in a step if another one has claimed since.  State dicts keep the order of claims.
+    It is a power of two in device memory, halved after a step with a gradient that is not finite, doubled after
+    `INTERVAL` good steps.  Of several scales of one parameter the latest claim counts.  An optimizer claims when it is
+    made, and again in a step if another one has claimed since.
     """
 
     def __init__(self, params: Iterable[Tensor], devices: Iterable[Device]) -> None:
@@ -293,10 +289,7 @@ def _overflows(params: Collection[int]) -> bool:
 
 
 def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
-    """Count the elements of flat buffers of one device that are not finite, as a buffer of shape ().
-
-    `one` is the constant 1; a captured step may replace it by the factor of the gradients.
-    """
+    """Count the elements of flat buffers that are not finite; a captured step may replace the constant `one`."""
     launch = parts[0].backend.launch
     counts = [launch(nonfinite, x, one, chunk=_CHUNK) for x in parts]
     return reduce(partial(launch, add), [(sum_over(launch, x, (0,)) if x.size > 1 else x).view(()) for x in counts])

@@ -1,9 +1,7 @@
 """Ops: a forward rule and a gradient rule over primitives become a function that users call.
 
-`op` turns ``forward(run, *operands, *params) -> (output, saved)`` into a public function of tensors.  That lifts
-operands to one device and type, runs the rule, and leaves a node on the tape.  `ag_exp.vjp` declares the gradient rule.
-Operands are the first parameters, or one list.  All are buffers to a rule; the annotation of each says what callers may
-pass: `Buffer`, `Elements`, `Wide`, `Ids`, `RowOrColumn` or `Matrix`.  docs/adding_an_op.md shows how to add one.
+`op` turns ``forward(run, *operands, *params) -> (output, saved)`` into a public function of tensors, whose ``vjp``
+declares the gradient rule.  All operands are buffers to a rule; the annotation of each says what callers may pass.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Operands of ops: lift host values, check that tensors share a device and a type, turn host vectors into columns.
 
-Every upload passes `to_buffer`, where a captured step puts an input slot in place of the array.  A host vector is a
-column, as in `ag_tensor`, so that adding one element by element never makes an outer product (`_as_vectors`).  Ids are
-checked on the host, as kernels cannot raise.  Comparisons and in-place changes, which are not ops, take operands alike.
+A host vector is a column, as in `ag_tensor`, so that adding one never makes an outer product (`_as_vectors`).  Ids are
+checked on the host, as kernels cannot raise.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ def host_values(x: object, function: str) -> Array:
 
 
 def column(array: Array) -> Array:
-    """Return a vector as a column."""
     return array.reshape(-1, 1) if array.ndim == 1 else array
 
 
@@ -134,10 +132,7 @@ def number_given(function: str, argument: str, value: object) -> float:
 
 
 def vector_beside(function: str, n: int, others: list[tuple[int, ...]]) -> bool:
-    """Return whether a host vector of `n` numbers is a column beside operands of other shapes, or a row.
-
-    It is a column beside columns.  It is a row beside vectors, and beside matrices whose rows have its length.
-    """
+    """Return whether a vector of `n` is a column, as beside columns, or a row, as beside vectors and rows like it."""
     for shape in others:
         if len(shape) > 1 and n > 1 and shape[-1] == n and n in shape[:-1]:
             raise ShapeError(f"{function}: operands are a vector of {n} numbers and {shape}, where it could be a row "
@@ -171,11 +166,7 @@ def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceE
 def operands_on_one_device(
     function: str, operands: tuple[Any, ...], kinds: Sequence[Kind] = ()
 ) -> tuple[Device, tuple[Tensor, ...], DType]:
-    """Return the operands' device, the operands as tensors there, and the result's element type.
-
-    Tensors must share a device, and an element type as far as their `kinds` ask for it.  Beside 16-bit tensors, float32
-    scalars are always allowed.
-    """
+    """Return the operands' device, the operands as tensors there, and the result's element type, by their `kinds`."""
     kinds = kinds or [_PLAIN] * len(operands)
     backend: Device | None = None
     dtype: DType | None = None
@@ -215,7 +206,6 @@ def as_numbers(b: Buffer, dtype: DType) -> Buffer:
 
 
 def as_mask(b: Buffer) -> Buffer:
-    """Return 0 and 1 as a mask."""
     return (converted_on_host(b, F32) if b.dtype is F64 else b).view(b.shape, dtype=BOOL)
 
 
@@ -263,10 +253,7 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
 
 def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str,
                 computed: bool = False, ignore: int | None = None) -> Tensor:
-    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too, or `ignore`.
-
-    Those that a captured step computes are not checked, which the kernel must allow.
-    """
+    """`ids` as an int32 tensor beside another; each must be one of 0..count-1, unless `ignore` or `computed` here."""
     backend = operands_on_one_device(function, (beside,))[0]
     check = partial(refuse_outside, function, count, noun, rule, ignore=ignore)
     if isinstance(ids, Tensor):
@@ -301,10 +288,7 @@ _RELATIONS: dict[np.ufunc, str] = {
 
 
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
-    """Compare by an op; two integers, and tensors of other types or devices, on the host.
-
-    Host values are rounded to the type of `x`, as in arithmetic.
-    """
+    """Compare by an op; two integers, and tensors of other types or devices, on the host."""
     if x.buffer.dtype is I32 and isinstance(other, (int, np.integer)) and abs(int(other)) < 1 << 24:
         x, other = x.astype("f32"), int(other)  # only numbers beyond 2^24 are rounded, and to no smaller ones
     dtype, b = x.buffer.dtype, other.buffer if isinstance(other, Tensor) else None
@@ -353,7 +337,6 @@ def _contains(x: Tensor, value: object) -> bool:
 
 
 def _change(operator: str, p: Tensor, result: Tensor) -> Tensor:
-    """Copy `result` into the parameter `p`."""
     if is_recording():
         raise TapeError(f"{operator}: a parameter of shape {p.shape} is to be changed inside with_grad_tape, where it "
                         f"may have been used; change it after the block, or write p = p + x for a new tensor.")

@@ -340,11 +340,7 @@ def _moved(x: Tensor, before: Device) -> TapeError:
 
 
 def _of_their_own(gradients: dict[Tensor, Buffer], began: int) -> dict[Tensor, Buffer]:
-    """Copy gradients that share memory, as callers write into them.
-
-    Memory older than the backward pass (`began`) is a constant or a saved value.  One rule may give the same memory to
-    several parameters, as that of ``a + b`` does; the first keeps it.
-    """
+    """Copy gradients in memory of before (`began`), or of another one, as for ``a + b``: callers write into them."""
     blocks: set[Block] = set()
     for x, g in gradients.items():
         if g.block.made < began or g.block in blocks:
@@ -376,11 +372,7 @@ def _accumulated(x: Tensor, g: Tensor) -> Tensor:
 
 
 class SliceCotangent:
-    """The cotangent of a tensor of which slices were used: contiguous parts, zeros elsewhere.
-
-    If the parts cover the whole tensor, as queries, keys and values do, they are copied side by side, without filling
-    and adding zeros: ``q, k, v = t[:n], t[n:2*n], t[2*n:]`` gives [dq, dk, dv].
-    """
+    """The cotangent of a tensor of which slices were used: parts that cover it all, as q, k and v, are put together."""
 
     def __init__(self, shape: Shape, start: int, part: Buffer, spread: Callable[[], Buffer]) -> None:
         self.shape = shape
@@ -407,7 +399,6 @@ Cotangent = Buffer | SliceCotangent
 
 
 def whole(g: Cotangent) -> Buffer:
-    """Return a cotangent as a buffer."""
     return g.whole() if isinstance(g, SliceCotangent) else g
 
 
@@ -427,10 +418,7 @@ def shaped_like(x: Tensor, g: Cotangent) -> Cotangent:
 
 
 def stored_for(x: Tensor, g: Buffer, made_of: DType) -> Buffer:
-    """Convert `g` to the type in which a cotangent of `x` is stored: the tensor's own, float32 for a parameter.
-
-    f16 cotangents carry the loss scale, and so does `g` if a rule made it of an f16 cotangent (`made_of`).
-    """
+    """Convert `g` to its type for `x`; f16 cotangents, and what a rule has `made_of` them, carry the loss scale."""
     stored = F32 if x.node is None else x.buffer.dtype
     if (stored is F16) is not (made_of is F16):
         g = scaled(g) if stored is F16 else unscaled(g)
@@ -461,7 +449,6 @@ def any_changed(saved: object, since: int) -> bool:
 
 
 def buffers_in(saved: object) -> Iterator[Buffer]:
-    """Yield all buffers in what a rule saved."""
     if isinstance(saved, Buffer):
         yield saved
     elif isinstance(saved, (tuple, list)):
@@ -485,15 +472,12 @@ def called(t: Tensor) -> str:
 
 
 class Checked:
-    """`Backend.launch` that refuses overwritten operands, except those it updates, such as running averages.
-
-    16-bit `buffers` are checked at once, as rules widen those.
-    """
+    """`Backend.launch` that refuses overwritten operands, except those it updates, such as running averages."""
 
     def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Tensor], buffers: object) -> None:
         self._launch = launch
         self._what = since, function, tensors
-        refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], *self._what)
+        refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], *self._what)  # now, as rules widen them
 
     def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                  **params: object) -> Returned:

@@ -1,8 +1,7 @@
 """Tensors, and the nodes that tie them into a record: what users hold.
 
-A tensor is a buffer on a device, a flag whether gradients are wanted, and the node of the op that computed it.
 Operators are the public ops of their names, which `ag.autograd.op` registers; comparisons and ``+=`` are in
-`ag.autograd.operands`.  Reading values on the host (`numpy`, `item`, `data`, comparing) waits for the device.
+`ag.autograd.operands`.
 """
 
 from __future__ import annotations
@@ -226,10 +225,7 @@ class Tensor(metaclass=Named):
     # -------------------------------------------------------------------------------------- host access
 
     def numpy(self) -> Array:
-        """Return a host copy; waits for the device.  It is float32 for bfloat16, which numpy does not have.
-
-        Changing the copy does not change the tensor: assign to `data` for that.
-        """
+        """Return a host copy, float32 for bfloat16; waits.  Assign to `data` to change the tensor."""
         if (here := current()) is not None:
             here.read(self)
         array: Array = self.buffer.backend.download(self.buffer)
@@ -276,11 +272,7 @@ class Tensor(metaclass=Named):
 
     @property
     def data(self) -> Array:
-        """The values as a read-only host copy; waits for the device.
-
-        ``t.data[0, 0] = 1`` is an error, as it would not reach the device.  Assign a whole array of the same shape
-        (``t.data = t.data * 2``) to copy it into the tensor's memory.
-        """
+        """The values as a read-only host copy; waits.  ``t.data = t.data * 2`` copies an array into the tensor."""
         array = self.numpy()
         array.flags.writeable = False
         return array

@@ -62,21 +62,14 @@ Leaf = Any  # a tensor or a numpy array
 
 
 def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
-    """The arrays of a tree in order, each once, and its hashable structure; a ValueError refuses what holds itself.
-
-    Trees with equal structures can be arguments of the same captured step.  Their arrays agree in type, shape and
-    element type, the same places hold one object, and everything else is equal.
-    """
+    """The arrays of a tree in order, each once, and its hashable structure; a ValueError refuses what holds itself."""
     leaves: list[Leaf] = []
     treedef = _structure(tree, leaves, {}, [])
     return leaves, treedef
 
 
 def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: list[Tree]) -> TreeDef:
-    """Return the structure of a tree; add its arrays to `leaves`, its lists and dicts to `complete`.
-
-    `numbers` has their places there by id, and -1 for a list or dict that is not complete.
-    """
+    """Return the structure of a tree; `numbers` has the places in both lists by id, -1 for what is not complete."""
     kind = type(x)
     if kind is np.ndarray or isinstance(x, _LEAVES):
         number = numbers.setdefault(id(x), len(leaves))
@@ -129,7 +122,6 @@ def _fields(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _key(x: object) -> TreeDef:
-    """Return the structure of a key of a dict."""
     return _Container(tuple, tuple(map(_key, x))) if type(x) is tuple else _constant(x)
 
 
@@ -222,10 +214,7 @@ def classes_in(treedef: TreeDef) -> set[type]:
 
 
 def opaque_type(treedef: TreeDef) -> str | None:
-    """Name the type of an object in a tree whose changes cannot be seen; None if there is none.
-
-    Arrays and plain values can be compared; other objects, and attributes of subclasses, cannot.
-    """
+    """Name the type of an object in a tree whose changes cannot be seen, being no array or plain value, or None."""
     if isinstance(treedef, _Leaf):
         return None if treedef.kind[0] in _ARRAYS else treedef.kind[0].__name__
     if isinstance(treedef, _Again):

@@ -1,7 +1,6 @@
 """Arguments of a captured step: slots in device memory that every call fills, and what the step gets.
 
-A tensor's placeholder is a tensor on its slot.  An array's refuses access to its values (`StepArgument`), and becomes
-a slot where the step makes a tensor of it.
+The placeholder of an array refuses access to its values, and becomes a slot where the step makes a tensor of it.
 """
 
 from __future__ import annotations

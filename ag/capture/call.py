@@ -1,7 +1,6 @@
 """One recorded call of a captured step: its launches, what it reads, and what it leaves.
 
-Its trace lists launches with parameters, and labels each operand by its origin.  So a value that was read in Python
-shows as another number, and a branch as another launch.
+In its trace of launches a value that was read in Python shows as another number, and a branch as another launch.
 """
 
 from __future__ import annotations
@@ -170,7 +169,6 @@ class RecordedCall:
                 leaf.tensor.set_grad(leaf.initial)
 
     def results(self, args: Args) -> Any:
-        """Return what an eager call would."""
         self.put_back()
         return filled(self.structure, [t if k is None else args[k]
                                         for t, k in zip(self.tensors, self.passed, strict=True)])

@@ -287,7 +287,6 @@ class NameGuards:
                 [([group.place] * len(group.ids), group.names, group.ids) for group in groups if not group.in_dict])
 
     def contents(self) -> list[Contents]:
-        """Return the containers in all values."""
         return [pair for group in self._groups.values() for noted in group.noted for pair in noted.contents]
 
     def change(self, attributes: bool = True) -> str | None:

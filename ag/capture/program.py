@@ -1,7 +1,6 @@
 """A recorded step that can be replayed: its guards, its launches, and what it leaves behind.
 
-Results share program memory, copied on write; gradients are made when read.  A tensor of the step that is alive when
-the program is compiled was stored by user code, which a replay could not update: refused.
+Results share program memory, copied on write; gradients are made when read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Capture: record a training step, then replay it without running its Python; docs/capture.md is the contract.
 
-There is one program per kind of call (`_kind`) and state of what the step reads; a change records anew.
-Calls 2, 8, 32, 128 and so on are recorded again and compared.
+A change of what the step reads records anew.  Calls 2, 8, 32, 128 and so on are recorded again and compared.
 """
 
 from __future__ import annotations
@@ -61,9 +60,8 @@ class CapturedStep(Generic[P, R]):
     step : callable
     backend, recompute, calls, trial, kinds : optional
         The device to record, by default the first that does something; as of `ag_capture`; functions of the user that
-        a step of the library calls; whether a step that cannot be captured runs to its end before the error.  For a
-        job, whose calls come from several threads, with arguments of any sort and device: how many kinds of calls are
-        captured.  Without `kinds` a call from another thread records anew.
+        a step of the library calls; whether a step that cannot be captured runs to its end before the error; for a job,
+        whose calls come from several threads, with any arguments: how many kinds of calls are captured.
 
     Attributes
     ----------
@@ -346,12 +344,15 @@ def _kind(leaves: Args, structure: object) -> tuple[object, ...]:
 def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedStep[P, R]:
     """Record a step on its first calls; later ones replay it, and leave what the step itself would have left.
 
+    docs/capture.md is the contract.  Calls with other shapes or types, in another mode or with other settings are
+    recorded for themselves.  Every call returns new tensors.
+    Reference: CUDA graphs, PyTorch ``torch.cuda.make_graphed_callables`` and the guards of ``torch.compile``.
+
     Parameters
     ----------
     step_fn : callable
-        Takes tensors and numpy arrays (integer labels too) as positional arguments, also in dicts, lists, tuples
-        and dataclasses, with numbers and strings beside them; returns tensors, in tuples, lists or dicts if it
-        likes, or None.  It may compute losses, call `backward`, clip and step optimizers.
+        Takes tensors and numpy arrays as positional arguments, also in dicts, lists, tuples and dataclasses, with
+        numbers and strings beside them; returns tensors, also in such, or None.
     recompute : bool, optional
         Compute cheap results (activations, normalizations, embeddings) a second time in the backward pass rather than
         keep them: a transformer needs a quarter less memory and some percent more time.  The bits are the same.
@@ -364,15 +365,8 @@ def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedS
     Raises
     ------
     CaptureError
-        On the first call if the step does what cannot be replayed: reads a tensor on the host, makes a parameter,
-        uploads an array that is not an argument, keeps a tensor that it computed, works on two devices or in other
-        threads.  On a later one that is compared with the recording, if the step did something else.
-
-    Notes
-    -----
-    docs/capture.md is the contract.  Calls with other shapes or types, in another mode or with other settings are
-    recorded for themselves.  Every call returns new tensors.
-    Reference: CUDA graphs, PyTorch ``torch.cuda.make_graphed_callables`` and the guards of ``torch.compile``.
+        On the first call if the step does what cannot be replayed, such as reading a tensor on the host.  On a later
+        one that is compared with the recording, if the step did something else.
 
     Examples
     --------

@@ -1,7 +1,6 @@
 """Hand out one device's memory as blocks of a few large segments.
 
-Free memory is first looked for in a bin of the exact size, then best fit, then in a new segment.  A block goes back
-when its last reference dies.  `arena.c` does the quick half where it was compiled.
+A block goes back when its last reference dies.  `arena.c` does the quick half where it was compiled.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -79,7 +80,6 @@ class PreviousSetting(str):
 # ---------------------------------------------------------------------------------------------- names
 
 def family_and_index(name: str) -> tuple[Family, int]:
-    """Return the family and the number of a device's name."""
     prefix, _, index = name.partition(":")
     family = family_named(prefix)
     if family is not None and family.find is not None and index and not (index.isascii() and index.isdigit()):
@@ -201,12 +201,9 @@ def default_dtype() -> DType:
 def ag_device(name: str) -> PreviousSetting:
     """Set the default device.
 
-    Without any call it is ``"auto"``, or what the environment variable AG_DEVICE names.  The default belongs to the
-    running context: a new thread starts without it.
-
-    `dp_train`, `DataParallel` and others use the device that is named here if they are given none.  After ``"auto"`` or
-    ``"gpu"``, and without any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those
-    are and in what order, such as ``0,2`` or ``NVIDIA,Arc``.
+    Without any call it is ``"auto"``, or what AG_DEVICE names in the environment.  A new thread starts without it.
+    `dp_train` and others use the device that is named here if they are given none.  After ``"auto"`` or ``"gpu"`` they
+    take all cards, or those that AG_VULKAN_DEVICES names, in that order, such as ``0,2`` or ``NVIDIA,Arc``.
     Reference: ggmlR ``ag_device``.
 
     Parameters
@@ -214,8 +211,7 @@ def ag_device(name: str) -> PreviousSetting:
     name : str
         ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"vulkan:NVIDIA"`` (by a part of the product's name, or the beginning
         of the UUID), ``"gpu"`` (the best card) or ``"auto"`` (gpu if there is one, else cpu; chosen when a tensor is
-        first made).  Software drivers are no cards: they are used only by their name, or with ``AG_SOFTWARE=1`` in the
-        environment.  Nor are devices without kernels, and, where none is named, those that cannot be opened.
+        first made).  Software drivers are no cards: they are used only by their name, or with ``AG_SOFTWARE=1``.
 
     Returns
     -------
@@ -320,8 +316,7 @@ def ag_synchronize(device: str | None = None) -> None:
 def ag_shutdown() -> None:
     """Close every device; tensors on them cannot be used any more.
 
-    Called at interpreter exit.  The next use of a device opens it anew, also of one that was lost.  Whatever was made
-    before (tensors, models, optimizers, captured steps) raises a `DeviceError` when it is used.
+    Called at interpreter exit.  The next use of a device opens it anew; what was made before raises a `DeviceError`.
 
     Examples
     --------
@@ -375,11 +370,10 @@ _NAMES = ("highest", "high", "medium")
 def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     """Set how exactly products of matrices in float32 are made, for all devices.
 
-    A lower precision is allowed, not promised.  It changes `ag_matmul` and what is made of it, forward and backward, on
-    Vulkan devices with cooperative matrices of these types.  Their kernels must have been right and faster in a test.
-    Convolutions, the weight gradients of linear layers, attention and the CPU stay in float32, and so do all sums.
-    Infinities in operands may become NaN.  A captured step keeps the precision with which it was captured.
-    While a step is captured the precision cannot be changed.
+    A lower precision is allowed, not promised: for `ag_matmul` and what is made of it, on Vulkan devices with
+    cooperative matrices whose kernels were right and faster in a test.  Convolutions, the weight gradients of linear
+    layers, attention and the CPU stay in float32, and so do all sums.  Infinities in operands may become NaN.  A
+    captured step keeps the precision with which it was captured.
     Reference: PyTorch ``torch.set_float32_matmul_precision``.
 
     Parameters
@@ -400,16 +394,12 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
     high 11.0
     """
-    previous = PreviousSetting(Backend.settings.precision, _set, name)
+    previous = PreviousSetting(Backend.settings.precision, partial(setattr, Backend.settings, "precision"), name)
     if name is None:
         return previous
     if name not in _NAMES:
         raise DtypeError(f"ag_matmul_precision: there is no precision {name!r}; use 'highest', 'high' or 'medium'.")
     for backend in open_backends():
         backend.refuse_while_recording("changes the precision of products")
-    _set(name)
-    return previous
-
-
-def _set(name: str) -> None:
     Backend.settings.precision = name
+    return previous

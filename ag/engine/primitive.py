@@ -1,7 +1,6 @@
 """Declare primitives: a name, a shape rule and a numpy function that defines what is computed.
 
-That function is the documentation, the oracle for the kernels in GLSL and C, and the fallback of the CPU.  Its
-signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.
+Its signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.
 """
 
 from __future__ import annotations

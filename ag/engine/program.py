@@ -1,7 +1,6 @@
 """Launches, recordings of them, and programs: recordings that can be run again.
 
 Launches run while they are recorded, or *wait*: their results lie on an `Unallocated` block until memory is planned.
-Asking for one earlier makes the recording `catch_up`, in memory for every result.
 """
 
 from __future__ import annotations
@@ -194,7 +193,6 @@ class Recording(Interpreter):
         self._ready = kind is None and not self.given_up
 
     def works_on(self, device: Device) -> None:
-        """Note that a device works for the recording."""
         if self.backend is None:
             self.backend = device
             device.arena.coalesce()
@@ -244,7 +242,6 @@ class Recording(Interpreter):
         return result
 
     def allocated(self, device: Device, block: Block) -> None:
-        """Note a fresh block."""
         self.works_on(device)
         self.claim(block)
 
@@ -252,7 +249,6 @@ class Recording(Interpreter):
         return None if self.on_upload is None else self.on_upload(array, cast(DType, dtype), device)
 
     def wrote(self, block: Block, time: int) -> None:
-        """Note that the thread wrote to a block."""
         self._wrote[id(block)] = time
 
     def before_op(self, name: str, inputs: Sequence[Above], values: Sequence[object], params: Sequence[object],

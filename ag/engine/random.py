@@ -241,9 +241,8 @@ def current_seed() -> int:
 def ag_seed(seed: int) -> None:
     """Seed the random generator, on the host and on every device.
 
-    Initial weights and dropout masks after it are the same on every device and in every run.  The threads of a
-    process share one generator; any but the main one that calls `ag_seed` has its own from then on.  A captured step
-    draws from the generator that it was captured with, and follows its seed; a thread with another one records anew.
+    What is drawn after it is the same on every device and in every run.  The threads of a process share one generator;
+    any but the main one that calls `ag_seed` has its own from then on.
     Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
     Parameters

@@ -39,7 +39,6 @@ class Family(NamedTuple):
 
     @property
     def is_accelerator(self) -> bool:
-        """Return whether training prefers its devices to the processor."""
         return self.priority > 0
 
     def device_name(self, index: int) -> str:

@@ -29,7 +29,6 @@ def nbytes_of(shape: Shape, dtype: DType) -> int:
 
 
 def row_major_strides(shape: Shape) -> Shape:
-    """Element strides of a dense row-major array."""
     strides = []
     step = 1
     for n in reversed(shape):
@@ -152,7 +151,6 @@ def summed(shape: Shape, *, axis: int, chunk: int, **_params: object) -> Shape:
 
 
 def permuted(shape: Shape, *, axes: Shape) -> Shape:
-    """`shape` with its axes in the order `axes`."""
     return tuple(shape[a] for a in axes)
 
 
@@ -225,7 +223,6 @@ def chain_axes(out: Shape, operands: Sequence[Shape]) -> tuple[Shape, list[Shape
 
 
 def chain_layout(out: Shape, operands: dict[str, Shape]) -> Layout:
-    """Element strides of named operands along the axes of `out`."""
     if chain_axes(out, list(operands.values())) is None:
         raise ShapeError(f"shape {out} needs more than {CHAIN_DIMS} axes in a chain of functions.")
     return _strided_layout(out, {name: _strides_in(out, x) for name, x in operands.items()}, CHAIN_DIMS)

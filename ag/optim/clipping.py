@@ -1,7 +1,7 @@
 """Clipping gradients to a global norm.
 
 Devices add up squares in the gradients' type.  Where these overflow or vanish, the norm is computed again, scaled.  In
-a captured step the compiler lets the optimizer's launch multiply (`ag.engine.compile.fold_scaling`).
+a captured step the compiler lets the optimizer's launch multiply (`fold_scaling`).
 """
 
 from __future__ import annotations

@@ -200,7 +200,6 @@ class Graph:
 
 
 def _enter(positions: list[int], position: int) -> None:
-    """Add to a sorted list what is not in it."""
     k = bisect_left(positions, position)
     if k == len(positions) or positions[k] != position:
         positions.insert(k, position)

@@ -1,8 +1,7 @@
 """Memory planning: buffers of a program that are never needed together get the same memory.
 
-Private blocks go, the largest first, into the smallest gap that is free while they are needed: in blocks that the
-program overwrites later as a whole, or a heap.  Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net
-Inference", 2020 (greedy by size).
+Private blocks go, the largest first, into the smallest gap that is free while they are needed: Pisarchyk, Lee,
+"Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
 """
 
 from __future__ import annotations

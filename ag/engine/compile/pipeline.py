@@ -12,10 +12,8 @@ from typing import cast
 
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device
-from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_launches
-from ag.engine.compile.fold_scaling import fold_scaling
-from ag.engine.compile.fuse_elementwise import fuse_elementwise
-from ag.engine.compile.fuse_epilogues import fuse_epilogues
+from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_launches, fold_scaling
+from ag.engine.compile.fuse_elementwise import fuse_elementwise, fuse_epilogues
 from ag.engine.compile.graph import Graph, settle
 from ag.engine.compile.memory_plan import plan_memory
 from ag.engine.compile.rematerialize import rematerialize

@@ -1,8 +1,7 @@
 """Communicators: what the members (ranks) of a group do together, on numpy arrays, and which ranks are left of it.
 
 Sums are made in one fixed binary tree over the ranks: equal bits on all groups.  Every call of a `Member` ends with an
-agreement and counts only if all ranks came through; else the group shrinks and calls again.  Of a network that is cut
-in two, the side with more than half of the last members goes on, or with half of them and the lowest rank.
+agreement and counts only if all ranks came through; else the group shrinks and calls again.
 """
 
 from __future__ import annotations
@@ -177,12 +176,10 @@ class Comm(ABC):
         return parts
 
     def _spread(self, operation: str, part: Array, places: Sequence[Array]) -> None:
-        """Copy this rank's part, and those of all others, to their places."""
         np.copyto(places[self.rank], part)
         self._move(operation, {i: [part] for i in self._others()}, {i: [places[i]] for i in self._others()})
 
     def _told(self, operation: str, value: Json) -> list[Json]:
-        """Return the values of all ranks, in their order."""
         return [json.loads(text) for text in self._gate(operation, json.dumps(value))]
 
     def _alike(self, operation: str, array: Array) -> None:
@@ -345,7 +342,6 @@ class Member:
         raise NotImplementedError(f"{type(self).__name__} does not define _has_shrunk()")
 
     def _tell_error(self, error: str) -> None:
-        """Tell the others that this rank has failed."""
         raise NotImplementedError(f"{type(self).__name__} does not define _tell_error()")
 
     def _abort(self, error: BaseException) -> None:

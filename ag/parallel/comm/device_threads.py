@@ -1,6 +1,5 @@
 """Device threads: one thread per device, so that devices work at the same time and a hung one does not stop the others.
 
-More CPU devices than cores share threads, one per core: threads that take turns on a core cost more than they bring.
 A call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.
 """
 
@@ -40,17 +39,13 @@ class Task(NamedTuple):
 
 
 class DeviceThreads:
-    """A thread per device, or per core, which makes the calls of its devices one after the other.
-
-    Devices in `alone` share the CPU, so each has its part of the cores.  A call that takes more than `timeout`
-    seconds is given up.  With `wait`, where calls wait for each other, each device has a thread.
-    """
+    """A thread per device, or per core for those in `alone`; not shared where calls `wait` for each other."""
 
     def __init__(self, devices: Sequence[str], alone: set[str], timeout: float,
                  wait: bool = False) -> None:
         beside = [] if wait else [device for device in dict.fromkeys(devices) if device in alone]
         apart = [[device] for device in dict.fromkeys(devices) if device not in beside]
-        each = -(-len(beside) // threads()) or 1
+        each = -(-len(beside) // threads()) or 1  # threads that take turns on a core cost more than they bring
         groups = [*(beside[i : i + each] for i in range(0, len(beside), each)), *apart]
         sharing = sum([group[0] in alone for group in groups])
         self._threads = {device: thread for group in groups

@@ -1,8 +1,7 @@
 """Groups of processes over MPI that outlive lost ranks.
 
 Arrays move by ``Isend``, ``Irecv`` and ``Test``: Open MPI's collectives can leave a result unfilled, without an error,
-when a rank is lost.  Of ULFM only Agree is used; its Revoke and Shrink crash when a second rank is lost meanwhile.  So
-ranks tell each other that a group is broken, agree bit by bit on who is left, and continue with other tags.
+when a rank is lost.  Of ULFM only Agree is used; its Revoke and Shrink crash when a second rank is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -44,11 +43,7 @@ Pending = list[tuple[int, "Request"]]  # with the rank at the other end
 
 
 class MpiComm(Comm):
-    """A place in a group of processes; made by `mpi_comm`.
-
-    A step ends with `commit`, an Agree; one that failed is the first Agree of `survivors`.  If an Agree reveals a loss
-    that some ranks had not seen, it fails on every rank and is repeated.
-    """
+    """A place in a group of processes; a failed `commit`, an Agree, is the first Agree of `survivors`."""
 
     def __init__(self, process: MpiProcess, comm: MPIComm, name: str, tag: int, places: Sequence[int],
                  hosts: Sequence[str], timeout: float) -> None:

@@ -1,8 +1,7 @@
 """MPI in this process: started once, one thread in it at a time, with deadlines, news between processes, and the end.
 
-Two threads in MPI at a time have crashed when a rank was lost.  A heartbeat thread looks in every 50 ms: Open MPI sends
-its heartbeats only when MPI is called.  When a stay in MPI exceeds its limit, a watchdog kills the process, so that the
-others lose it and go on.  The first rank to finish sleeps until the rest are done; ``MPI_Finalize`` would spin.
+Two threads in MPI at a time have crashed when a rank was lost.  A heartbeat thread looks in every 50 ms, as Open MPI
+sends its heartbeats only when MPI is called.  A watchdog kills the process when a stay in MPI exceeds its limit.
 """
 
 from __future__ import annotations
@@ -229,7 +228,7 @@ class MpiProcess:
             return
         others = {*range(self.size)} - {self.rank}
         self.tell(others, {"left": self.rank, "lost": int(self.lost)})
-        end, pause = monotonic() + TIMEOUT, Pause(0.02)
+        end, pause = monotonic() + TIMEOUT, Pause(0.02)  # `MPI_Finalize` would spin
         self.read_news()
         while others - self.left - self.dead:
             if monotonic() > end:

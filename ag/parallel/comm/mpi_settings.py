@@ -1,7 +1,6 @@
 """Settings of Open MPI by which ranks outlive each other: the environment, and mpiexec's arguments.
 
-Each setting was found by experiment; without it a job hangs, loses a rank that only computes, or is slow.  Settings
-that are in the environment already are kept.
+Each was found by experiment; without it a job hangs, loses a rank that only computes, or is slow.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | 
     Parameters
     ----------
     tensor : Tensor, array, or list, tuple or dict of them
-        Of any shape; all have one size along `dim`.  What is not a tensor or array goes to every device as it is, and
-        so do tensors and arrays without axes.
+        All have one size along `dim`.  Whatever else is there, or has no axes, goes to every device as it is.
     devices : sequence of str
         A device may occur several times.
     dim, axis : int, optional
@@ -119,10 +118,9 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
     dim : int, optional
         The axis along which they are joined; default -1, the batch.
     weights : sequence of float, optional
-        How much each replica counts where results are losses, without axes; samples of each, for instance.
-        Default: all the same.
+        How much each replica counts where results are losses, without axes, such as its samples; default: all the same.
     axis : int, optional
-        Another name of `dim`, which is numpy's.
+        Another name of `dim`.
 
     Returns
     -------
@@ -132,8 +130,7 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
     Raises
     ------
     ShapeError, ValueError
-        If shapes differ in another axis than `dim`, there is nothing to gather, structures differ, or there are not as
-        many weights, adding up to more than 0.
+        If shapes, but along `dim`, or structures differ, there is nothing to gather, or weights are others.
 
     Examples
     --------
@@ -212,11 +209,9 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     Parameters
     ----------
     grad_sets : sequence of Gradients, or of dicts of str to Tensor or array
-        A name that a set lacks counts as zeros there.  An array of shape (n,) counts as a column, (n, 1), as in
-        `ag_tensor`; a tensor keeps its shape.
+        A name that a set lacks counts as zeros there.  An array of shape (n,) counts as a column.
     weights : sequence of float, optional
-        What each set counts, such as the number of its samples; default: all the same.  A set of weight 0, of a
-        replica without samples, is left out.
+        What each set counts, such as the number of its samples; default: all the same.  One of weight 0 is left out.
     world : communicator or DistributedWorld, optional
         Average over the sets of all its ranks, which all make this call; each may have any number of sets.
 

@@ -1,7 +1,6 @@
 """Groups of threads of one process.
 
-Every call is one or more meetings of all ranks: the last rank to come does the work for all, the others wait.  A rank
-is lost by `ThreadComm.lose`, or if its thread has ended while another one that joined as early waits for it.
+A call is a meeting of all ranks, of which the last to come does the work.  One whose thread has ended is lost.
 """
 
 from __future__ import annotations

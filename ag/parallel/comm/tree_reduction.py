@@ -145,11 +145,7 @@ def _added_up(rows: list[Array], out: Array, additions: Additions, partial_sums:
 
 @lru_cache(maxsize=64)
 def _additions(places: tuple[tuple[int, int], ...]) -> tuple[Additions, int]:
-    """Return the additions that make the total of nodes at these places, and the number of partial sums they need.
-
-    An addition is (left, right, sum), indices into the nodes' rows, the total and the partial sums.  For nodes 0 to 3
-    of a sample each:  0 + 1 -> 4,  2 + 3 -> 5,  4 + 5 -> 4.
-    """
+    """Return the additions (left, right, sum) of rows, total and partial sums, by index, and how many of the last."""
     total = len(places)
     additions: list[tuple[int, int, int]] = []
     free, known = list[int](), total

@@ -1,8 +1,7 @@
 """`train_distributed`: trains a model on the devices of a world, and goes on when a device or a rank is lost.
 
-Between two steps a training is a checkpoint file and a place in the data.  After a loss other devices take over, all is
-loaded from the file, and the steps since then are done again.  Ranks tell each other their place in the data and faults
-before each step.  Gradients of their shares, times samples, are added up and divided once.
+Between two steps a training is a checkpoint file and a place in the data.  Ranks tell each other their place in the
+data and faults before each step.
 """
 
 from __future__ import annotations
@@ -58,6 +57,9 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
                       checkpoint_every: int | None = None, max_restarts: int = 3, resume: bool = False) -> list[float]:
     """Train a model that is spread over the devices of a world.
 
+    docs/parallel.md says what ranks share, and how the job goes on without a device or a rank.
+    Reference: ML Odyssey ``train_distributed``.
+
     Parameters
     ----------
     model : DataParallel, ModelParallel, Pipeline, or any layer
@@ -71,11 +73,9 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     optimizer : Optimizer, optional
         Of the model's parameters; default: Adam.
     epochs : int, optional
-    checkpoint : path, optional
-        File for the job's state, written at the start, at the end, and as `checkpoint_every` says.  With it, the job
-        goes on when a device fails or a rank is lost.
-    checkpoint_every : int, optional
-        After how many steps; default: after every epoch.
+    checkpoint, checkpoint_every : path and int, optional
+        File for the job's state, written at the start, at the end, and after so many steps, or each epoch.  With it,
+        the job goes on when a device fails or a rank is lost.
     max_restarts : int, optional
         After how many failures the job goes on.
     resume : bool, optional
@@ -101,20 +101,13 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     Notes
     -----
     When a device fails, or a replica does not come in time, each replica, stage or layer that was on it goes to the
-    device that has least to do.  The last checkpoint is loaded, and the steps since then are done again.  The model and
-    its parameters stay the same objects; ``world.devices`` names the devices that work now.  Replicas are as many as
-    before and get the same samples.  So the job ends with the weights and losses of an undisturbed one, on like devices
-    to the bit, unless the model draws random numbers: each device has its own stream.
+    device that has least to do, and the steps since the last checkpoint are done again.  The model and its parameters
+    stay the same objects; ``world.devices`` names the devices that work now.  The job ends with the weights and losses
+    of an undisturbed one, on like devices to the bit, unless the model draws random numbers.
 
-    With several ranks all make the same call, each with devices of its own.  Rank 0 gives weights, optimizer, place in
-    the data and seed to all, and alone sees the checkpoint.  In a step every rank computes the mean loss of its share
-    of the batch; gradients count by samples, and every rank makes the optimizer's step.  Buffers, such as running
-    averages, are those of rank 0.  A batch norm sees the samples of one replica.
-
-    When a rank is lost, the others take its share over and go on from the last checkpoint, if they are more than half
-    of the ranks, or half of them with the lowest.  Results then differ by rounding.  After the loss of rank 0 the next
-    one reads the file, so it must be in a folder that all hosts share.
-    Reference: ML Odyssey ``train_distributed``.
+    With several ranks all make the same call, each with devices of its own.  When a rank is lost, the others take its
+    share over, if they are more than half of the ranks, or half of them with the lowest.  Results then differ by
+    rounding.  After the loss of rank 0 the next one reads the file, so it must be in a folder that all hosts share.
 
     Examples
     --------
@@ -510,7 +503,6 @@ class RankSteps(Member):
                 set_stream(backend_of(device), stream)
 
     def share(self, batch: Tree) -> Tree:
-        """Return this rank's share of a batch that all ranks have."""
         sizes = sizes_along(batch, self._dim)
         if len(sizes) != 1:
             raise ShapeError(f"train_distributed: the sizes of a batch along dim {self._dim} are {sorted(sizes)}; one "

@@ -1,7 +1,6 @@
 """A world: the processes and the devices that train together, also as a YAML file describes it.
 
-A world of the backend "local" is one process, rank 0 of 1, with all devices.  One of the backend "mpi" has the
-processes that mpiexec has started, each with a share of its host's devices.  Started alone, it does not load MPI.
+A world of the backend "local" is one process; one of "mpi" has those that mpiexec has started.
 """
 
 from __future__ import annotations
@@ -37,26 +36,15 @@ class DistributedWorld:
     ----------
     devices : sequence of str
         Devices of this process, which may occur several times.
-    comm : Comm, optional
-        The processes' communicator; default: this process is alone.
-    min_ranks : int, optional
-        With how many ranks at least the training goes on.
+    comm, min_ranks : Comm and int, optional
+        The processes' communicator, by default of this one alone; with how many ranks at least the training goes on.
 
     Attributes
     ----------
-    rank, size, local_rank, local_size : int
-        This process and how many there are; the same among those on this host.
-    host : str
-        Its name.
+    rank, size, local_rank, local_size, host : int, and str
+        This process and how many there are; the same among those on this host, and its name.
     devices : tuple of str
         `train_distributed` puts another one in the place of a device that fails.
-
-    Raises
-    ------
-    ValueError, DeviceError
-        If there is no device, or one is not there.
-    CommError
-        If there are fewer than `min_ranks`.
 
     Examples
     --------
@@ -101,10 +89,8 @@ class DistributedWorld:
 
         Raises
         ------
-        ValueError
-            If `backend` is another one, `timeout` is not positive, or `devices` and `num_devices` are both given.
-        DeviceError
-            If a device is not there, or there are fewer than `num_devices`.
+        ValueError, DeviceError
+            If an argument is none of these, or a device is not there.
         CommError, ImportError
             If the other ranks do not come or are too few, or mpi4py is missing under mpiexec.
         """
@@ -273,20 +259,16 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     Parameters
     ----------
     path : path
-        A file with a section ``distributed``, in which the attributes of `Config` may be given.
+        A file with a section ``distributed``, in which the attributes of `parallel.Config` may be given.
 
     Returns
     -------
     Config
-        With these as attributes, ``world()``, ``parallel(model, world)``, and ``checkpoints()``, which are arguments of
-        `train_distributed`.
 
     Raises
     ------
-    ValueError
+    ValueError, FileNotFoundError
         If the file is no YAML, or has an unknown key or a wrong value; all of them are named, with their lines.
-    FileNotFoundError
-        If there is no such file.
 
     Examples
     --------

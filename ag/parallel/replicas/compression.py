@@ -128,9 +128,8 @@ def _rounded(values: Array, wire: DType) -> Array:
 class Link:
     """Carries the gradients of one replica, parameter by parameter.
 
-    Momentum m moves the weights along a gradient g by g / (1 - m) in all, its impulse.  A link keeps impulses.  A
-    message with every element carries the part 1 - m of them, which momentum moves at once.  A shorter message carries
-    the whole impulse of its elements: they have waited already.
+    Momentum m moves the weights along a gradient g by g / (1 - m) in all, its impulse, which a link keeps.  A message
+    carries 1 - m of it, which momentum moves at once; of elements that have waited, it carries the whole impulse.
     """
 
     def __init__(self, wire: DType, momentum: float = 0.0) -> None:
@@ -164,14 +163,10 @@ class Link:
 
 def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                    place: tuple[int, int] | None = None) -> int:
-    """Load the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; return its steps.
-
-    Missing replicas leave their residuals to the others: of 3 for 2, the first gets 0 and 2.  On several ranks, `place`
-    has the index of the first link among those of all, and how many these are.
-    """
+    """Load the residuals of a state, all or nothing; return its steps.  `place`: that of the first link, and of all."""
     first, every = place or (0, len(links))
     there = {int(key.partition(".")[0].removeprefix("residual")) for key in state if _RESIDUAL.match(key)}
-    known = range(max([every, *(i + 1 for i in there)]))
+    known = range(max([every, *(i + 1 for i in there)]))  # of 3 replicas for 2, the first gets residuals 0 and 2
     fitting = {f"residual{i}.{name}": (i % every - first, name) for i in known for name in shapes}
     shapes_there = {key: np.shape(x) for key, x in state.items()}
     expected = {STEPS: shapes_there.get(STEPS, ())} | {key: shapes[name] for key, (_, name) in fitting.items()}
@@ -206,7 +201,7 @@ class CompressedDataParallel(DataParallel):
     warmup_steps : int, optional
         For how many steps at first more is sent: a quarter, and then exponentially less, down to `compression_ratio`.
     axis : int, optional
-        Another name of `dim`, which is numpy's.
+        Another name of `dim`.
 
     Raises
     ------
@@ -216,14 +211,9 @@ class CompressedDataParallel(DataParallel):
     Notes
     -----
     What a replica does not send, it adds to its next gradient (error feedback), so every element arrives in the end.
-    All replicas do so, so that results do not depend on where they are.  Where a message were no shorter than the whole
-    gradient, that is sent; with ratio 1 in f32 no gradient changes.
-    Give momentum here and not to the optimizer: an element that arrives late comes with all the movement that momentum
-    would make of it, ``1 / (1 - momentum)`` times the gradient, at once.
-
-    At a ratio of 0.01, SGD with momentum here is within 2 % of the uncompressed loss after 1.2 times the steps, and
-    Adam 4 to 19 % off, as it divides by the size of gradients that seldom come.
-    ``ag_save_checkpoint`` of this model has `compressor_state` in it.
+    Where a message were no shorter than the whole gradient, that is sent; with ratio 1 in f32 no gradient changes.
+    Give momentum here and not to the optimizer: a late element comes with all the movement that momentum would make of
+    it.  docs/parallel.md says what converges.  ``ag_save_checkpoint`` of this model has `compressor_state` in it.
 
     Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018; Lin et al., "Deep Gradient Compression",
     2018; Mitliagkas, Zhang, Hadjis, Ré, "Asynchrony begets Momentum", 2016.
@@ -279,10 +269,7 @@ class CompressedDataParallel(DataParallel):
         return {STEPS: np.array([self._steps], np.int32), **state, **self._others}
 
     def load_compressor_state(self, state: Mapping[str, Array]) -> None:
-        """Load what `compressor_state` returned; residuals of missing replicas go to the others.
-
-        A CheckpointError lists names that are unexpected or of another shape; nothing changes then.
-        """
+        """Load what `compressor_state` returned, or raise a CheckpointError; others get what missing replicas have."""
         shapes = {name: p.shape for name, p in self.parameters().items()}
         self._steps = take_residuals(self._links, state, shapes, self._place)
         self._others = {}

@@ -1,8 +1,7 @@
 """DataParallel: a model that deals every batch out to replicas on several devices, each in a thread.
 
-The copy of a parameter is a result computed from it, so `backward` adds the gradients of all copies to the parameter,
-in the order of the copies.  Replicas on one device take turns in their order, so random numbers do not depend on
-timing.  While a replica waits in `ReplicaGroup.exchange` for values of all, the next of its device runs.
+The copy of a parameter is a result computed from it, so `backward` adds up the gradients of all copies, in their order.
+Replicas on one device take turns; one that waits in `ReplicaGroup.exchange` lets the next one run.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from numbers import Real
 from threading import Condition
 from typing import Any, TypeVar
 
-from ag.autograd.activation_checkpoint import is_repeating
+from ag.autograd.activation_checkpoint import is_repeating, same_gradient
 from ag.autograd.create import ag_tensor
-from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import Gradients, Node, backward, is_recording, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.tree import Tree, tree_leaves
-from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import share_cores
 from ag.engine.device import accelerator_name, ag_device, backend_of, default_backend, default_devices
 from ag.engine.interpreter import along as beside
@@ -58,6 +55,9 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
                    devices: Sequence[str | Sequence[str]] | None = None) -> list[Tree]:
     """Call each model with its arguments, those on different devices at the same time.
 
+    Models that share a device run one after the other, so random numbers do not depend on timing.
+    Reference: PyTorch ``torch.nn.parallel.parallel_apply``.
+
     Parameters
     ----------
     models : sequence of callable
@@ -79,13 +79,8 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     ValueError
         If the numbers of models, inputs, kwargs and devices differ.
     CommError
-        If a model fails, naming the replica and the device; the model's own error is its cause.  It is a
+        If a model fails, naming the replica and the device; its cause is the model's error.  It is a
         FloatingPointError, too, where that is one, as of `detect_anomaly`.
-
-    Notes
-    -----
-    Models that share a device run one after the other, so random numbers do not depend on timing.
-    Reference: PyTorch ``torch.nn.parallel.parallel_apply``.
 
     Examples
     --------
@@ -242,7 +237,9 @@ CopyOf = Callable[[int, Tensor, str], Tensor]  # (replica, parameter, device) ->
 
 
 def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
-    """Copies of a model, one per device, for one forward pass.
+    """Copies of a model, one per device, for one forward pass: weights, modes and buffers are as they are now.
+
+    Tensors that occur twice in the model do so in a replica.  Reference: PyTorch ``torch.nn.parallel.replicate``.
 
     Parameters
     ----------
@@ -263,12 +260,6 @@ def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
     ValueError, DeviceError
         If there is no device, one is not there, or a group has another number of devices than the model.
 
-    Notes
-    -----
-    Replicas are made anew for every pass, so they cannot lag behind: weights, modes, buffers and whatever else the
-    model holds are as they are now.  Tensors that occur twice in the model do so in a replica.
-    Reference: PyTorch ``torch.nn.parallel.replicate``.
-
     Examples
     --------
     >>> import ag
@@ -284,11 +275,7 @@ def copy_for_replica(x: Tensor, device: str) -> Tensor:
         return ag_to_device(x, device)
     if (here := current()) is not None:
         here.uses((x,), False)
-    return Tensor(x.buffer, True, Node("replicate", _same_gradient, (x,), (True,), None, ()))
-
-
-def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
-    return (g,)
+    return Tensor(x.buffer, True, Node("replicate", same_gradient, (x,), (True,), None, ()))
 
 
 def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyOf) -> list[M]:
@@ -340,9 +327,8 @@ class DataParallel(Layer):
     model : Layer, or any callable with ``parameters()``
         Keeps its parameters, wherever they are.
     device_ids : sequence of str or int, or of sequences of these, optional
-        Devices, which may occur several times; a number is that of a card.  For a model that is on several devices
-        itself, a group of as many for each replica.  Default: the device that `ag_device` was given, else every card
-        that holds the model's types, else the CPU.
+        As `devices` of `replicate`; a number is that of a card.  Default: the device that `ag_device` was given, else
+        every card that holds the model's types, else the CPU.
     output_device : str or int, optional
         Where results are gathered; default: the first device.
     dim, axis : int, optional
@@ -441,18 +427,15 @@ class DataParallel(Layer):
         Parameters
         ----------
         loss : Tensor, optional
-            A recorded loss of one element, such as one made of the model's result; default: the losses that the last
-            call returned.  A number is taken for `scale`.
+            A recorded loss of one element, made of the model's result; default: the losses that the last call returned,
+            once.  A number is taken for `scale`.
         scale : float, optional
             Factor of the losses: 1 / K for K batches that are to count as one; default 1.
 
         Raises
         ------
-        TapeError
-            If the loss was not recorded or has several elements; without one, if the last call returned no recorded
-            loss, or `backward` was called for it already.
-        TypeError
-            If the loss is neither tensor nor number, or `scale` is no number.
+        TapeError, TypeError
+            If there is no recorded loss of one element, or `scale` is no number.
         """
         if loss is not None and not isinstance(loss, Tensor):
             if scale is not None:
@@ -472,7 +455,10 @@ class DataParallel(Layer):
         elif not losses:
             raise TapeError("DataParallel.backward: the last call returned no recorded tensor without axes; call the "
                             "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")
-        return backward(_scaled(losses, factor))
+        with with_grad_tape():  # also where the tape is off
+            total = reduce(ag_add, losses)
+            total = total if factor == 1.0 else ag_mul(total, float(factor))
+        return backward(total)
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the model's parameters by its names."""
@@ -503,13 +489,6 @@ class DataParallel(Layer):
         self.module.load_state_dict(state, strict)
 
 
-def _scaled(losses: list[Tensor], scale: float) -> Tensor:
-    """Return the losses' sum times `scale`, recorded even if the tape is off."""
-    with with_grad_tape():
-        total = reduce(ag_add, losses)
-        return total if scale == 1.0 else ag_mul(total, float(scale))
-
-
 def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
     devices = [where] if isinstance(where, (str, int)) else where
     return tuple(backend_of(accelerator_name(d) if isinstance(d, int) else d).name for d in devices)
@@ -518,14 +497,9 @@ def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
 class SyncBatchNorm(BatchNorm):
     """Batch norm whose statistics are those of the whole batch, however it is dealt out to replicas.
 
-    Parameters, attributes and errors are those of `ag_batch_norm`.
-
-    Notes
-    -----
-    Inside `DataParallel` the replicas exchange sums, and gradients flow through these, so outputs and all gradients
-    are those of one device with the whole batch; a replica may have no sample at all.  All sums are made in the order
-    of the replicas, so the result is the same in every run.  It cannot be inside `ag_checkpoint` there.  Elsewhere it
-    is a batch norm, whose trained parameters fit.  Reference: PyTorch ``torch.nn.SyncBatchNorm``.
+    Inside `DataParallel` outputs and all gradients are those of one device with the whole batch, the same in every run;
+    a replica may have no sample.  It cannot be inside `ag_checkpoint` there.  Elsewhere it is `ag_batch_norm`, with its
+    parameters, attributes and errors.  Reference: PyTorch ``torch.nn.SyncBatchNorm``.
 
     Examples
     --------

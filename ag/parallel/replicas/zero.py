@@ -64,15 +64,13 @@ class ZeroOptimizer:
     Raises
     ------
     ValueError, TypeError, DeviceError
-        If `stage` is another number, there are no devices or one is not there, `optimizer` is no function, or the model
-        has a `SyncBatchNorm` or is no layer at stage 3.
+        If an argument is none of these, or the model has a `SyncBatchNorm` or is no layer at stage 3.
 
     Notes
     -----
-    The results are those of a `DataParallel` and an ordinary optimizer: on like devices to the bit, with
-    ``clip_grad_norm`` of this class and schedules, too.  ``state_dict`` is the ordinary optimizer's, whatever the
-    number of devices, and can be loaded by either.  At stage 3 `model` is emptied: whole weights exist while the layer
-    that owns them runs, forward and, computed again, backward; replicas then run one after the other.
+    The results are those of a `DataParallel` and an ordinary optimizer, on like devices to the bit; the state, too,
+    which either can load.  At stage 3 `model` is emptied: whole weights exist while the layer that owns them runs,
+    forward and, computed again, backward; replicas then run one after the other.
     Reference: Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 
     Examples
@@ -81,10 +79,7 @@ class ZeroOptimizer:
     >>> zero = ag.ZeroOptimizer(ag.ag_linear(2, 1), devices=["cpu", "cpu:1"], stage=2, lr=0.1)
     >>> with ag.with_grad_tape():
     ...     loss = ag.ag_mean(zero.model(ag.ag_tensor([[1.0, 2.0], [0.0, 1.0]])))
-    >>> grads = ag.backward(loss)
-    >>> zero.step()
-    >>> zero.t
-    1
+    >>> _ = ag.backward(loss), zero.step()
     """
 
     def __init__(self, model: Any, optimizer: Callable[..., Optimizer] = optimizer_adam,
@@ -131,10 +126,7 @@ class ZeroOptimizer:
         return self.optimizer.t
 
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
-        """Update every parameter that has a gradient.
-
-        `grads` is what `backward` returned, or gradients of whole parameters by name; default: what `backward` left.
-        """
+        """Update by the gradients that `backward` left or returned, or by those of whole parameters by name."""
         self._scale_gradients()
         refuse_untrained(self.model.module, {s.name: s.param for s in self._sharded}, "ZeroOptimizer")
         of_shards = self._of_shards(grads)
@@ -170,10 +162,7 @@ class ZeroOptimizer:
             s.param.grad = None
 
     def clip_grad_norm(self, max_norm: float) -> float:
-        """Scale the gradients so that their global norm is at most `max_norm`; return the norm before.
-
-        As the function `clip_grad_norm`, with the same sums; one whole gradient at a time is on the first device.
-        """
+        """Scale gradients as the function `clip_grad_norm` does, to the bit; return the norm before."""
         if self.stage == 1:
             return float(clip_grad_norm({s.name: s.param for s in self._sharded}, None, max_norm))
         if not number_or_nan(max_norm) > 0:
@@ -220,10 +209,7 @@ class ZeroOptimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Load what `state_dict` of this class or of an ordinary optimizer returned; all or nothing.
-
-        A CheckpointError lists the names that are missing, unexpected or of another shape.
-        """
+        """Load the state of this class or of an ordinary optimizer; a CheckpointError lists names that do not fit."""
         refusal = "load_state_dict: the state does not fit this optimizer"
         arrays, inner = number_arrays(state, refusal), self.optimizer.state_dict()
         mine = {k: x.shape for k, x in self.state_dict().items() if not k.startswith("count.")}

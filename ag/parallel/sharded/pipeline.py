@@ -1,7 +1,6 @@
 """Layers one after the other on several devices: `ModelParallel`, of which one works at a time, and `Pipeline`.
 
-Automatic placement cuts where the fullest device has most room left.  In a pipeline devices work on different
-micro-batches at a time.  A stage's output goes to the next device as a leaf, whose gradient comes back.
+Automatic placement cuts where the fullest device has most room left.
 """
 
 from __future__ import annotations
@@ -36,6 +35,9 @@ _COPIES = 4  # of a parameter: its values, its gradient, and two moments of Adam
 class ModelParallel(Layer):
     """Layers one after the other on several devices, for models that are too large for one.
 
+    Only one device works at a time; `Pipeline` keeps all busy.
+    Reference: ML Odyssey ``ModelParallel``; Hugging Face Accelerate ``device_map="auto"``.
+
     Parameters
     ----------
     layers : sequence of Layer, dict of str to Layer, or ag_sequential
@@ -48,7 +50,8 @@ class ModelParallel(Layer):
     budgets : dict of str to int, optional
         For "auto": how many bytes may be used of a device; default: what is free.
     sample : Tensor, or tuple of them, optional
-        For "auto": a batch, so that the memory of what layers keep for the backward pass is counted, too.
+        For "auto": a batch, so that what layers keep for the backward pass is counted, beside parameters, gradients
+        and two moments.
 
     Raises
     ------
@@ -56,12 +59,6 @@ class ModelParallel(Layer):
         If there is no layer, or `device_map` does not give each layer, and no other, a device.
     ArenaError
         If the layers do not fit, with the bytes that are needed and the bytes that are free.
-
-    Notes
-    -----
-    Only one device works at a time; `Pipeline` keeps all busy.  Parameters, gradients and two moments are counted.
-
-    Reference: ML Odyssey ``ModelParallel``; Hugging Face Accelerate ``device_map="auto"``.
 
     Examples
     --------
@@ -216,6 +213,10 @@ LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 class Pipeline(Layer):
     """Stages on devices, through which micro-batches pass by a schedule.
 
+    `step` gives the gradients of the unsplit model.  Batch norm sees a micro-batch at a time.  A stage may itself be
+    `DataParallel` or tensor parallel.
+    Reference: Huang et al., "GPipe"; Narayanan et al., "PipeDream" (1F1B); PyTorch ``torch.distributed.pipelining``.
+
     Parameters
     ----------
     stages : sequence of Layer
@@ -233,13 +234,6 @@ class Pipeline(Layer):
     ------
     ValueError
         If there is no stage, not one device per stage, or the schedule is unknown.
-
-    Notes
-    -----
-    `step` gives the gradients that the unsplit model has, as every sample counts the same.  Batch norm sees a
-    micro-batch at a time.  A stage may itself be `DataParallel` or tensor parallel.
-
-    Reference: Huang et al., "GPipe"; Narayanan et al., "PipeDream" (1F1B); PyTorch ``torch.distributed.pipelining``.
 
     Examples
     --------
@@ -292,10 +286,8 @@ class Pipeline(Layer):
 
         Parameters
         ----------
-        x : Tensor of shape (..., batch), or tuple of them
-            What the first stage gets.
-        y : Tensor or array of shape (..., batch)
-            Targets.
+        x, y : Tensor or array of shape (..., batch), or tuple of them
+            What the first stage gets, and the targets.
         loss_fn : callable
             ``loss_fn(output, targets)``: the mean loss of a micro-batch.
 
@@ -426,11 +418,7 @@ SCHEDULES: dict[str, Callable[[int, int], Orders]] = {"gpipe": gpipe, "1f1b": on
 
 
 def timetable(orders: Orders) -> Table:
-    """Return the timetable: one row per tick, one entry per stage; no stage waits longer than it must.
-
-    A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.  Both
-    schedules take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.
-    """
+    """Return the timetable: one row per tick, one entry per stage; no stage waits longer than it must."""
     stages, done = len(orders), [set[Work]() for _ in orders]
     waiting = [list(order) for order in orders]
     table: Table = []

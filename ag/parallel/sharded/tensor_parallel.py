@@ -107,6 +107,8 @@ def _column(b: Tensor, like: Tensor) -> Tensor:
 class ColumnParallelLinear(_ParallelLinear):
     """Fully connected layer with its output features spread over devices.
 
+    Reference: Shoeybi et al., "Megatron-LM", 2019, section 3.
+
     Parameters
     ----------
     in_features, out_features : int
@@ -127,10 +129,7 @@ class ColumnParallelLinear(_ParallelLinear):
     Raises
     ------
     ValueError
-        If a size is no positive whole number, a device has no feature, or the activation is unknown or not
-        elementwise.
-
-    Reference: Shoeybi et al., "Megatron-LM", 2019, section 3.
+        If a size is no positive whole number, a device has no feature, or the activation is none of these.
 
     Examples
     --------
@@ -173,18 +172,13 @@ class RowParallelLinear(_ParallelLinear):
     devices : sequence of str
         A device may occur several times; the first makes the sum.
     activation, bias, weights : optional
-        As of `ColumnParallelLinear`, for the input features; the activation may be any.
+        As of `ColumnParallelLinear`, for the input features, and so are errors; the activation may be any.
 
     Attributes
     ----------
     W : list of Tensor of shape (out_features, share)
     b : Tensor of shape (out_features, 1)
         On the first device.
-
-    Raises
-    ------
-    ValueError
-        As of `ColumnParallelLinear`.
 
     Examples
     --------

@@ -150,15 +150,12 @@ class DPStep:
 
     Attributes
     ----------
-    step : int
-        Number of the step, from 0.
-    loss : float
-        Mean loss over the step's samples.
+    step, loss : int and float
+        Number of the step, from 0, and the mean loss over its samples.
     models : list
         The replicas' models, with the new weights.
-    ranks : Ranks, or None
-        This rank's place among those that train together, always there in a callback: ``ranks.rank``, ``ranks.size``,
-        and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; all ranks must call it, or none.
+    ranks : Ranks
+        ``ranks.rank``, ``ranks.size``, and ``ranks.gather(value)``, the values of all ranks; all must call it, or none.
 
     Examples
     --------
@@ -184,10 +181,8 @@ class DPResult:
     ----------
     params : dict of str to Tensor
         Final parameters, on replica 0's device.
-    loss_history : ndarray of shape (n_iter,)
-        Mean loss of every step, before its update; shorter if the job ended early.
-    loss : float
-        The last of them.
+    loss_history, loss : ndarray of shape (n_iter,) and float
+        Mean loss of every step, before its update, shorter if the job ended early; and the last of them.
     model : object
         Replica 0's model, with the buffers of all.  It is in the modes that training had: call `ag_eval` on it before
         it predicts.
@@ -210,11 +205,9 @@ class DPResult:
     Examples
     --------
     >>> import ag
-    >>> loader = ag.data.DataLoader([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]], batch_size=1)
-    >>> result = ag.dp_train(lambda: ag.nn.Linear(1, 1), loader, ag.ops.mse_loss, devices=["cpu"], n_iter=5,
-    ...                      verbose=False)
-    >>> result.devices, len(result.loss_history), sorted(result.params)
-    (['cpu'], 5, ['W', 'b'])
+    >>> result = ag.dp_train(lambda: ag.nn.Linear(1, 1), ag.ag_dataloader([[1.0]], [[2.0]]), "mse", verbose=False)
+    >>> len(result.loss_history), sorted(result.params)
+    (10, ['W', 'b'])
     """
 
     __signature__ = Making()

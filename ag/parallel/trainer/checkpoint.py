@@ -141,7 +141,6 @@ def _check(step: int, seed: int, draws: int, seen: int, dealt: Dealt, rates: lis
 
 
 def _layers(given: object) -> Modes:
-    """Return the modes of layers in a file."""
     if not isinstance(given, dict) or not all(isinstance(mode, bool) and isinstance(frozen, list) and all(
             isinstance(x, str) for x in frozen) for mode, frozen in given.values()):
         raise ValueError("layers of another kind")

@@ -51,6 +51,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
              sample_weight: object = None, class_weight: object = None) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
 
+    docs/parallel.md says what is promised, and how stacks, order, weights, callbacks and ranks work.
     Reference: ggmlR ``dp_train``.
 
     Parameters
@@ -70,7 +71,7 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         ``target_fn(sample)``: the target; default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
         Number of replicas; more than cards share them.  Default: one on the device that `ag_device` was given, else one
-        per card, else one on the CPU.  Software drivers are used only by name, or with ``AG_SOFTWARE=1``.
+        per card, else one on the CPU.
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
@@ -87,18 +88,16 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     scheduler : callable or str, optional
         ``scheduler(optimizer)``, called for each optimizer: an object whose ``step()`` is called after every step.  Or
         a name or class as of `fit`, for `n_iter` steps.
-    micro_batch : int, optional
-        Samples per replica and pass; where it is 1 and data is a loader, the loader's ``batch_size``.
-    accumulate : int, optional
-        Passes per optimizer step.
+    micro_batch, accumulate : int, optional
+        Samples per replica and pass, of a loader by default its ``batch_size``; and passes per optimizer step.
     batch : int, optional
         Samples per step of the whole job; default: replicas * `micro_batch` * `accumulate`.  Never more than there are.
     stack : int or "auto", optional
-        How many samples are passed at once; see Notes.  "auto": `micro_batch` where all samples are arrays and numbers
-        of one structure and shape, and where the loss of a stack is the mean of its samples' losses; else 1.
+        How many samples are passed at once; see Notes.  "auto": `micro_batch` where samples are alike, and the loss of
+        a stack is the mean of its samples' losses; else 1.
     shuffle : bool, optional
-        Begin every pass over the data in a new order, which follows from the seed and the pass alone.  False: sample
-        ``(k * batch + j) % len(data)`` is at place j of step k, as in ggmlR.
+        Begin every pass over the data in a new order, by the seed.  False: sample ``(k * batch + j) % len(data)`` is at
+        place j of step k, as in ggmlR.
     weight_fn : callable, optional
         ``weight_fn(sample)``: what the sample counts, such as its size where samples are batches; default: 1.
     seed : int, optional
@@ -111,14 +110,11 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         Let every batch norm use the statistics of all samples of a step, uncaptured, on all replicas of one rank.
     capture : bool or "auto", optional
         Replay captured steps; "auto": what was computed twice in the same way, and the rest in Python.
-    checkpoint : path, optional
-        File for the job's state at the end, after Ctrl-C and every `checkpoint_every` steps; tried before the first.
-    checkpoint_every : int, optional
-        Default: only at the end.
+    checkpoint, checkpoint_every : path and int, optional
+        File for the job's state at the end, after Ctrl-C and every so many steps; tried before the first.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
-        the steps done before, too.  The log says where other arguments differ; the job's own hold.  Without `resume`
-        a file that is there is replaced.
+        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; else it is
+        replaced.  `n_iter` counts the steps done before, too.  Where other arguments differ, the job's own hold.
     timeout : float, optional
         Seconds for a device's part of a step before it is given up; ``math.inf``: never.  A single device has no limit.
     world : communicator or DistributedWorld, optional
@@ -146,31 +142,25 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
         If a replay turns out to differ from what the functions do; with ``capture=True``, if it is not possible.
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
-    CommError
-        If replicas or ranks differ, a device or rank does not finish in time or fails, naming it and the step, or too
-        few ranks are left.
-    DeviceError
-        If a device is not there, or none is left.
+    CommError, DeviceError
+        If replicas or ranks differ, a device or rank is not there, does not finish in time or fails, naming it and the
+        step, or too few are left.
     CheckpointError
         If `checkpoint` cannot be read or written, or belongs to another trainer.
 
     Notes
     -----
-    A step takes the next `batch` samples; replica i gets the i-th contiguous share of them.  The places of a step are
-    cut into stacks of n, each passed to `forward_fn` as one sample of the same structure with the samples on the last
-    axis.  An array whose last axis has one element is joined along it; others, and numbers, get a new last axis::
+    A stack is passed to `forward_fn` as one sample of the same structure with the samples on the last axis.  An array
+    whose last axis has one element is joined along it; others, and numbers, get a new last axis::
 
         a sample           {"x": array of shape (4, 1), "label": array of shape (1,), "image": (3, 8, 8), "w": 0.5}
         a stack of 32      {"x": (4, 32), "label": (32,), "image": (3, 8, 8, 32), "w": (32,)}
 
-    A stack counts n times what a sample counts, so its loss must be a mean over its samples; some steps compare, in
-    eval mode.  Samples of a stack that differ in structure, shape, type or `weight_fn` are passed one by one.  A step
-    whose samples all count 0 changes nothing, and its loss is NaN.
+    The loss of a stack must be the mean over its samples; some steps compare, in eval mode.  Samples that differ in
+    structure, shape, type or `weight_fn` are passed one by one.
 
-    Sums of gradients, times what each stack counts, are reduced in one fixed tree and divided once.  So for the same
-    batch and stack, any replicas and ranks on like devices that get whole stacks give the same result to the bit; with
-    ``stack=1``, any at all.  So does a resumed job.  (On the CPU, BLAS libraries round otherwise with one thread than
-    with more: set ``OPENBLAS_NUM_THREADS=1`` for all jobs to compare.)  The random generator goes on from a seed that
+    For the same batch and stack, any replicas and ranks on like devices that get whole stacks give the same result to
+    the bit; with ``stack=1``, any at all.  So does a resumed job.  The random generator goes on from a seed that
     follows from the job's.
 
     Weights, modes, ``requires_grad``, and numbers, strings and functions in attributes that a callback sets on the
@@ -181,13 +171,6 @@ def dp_train(make_model: Callable[[], Any], data: Sequence[Any] | DataLoader,
     Buffers, such as running statistics, move once in a step, by the mean over all samples.  Those of another type than
     the gradients (float32 for 16-bit models), or with infinities in them, are constants.  A checkpoint holds what
     schedules with `state_dict` and `load_state_dict` say, as JSON; others are stepped anew.
-
-    A step is done on all replicas or on none: what a function raises comes with a line that names the replica.  Without
-    a lost device or rank the others make the step again.  A device that hangs must not be used until its call returns.
-    Every 100 steps, and at the end, the SHA-256 of weights and buffers of all replicas is compared with the host's.
-
-    Rank 0 gives weights, seed and checkpoint to all, and alone prints and saves.  Each rank asks `data` for its own
-    samples.  Ranks that are threads of one process must not share a device.
 
     Examples
     --------
@@ -265,21 +248,19 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
     model_fn : callable
         Returns a new model.
     workers : int, optional
-        Number of replicas, on this rank; default: one per Vulkan device, at least one.
+        As `n_gpu` of `dp_train`, which also says what is raised.
     cycles : int, optional
         How often each worker takes `nsamples` samples.
     batchsize : int, optional
-        Samples per worker and step, which are passed at once where they are alike.
+        Samples per worker and step.
     nsamples : int, optional
         Samples per worker and cycle; default: its share of `data`, so that a cycle is a pass through all.
     opt : callable, optional
         ``opt(params)``: the optimizer; default: Adam.
     verbose : bool, optional
         Print the loss of every step.
-    devices : sequence of str, optional
-        Device of every worker, instead of `workers`; default: those of `world`, if it has some.
-    world : communicator or DistributedWorld, optional
-        This rank's place among others that make the same call; the workers of all ranks share the samples.
+    devices, world : optional
+        As of `dp_train`; the workers of all ranks share the samples.
     **options : object
         Passed on to `dp_train`, such as ``seed``, ``lr``, ``shuffle``, ``stack`` or ``checkpoint``.
 
@@ -287,17 +268,10 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoade
     -------
     DPResult
 
-    Raises
-    ------
-    ValueError
-        If there are no samples, or a number is out of range.
-    CommError
-        If ranks have different numbers of samples, or another one fails.
-
     Examples
     --------
     >>> import ag, numpy as np
-    >>> data = [(np.ones((2, 1)), np.ones((1, 1))), (np.zeros((2, 1)), np.ones((1, 1)))]
+    >>> data = [(np.ones((2, 1)), np.ones((1, 1)))] * 2
     >>> done = ag.start(ag.ag_mse_loss, data, lambda: ag.ag_linear(2, 1), cycles=3, batchsize=1, devices=["cpu"] * 2)
     >>> len(done.loss_history)
     3

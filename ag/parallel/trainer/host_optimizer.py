@@ -1,7 +1,6 @@
 """The optimizers of a training, on the host's copies of the parameters, and their learning rate schedules.
 
-Gradients come in and weights go out as one array in the layout of the replicas.  Several optimizers have flat buffers
-each, to and from which their parameters are copied.
+Gradients come in and weights go out as one array in the layout of the replicas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Replicas, which work at the same time, each on its device, their shares of the samples, and the ranks that have them.
 
-Load balance: a step takes as long as its slowest device, so with ``balance="auto"`` shares follow the host's time per
-sample.  That includes launches and transfers, which grow with the samples, too.  Gradients do not depend on the shares.
+Load balance: with ``balance="auto"`` shares follow the host's time per sample.  Gradients do not depend on them.
 """
 
 from __future__ import annotations
@@ -16,19 +15,25 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
+from ag.autograd.op import Cotangents, Need, Result, Run, part_of
 from ag.autograd.tensor import Tensor
+from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
-from ag.engine.random import ag_seed, current_seed
-from ag.errors import CommError, DeviceError, RankLostError
+from ag.engine.random import ag_seed, current_seed, generator_state
+from ag.errors import CommError, DeviceError, RankLostError, ShapeError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
 from ag.parallel.comm.comm import Comm, Json, Member, comm_of, everyone, this_process
 from ag.parallel.comm.device_threads import DeviceThreads, Task, named
-from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
+from ag.parallel.comm.threads import Combine, ThreadComm
+from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes, tree_sum
+from ag.parallel.replicas.data_parallel import ReplicaGroup, SyncBatchNorm, Turns, turns_of
 from ag.parallel.trainer.checkpoint import Dealt, DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.samples import Shard, Stack, cut, why_not_stacked
-from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 from ag.version import __version__
 
 
@@ -78,7 +83,6 @@ class Replicas:
     # -------------------------------------------------------------------------------------- the samples of a step
 
     def shards(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Stack]]:
-        """Deal the samples out to the replicas."""
         if len(self._replicas) == 1:
             return [cut(shard, dealt.stack, dealt.batch, k)]
         sizes = self._balance.sizes(len(shard.samples))
@@ -232,6 +236,118 @@ def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Te
         if a != b:
             raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
                             f"the same model every time.")
+
+
+# ---------------------------------------------------------------------------------------------- synchronized samples
+# Every sample of a step, or stack, has a thread and a tape, for layers that need sums over all of them.
+
+_STREAMS = 1 << 16  # random streams set aside for a stack of samples
+_APART = 1 << 46  # streams from there times as many on are those of the rests of stacks
+_FOREVER = 1e6  # seconds; the device threads have the limit, as they know which replica is late
+
+
+class SampleGroup(ReplicaGroup):
+    """The place of a sample, which `replica` has, among those of a step."""
+
+    def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica) -> None:
+        super().__init__(comm, turns, place)
+        self.waits = True
+        self.row: Buffer | None = None
+        self._replica, self._backend, self._buffers = replica, replica.backend, replica.buffers
+        self._meter = replica.clock.meter
+
+    def compute(self, stack: Stack, stream: int) -> None:
+        """Compute the row of a stack in its turn."""
+        self.run(partial(self._compute, stack, stream), "another sample")
+
+    def _compute(self, stack: Stack, stream: int) -> None:
+        self.waits = False
+        self._backend.meter(self._meter)
+        try:
+            self.row = self._replica.gradients_of(stack, stream)
+        finally:
+            self._backend.meter(None)
+
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
+        """Exchange values; random state, buffers and meter are set aside for samples that run meanwhile."""
+        state = generator_state(self._backend)
+        own_state = self._backend.launch(copy, state)
+        own_buffers = self._buffers.set_aside()
+        self.waits = True
+        values = super().exchange(value, combine)
+        self.waits = False
+        self._backend.meter(self._meter)
+        self._buffers.go_on(own_buffers)
+        self._backend.launch(copy, own_state, into=state)
+        return values
+
+    def total(self, mine: Tensor | None, device: str) -> Tensor:
+        if mine is None:
+            raise ShapeError("dp_train: a sample without values reached a synchronous batch norm; leave it out.")
+        total: Tensor = _sum_of_all(mine, group=self)
+        return total
+
+    def sum(self, part: Buffer) -> Buffer:
+        arrays: list[Array] = self.exchange(self._backend.download(part))
+        with np.errstate(all="ignore"):  # the trainer deals with infinities and NaN at the end of the step
+            total = self._backend.alloc(part.shape, part.dtype)
+            self._backend.upload(tree_sum(arrays, np.add), total)
+        return total
+
+
+@part_of("SyncBatchNorm")
+def _sum_of_all(run: Run, x: Buffer, group: SampleGroup) -> Result[None]:
+    part: Any = x
+    return group.sum(part), None
+
+
+@_sum_of_all.vjp
+def _sum_of_all_vjp(run: Run, g: Buffer, saved: None, need: Need, group: SampleGroup) -> Cotangents:
+    return (group.sum(g),)
+
+
+class SynchronizedSamples:
+    """Computes the samples of a step together, on replicas whose batch norms it makes synchronous."""
+
+    def __init__(self, replicas: list[Replica], timeout: float) -> None:
+        self._replicas = replicas
+        self._timeout = timeout
+        self._threads: DeviceThreads | None = None
+        self._count = 0
+        for replica in replicas:
+            SyncBatchNorm.convert(replica.model)
+
+    def run(self, step: int, shards: Sequence[Sequence[Stack]], first: int) -> None:
+        """Compute all stacks and add up the sums of each shard; `first` is the number of stacks in earlier steps."""
+        began = perf_counter()
+        held = [(replica, stack) for replica, shard in zip(self._replicas, shards, strict=True) for stack in shard]
+        for _, stack in held:
+            if not stack.passes:
+                raise ShapeError(f"dp_train: the samples from number {stack.number} of the job on differ in structure, "
+                                 f"shape, type or weight, so they cannot be passed at once, as sync_batch_norm needs "
+                                 f"it; give stack=1.")
+        if self._threads is None or len(held) != self._count:
+            self.close()
+            self._count = len(held)
+            names = [str(i) for i in range(len(held))]
+            several = len({r.device for r in self._replicas}) > 1
+            self._threads = DeviceThreads(names, set(names) if several else set(), self._timeout, wait=True)
+        groups, tasks = list[SampleGroup](), list[Task]()
+        for (replica, stack), turn in zip(held, turns_of([r.device for r, _ in held], _FOREVER), strict=True):
+            group = SampleGroup(*turn, replica)
+            stream = (first + stack.place if stack.heads else _APART + stack.number) * _STREAMS
+            tasks.append(Task(str(group.rank), replica.name, partial(group.compute, stack, stream),
+                              partial(getattr, group, "waits")))
+            groups.append(group)
+        self._threads.run(tasks, step)
+        for replica in self._replicas:
+            replica.began = began
+            replica.add_up([(stack, group.row) for group, (owner, stack) in zip(groups, held, strict=True)
+                            if owner is replica and group.row is not None])
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
 
 
 # ---------------------------------------------------------------------------------------------- shares of samples

@@ -1,8 +1,7 @@
 """The samples of a job: their order, the shards of replicas, and the stacks in which they are passed.
 
-Every pass has a new order, from the seed and the pass alone; a step may begin in one pass and end in the next.  A stack
-is one sample of the same structure, with all of its samples on the last axis.  Each is one leaf of the reduction tree
-and counts the sum of its samples' weights, so the loss of a step is ``sum(w * loss) / sum(w)``, whatever the stacks.
+A stack, a sample with several on its last axis, is one leaf of the reduction tree and counts its samples' weights.  So
+the loss of a step is ``sum(w * loss) / sum(w)``, whatever the stacks.
 """
 
 from __future__ import annotations
@@ -372,7 +371,6 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
 
 
 def refuse_unweighted(function: str, loss: object) -> None:
-    """Refuse a loss that takes no weights."""
     try:
         takes = callable(loss) and "sample_weight" in signature(loss).parameters
     except ValueError:  # it does not tell
@@ -438,10 +436,7 @@ def _of_classes(function: str, given: object, targets: object, weights: Array) -
 
 
 def bad_values(samples: Iterable[tuple[Tree, Sequence[int]]], columns: Sequence[object] = ()) -> str | None:
-    """Say which samples have NaN or infinities in them; None if none has.
-
-    Each item has one or more samples, on the last axis, and their numbers; `columns` are the names of features.
-    """
+    """Say which samples have NaN or infinities; None if none has.  An item has some, on the last axis, and numbers."""
     counts, found = 0, dict[str, list[str]]()
     for sample, numbers in samples:
         counts += len(numbers)

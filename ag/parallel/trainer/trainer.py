@@ -108,10 +108,7 @@ class Trainer:
 
     def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None],
              cause: Callable[[], str | None]) -> None:
-        """Make one optimizer step over the samples of all ranks; `shard` is this rank's, and `cause` says what is bad.
-
-        An interrupt skips the step, or comes after ``done(loss)`` was called with the mean loss.
-        """
+        """Make one optimizer step over all ranks' samples; an interrupt skips it, or comes after ``done(loss)``."""
         if current_seed() != self.seed:  # a callback has seeded the generator
             ag_seed(self.seed)
         looks = k & (k - 1) == 0 and (len(self.replicas) > 1 or self._ranks.size > 1)
@@ -160,7 +157,6 @@ class Trainer:
         return True, add_up(nodes, self._mean, count)
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
-        """Return the sums of every replica's samples."""
         shards = self.replicas.shards(k, shard, dealt)
         for replica in self.replicas:
             replica.counted = 0  # of an attempt that failed
@@ -346,7 +342,6 @@ class Job:
             to_json(self._schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
 
     def begin(self, dealt: Dealt) -> None:
-        """Begin with the first step."""
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt
         self._ranks.place = "in", 0

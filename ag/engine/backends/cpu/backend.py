@@ -77,7 +77,6 @@ _SYSTEM = Path("/proc/meminfo")  # of Linux
 
 
 def _spare() -> int:
-    """Return how many bytes the system can still give."""
     return next(int(line.split()[1]) << 10 for line in _SYSTEM.read_text().splitlines() if "MemAvailable" in line)
 
 

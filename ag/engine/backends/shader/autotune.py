@@ -1,7 +1,6 @@
 """Autotuning (AG_TUNE=1): choose tiles by measurement; and try each kind of tiles before a card uses it.
 
-Two kinds may round differently.  A choice follows from the cache file, the product's name and the class of shapes
-alone: like devices choose alike, and add up in the same order, as dp_train promises.
+A choice follows from the cache file, the product's name and the class of shapes alone: like devices round alike.
 """
 
 from __future__ import annotations
@@ -229,12 +228,8 @@ def _timed(recorder: Stream, sequence: Sequence) -> float:
 
 
 def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
-    """Return the table's rule without the kinds of tiles whose products are wrong on this device.
-
-    MoltenVK before 1.3 lost parts of a product, silently.  So each kind multiplies small whole numbers, whose sums are
-    exact in any order, when a card's driver is new.  Software drivers run our tests, and are not tried.
-    """
-    if backend.info.kind == "cpu":
+    """Return the rule without the kinds of tiles whose products are wrong, as MoltenVK's before 1.3 silently were."""
+    if backend.info.kind == "cpu":  # software drivers run our tests
         return usual
     wrong = [kind for kind, rule in _kinds(usual) if _verdict(backend, kind, rule) == _WRONG]
     if not wrong:
@@ -276,7 +271,7 @@ def _verdict(backend: TunedBackend, kind: str, rule: Tiles) -> str:
 
 
 def _is_right(backend: TunedBackend, rule: Tiles) -> bool:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # for small whole numbers, whose sums are exact in any order
     a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((_ROWS, _INNER), (_INNER, _COLS)))
     buffers = uploaded(backend, np.full((_ROWS, _COLS), np.nan, np.float32), a, b)
     command = backend.command(matmul, buffers, {"ta": False, "tb": False}, rule)

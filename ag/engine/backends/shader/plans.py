@@ -1,7 +1,6 @@
 """Plan launches: the kernel, constants, push constants and grid of a primitive at certain shapes; all but addresses.
 
-kernels_build.py reads operands, constants and grids from the shaders into a manifest, and plans follow it by name.
-Where a primitive has two kernels, or a kernel several kinds of tiles, a rule of `tiles` chooses.
+Plans follow the manifest of the shaders by name.  A rule of `tiles` chooses among kernels and kinds of tiles.
 """
 
 from __future__ import annotations
@@ -233,11 +232,10 @@ def _evaluate(expression: str, values: Params) -> int:
 
 
 def multiplier_and_shift(divisor: int) -> tuple[int, int]:
-    """Return m - 2^32 and L, by which a kernel divides by a number d up to `END` (shaders/quotient.glsl); 0, 0 for 0.
+    """Return m - 2^32 and L, by which a kernel divides by d (shaders/quotient.glsl); 0, 0 for 0.
 
-    L is the least for which 2^L >= d, and m is `floor(2^(32 + L) / d) + 1`.  Then n / d is `n m >> (32 + L)` for all
-    32-bit n (Granlund and Montgomery, 1994), as m d exceeds 2^(32 + L) by at most 2^L.  The first of m's 33 bits is 1,
-    so a kernel adds n, without overflow below `END`.  A division takes a card some 20 instructions.
+    n / d is `n m >> (32 + L)` for all 32-bit n (Granlund and Montgomery, 1994).  The first of m's 33 bits is 1, so a
+    kernel adds n, without overflow below `END`.
     """
     if divisor == 0:
         return 0, 0

@@ -1,7 +1,6 @@
 """Products on cooperative matrices, a card's matrix units, for ag_matmul_precision "high" and "medium".
 
-Drivers have had errors here, so a kernel is used only if a test on the device finds it right, and faster than the
-float32 kernel.  The verdict is kept with the measured choices.
+A kernel is used only if a test on the device finds it right, as drivers had errors, and faster than the float32 one.
 """
 
 from __future__ import annotations

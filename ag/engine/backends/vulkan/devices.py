@@ -1,7 +1,6 @@
 """Find the drivers and their devices; choose the default ones, and open each once.
 
-A second `kp.Manager` of a device would double its memory bookkeeping.  Devices are listed without opening any, as
-opening takes seconds and wakes cards.
+Devices are listed without opening any, as opening takes seconds and wakes cards.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Listed(NamedTuple):
 
 
 def _once(devices: Sequence[Listed]) -> list[Listed]:
-    """Return every card once, under its best driver."""
     best: dict[str, Listed] = {}
     for device in devices:
         key = device.info.uuid if device.info.kind != "cpu" else ""

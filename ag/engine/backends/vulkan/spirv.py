@@ -43,7 +43,6 @@ def read(spirv: bytes) -> tuple[Instruction, list[Instruction]]:
 
 
 def written(header: Instruction, instructions: list[Instruction]) -> bytes:
-    """Join a header and instructions to a module."""
     words = [*header, *(word for x in instructions for word in x)]
     return struct.pack(f"<{len(words)}I", *words)
 
@@ -69,12 +68,8 @@ _KEEPS_DENORMALS = Mode(4464, 4459)  # DenormPreserve
 
 
 def modes_of(device: Properties, multiplies: bool) -> tuple[Mode, ...]:
-    """Return the modes that a device offers, of those that a kernel wants.
-
-    A driver may assume that there is no NaN: NVIDIA's turns ``x < 0 ? 0 : x`` into max(x, 0), so a relu would hide
-    NaN.  Compiled kernels ask for no mode, as modes are allowed only where a device offers them.  Kernels that
-    `multiplies` marks do not keep denormals: on older chips of AMD that makes multiply-adds four times as slow.
-    """
+    """Return the modes that a device offers, of those that a kernel wants: without, NVIDIA's relu would hide NaN."""
+    # Multiply-adds that keep denormals are four times as slow on older chips of AMD.
     offered = ((_PRESERVES_NAN, device["preserves_nan"]), (_ROUNDS_TO_NEAREST, device["rounds_to_nearest"]),
                (_KEEPS_DENORMALS, device["keeps_denormals"] and not multiplies))
     return tuple(mode for mode, there in offered if there)
@@ -135,11 +130,7 @@ class _Module:
 
 
 def with_functions(spirv: bytes, used: Collection[int]) -> bytes:
-    """Return the module of a chain whose `apply` knows the functions of these numbers alone.
-
-    `apply` (shaders/apply.glsl) is a line ``if (function == number) found = ...`` per function, and kernels_build.py
-    keeps it a function of its own.  So a line is a branch around a few blocks.
-    """
+    """Return the module of a chain whose `apply` (shaders/apply.glsl), a branch each, knows these functions alone."""
     header, instructions = read(spirv)
     begin = next(i for i, x in enumerate(instructions) if code_of(x) == _FUNCTION and x[3] == _NOT_INLINED)
     end = next(i for i in range(begin, len(instructions)) if code_of(instructions[i]) == _FUNCTION_END)
@@ -170,11 +161,9 @@ def with_functions(spirv: bytes, used: Collection[int]) -> bytes:
 
 
 def with_addresses(spirv: bytes, bindings: Collection[int]) -> bytes:
-    """Return the module that reaches these storage buffers by their address; ValueError for unknown uses of one.
+    """Return the module that reaches these storage buffers, larger than a descriptor covers, by their address.
 
-    A descriptor covers at most maxStorageBufferRange bytes: 128 MiB on lavapipe and many phones.  A larger tensor has
-    a buffer of its own, and eight bytes with its address are bound in its place.  The arithmetic keeps its order, hence
-    its bits.
+    Eight bytes with the address are bound in their place.  The arithmetic keeps its order, hence its bits.
     """
     if not bindings:
         return spirv

@@ -1,7 +1,6 @@
 """Move words between the host and a device's arena, through staging memory or directly.
 
-A signal's handler may use the device at any time.  So one assignment takes a chunk's room, and a landing place notes
-its piece, which is fetched again if another came there.
+A signal's handler may use the device at any time, so one assignment takes a chunk's room.
 """
 
 from __future__ import annotations
