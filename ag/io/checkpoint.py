@@ -151,7 +151,7 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     header, arrays = read_file(path, _MODEL, "ag_load_model", tuple(_PREFIXES))
     where = f"ag_load_model: {os.fsdecode(path)}"
     if model_fn is None and header["format"] in _PREFIXES:
-        raise CheckpointError(f"{where} is a checkpoint, which does not say how to build the model; pass model_fn.")
+        raise CheckpointError(f"{where} is a checkpoint, which does not say how to build the model; pass the model_fn.")
     state, _ = tensors_of_file(header, arrays)
     tied = tied_in(header, where)
     with same_default():
