@@ -1,8 +1,7 @@
 """ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
 
-Every public name is here, and by subject in `nn`, `ops`, `optim`, `data`, `io`, `parallel` and `training`.  Importing
-`ag` loads what every training needs, and neither Kompute nor a driver.  The rest is loaded when one of its names is
-first used (PEP 562).  tools/rooms.py has the table of which folder may import which.
+Every public name is here, and by subject in `nn`, `ops`, `optim`, `data`, `io`, `parallel` and `training`.  What every
+training needs is imported, and neither Kompute nor a driver; the rest when one of its names is first used (PEP 562).
 """
 
 import os as _os

@@ -102,8 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        "job grows when it lists more")
     parser.add_argument("--min-ranks", type=int, default=0, metavar="K", help="go on with K ranks, also where half of "
                         "the hosts or more do not answer")
-    parser.add_argument("--max-restarts", type=int, default=3, metavar="R", help="how often a job that was lost is "
-                        "started again (default: 3)")
+    parser.add_argument("--max-restarts", type=int, default=3, metavar="R", help="restarts of a lost job (default: 3)")
     parser.add_argument("script", help="train.py, as for python")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 

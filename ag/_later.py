@@ -1,7 +1,4 @@
-"""The names of `ag` that are loaded when they are first used: each import is made by `ag.__getattr__`.
-
-Type checkers and editors read this file as it stands.  Importing it would load everything.
-"""
+"""The names of `ag` that `ag.__getattr__` loads when they are first used; type checkers read this file as it stands."""
 
 from ag import data as data, io as io, parallel as parallel, training as training
 from ag.autograd.activation_checkpoint import ag_checkpoint as ag_checkpoint

@@ -1,7 +1,6 @@
-"""The errors of `ag`: one family, so that ``except ag.AgError`` catches all of them.
+"""The errors of `ag`: an `AgError` each, and the built-in error that a Python user would expect.
 
-Each class also derives from the built-in error that a Python user would expect.  A message is one sentence,
-``function: what was given; what is required.``, followed by a remedy.
+A message is one sentence, ``function: what was given; what is required.``, followed by a remedy.
 """
 
 from __future__ import annotations

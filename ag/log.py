@@ -1,11 +1,8 @@
-"""The logger of `ag`, and progress on streams that may be missing, closed, full, or without the text's characters.
-
-Loaded late, as `logging` takes time to load.  A line that cannot be written is dropped: output never ends a job.
-"""
+"""The logger of `ag`, and progress on streams of any kind: what cannot be written is dropped, and never ends a job."""
 
 from __future__ import annotations
 
-import logging
+import logging  # takes time to load, so this file is loaded late
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,17 +21,14 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
 
 
 def _call_handlers(record: logging.LogRecord) -> None:
-    """Escape what cannot be printed, as texts of files may, and lose the record where stderr takes nothing.
-
-    A handler that cannot write raises when it reports that there.
-    """
+    """Escape what cannot be printed, as texts of files may, and lose the record where stderr takes nothing."""
     with suppress(TypeError, ValueError, KeyError):  # wrong arguments: the handlers report them
         if not (text := record.getMessage()).isprintable():
             record.msg = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
             record.args = ()
     try:
         logging.Logger.callHandlers(log, record)
-    except _BROKEN:
+    except _BROKEN:  # of a handler that cannot write, and reports that on stderr
         try:
             if sys.stderr is not None:
                 sys.stderr.write("")
@@ -63,7 +57,6 @@ class Forgiving:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream, where it can be flushed."""
         with suppress(*_BROKEN):
             self._stream.flush()
 

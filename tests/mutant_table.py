@@ -578,7 +578,7 @@ mutant("trainer", "a stack counts once", f"{TRAINER}/samples.py", "return sum(se
        "parallel/trainer/test_stacks.py::test_samples_that_count_unlike_are_passed_one_by_one")
 mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "self.optimizers.take(weights)", "pass",
        "parallel/trainer/test_callbacks.py::test_weights_that_a_callback_sets_are_kept[cpu-clip]")
-mutant("trainer", "a leaf that is left over counts", "ag/training/data.py",
+mutant("trainer", "a leaf that is left over counts", "ag/training/evaluation.py",
        "isinstance(leaf, (_Spare, _WeightedSpare))", "False",
        "training/test_fit.py::test_any_number_of_devices_computes_the_same_bits",
        "training/test_fit.py::test_a_leaf_that_is_left_over_counts_nothing")

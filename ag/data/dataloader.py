@@ -1,7 +1,4 @@
-"""Batches of samples, shuffled reproducibly and resumable in the middle of an epoch.
-
-An epoch's order follows from the seed and the epoch's number.  Every loop, and `next_batch`, has a place of its own.
-"""
+"""Batches of samples in an order that follows from seed and epoch; every loop, and `next_batch`, has its own place."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ import numpy as np
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree, tree_map
-from ag.data.samples import Keys, Pass, is_torch_loader, samples_of, torch_settings
+from ag.data.samples import Check, Keys, Lock, OneByOne, Pass, is_torch_loader, made_ahead, samples_of, torch_settings
 from ag.data.splits import Splittable, is_whole
-from ag.data.threads import Check, Lock, OneByOne, made_ahead
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
@@ -91,15 +87,11 @@ class DataLoader(Splittable):
     inputs : str or sequence of str, optional
         Of samples that are dicts, the key of x, or those in it; default: all but `target`.
 
-    Raises
-    ------
-    ShapeError
-        If `x` and `y` hold different numbers of samples; when a batch is due, if its samples differ in shape or keys.
-    DtypeError
-        If the data, or a sample when it is due, are not numbers.
-
     Notes
     -----
+    A ShapeError says that `x` and `y` hold different numbers of samples or, when a batch is due, that its samples have
+    other shapes or keys; a DtypeError, that the data or a sample are not numbers.
+
     Every ``for`` loop over the loader is an epoch of its own, from its start.  ``has_next()``, ``next_batch()`` and
     ``reset()`` go through epochs beside them.  After `load_state_dict`, the next of them goes on in the middle of one.
 
@@ -111,8 +103,7 @@ class DataLoader(Splittable):
     integers stay an array, of numbers one of shape ``(batch,)``.  Samples that are dicts, or whose x is a tuple of
     arrays, make batches of that form, in which whole numbers, such as token ids, stay arrays.  Texts are refused.
 
-    Of a DataLoader of PyTorch come dataset, batch_size, drop_last and, from its sampler, shuffle.  Other samplers, and
-    a collate_fn of your own, are refused.
+    Of PyTorch's DataLoader come dataset, batch_size, drop_last and shuffle; other samplers and collate_fn are refused.
 
     One thread at a time asks a sequence for samples, once an epoch and in the epoch's order.  An error in a sample ends
     the loop; that batch is the next one for `next_batch` and `state_dict`.  This library's random numbers in a sample
@@ -148,9 +139,8 @@ class DataLoader(Splittable):
         if y is not None:
             self._data.append(samples_of(y, "y", col_major, False, Keys()))
             if len(self._data[1]) != samples:
-                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; they must hold "
-                                 f"the same number. If arrays have their samples on the first axis, pass "
-                                 f"col_major=False.")
+                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; equally many "
+                                 f"are required. Of arrays with samples on the first axis, pass col_major=False.")
         if samples == 0:
             raise ValueError("ag_dataloader: x holds no samples; at least one is required.")
         self.n_samples = samples

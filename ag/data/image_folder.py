@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from ag.data.dataloader import MASK, DataLoader
-from ag.data.samples import Pass, Samples
-from ag.data.threads import Check
+from ag.data.samples import Check, Pass, Samples
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.version import install_line
@@ -108,8 +107,7 @@ class ImageFiles(Samples):
                 if self.transform is None:
                     pixels = np.asarray(self._fitted(plain, i, of, library), np.float32)
         except Exception as error:  # broken files make Pillow raise errors of every kind
-            raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair, convert or remove "
-                             f"it.") from error
+            raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair or remove it.") from error
         if self.transform is not None:
             changed = self._changed(_colours(np.asarray(plain)), self.transform, file)
             if changed.dtype.kind == "f":
@@ -285,8 +283,7 @@ class ImageFolder(DataLoader):
         self.shorter_side, self.random_crop, self.random_flip = shorter_side, bool(random_crop), bool(random_flip)
         self.normalize = None if normalize is None else _mean_and_deviation(normalize)
         if not (transform is None or callable(transform)):
-            raise TypeError(f"ag_image_folder: transform is a {type(transform).__name__}; a function of an image is "
-                            f"required, or None.")
+            raise TypeError(f"ag_image_folder: transform is a {type(transform).__name__}; give a function of an image.")
         self.transform = transform
         pillow()  # rather than when the first batch is due
         listed = path if isinstance(path, ImageList) else _images_of(Path(os.fsdecode(path)))
@@ -313,8 +310,7 @@ class ImageFolder(DataLoader):
         given = [None] * len(parts) if transforms is None else [*transforms]
         if len(given) != len(parts) or (transforms is None and self.transform is not None):
             raise ValueError(f"{self._function}.split: transforms is {transforms!r:.60}; one, or None, for each of "
-                             f"{len(parts)} parts is required, as the folder has a transform. Give (folder.transform, "
-                             f"None) if it only augments.")
+                             f"{len(parts)} parts is required, such as (folder.transform, None) if it only augments.")
         for part, transform in zip(parts, given, strict=True):
             vars(part)["transform"] = cast(ImageFiles, part._data[0]).transform = transform
         return parts
@@ -359,8 +355,7 @@ def _images_of(path: Path) -> ImageList:
     images = [sorted(p for p in map(Path, _files_in(os.fspath(folder), frozenset())) if p.suffix.lower() in _SUFFIXES)
               for folder in folders]
     if [] in images:
-        raise ValueError(f"ag_image_folder: {folders[images.index([])]} holds no images; every class needs at least "
-                         f"one.")
+        raise ValueError(f"ag_image_folder: {folders[images.index([])]} holds no images; every class needs one.")
     ids = np.repeat(np.arange(len(folders)), [len(files) for files in images])
     ids.flags.writeable = False
     return ImageList(path, tuple(file for files in images for file in files), ids,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.operands import host_values
+from ag.autograd.operands import host_values, refuse_outside
 from ag.autograd.tensor import TensorLike
 from ag.data.dataloader import Batch
 from ag.data.image_folder import ImageFolder, ImageList
@@ -37,8 +37,9 @@ _BOX = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
-    """Read the list of training images and their classes.
+    """Read the list of training images and their classes, which `ag_image_folder` takes in the place of a folder.
 
+    It has ``files``, ``ids`` and ``classes``.  A ValueError names a line that is wrong, or says that no image is left.
     Reference: ResNetImageNet.jl ``train_solutions``.
 
     Parameters
@@ -48,16 +49,6 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
     classes : sequence of str, optional
         Take only images of these classes, named as in the mapping (``n01440764``); class ids are their places in this
         sequence.  Default: all, in the order of the mapping.
-
-    Returns
-    -------
-    ImageList
-        With ``files``, ``ids`` and ``classes``; `ag_image_folder` takes it in the place of a folder.
-
-    Raises
-    ------
-    ValueError
-        If a line of them is wrong, naming it, or no image is left.
     """
     return _solutions("train_solutions", path, "train", classes)
 
@@ -123,8 +114,7 @@ def _solutions(function: str, given: object, part: str, classes: Sequence[str] |
             files.append((folder / synset if part == "train" else folder) / f"{image}.JPEG")
             ids.append(id_of[synset])
     if not files:
-        raise ValueError(f"{function}: {index} has no image of the classes {', '.join(kept):.80}; at least one is "
-                         f"required.")
+        raise ValueError(f"{function}: {index} has no image of the classes {', '.join(kept):.80}; one is required.")
     numbers = np.array(ids, np.int64)
     numbers.flags.writeable = False
     return ImageList(path, tuple(files), numbers, kept)
@@ -164,7 +154,7 @@ def _wrong(function: str, file: Path, line: int, fault: str) -> ValueError:
 def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int] = 224, *, seed: int | None = None,
               shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
               normalize: tuple[Sequence[float], Sequence[float]] | None = MEAN_AND_DEVIATION) -> Batch:
-    """Draw a batch of images at random, none of them twice.
+    """Draw a batch at random, none twice: images (3, height, width, nsamples), and class ids.
 
     Reference: ResNetImageNet.jl ``minibatch`` (whose targets are one-hot).
 
@@ -176,11 +166,6 @@ def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int]
         At most as many as there are.
     size, seed, shorter_side, random_crop, random_flip, normalize : optional
         As for `ag_image_folder`.
-
-    Returns
-    -------
-    Batch
-        ``x`` of shape (3, height, width, nsamples), and ``y``, the class ids.
     """
     if not isinstance(images, ImageList):
         raise TypeError(f"minibatch: images is a {type(images).__name__}; a list as of train_solutions is required.")
@@ -206,8 +191,9 @@ def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
 
 
 def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = None) -> float:
-    """Return the share of the samples that have their class among the `k` with the largest outputs.
+    """Return the share, from 0 to 1, of the samples that have their class among the `k` with the largest outputs.
 
+    NaN if there are no samples.  Hits and samples are added up as whole numbers and divided once.
     Reference: Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012.
 
     Parameters
@@ -219,11 +205,6 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = Non
     world : communicator, or something that has one as ``comm``, optional
         The ranks whose samples count together; each gives its own, which may be none, and all get the same number.
 
-    Returns
-    -------
-    float
-        From 0 to 1; NaN if there are no samples.  Hits and samples are added up as whole numbers and divided once.
-
     Examples
     --------
     >>> [ag.data.imagenet.topk_accuracy([[0.1, 0.9], [0.7, 0.1], [0.2, 0.0]], [1, 1], k) for k in (1, 2)]
@@ -233,29 +214,22 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Any = Non
     if world is not None:
         comm = getattr(world, "comm", world)
         if not hasattr(comm, "all_reduce"):
-            raise TypeError(f"topk_accuracy: world is {world!r:.80}; a communicator, or something that has one, is "
-                            f"required.")
+            raise TypeError(f"topk_accuracy: world is {world!r:.80}; a communicator, or what has one, is required.")
         comm.all_reduce(total)
     return float(total[0] / total[1]) if total[1] else float("nan")
 
 
 def _hits(function: str, out: TensorLike, ids: TensorLike, k: int) -> tuple[int, int]:
-    """Count hits and samples."""
     scores, right = (host_values(x, function) for x in (out, ids))
     if scores.ndim != 2 or right.size != scores.shape[1] or right.ndim < 1:
         raise ShapeError(f"{function}: out is {scores.shape} and ids {right.shape}; (classes, samples) and (samples,) "
                          f"are required.")
     if right.dtype.kind not in "iuf" or scores.dtype.kind not in "biuf" or (right != np.floor(right)).any():
-        raise DtypeError(f"{function}: out is of type {scores.dtype} and ids of type {right.dtype}; numbers and whole "
-                         f"numbers are required.")
-    wrong = right[(right < 0) | (right >= scores.shape[0])]
-    if wrong.size:
-        raise IndexError(f"{function}: the class {wrong.flat[0]} is outside 0..{scores.shape[0] - 1}; out has a row "
-                         f"for each class.")
+        raise DtypeError(f"{function}: out is {scores.dtype} and ids {right.dtype}; give numbers and whole numbers.")
+    refuse_outside(function, scores.shape[0], "class", "out has a row for each class", right)
     right = right.reshape(-1).astype(np.int64)
     if not counts(k) or k > scores.shape[0]:
-        raise ValueError(f"{function}: k is {k!r} and out has {scores.shape[0]} classes; a whole number from 1 to "
-                         f"these is required.")
+        raise ValueError(f"{function}: k is {k!r} and out has {scores.shape[0]} classes; give 1 to {scores.shape[0]}.")
     own = scores[right, np.arange(right.size)]
     before = (scores > own).sum(0) + ((scores == own) & (np.arange(len(scores))[:, None] < right)).sum(0)
     return int(((before < k) & ~np.isnan(scores).any(0)).sum()), right.size

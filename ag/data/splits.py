@@ -66,6 +66,8 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
           groups: object = None) -> tuple[D, ...]:
     """Share samples out at random, such as ``train, valid = ag.data.split((X, y), 0.8)``.
 
+    Each part is like `data`, but of tensors arrays, and of a dataset views with ``len()`` and ``[i]``.  A ValueError
+    says that a part would be empty, or that the parts together are not all samples.
     Reference: PyTorch ``random_split``, scikit-learn ``train_test_split``.
 
     Parameters
@@ -80,16 +82,6 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
         Let each part have its share of every class, to within one sample; True: of the targets.
     groups : array_like of shape (samples,), optional
         Keep samples with equal entries in one part; `sizes` are of the groups then.
-
-    Returns
-    -------
-    tuple
-        The parts, each like `data`; of tensors arrays, and of a dataset views with ``len()`` and ``[i]``.
-
-    Raises
-    ------
-    ValueError
-        If a part would be empty, or the parts together are not all samples.
 
     Examples
     --------
@@ -113,7 +105,6 @@ def split(data: D, sizes: float | Sequence[float] = 0.8, *, seed: int = 0, strat
 
 
 def _taken(data: object, numbers: Array) -> object:
-    """Return the samples with these numbers."""
     if isinstance(data, Tensor):
         return data.numpy()[numbers]
     if hasattr(data, "__array__"):  # which a dataset of Hugging Face has not, beside its shape
@@ -155,7 +146,6 @@ def _shares(function: str, count: int, sizes: object, seed: object, stratify: ob
 
 
 def _wanted(function: str, sizes: object, count: int, what: str) -> Array:
-    """Return the size of every part."""
     listed = isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str)
     given = cast(list[float], [*cast(Sequence[float], sizes)] if listed else [sizes])
     whole = all(map(is_whole, given))
@@ -174,8 +164,7 @@ def _numbered(function: str, name: str, given: object, count: int) -> Array:
     if values.shape != (count,) or (values.dtype.kind == "f" and (values != np.rint(values)).any()) or (
             values.dtype.kind == "O" and len({*map(type, values)}) > 1):
         raise ShapeError(f"{function}: {name} is {values.dtype} of shape {values.shape}; a class of one type for each "
-                         f"of {count} samples is required, no fractions. Make classes of numbers with np.digitize(y, "
-                         f"bins).")
+                         f"of {count} samples is required, no fractions; np.digitize(y, bins) makes some.")
     return np.unique(values, return_inverse=True)[1]
 
 

@@ -4,8 +4,6 @@ import typing as _typing
 
 from ag.io import layouts as layouts
 from ag.io.checkpoint import *
-from ag.io.model_file import ag_load_model as ag_load_model
-from ag.io.model_file import ag_save_model as ag_save_model
 from ag.io.onnx import export_onnx as export_onnx
 from ag.io.onnx import load_onnx as load_onnx
 from ag.io.weights import load_weights as load_weights

@@ -8,22 +8,11 @@ __all__ = ["gpt2"]
 
 
 def gpt2(name: str) -> str | None:
-    """Return what `load_weights` makes of a tensor of Hugging Face's GPT-2: a name, with ".T" where it is turned.
+    """Return the name of a tensor of Hugging Face's GPT-2 for `load_weights`, with ".T" where it is turned.
 
-    The matrices of its ``Conv1D``, ``c_attn``, ``c_proj`` and ``c_fc``, are [in, out].  Masks are left out, and so is
-    a prefix ``transformer.``.
-
+    The model's layers are called as there.  Matrices of ``Conv1D`` (``c_attn``, ``c_proj``, ``c_fc``) are [in, out].
+    Masks are left out, for which this is None, and so is a prefix ``transformer.``.
     Reference: transformers ``GPT2LMHeadModel``.
-
-    Parameters
-    ----------
-    name : str
-        In the file.
-
-    Returns
-    -------
-    str or None
-        The name in a model whose layers are called as there.
 
     Examples
     --------

@@ -40,8 +40,7 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
 def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes], function: str) -> None:
     """Replace a file; `content` is called once the path is known to be possible.
 
-    A file that is there keeps its permissions; a symbolic link stays, and its target is replaced.  An OSError leaves an
-    older file as it was, and names the function.
+    A file that is there keeps its permissions, and stays as it was after an OSError; a symbolic link stays.
     """
     try:
         target = _target(path)
@@ -227,10 +226,9 @@ def read_file(path: str | os.PathLike[str], form: str, function: str, others: Se
     header, arrays = read_tensors(path, function, f"a complete file of format {form!r} is required.", forms)
     theirs = header.get("format")
     if theirs not in forms:
-        advice = f"Read it with {_READERS[theirs]}." if theirs in _READERS else (
-            "Of another program's file, build the model and call ag.load_weights(model, path).")
-        raise CheckpointError(f"{function}: {os.fsdecode(path)} has format {theirs!r:.60}; {form!r} is required. "
-                              f"{advice}")
+        reader = _READERS.get(theirs or "", "ag.load_weights(model, path), into a model that you build")
+        raise CheckpointError(f"{function}: {os.fsdecode(path)} has format {theirs!r:.60}; {form!r} is required. Read "
+                              f"it with {reader}.")
     return header, arrays
 
 
@@ -247,7 +245,6 @@ def elements_of(x: Tensor) -> Array:
 
 
 def element_type(array: Array) -> DType:
-    """Return the element type of an array from a file."""
     return BF16 if array.dtype == BFLOAT16 else as_dtype(array.dtype, "read_file")
 
 
@@ -268,7 +265,6 @@ def _bytes(arrays: dict[str, Array], header: dict[str, str]) -> bytes:
 
 
 def _with_bfloat16(content: bytes) -> tuple[dict[str, str], dict[str, Array]]:
-    """Return header and arrays of a safetensors file."""
     arrays = {}
     for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
         arrays[name] = np.frombuffer(entry["data"], _NUMPY_TYPES[entry["dtype"]]).reshape(entry["shape"])

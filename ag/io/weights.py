@@ -14,7 +14,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
-from ag.io.model_file import check_arguments, tensors_of_file, unwrapped
+from ag.io.checkpoint import check_arguments, tensors_of_file, unwrapped
 from ag.io.safetensors_file import read_regular, read_tensors
 from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
 from ag.nn.linear import Embedding
@@ -41,13 +41,11 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     model : Layer, or any object with ``parameters()``
     path : path
         A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``; the index of its shards,
-        ``model.safetensors.index.json``, or the folder of either; an ONNX file, which ends in ``.onnx``; a model file
-        or checkpoint of this library.
+        ``model.safetensors.index.json``, or the folder of either; an ONNX file, which ends in ``.onnx``; or ag's own.
     names : dict or callable, optional
         Each tensor's name in the model, as ``{"fc.weight": "layer1_W"}``, or a function of the name in the file, as
         ``ag.io.layouts.gpt2``.  ``"layer1_W.T"`` transposes the matrix.  None leaves a tensor out; a list of names, as
-        ``["W_q", "W_k", "W_v"]``, cuts it into as many equal parts along its first axis.  A name that a dict lacks
-        stays as it is.
+        ``["W_q", "W_k", "W_v"]``, cuts it into as many equal parts along its first axis.  Names that a dict lacks stay.
     strict : bool, optional
         Whether every name must occur on both sides.  Without it what is there is loaded, as of an adapter.
 
@@ -59,9 +57,8 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     Raises
     ------
     CheckpointError
-        If the file cannot be read, or names are missing, unexpected or of another shape; a table lists them with
-        the nearest right ones.  Also if nothing tells whether a square matrix is transposed: give ``"W.T"``, or
-        ``"W.T.T"`` where it lies as here.
+        If the file cannot be read, or names are missing, unexpected or of another shape; a table lists them.  Also if
+        nothing tells whether a square matrix is transposed: give ``"W.T"``, or ``"W.T.T"`` where it lies as here.
 
     Notes
     -----
@@ -130,7 +127,6 @@ class _File(NamedTuple):
 
 def _read(path: str | os.PathLike[str], names: Names | None, mine: Mapping[str, Tensor], words: set[str], where: str
           ) -> _File:
-    """Return what is in a file."""
     if os.fsdecode(path).endswith(".onnx"):
         from ag.io.onnx.read import initializers  # which takes time to load
 
@@ -207,10 +203,8 @@ def _shards(index: str) -> dict[str, Array]:
 
 
 def _names_of_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], words: set[str], where: str) -> set[str]:
-    """Return the names of the file that are the model's own and have its layout: PyTorch's have dots, or are one word.
-
-    Where the file has both, the shape of an embedding says which axis is which, and a square one is refused.
-    """
+    """Return the names in the file that are the model's own, with its layout: PyTorch's have dots, or are one word."""
+    # where the file has both, the shape of an embedding says which axis is which, and a square one is refused
     own = theirs.keys() & mine.keys()
     if own != {"weight"} and not any("." in name for name in theirs.keys() - own):
         return own

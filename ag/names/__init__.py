@@ -1,9 +1,4 @@
-"""The answers to wrong names, and the signatures of classes.
-
-* ``ag.nn.Liner``: "did you mean ag.nn.Linear (also ag.ag_linear)?", the nearest of this place
-* ``ag.nn.relu``: "did you mean ag.ops.relu (also ag.ag_relu)?", the same name in another place
-* ``t.cuda``: "write ag.ag_to_device(t, "vulkan:0")", the name of another library
-"""
+"""The answers to wrong names, as "did you mean ag.nn.Linear (also ag.ag_linear)?", and the signatures of classes."""
 
 from __future__ import annotations
 
@@ -34,8 +29,8 @@ def offered(names: Mapping[str, object]) -> list[str]:
 class MissingNameError(AttributeError):
     """Raised for a name that `owner` does not have; the message has the nearest right one.
 
-    `here` lists the names of the owner; without it the owner is a namespace.  With `call`, a missing method may be an
-    op: ``ag.ops.NAME(call)``.  The message is made when it is read, which ``hasattr`` never does.
+    `here` lists the owner's names, unless it is a namespace.  With `call`, a missing method may be an op:
+    ``ag.ops.NAME(call)``.  The message is made when it is read, which ``hasattr`` never does.
     """
 
     def __init__(self, owner: str, name: str, here: Callable[[], Iterable[str]] | None = None,

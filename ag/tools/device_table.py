@@ -82,7 +82,6 @@ _PRODUCT_WIDTH = 28  # characters; the table then fits 120 columns
 
 
 def device_table(devices: Sequence[DeviceInfo]) -> str:
-    """Return an aligned text table."""
     rows = [("device", "kind", "product", "vendor", "driver", "memory", "features")]
     for d in devices:
         features = [short for name, short in _SHORT_FEATURES.items() if name in d.features]

@@ -1,8 +1,6 @@
 """The doctor: examines devices, drivers, precision, transport, packages and MPI, and reports what is missing.
 
-Vulkan leaves drivers much freedom, such as division within 2.5 units in the last place.  So each device is tried, with
-ordinary ops on small tensors, and compared with numpy.  Tensors move through the host: a device that returns something
-else than it was given is found here.
+Vulkan leaves drivers much freedom, such as division within 2.5 ulps, so ops on small tensors are compared with numpy.
 """
 
 from __future__ import annotations
@@ -229,9 +227,6 @@ def _link(link: Transport) -> str:
     return f"{verdict:9}{link.source} to {link.target}: {found}"
 
 
-# ---------------------------------------------------------------------------------------------- probes
-
-
 def fault_of(device: str) -> str:
     """Let the device multiply two matrices; return what goes wrong, or ""."""
     a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
@@ -258,10 +253,8 @@ def _distance(found: object, exact: object) -> int:
 
 
 def _fuses(device: str) -> bool:
-    """Return whether a product's rounding error survives in a sum, in either order of the two products.
-
-    The products are 64 apart, so that they meet in one running sum where several run side by side.
-    """
+    """Return whether a product's rounding error survives in a sum, in either order of the two products."""
+    # 64 apart, the products meet in one running sum where several run side by side
     x = np.float32(1 + 2.0**-12)
     for first, second in (((1.0, -x * x), (x, x)), ((x, x), (1.0, -x * x))):
         a, b = np.zeros((16, 128), np.float32), np.zeros((128, 16), np.float32)
@@ -296,11 +289,6 @@ def transport_selftest(devices: Sequence[str] | None = None, elements: int = _EL
         One per ordered pair, with ``source``, ``target``, ``correct`` (the SHA-256 is that of what was sent, every
         time), ``gb_per_s`` (10^9 bytes per second, at best) and ``fault`` (what went wrong, or empty).
 
-    Raises
-    ------
-    ValueError, DeviceError
-        If `elements` is not positive, or a device is not there.
-
     Examples
     --------
     >>> for link in ag.transport_selftest(["cpu", "cpu:1"]):
@@ -334,8 +322,6 @@ def _tried(source: str, target: str, elements: int) -> Transport:
         return Transport(source, target, False, 0.0, str(error))
     return Transport(source, target, True, 4e-9 * elements / max(min(seconds), 1e-9))
 
-
-# ---------------------------------------------------------------------------------------------- cards and MPI
 
 # A driver passes over a card whose node it may not open, so a missing permission looks like a missing card.
 _PATTERNS = ("dri/renderD*", "nvidia[0-9]*")  # of all drivers in Linux itself, and of NVIDIA's own

@@ -1,7 +1,4 @@
-"""`ag.profile` times every launch on the devices; `ag.memory` says what lies on each, `ag.free_memory` gives it back.
-
-Backends note events while `Backend.settings.events` is a list.  This module sets it, and makes tables and traces.
-"""
+"""`ag.profile` times every launch on the devices; `ag.memory` says what they hold, `ag.free_memory` gives it back."""
 
 from __future__ import annotations
 
@@ -37,24 +34,16 @@ class KernelTime(NamedTuple):
 class Profile:
     """Time every launch inside a ``with`` block, on all devices.
 
+    ``str()`` shows `table` as text.  On entering, an AgError says that another profile is active, in any thread, and a
+    DeviceError that a device cannot be timed.  On a CPU device the host's clock is read around each call.  On Vulkan
+    the device writes a timestamp after each command, also in replays of captured steps, without any waiting.  Copies
+    to, from and on the device count as ``transfer``.  Entering and leaving wait for all devices.
+
     Attributes
     ----------
     events : list of Event
         (device, kernel, begin, end) of every launch, times in nanoseconds as `time.perf_counter_ns` gives them; in
         order of their begin once the ``with`` block has ended.
-
-    Raises
-    ------
-    AgError
-        On entering, if another profile is active, in any thread.
-    DeviceError
-        On entering, if a device in use cannot be timed.
-
-    Notes
-    -----
-    ``str()`` shows `table` as text.  On a CPU device the host's clock is read around each call.  On Vulkan the device
-    writes a timestamp after each command, also in replays of captured steps, without any waiting.  Copies to, from and
-    on the device count as ``transfer``.  Entering and leaving wait for all devices.
 
     Examples
     --------
@@ -123,9 +112,6 @@ def _note_in(events: list[Event] | None) -> None:
 profile = Profile
 
 
-# ---------------------------------------------------------------------------------------------- memory
-
-
 class MemoryTable(dict[str, dict[str, int]]):
     """Bytes by device and column; ``str()`` is a table in MiB."""
 
@@ -172,7 +158,7 @@ def free_memory(device: str | None = None) -> int:
     """Give memory that nothing uses back to the drivers and the system.
 
     A tensor that dies leaves its memory to the next ones.  It is given back in segments of some megabytes, in which
-    nothing may lie.  Waits for the devices.  On a CPU device, numpy arrays that look into a segment keep it.
+    nothing may lie and no numpy array look.  Waits for the devices.  Inside a captured step it is a CaptureError.
     Reference: PyTorch ``torch.cuda.empty_cache``.
 
     Parameters
@@ -184,11 +170,6 @@ def free_memory(device: str | None = None) -> int:
     -------
     int
         How many bytes.
-
-    Raises
-    ------
-    CaptureError
-        Inside a captured step.
 
     Examples
     --------

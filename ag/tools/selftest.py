@@ -1,8 +1,4 @@
-"""Compare what each device computes with numpy in float64, and say what is wrong; report it with a short benchmark.
-
-Each check runs some operations and their gradients between guard words, then as a program does, then captured.  A
-captured call must have the same bits as an uncaptured one.
-"""
+"""Compare what each device computes with numpy in float64, and say what is wrong; report it with a short benchmark."""
 
 from __future__ import annotations
 
@@ -52,7 +48,8 @@ class Outcome(NamedTuple):
 
 
 # Operations and their operands: shapes of numbers, or how many class ids.  Sizes are odd, larger than a workgroup of
-# invocations, or large enough for the CPU to fuse launches.
+# invocations, or large enough for the CPU to fuse launches.  Operations and gradients run between guard words, then as
+# a program does, then captured, with the same bits.
 CHECKS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...] | int]]] = {
     "arithmetic": (lambda a, b: (a + b) * (a - b) / (b * b + 1.5) - 0.5 * a, [(33, 1031), (33, 1)]),
     "functions": (lambda x: ops.ag_exp(ops.ag_tanh(x)) + ops.ag_log(x * x + 1.0) + ops.ag_sqrt(x * x + 0.5) + x**3
@@ -155,8 +152,6 @@ def _trains(name: str) -> str:
 
     return _difference(trained(name, "f32"), trained("cpu", "f64"), _TRAINED)
 
-
-# ---------------------------------------------------------------------------------------------- the report
 
 SCHEMA = 1  # of the file; raise it when a field goes or gets another meaning
 _SECONDS = 0.5  # of a measurement, unless one call takes longer

@@ -1,7 +1,6 @@
 """Training in one call: `fit`, measuring, callbacks, and estimators for scikit-learn.
 
-`fit` is `ag.fit`, too.  `AgClassifier` and `AgRegressor` need scikit-learn, which is imported when one of them is first
-asked for.
+`AgClassifier` and `AgRegressor` need scikit-learn, which is imported when one of them is first asked for.
 """
 
 import typing as _typing

@@ -1,7 +1,4 @@
-"""Callbacks: what happens between epochs besides training, and what is written down of it.
-
-A callback decides from the history of its `Run` alone, so it can be used again, and a resumed training goes on with it.
-"""
+"""Callbacks: they decide from the history of a `Run` alone, so they can be used again, and in a resumed training."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape, counts
 from ag.errors import CheckpointError
-from ag.io.model_file import ag_save_model
+from ag.io.checkpoint import ag_save_model
 from ag.io.safetensors_file import absolute, check_writable, read_regular, replace_file
 from ag.log import log
 from ag.names import missing
@@ -28,27 +25,18 @@ from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, whole
 from ag.parallel.comm.comm import Json
-from ag.training.evaluation import Trained, pyplot_for
+from ag.training.evaluation import Axes, Trained, pyplot_for
 from ag.training.metrics import more_is_better
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-else:
-    Axes = object
 
 __all__ = ["BestWeights", "CSVLog", "Callback", "EarlyStopping", "History", "Logger", "ModelCheckpoint",
            "ReduceLROnPlateau", "Run", "TensorBoard"]
 
 
 class History(dict[str, list[float]]):
-    """The numbers of every finished epoch, by name: ``history["loss"]`` is a list with one number per epoch.
-
-    ``pandas.DataFrame(history)`` is a table with a row per epoch.
+    """The numbers of every finished epoch: ``history["loss"]`` is a list, ``pandas.DataFrame(history)`` a table.
 
     Attributes
     ----------
-    rows : list of dict of str to float
-        The same, a dict per epoch.
     seconds : list of float
         The time of each epoch, with its validation.
     interrupted, stopped : bool, str or None
@@ -56,7 +44,6 @@ class History(dict[str, list[float]]):
 
     Examples
     --------
-    >>> import ag
     >>> len(ag.fit(ag.nn.Linear(1, 1), ([[0.0], [1.0]], [[0.0], [1.0]]), epochs=3, verbose=False)["loss"])
     3
     """
@@ -102,8 +89,7 @@ class History(dict[str, list[float]]):
     def plot(self, *names: str) -> list[Axes]:
         """Draw the columns `names`, by default all but the learning rate, over epochs, and return matplotlib's axes.
 
-        There is a picture for the loss and one for each metric, training and validation together, in pyplot's current
-        figure: ``pyplot.show()`` shows it, ``pyplot.savefig`` saves it.
+        The loss and each metric have a picture, of training and validation, in a new figure of pyplot.
         """
         pyplot = pyplot_for("History.plot")
         shown = {name: self[name] for name in names or [name for name in self if name != "lr"]}
@@ -138,7 +124,6 @@ class Run:
 
     Examples
     --------
-    >>> import ag
     >>> class Halve(ag.training.Callback):
     ...     def on_epoch_end(self, run):
     ...         run.optimizers[0].lr /= 2
@@ -159,12 +144,10 @@ class Run:
 class Callback:
     """The base of callbacks: derive one, and define what you need.
 
-    One that defines `state_dict` and `load_state_dict`, with arrays, numbers and strings by name, is part of
-    checkpoints.
+    One with `state_dict` and `load_state_dict`, of arrays, numbers and strings by name, is part of checkpoints.
 
     Examples
     --------
-    >>> import ag
     >>> class Printer(ag.training.Callback):
     ...     def on_epoch_end(self, run):
     ...         print(run.history.epochs, run.columns)
@@ -199,8 +182,7 @@ class _Watching(Callback):
         self.patience = whole(self._function, "patience", patience)
         self.min_delta = NOT_NEGATIVE(self._function, "min_delta", min_delta)
         if not (monitor is None or isinstance(monitor, str)):
-            raise TypeError(f"{self._function}: monitor is {monitor!r:.60}; the name of a column of the history is "
-                            f"required, such as 'val_loss'.")
+            raise TypeError(f"{self._function}: monitor is {monitor!r:.60}; name a column, such as 'val_loss'.")
         if mode not in ("auto", "min", "max"):
             raise ValueError(f"{self._function}: mode is {mode!r:.60}; use 'auto', 'min' or 'max'.")
         self.monitor, self.mode = monitor, mode
@@ -222,8 +204,7 @@ class _Watching(Callback):
             return 1.0 if self.mode == "max" else -1.0
         if (more := more_is_better(name)) is not None:
             return 1.0 if more else -1.0
-        raise ValueError(f"{self._function}: monitor is {name!r}, of which nobody knows whether more is better; give "
-                         f"mode='max', or mode='min'.")
+        raise ValueError(f"{self._function}: monitor is {name!r}, of unknown direction; give mode='max' or 'min'.")
 
     def _best(self, run: Run) -> int | None:
         """Return the number of the best epoch, from 0; a later one must be better by more than `min_delta`."""
@@ -259,9 +240,7 @@ class EarlyStopping(_Watching):
 
     Examples
     --------
-    >>> import ag
-    >>> ag.training.EarlyStopping(patience=3, monitor="val_accuracy").mode
-    'auto'
+    >>> callback = ag.training.EarlyStopping(patience=3, monitor="val_accuracy")
     """
 
     def __init__(self, patience: int = 5, min_delta: float = 0.0, monitor: str | None = None,
@@ -298,9 +277,7 @@ class BestWeights(_Watching):
 
     Examples
     --------
-    >>> import ag
-    >>> ag.training.BestWeights(monitor="val_accuracy").epoch is None
-    True
+    >>> callback = ag.training.BestWeights(monitor="val_accuracy")
     """
 
     def __init__(self, monitor: str | None = None, mode: str = "auto",
@@ -376,9 +353,7 @@ class ReduceLROnPlateau(_Watching):
 
     Examples
     --------
-    >>> import ag
-    >>> ag.training.ReduceLROnPlateau(factor=0.5, patience=3).factor
-    0.5
+    >>> callback = ag.training.ReduceLROnPlateau(factor=0.5, patience=3)
     """
 
     def __init__(self, factor: float = 0.1, patience: int = 10, monitor: str | None = None, mode: str = "auto",
@@ -433,9 +408,7 @@ class ModelCheckpoint(Callback):
 
     Examples
     --------
-    >>> import ag
-    >>> ag.training.ModelCheckpoint("model-{epoch}.safetensors", every=5, keep=2).keep
-    2
+    >>> callback = ag.training.ModelCheckpoint("model-{epoch}.safetensors", every=5, keep=2)
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1, keep: int | None = None) -> None:
@@ -484,9 +457,7 @@ class CSVLog(Callback):
 
     Examples
     --------
-    >>> import ag
-    >>> ag.training.CSVLog("log.csv", append=True).append
-    True
+    >>> callback = ag.training.CSVLog("log.csv", append=True)
     """
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
@@ -529,13 +500,11 @@ class CSVLog(Callback):
 class Logger(Callback):
     """Give the numbers of a training to a function, such as that of another library.
 
-    After an epoch, the numbers are ``epoch``, from 1, and the columns of the history.
-
     Parameters
     ----------
     function : callable
-        ``function(numbers, step=step)``: a dict by name, and how many steps there were, as ``wandb.log`` and
-        ``mlflow.log_metrics`` take them.
+        ``function(numbers, step=step)``, such as ``wandb.log`` or ``mlflow.log_metrics``: after an epoch a dict with
+        ``epoch``, from 1, and the columns of the history, and how many steps there were.
     every : int, optional
         Also give the loss of every so many steps, as ``step_loss``.
 
@@ -549,8 +518,7 @@ class Logger(Callback):
 
     def __init__(self, function: Callable[..., object], every: int | None = None) -> None:
         if not callable(function):
-            raise TypeError(f"Logger: function is {function!r:.60}; a function of numbers and step is required, such "
-                            f"as wandb.log.")
+            raise TypeError(f"Logger: function is {function!r:.60}; a function such as wandb.log is required.")
         self.function, self.every = function, None if every is None else whole(type(self).__name__, "every", every)
 
     def on_step_end(self, run: Run, step: int, loss: float) -> None:
@@ -572,9 +540,7 @@ class TensorBoard(Logger):
 
     Examples
     --------
-    >>> import ag
-    >>> ag.training.TensorBoard("runs/first").every is None
-    True
+    >>> callback = ag.training.TensorBoard("runs/first")
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", every: int | None = None) -> None:

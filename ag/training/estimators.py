@@ -133,8 +133,7 @@ class _Estimator(BaseEstimator):
     def _perceptron(self, inputs: int, outputs: int) -> Sequential:
         function, dropout = type(self).__name__, PART(type(self).__name__, "dropout", self.dropout)
         if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str) or not counts(*self.hidden):
-            raise ValueError(f"{function}: hidden is {self.hidden!r:.60}; the sizes of the hidden layers are required, "
-                             f"such as (64, 32).")
+            raise ValueError(f"{function}: hidden is {self.hidden!r:.60}; give sizes of layers, as (64, 32).")
         sizes, layers = [inputs, *map(int, self.hidden)], list[Layer]()
         for a, b in pairwise(sizes):
             layers += [Linear(a, b, activation=self.activation), *([Dropout(dropout)] if dropout else [])]
@@ -153,6 +152,9 @@ class _Estimator(BaseEstimator):
 class AgClassifier(ClassifierMixin, _Estimator):
     """A network that classifies, as an estimator of scikit-learn.
 
+    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32, so weights equal
+    repetitions but for rounding.  For small data ``n_jobs=1`` of searches is the quickest: kernels have threads.
+
     Parameters
     ----------
     hidden, activation : sequence of int, str, optional
@@ -166,8 +168,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     optimizer : callable or str, optional
         As of `fit`; a function has its own `lr` and `weight_decay`.
     patience, validation_fraction : optional
-        Keep a share of the samples back for validation, stop after so many epochs in a row without a better one, take
-        the best weights.
+        Keep a share of the samples back for validation, stop after so many epochs without a better one, take the best.
     devices : sequence of str, optional
         Where to train; default: the default device.
     random_state : int, RandomState or None, optional
@@ -175,8 +176,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     verbose, metrics, scheduler, callbacks : optional
         As of `fit`; metrics are columns of ``history_``.
     weight_decay, dropout : float, optional
-        How strongly the optimizer that is named shrinks weights (Adam with it is AdamW), and the share of the hidden
-        values that are dropped in training.
+        How strongly an optimizer that is named shrinks weights (Adam is AdamW then), and the share of dropped values.
     class_weight : "balanced" or dict of label to float, optional
         As of `fit`, times ``sample_weight`` of ``fit(X, y, sample_weight)``.
 
@@ -184,11 +184,6 @@ class AgClassifier(ClassifierMixin, _Estimator):
     ----------
     classes_, model_, history_, n_features_in_ : ndarray, Layer or object, History, int
         The labels, the trained model, its training, whose loss in each epoch is ``loss_curve_``, a sample's features.
-
-    Notes
-    -----
-    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32, so weights equal
-    repetitions but for rounding.  For small data ``n_jobs=1`` of searches is the quickest: kernels have threads.
 
     Examples
     --------

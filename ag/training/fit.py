@@ -42,8 +42,7 @@ from ag.parallel.trainer.dp_train import check_devices, dp_train
 from ag.parallel.trainer.host_optimizer import optimizer_for, schedule_for
 from ag.parallel.trainer.samples import LoaderSample, checksum, input_of, refuse_unweighted
 from ag.training.callbacks import Callback, History, Run, label_of
-from ag.training.data import Data, Leaves
-from ag.training.evaluation import Loss, Trained, check_model, device_of, loss_for, means_of, why_no_mean
+from ag.training.evaluation import Data, Leaves, Loss, Trained, check_model, device_of, loss_for, means_of, why_no_mean
 from ag.training.metrics import Mean, Metric, named_metrics
 
 if TYPE_CHECKING:
@@ -156,12 +155,10 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
     lr : float, optional
         Learning rate of Adam, or of an optimizer that is named; one that is made has its own.
     optimizer : callable or str, optional
-        "adam", "adamw", "sgd", or ``optimizer(params)``, such as ``lambda p: ag.optim.SGD(p, lr=0.1)``, which may
-        return a list of several.
+        "adam", "adamw", "sgd", or ``optimizer(params)``, as ``lambda p: ag.optim.SGD(p, lr=0.1)``, or a list of some.
     scheduler : callable or str, optional
         "cosine" (falls to 0), "step" (a tenth after each third), "warmup" (rises for a tenth of the steps, then falls
-        to 0), the class of one of these, or ``scheduler(optimizer)``: an object with ``step()``, called after every
-        step.
+        to 0), the class of one, or ``scheduler(optimizer)``: an object with ``step()``, called after every step.
     shuffle : bool, optional
         Take the samples of every epoch in a new order, which follows from the seed.
     seed : int, optional
@@ -171,9 +168,11 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
     leaf : int, optional
         How many samples are passed at once; default: those of a batch, shared out among the devices.
     balance, max_norm, on_nonfinite, capture : optional
-        As of `dp_train`; an infinite loss that is skipped is not in the mean.
+        As of `dp_train`; an infinite loss that is skipped is not in the mean.  By default it is a FloatingPointError,
+        like a gradient that is not finite, and the weights are those before the step.
     checkpoint : path, optional
-        File to write the state of the training to, after every epoch, at the end and after Ctrl-C.
+        File to write the state of the training to, after every epoch, at the end and after Ctrl-C.  A CheckpointError
+        says that it cannot be read or written, or belongs to another training.
     resume : bool, optional
         Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.  A scheduler that is named
         goes on as one for all of them.  Without `resume` a file that is there is replaced.
@@ -183,8 +182,7 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
         What each sample of `train` counts beside the others: 2 is as much as the sample twice, 0 as none.  A loss of
         your own gets those of its samples as ``loss(output, target, sample_weight)``, and is their weighted mean.
     class_weight : "balanced" or dict of class to float, optional
-        What the samples of each class count, times `sample_weight`; "balanced": all classes the same together.  For
-        class ids in memory.
+        What samples of each class count, times `sample_weight`; "balanced": all classes the same.  Of ids in memory.
     accumulate : int, optional
         Passes for each step of a device: a `leaf` so many times smaller, for less memory.
     precision : {"f32", "f16", "bf16"}, optional
@@ -195,13 +193,6 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
     -------
     History
         ``history["loss"]``, ``history["val_loss"]`` and so on, a number per epoch, and ``history.plot()``.
-
-    Raises
-    ------
-    FloatingPointError
-        If a loss or gradient is not finite; weights are those before the step.
-    CheckpointError
-        If `checkpoint` cannot be read or written, or belongs to another training.
 
     Notes
     -----
@@ -224,9 +215,7 @@ def fit(model: Trained, train: object, valid: object = None, epochs: int = 10, l
     >>> import ag, numpy as np
     >>> X = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
     >>> y = (X[:, 0] > X[:, 1]).astype(int)
-    >>> history = ag.fit(ag.ag_linear(2, 2), (X[:40], y[:40]), (X[40:], y[40:]), epochs=3, metrics=["accuracy"],
-    ...                  verbose=False)
-    >>> list(history)
+    >>> list(ag.fit(ag.nn.Linear(2, 2), (X, y), (X, y), epochs=3, metrics=["accuracy"], verbose=False))
     ['loss', 'val_loss', 'val_accuracy', 'lr']
     """
     x = train[0] if isinstance(train, tuple) and train else train
@@ -368,10 +357,8 @@ def _tell_of_scales(given: object) -> None:
 
 
 def _tell_of_memory(model: Trained, x: Tree, samples: int, device: str) -> None:
-    """Log once if passes of so many samples, of which `x` is one, are likely too large for the device.
-
-    They keep all results, with a gradient for each, beside gradients and two moments of every parameter.
-    """
+    """Log once if passes of so many samples, of which `x` is one, are likely too large for the device."""
+    # they keep all results, with a gradient for each, beside gradients and two moments of every parameter
     if not isinstance(model, Layer):
         return
     left, tensors = backend_of(device).arena.left(), model.named_tensors().values()
@@ -385,15 +372,13 @@ def _tell_of_memory(model: Trained, x: Tree, samples: int, device: str) -> None:
     needed += 2 * samples * results
     if needed > left:
         say_once(f"fit: a step needs about {needed / 1e9:.2f} GB and {device} has {left / 1e9:.2f} GB left; give a "
-                 f"smaller batch_size, accumulate=4 or more, or precision='bf16'. ag.memory() tells what uses the "
-                 f"memory.")
+                 f"smaller batch_size, accumulate=4 or more, or precision='bf16'. ag.memory() tells what uses it.")
 
 
 class Epochs:
     """The epochs of one training: a callback of `dp_train` that measures, writes the history and calls the callbacks.
 
-    `held` is measured after each, and `apart` says if that is not `data`.  The state is in the checkpoints of
-    `dp_train`, so a training goes on in the middle of an epoch, and of its end.
+    `held` is measured after each, and `apart` says if that is not `data`.
     """
 
     def __init__(self, model: Trained, data: Data, loss: Loss, held: Data, apart: bool, metrics: Mapping[str, Metric],
@@ -486,7 +471,7 @@ class Epochs:
             self._told += 1
 
     def state_dict(self) -> dict[str, Array | Json]:
-        """Return all that a checkpoint must hold to go on, with the states of callbacks."""
+        """Return what a checkpoint of `dp_train` must hold to go on, also in the middle of an epoch and of its end."""
         history = self.run.history
         return {
             "dealt": self._dealt, "next": self._next, "losses": self._losses, "told": self._told,
@@ -518,8 +503,7 @@ class Epochs:
         rows, losses, seconds, steps = told["rows"], told["losses"], told["seconds"], self._data.steps
         if told["next"] != len(rows) * steps + len(losses) or len(losses) > steps or len(rows) != len(seconds):
             raise CheckpointError(f"fit: the checkpoint has next {told['next']} with {len(rows)} rows, {len(losses)} "
-                                  f"losses and {len(seconds)} seconds, which do not go together; the file is damaged. "
-                                  f"Use another one.")
+                                  f"losses and {len(seconds)} seconds, which do not go together. Use another file.")
         history = self.run.history
         self._next, self._told, self._losses = told["next"], told["told"], list(losses)
         self.run.seen = sum(len(self._data.step(k)) for k in range(self._next - len(losses), self._next))

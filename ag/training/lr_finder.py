@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +16,8 @@ from ag.engine.shape import counts
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import number_or_nan
 from ag.training.callbacks import Callback, Run
-from ag.training.evaluation import Loss, Trained, pyplot_for
+from ag.training.evaluation import Axes, Loss, Trained, pyplot_for
 from ag.training.fit import fit, in_the_name_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-else:
-    Axes = object
 
 __all__ = ["LRCurve", "find_lr"]
 
@@ -44,7 +38,6 @@ class LRCurve:
 
     Examples
     --------
-    >>> import ag
     >>> curve = ag.training.find_lr(ag.nn.Linear(1, 1), ([[0.0], [1.0]], [[0.0], [1.0]]), steps=10, seed=0)
     >>> len(curve.rates) == len(curve.losses)
     True
@@ -77,17 +70,10 @@ def find_lr(model: Trained, train: object, loss: Loss | str | None = None, *, lo
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
         Stays as it is.
     train : pair of arrays, ag_dataloader, ag_image_folder or dataset
-        As in `fit`, like `loss`, `batch_size`, `optimizer` and `seed`.
-    loss : callable or str, optional
+    loss, batch_size, seed, optimizer : optional
+        As in `fit`.
     lowest, highest, steps : optional
-        The first rate, the last, and how many; fewer are tried where the loss grows to 4 times its least before, or is
-        not finite.
-    batch_size, seed, optimizer : optional
-
-    Returns
-    -------
-    LRCurve
-        With ``rates``, ``losses``, ``suggestion``, and ``plot()``.
+        The first rate, the last, and how many, or fewer: up to a loss of 4 times the least before, or an infinite one.
 
     Examples
     --------
@@ -99,8 +85,7 @@ def find_lr(model: Trained, train: object, loss: Loss | str | None = None, *, lo
     if not (counts(steps, least=5) and steps <= 1_000_000):
         raise ValueError(f"find_lr: steps is {steps!r:.60}; a whole number from 5 to a million is required.")
     if not 0 < number_or_nan(lowest) < number_or_nan(highest) < np.inf:
-        raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
-                         f"required, the second one larger.")
+        raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; give 0 < lowest < highest.")
     with np.errstate(all="ignore"):
         rates = np.geomspace(float(lowest), float(highest), int(steps))
     losses = _Losses(int(steps))

@@ -1,7 +1,4 @@
-"""Metrics: how good outputs are.
-
-A metric is a function ``metric(output, target)`` of a batch that returns the mean over its samples, as a loss does.
-"""
+"""Metrics: functions ``metric(output, target)`` of a batch that return the mean over its samples, as a loss does."""
 
 from __future__ import annotations
 
@@ -52,7 +49,9 @@ class Mean:
 
 
 def accuracy(output: ArrayLike, target: ArrayLike) -> float:
-    """Return the share of the samples that have their largest output at the class of the target.
+    """Return the share of the samples, from 0 to 1, that have their largest output at the class of the target.
+
+    A sample with NaN among its outputs is not right; ids outside ``0..classes-1`` are an IndexError.
 
     Parameters
     ----------
@@ -61,11 +60,6 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
         probabilities ``p`` give both classes, ``np.concatenate([1 - p, p])``.
     target : Tensor or array_like of shape (...) or of shape (classes, ...)
         0-based class ids, or distributions, whose largest entry counts.
-
-    Returns
-    -------
-    float
-        From 0 to 1.  A sample with NaN among its outputs is not right; ids outside ``0..classes-1`` are an IndexError.
 
     Examples
     --------
@@ -84,14 +78,6 @@ def top_k_accuracy(k: int) -> Metric:
     """Make a metric: the share of the samples that have the class of the target among their `k` largest outputs.
 
     It is called ``top_5_accuracy`` for ``k=5``.  Of equal outputs, those of lower classes count as larger.
-
-    Parameters
-    ----------
-    k : int
-
-    Returns
-    -------
-    callable
 
     Examples
     --------
@@ -193,13 +179,6 @@ def probabilities(values: Array) -> Array:
         return np.asarray(powers / powers.sum(0))
 
 
-def refuse_nan(function: str, odd: Array) -> None:
-    """Refuse samples without a class; `odd` says of each whether it has NaN."""
-    if odd.any():
-        raise ValueError(f"{function}: {odd.sum()} of {odd.size} samples have NaN among their outputs, so they are of "
-                         f"no class. Look at the data, or train with a lower lr.")
-
-
 def _mean(values: Array) -> float:
     return float(np.mean(values)) if values.size else nan
 
@@ -220,8 +199,7 @@ class EpochMetric:
     Parameters
     ----------
     function : callable
-        ``function(output, target)`` returns one number for arrays with all samples on the last axis, which are kept in
-        memory until the evaluation is over.
+        ``function(output, target)`` returns one number for arrays with all samples on the last axis, kept in memory.
 
     Examples
     --------
@@ -364,14 +342,12 @@ def named_metrics(function: str, given: object) -> dict[str, Metric]:
         one = one.function if type(one) is EpochMetric and _is_sklearns(one.function) else one
         metric = _called(function, one) if isinstance(one, str) else _Sklearn(one) if _is_sklearns(one) else one
         if not callable(metric):
-            raise TypeError(f"{function}: the metric {one!r:.60} is a {type(one).__name__}; a name or a function of "
-                            f"output and target is required.")
+            raise TypeError(f"{function}: the metric {one!r:.60} is a {type(one).__name__}; give a name or a function.")
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"{function}: a metric is called {name!r}; give a dict, such as "
                              f"{{'error': lambda output, target: ...}}.")
         if name in found or name in ("loss", "epoch", "lr"):
-            raise ValueError(f"{function}: a second {name!r} is among the metrics; give each a name of its own, in a "
-                             f"dict.")
+            raise ValueError(f"{function}: a second {name!r} is among the metrics; give each its own name, in a dict.")
         found[name] = metric
     return found
 

@@ -17,7 +17,7 @@ from helpers.ranks import dealt, outcomes
 from PIL import Image
 
 import ag
-from ag.data.threads import Prefetcher
+from ag.data.samples import Prefetcher
 from ag.parallel.comm.comm import Comm
 
 RNG = np.random.default_rng(11)

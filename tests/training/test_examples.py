@@ -14,7 +14,7 @@ PUBLIC = [name for name in dir(ag.training) if not name.startswith("Ag")]
 @pytest.mark.parametrize("name", PUBLIC)
 def test_example(name: str) -> None:
     thing, runner = getattr(ag.training, name), doctest.DocTestRunner()
-    found = doctest.DocTestFinder(recurse=False).find(thing, name, module=False, globs={})
+    found = doctest.DocTestFinder(recurse=False).find(thing, name, module=False, globs={"ag": ag})
     for test in found:
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0 and (runner.tries or name in ("History", "LRCurve", "Run"))

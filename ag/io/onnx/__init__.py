@@ -13,6 +13,12 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
                 dynamic: bool = True, batch_first: bool = True) -> None:
     """Write what a model computes as an ONNX graph, for onnxruntime and other programs.
 
+    The model is called with the example, and if `dynamic` with batches of three other sizes: these calls must differ in
+    sizes alone.  docs/interop.md has names, types and operators.
+
+    An ExportError says that the model calls an op without ONNX operator, draws random numbers, reads values in Python
+    that follow from its input, or computes otherwise for another batch.  A DtypeError says that it computes in bf16,
+    which runtimes lack, or takes no whole numbers such as the example's.
     Reference: PyTorch ``torch.onnx.export``.
 
     Parameters
@@ -29,21 +35,7 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
         Whether the graph takes any number of samples along the last axis of the first input, and of every other that is
         as long.  Otherwise it takes the example's shapes.
     batch_first : bool, optional
-        Whether inputs and outputs of the graph have the batch on the first axis, as other programs expect: images are
-        [batch, channels, height, width].
-
-    Raises
-    ------
-    ExportError
-        If the model calls an op that has no ONNX operator, draws random numbers, reads values in Python that follow
-        from its input, or computes something else for a batch of another size.
-    DtypeError
-        If the model computes in bf16, which runtimes lack, or takes no whole numbers and the example has such.
-
-    Notes
-    -----
-    The model is called with the example, and if `dynamic` with batches of three other sizes: these calls must differ in
-    sizes alone.  docs/interop.md has names, types and operators.
+        Whether inputs and outputs of the graph have the batch on the first axis, as other programs expect.
 
     Examples
     --------
@@ -58,6 +50,11 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
 def load_onnx(path: str | os.PathLike[str], device: str | None = None) -> Layer:
     """Read a model back from an ONNX file, to use it and to train it further.
 
+    A CheckpointError says that the file cannot be read, or counts the operators that are not known.  Dropout is not in
+    such files.  Of another program's file all floating-point initializers are trained but averages of batch norm, and
+    an input has the batch first, unless its last axis alone is of any size.  For such a model, `ag_load_model` needs
+    ``model_fn=lambda: ag.load_onnx(path)``.
+
     Parameters
     ----------
     path : path
@@ -70,24 +67,13 @@ def load_onnx(path: str | os.PathLike[str], device: str | None = None) -> Layer:
     Layer
         In eval mode, with the batch on the last axis, also of a file that has it first, and the file's names.
 
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, or has operators that are not known; the message counts them.
-
-    Notes
-    -----
-    Dropout is not in such files.  Of another program's file all floating-point initializers are trained but averages of
-    batch norm, and an input has the batch first, unless its last axis alone is of any size.  `ag_load_model` needs
-    ``model_fn=lambda: ag.load_onnx(path)`` for such a model.
-
     Examples
     --------
     >>> import ag, numpy
     >>> ag.load_onnx("model.onnx")(numpy.ones((4, 2))).shape  # doctest: +SKIP
     (3, 2)
     """
-    from ag.io.model_file import check_arguments
+    from ag.io.checkpoint import check_arguments
     from ag.io.onnx.read import read
 
     check_arguments("load_onnx(path)", path)

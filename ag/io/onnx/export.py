@@ -1,7 +1,6 @@
 """Make an ONNX file of what calls of a model with batches of several sizes have in common, each op by its writer.
 
-Larger batches repeat the example's samples with other values.  Sizes may differ, as in ``x.reshape(8, x.shape[1])``,
-and a constant may be longer if it repeats itself, as zeros do.  Any other difference was made in Python.
+Sizes may differ, and a constant may be longer if it repeats itself.  Any other difference was made in Python.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ag.engine.interpreter import Interpreter
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import AgError, DtypeError, ExportError, ShapeError
-from ag.io.model_file import check_arguments, unwrapped
+from ag.io.checkpoint import check_arguments, unwrapped
 from ag.io.onnx.operators import ELEMENT, REFUSED, WRITERS, Called, Dim, Dims, Graph, Node, Size, Value, needed
 from ag.io.onnx.read import PROPERTY, onnx_package
 from ag.io.safetensors_file import replace_file
@@ -79,8 +78,7 @@ class Call:
         if not dynamic or samples is None:
             return [1 if samples is None else samples] * 2
         if samples == 0:
-            raise ShapeError("export_onnx: the example has no sample along its last axis, the batch; at least one is "
-                             "required.")
+            raise ShapeError("export_onnx: the example has no sample along its last axis, the batch; give one.")
         return [samples, samples + 1, 2 * samples + 9, *([1] if samples > 1 else [])]
 
     def inputs(self, batches: Sequence[int], number: int) -> dict[str, Tensor]:
@@ -99,7 +97,6 @@ class Call:
         return inputs
 
     def run(self, model: Callable[..., object], inputs: Mapping[str, Tensor]) -> object:
-        """Call the model."""
         named = {x.key: inputs[x.name] for x in self.arguments}
         return model(**named) if self.by_name else model(*named.values())
 
@@ -126,7 +123,6 @@ def called_with(model: Callable[..., object], example: object, tensors: Mapping[
 
 
 def _names(model: Callable[..., object], count: int) -> list[str]:
-    """Return the model's names of its first arguments."""
     try:
         parameters = inspect.signature(getattr(model, "forward", model)).parameters.values()
     except (TypeError, ValueError):  # of a function written in C
@@ -180,7 +176,6 @@ class Trace(Interpreter):
 
     def after_op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
                  out: object) -> None:
-        """Append an op."""
         if function not in WRITERS:
             reason = REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
             raise ExportError(f"export_onnx: {name} {reason}")
@@ -215,14 +210,12 @@ class Trace(Interpreter):
         what = "nothing" if not named else next(
             (f"a {type(x).__name__} as {name!r}" for name, x in named.items() if not isinstance(x, Tensor)), None)
         if what is not None:
-            raise ExportError(f"export_onnx: the model returns {what}; a tensor is required, or a tuple, list or dict "
-                              f"of tensors.")
+            raise ExportError(f"export_onnx: the model returns {what}; a tensor is required, or a tuple, list or dict.")
         for name, x in named.items():
             assert isinstance(x, Tensor)
             if x.id not in self._refs:
                 raise ExportError(f"export_onnx: the model returns as {name!r} a tensor of shape {x.shape} that no op "
-                                  f"of this call computed; return what ops compute, outside of captured steps and "
-                                  f"threads.")
+                                  f"of this call computed; return what ops compute, not captured steps or threads.")
             self.outputs[str(name)] = self._refs[x.id]
 
 
@@ -482,7 +475,6 @@ def _with_bias(program: Program) -> dict[int, Step]:
 
 
 def _call_outputs(g: Graph, found: list[str], wanted: list[str]) -> None:
-    """Give outputs the names that they shall have."""
     made = {node.output for node in g.nodes}
     counts = Counter(found)
     renamed = {old: new for old, new in zip(found, wanted, strict=True) if old in made and counts[old] == 1}

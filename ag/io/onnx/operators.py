@@ -1,7 +1,6 @@
-"""Write each op as ONNX operators: `WRITERS` has a writer per function that users call.
+"""Write each op as ONNX operators: `WRITERS` has a writer per function that users call, other ops are refused.
 
-A writer takes the graph and the call, and returns the result's name.  An op without a row here or in `REFUSED` is an
-error.  16-bit tensors are float32 here.  Operators have the batch first, and the transposes around them cancel.
+16-bit tensors are float32 here.  Operators have the batch first, and the transposes around them cancel.
 """
 
 from __future__ import annotations
@@ -19,19 +18,9 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import (
-    activation,
-    arithmetic,
-    convert,
-    elementwise,
-    functions,
-    indexing,
-    loss,
-    normalization,
-    pooling,
-    reduce,
-)
+from ag.ops import activation, arithmetic, elementwise, functions, indexing, loss, normalization, pooling, reduce
 from ag.ops import conv as convs
+from ag.ops.convert import ag_cast
 from ag.ops.einsum import _products as products_of
 from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
@@ -90,7 +79,6 @@ class Value(NamedTuple):
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.dims)
 
 
@@ -141,7 +129,6 @@ class Graph:
         return self.constant(np.array(numbers, np.int64))
 
     def cast(self, x: str, dtype: DType) -> str:
-        """A value in another element type."""
         return self.once("Cast", x, to=ELEMENT[dtype])
 
     def size(self, dim: Dim) -> str:
@@ -159,14 +146,12 @@ class Graph:
         return self.once("Squeeze", self.size(dim)) if isinstance(dim, Size) else self.constant(np.array(dim))
 
     def sizes(self, dims: Sequence[Dim]) -> str:
-        """Sizes as a vector."""
         known = [dim for dim in dims if not isinstance(dim, Size)]
         if len(known) == len(dims):
             return self.whole(known)
         return self.size(dims[0]) if len(dims) == 1 else self.once("Concat", *map(self.size, dims), axis=0)
 
     def reshape(self, x: str, dims: Sequence[Dim]) -> str:
-        """The same elements in another shape."""
         known = [-1 if isinstance(dim, Size) else dim for dim in dims]
         sizes = self.whole(known) if known.count(-1) == 1 and 0 not in known else self.sizes(dims)
         name = self.node("Reshape", x, sizes, **({"allowzero": 1} if 0 in known else {}))
@@ -174,7 +159,6 @@ class Graph:
         return name
 
     def transpose(self, x: str, axes: Sequence[int]) -> str:
-        """The axes in another order."""
         return x if list(axes) == sorted(axes) else self.node("Transpose", x, perm=list(axes))
 
     def reversed(self, x: str, ndim: int) -> str:
@@ -189,6 +173,10 @@ class Graph:
         """The last axis, the batch, brought to the first place."""
         return self.transpose(x, [*range(ndim)[-1:], *range(ndim - 1)])
 
+    def batch_first(self, operator: str, x: Value, *others: str, **attributes: Attribute) -> str:
+        """The result of an operator that has the batch first."""
+        return self.from_first(self.node(operator, self.to_first(x.name, x.ndim), *others, **attributes), x.ndim)
+
 
 class Called(NamedTuple):
     """A call of an op: its operands, its other arguments, and the shape of the result."""
@@ -199,7 +187,6 @@ class Called(NamedTuple):
 
     @property
     def x(self) -> Value:
-        """Return the first operand."""
         return self.xs[0]
 
 
@@ -214,9 +201,8 @@ def _conv(g: Graph, op: Called) -> str:
     """`ag_conv2d`; a third operand is the bias, one number per feature."""
     window, groups = op.params
     x, w, *bias = op.xs
-    inputs = [g.to_first(x.name, 4), w.name, *(g.reshape(b.name, (w.dims[0],)) for b in bias)]
-    out = g.node("Conv", *inputs, **_places(window), dilations=[*window.dilation], group=int(groups))
-    return g.from_first(out, 4)
+    return g.batch_first("Conv", x, w.name, *(g.reshape(b.name, (w.dims[0],)) for b in bias), **_places(window),
+                         dilations=[*window.dilation], group=int(groups))
 
 
 def _conv_transpose(g: Graph, op: Called) -> str:
@@ -228,9 +214,8 @@ def _conv_transpose(g: Graph, op: Called) -> str:
     if any(m >= s for m, s in zip(more, window.stride, strict=True)):
         raise ExportError(f"export_onnx: conv_transpose2d has output_padding {(*more,)} and stride {window.stride}; "
                           f"runtimes need less than the stride.")
-    out = g.node("ConvTranspose", g.to_first(x.name, 4), w.name, **_places(window), dilations=[*window.dilation],
-                 group=int(groups), output_padding=more)
-    return g.from_first(out, 4)
+    return g.batch_first("ConvTranspose", x, w.name, **_places(window), dilations=[*window.dilation],
+                         group=int(groups), output_padding=more)
 
 
 def _pool(operator: str, **attributes: Attribute) -> Writer:
@@ -238,8 +223,7 @@ def _pool(operator: str, **attributes: Attribute) -> Writer:
         if op.x.dims[0] == 0:
             raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at "
                               "least one; leave the pooling out.")
-        out = g.node(operator, g.to_first(op.x.name, 4), **_places(op.params[0]), **attributes)
-        return g.from_first(out, 4)
+        return g.batch_first(operator, op.x, **_places(op.params[0]), **attributes)
     return write
 
 
@@ -247,8 +231,7 @@ def _batch_norm_given(g: Graph, op: Called) -> str:
     """`ag_batch_norm_op` by given statistics."""
     x, *others = op.xs
     vectors = [g.reshape(v.name, (x.dims[0],)) for v in others]
-    out = g.node("BatchNormalization", g.to_first(x.name, x.ndim), *vectors, epsilon=op.params[0])
-    return g.from_first(out, x.ndim)
+    return g.batch_first("BatchNormalization", x, *vectors, epsilon=op.params[0])
 
 
 def _batch_norm(g: Graph, op: Called) -> str:
@@ -360,7 +343,6 @@ _FIRST, _LAST = -(1 << 31), (1 << 31) - 1  # places beyond every end of an axis,
 
 
 def _plain(operator: str) -> Writer:
-    """An operator on the operands."""
     return lambda g, op: g.node(operator, *(x.name for x in op.xs))
 
 
@@ -368,8 +350,7 @@ def _along(operator: str) -> Writer:
     """An operator along one axis."""
     def write(g: Graph, op: Called) -> str:
         axis = (normalize_axis(op.params[0], op.x.ndim, operator) + 1) % op.x.ndim
-        out = g.node(operator, g.to_first(op.x.name, op.x.ndim), axis=axis)
-        return g.from_first(out, op.x.ndim)
+        return g.batch_first(operator, op.x, axis=axis)
     return write
 
 
@@ -413,8 +394,7 @@ def _take(g: Graph, op: Called) -> str:
     first, count = op.params[0]
     sizes = x.dims[first : first + count]
     if count > 1 and any(isinstance(size, Size) for size in sizes):
-        raise ExportError("export_onnx: ids choose from the batch and other axes at once, so the file would be for one "
-                          "batch size only; give dynamic=False.")
+        raise ExportError("export_onnx: ids choose from the batch and other axes at once, so give dynamic=False.")
     whole = x.name if count == 1 else g.reshape(x.name, (*x.dims[:first], prod(sizes), *x.dims[first + count :]))
     return g.node("Gather", whole, ids.name, axis=first)
 
@@ -423,10 +403,6 @@ def _products(g: Graph, op: Called) -> str:
     first = [g.transpose(x.name, (0, 3, 2, 1) if turned else (0, 3, 1, 2))
              for x, turned in zip(op.xs, op.params, strict=True)]
     return g.transpose(g.node("MatMul", *first), (0, 2, 3, 1))
-
-
-def _gather(g: Graph, op: Called) -> str:
-    return g.node("GatherElements", *(x.name for x in op.xs), axis=op.params[0])
 
 
 def _transpose(g: Graph, op: Called) -> str:
@@ -486,11 +462,15 @@ def _affine(g: Graph, op: Called) -> str:
 
 
 # Functions that are one operator, which load_onnx reads back.
-SAME: Mapping[Callable[..., object], str] = {getattr(functions, name): operator for name, operator in {
-    "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
-    "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "reciprocal": "Reciprocal",
-    "mish": "Mish", "hardswish": "HardSwish", "softsign": "Softsign", "sign": "Sign", "floor": "Floor", "ceil":
-    "Ceil", "round": "Round", "maximum": "Max", "minimum": "Min", "power": "Pow"}.items()}
+SAME: Mapping[Callable[..., object], str] = {
+    arithmetic.ag_add: "Add", arithmetic.ag_sub: "Sub", arithmetic.ag_mul: "Mul", arithmetic.ag_div: "Div",
+    elementwise.ag_exp: "Exp", elementwise.ag_log: "Log", elementwise.ag_sqrt: "Sqrt", elementwise.ag_abs: "Abs",
+    activation.ag_relu: "Relu", activation.ag_sigmoid: "Sigmoid", activation.ag_tanh: "Tanh",
+    **{getattr(functions, name): operator for name, operator in {
+        "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
+        "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "reciprocal": "Reciprocal",
+        "mish": "Mish", "hardswish": "HardSwish", "softsign": "Softsign", "sign": "Sign", "floor": "Floor",
+        "ceil": "Ceil", "round": "Round", "maximum": "Max", "minimum": "Min", "power": "Pow"}.items()}}
 
 
 WRITERS: Mapping[object, Writer] = {
@@ -499,11 +479,6 @@ WRITERS: Mapping[object, Writer] = {
     functions.rsqrt: lambda g, op: g.node("Reciprocal", g.node("Sqrt", op.x.name)),
     functions.logsigmoid: lambda g, op: g.node("Neg", g.node("Softplus", g.node("Neg", op.x.name))),
     functions.tanhshrink: lambda g, op: g.node("Sub", op.x.name, g.node("Tanh", op.x.name)),
-    **{function: _plain(operator) for function, operator in (
-        (arithmetic.ag_add, "Add"), (arithmetic.ag_sub, "Sub"), (arithmetic.ag_mul, "Mul"), (arithmetic.ag_div, "Div"),
-        (elementwise.ag_exp, "Exp"), (elementwise.ag_log, "Log"), (elementwise.ag_sqrt, "Sqrt"),
-        (elementwise.ag_abs, "Abs"), (activation.ag_relu, "Relu"), (activation.ag_sigmoid, "Sigmoid"),
-        (activation.ag_tanh, "Tanh"))},
     arithmetic.ag_scale: lambda g, op: g.node("Mul", op.x.name, g.number(op.params[0], op.x.dtype)),
     elementwise.ag_pow: lambda g, op: g.node("Pow", op.x.name, g.number(op.params[0], op.x.dtype)),
     elementwise.ag_clamp: _clamp,
@@ -521,7 +496,7 @@ WRITERS: Mapping[object, Writer] = {
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,
     indexing.ag_slice: _slice,
-    convert.ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
+    ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
@@ -536,7 +511,7 @@ WRITERS: Mapping[object, Writer] = {
     lookup_of: _lookup,
     products_of: _products,
     chosen_by: _take,
-    gathered_by: _gather,
+    gathered_by: lambda g, op: g.node("GatherElements", *(x.name for x in op.xs), axis=op.params[0]),
     plain_attention: _attention(causal=0, rate=1, heads=2),
     attention_of_heads: _attention(heads=0, causal=1, rate=2),
     loss._mean_squares: _mse,
@@ -547,6 +522,5 @@ WRITERS: Mapping[object, Writer] = {
 
 REFUSED: Mapping[object, str] = {
     elementwise.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
-    normalization.batch_norm_train: "moves running averages in train mode, which a graph cannot; call eval() of the "
-                                    "layer.",
+    normalization.batch_norm_train: "moves running averages in train mode, which a graph cannot; call its eval().",
 }

@@ -1,8 +1,4 @@
-"""Read ONNX files: their arrays, or their graph as a layer with its parameters.
-
-`RUN` has a function for each operator, whose arguments are what is understood of it: its inputs, and its attributes by
-name.  Tensors are computed with; shapes, ids and other whole numbers stay numpy arrays.
-"""
+"""Read ONNX files: their arrays, or their graph as a layer; whole numbers, as ids and shapes, stay numpy arrays."""
 
 from __future__ import annotations
 
@@ -261,13 +257,11 @@ def _divided(a: Value, b: Value) -> Value:
     return out if np.result_type(a, b).kind == "f" else np.trunc(out).astype(np.result_type(a, b))
 
 
+# Of each operator: what is understood of it are the arguments, inputs first and then attributes by name.
 RUN: Mapping[str, Callable[..., Value]] = {
-    **{operator: function for function, operator in SAME.items() if operator != "Pow"},
+    **{operator: function for function, operator in SAME.items()},  # but for some:
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Pow": lambda a, b: a**b,
-    "Div": _divided, "Neg": lambda x: -x,
-    "Exp": elementwise.ag_exp, "Log": elementwise.ag_log, "Sqrt": elementwise.ag_sqrt, "Abs": elementwise.ag_abs,
-    "Clip": _clip, "Relu": activation.ag_relu, "Sigmoid": activation.ag_sigmoid, "Tanh": activation.ag_tanh,
-    "Softplus": lambda x: softplus(x),
+    "Div": _divided, "Neg": lambda x: -x, "Clip": _clip, "Softplus": lambda x: softplus(x),
     "LeakyRelu": lambda x, alpha=0.01: activation.ag_leaky_relu(x, alpha),
     "Gelu": lambda x, approximate="none": activation.ag_gelu(x, approximate),
     "Softmax": lambda x, axis=-1: activation.ag_softmax(x, axis),

@@ -22,8 +22,7 @@ from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.autograd.tree import Tree, sequence_of, tree_leaves, tree_map
 from ag.data.dataloader import DataLoader
-from ag.data.samples import Pass
-from ag.data.threads import Prefetcher
+from ag.data.samples import Pass, Prefetcher
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError

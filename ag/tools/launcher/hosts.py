@@ -1,9 +1,8 @@
 """The hosts of a job: which there are (``a:2,b``), which of them answer, and what killed jobs have left on them.
 
-A host answers if the agent that mpiexec uses too (ssh, or what PRTE_MCA_plm_ssh_agent names) can run this file there,
-which then does what stdin asks.  Every process of a job has the job's name in its environment or on its command line.
-A launcher that lives holds a lock in each folder of its job.  The lock lists all folders, and shared memory is where
-every launcher looks for locks.  Imports the standard library only.
+A host answers if mpiexec's agent can run this file there, which imports the standard library only and does what stdin
+asks.  A job's processes have its name in their environment or on their command line, and its launcher holds a lock in
+each of its folders.  Every launcher looks for locks in shared memory; each lists all folders.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import NamedTuple, TextIO
 
 Host = tuple[str, int]  # its name, and how many ranks it may have
 
-_AGENT = "PRTE_MCA_plm_ssh_agent"
+_AGENT = "PRTE_MCA_plm_ssh_agent"  # names the agent; default: ssh
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 _ANSWER = 10.0  # seconds in which a host must answer
 _SCRIPT = 30.0  # seconds that a script which lists hosts may take
@@ -71,7 +70,6 @@ def discover(script: str) -> list[Host]:
 
 
 def places(hosts: Sequence[Host]) -> int:
-    """Return how many ranks hosts may have."""
     return sum(count for _, count in hosts)
 
 
@@ -142,10 +140,8 @@ def _ask(hosts: Sequence[Host], told: object) -> Iterator[Iterator[tuple[str, st
 
 @contextmanager
 def _begun(commands: Mapping[str, Sequence[str]], told: str) -> Iterator[dict[str, subprocess.Popen[str] | OSError]]:
-    """Start processes that read `told` on their stdin; yield them, or their errors; kill all at the end.
-
-    Another thread starts them: a signal raises in the main thread alone, and so cannot lose a process.
-    """
+    """Start processes that read `told` on their stdin; yield them, or their errors; kill all at the end."""
+    # another thread starts them: a signal raises in the main thread alone, and so cannot lose a process
     begun = dict[str, subprocess.Popen[str] | OSError]()
     done = Event()  # Thread.join takes a thread for ended when a signal's exception interrupts it
 
@@ -203,7 +199,6 @@ class Discovery:
             self._thread.start()
 
     def end(self) -> None:
-        """Stop looking."""
         self._end.set()
 
     def _look(self) -> None:
@@ -221,8 +216,6 @@ class Discovery:
             if more and not self.more and answering(more)[0] and now == dict(self._now):
                 self.more = True
 
-
-# ---------------------------------------------------------------------------------------------- killed jobs
 
 _PREFIX, _LOCK = "ag-launch-", "lock"
 _NAME = re.compile("[0-9a-f]{16}")  # of a job: whatever has it is killed, so nothing shorter is one

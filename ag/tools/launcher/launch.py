@@ -1,8 +1,7 @@
 """The launcher: `python -m ag launch` starts a script's ranks, and starts them again if they are lost.
 
-The ranks that are left go on by themselves where they can.  Where a host and mpiexec are lost, the hosts that answer
-start again from the last checkpoint, which the script loads (``resume=True``).  A job that can grow saves, leaves, and
-is started on more hosts.
+Where ranks cannot go on by themselves, the hosts that answer start again from the last checkpoint, which the script
+loads (``resume=True``).  A job that can grow saves, leaves, and is started on more hosts.
 """
 
 from __future__ import annotations
@@ -49,8 +48,6 @@ from ag.tools.launcher.hosts import (
 )
 from ag.tools.launcher.rank import END, GO_ON, JOINED, JOINING, LAUNCH, LEAVE, NONCE, PROOF, SILENCE, proof, unread
 from ag.version import install_line
-
-# ---------------------------------------------------------------------------------------------- ranks that call
 
 _MOST = 8192  # bytes of a message
 _GRACE = 2.0  # seconds that a rank may take longer to end than it says
@@ -284,14 +281,11 @@ class Contacts:
                          for i in sorted(numbers))
 
     def close(self) -> None:
-        """Hang up."""
         self._selector.close()
         self._server.close()
         for rank in (*self.ranks.values(), *self._strangers):
             rank.connection.close()
 
-
-# ---------------------------------------------------------------------------------------------- a job
 
 _START = 120.0  # seconds for all ranks to be there
 _FAILED = 60.0  # seconds for the others to end when the script of one has failed
@@ -310,8 +304,7 @@ class Job:
     """One mpiexec and its ranks, from the start until nothing of it is left on this host; without hosts all are here.
 
     It ends when all ranks have hung up or are silent.  The end of mpiexec does not count: it waits for stopped ranks,
-    and its status is 0 after a host has crashed.  A job that loses a rank before all have joined each other is ended,
-    as the others would wait for ever.
+    and its status is 0 after a host has crashed.  A job that loses a rank before all have joined each other is ended.
     """
 
     def __init__(self, name: str, mpiexec: str, command: Sequence[str], ranks: int, hosts: Sequence[Host]) -> None:
@@ -409,8 +402,6 @@ class Job:
         self.contacts.close()
 
 
-# ---------------------------------------------------------------------------------------------- one after the other
-
 _AGAIN = 1.0  # seconds before a job is started again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -419,16 +410,14 @@ def launch(options: argparse.Namespace) -> int:
     """Run a job to its end and return the status of the command; raise ValueError if an argument is wrong.
 
     0: the script came to its end on the ranks that are left.  143: SIGTERM was received, here or by a rank, and the job
-    has left.  The script's own status if it failed.  1: the job was lost and cannot go on.  141: it was lost because
-    its output has no reader.
+    has left.  1: the job was lost and cannot go on.  141: its output has no reader.  Or the script's own, if it failed.
     """
     ranks, least, restarts = options.ranks, options.min_ranks, options.max_restarts
     for name, value, smallest in (("-n", ranks, 1), ("--min-ranks", least, 0), ("--max-restarts", restarts, 0)):
         if value is not None and value < smallest:
             raise ValueError(f"launch: {name} is {value}; a whole number of at least {smallest} is required.")
     if ranks is None and not options.hosts and not options.discover:
-        raise ValueError("launch: neither -n nor --hosts nor --discover is given; say how many ranks to start, such as "
-                         "-n 4.")
+        raise ValueError("launch: neither -n nor --hosts nor --discover is given; say how many ranks, such as -n 4.")
     if not os.path.isfile(options.script):
         raise ValueError(f"launch: there is no script {options.script}; name a Python file, after all options.")
     if started_by_launcher():
@@ -526,8 +515,7 @@ class _Launcher:
             if not all(S_ISCHR(os.fstat(number).st_mode) for number in unread()):
                 # As after `| head`: mpiexec ends the job with the first line that it cannot write, and would end the
                 # next one.  A closed terminal is none of this: mpiexec goes on, and SIGHUP says what is wanted.
-                _say("nobody reads the output any more; the job goes on from its last checkpoint when it is launched "
-                     "again.")
+                _say("nobody reads the output any more; launched again, the job goes on from its last checkpoint.")
                 return 128 + signal.SIGPIPE
             if grows:
                 continue

@@ -1,8 +1,7 @@
 """A rank of a launched job: runs a script as ``python script`` would, and calls the launcher until the script ends.
 
-The rank calls twice a second; the launcher answers go on, leave, or end.  Without an answer for `SILENCE` seconds the
-rank ends itself, so the launcher's next job never meets it.  Imports the standard library only: what `ag` loads must
-not come before what the script does first.  mpiexec starts this file by its path.
+Without an answer for `SILENCE` seconds the rank ends itself, so the launcher's next job never meets it.  It imports the
+standard library only, as what `ag` loads must not come before the script; mpiexec starts this file by its path.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ def proof(secret: str, side: bytes, theirs: bytes, mine: bytes) -> bytes:
 
 
 class _Line:
-    """The connection to the launcher."""
-
     def __init__(self, addresses: list[str], port: int, secret: str) -> None:
         number = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
         self._name = f"rank {number} on {socket.gethostname()}"
@@ -137,11 +134,9 @@ def unread() -> list[int]:
 
 
 def _drop_unread_output() -> None:
-    """Let Python's stdout and stderr drop what has no reader any more.
-
-    Open MPI closes its ends a moment before it ends a job that has lost a host; a print in that moment must not fail.
-    All of Python writes through the lowest layer of a stream, so that layer alone is changed.
-    """
+    """Let Python's stdout and stderr drop what has no reader any more."""
+    # Open MPI closes its ends a moment before it ends a job that has lost a host; a print in that moment must not fail.
+    # All of Python writes through the lowest layer of a stream, so that layer alone is changed.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             raw = getattr(stream.buffer, "raw", None)
