@@ -1,17 +1,18 @@
-"""Layers without weights: functions of `ag.ops` with their other arguments given, as a table.
+"""Layers without weights, also losses: functions of `ag.ops` with their other arguments given.
 
-A row has the layer's name, which is PyTorch's, the function, and the arguments that are always the same.
+A layer has PyTorch's name, and its function that name in lower case, unless `_FUNCTIONS` has another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, signature
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ag.autograd.create import ag_param, as_tensor
+from ag import ops
+from ag.autograd.create import ag_param, ag_tensor, as_tensor
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import normalize_axis, per_axis, reshaped
@@ -19,50 +20,54 @@ from ag.errors import ShapeError
 from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
-from ag.ops import activation, compositions, functions, images, pooling, statistics
-from ag.ops.indexing import ag_reshape
-from ag.ops.shapes import pad
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
-           "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool3d", "CELU", "CircularPad1d", "CircularPad2d", "CircularPad3d",
-           "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ELU", "Fold", "GELU", "GLU", "Hardshrink",
-           "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU",
-           "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MaxPool1d", "MaxPool3d", "Mish", "PReLU", "PixelShuffle",
-           "PixelUnshuffle", "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d",
-           "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "SELU", "SiLU", "Sigmoid", "Softmax",
-           "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Unflatten", "Unfold",
-           "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
+           "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "CELU", "CircularPad1d",
+           "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "CosineEmbeddingLoss",
+           "CrossEntropyLoss", "ELU", "Fold", "GELU", "GLU", "GaussianNLLLoss", "Hardshrink", "Hardsigmoid",
+           "Hardswish", "Hardtanh", "HingeEmbeddingLoss", "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LeakyReLU",
+           "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MSELoss", "MarginRankingLoss", "MaxPool1d", "MaxPool3d",
+           "Mish", "MultiMarginLoss", "NLLLoss", "PReLU", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "ReLU",
+           "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
+           "ReplicationPad3d", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmin",
+           "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "TripletMarginLoss", "Unflatten",
+           "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
 _init = number("PReLU: init", lambda x: abs(x) < 3e38, "a finite number")
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
 class _FunctionLayer(Layer):
-    """Base of the layers of the table."""
+    """Base of the layers of functions."""
 
     _called: ClassVar[Callable[..., Tensor]]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        """Take what the function takes beside its operand."""
+        """Take what the function takes beside its operands."""
 
-    def forward(self, x: TensorLike) -> Tensor:
-        """The function of `x`."""
-        return type(self)._called(x, *(getattr(self, name) for name in self.settings))
+    def forward(self, x: TensorLike, *others: TensorLike) -> Tensor:
+        """The function of `x`, and of other operands."""
+        return type(self)._called(x, *others, **{name: getattr(self, name) for name in self.settings})
 
 
-def _plain(layer: str, name: str, value: object) -> object:
-    """Check an argument, which a file of the model must be able to hold."""
+def _kept(layer: str, name: str, value: Any) -> object:
+    """Return an argument as a layer keeps it: numbers, which a file of the model can hold, and weights as tensors."""
+    if name.endswith("weight") and value is not None:
+        return value if isinstance(value, Tensor) else ag_tensor(value).reshape(np.shape(value))
     if isinstance(value, (tuple, list)):
-        return tuple([_plain(layer, name, x) for x in value])
+        return tuple([_kept(layer, name, x) for x in value])
     if not isinstance(value, _GIVEN):
         raise TypeError(f"{layer}: {name} is a {type(value).__name__}; a number, a name or a sequence of them is "
                         f"required.")
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _layer(name: str, function: Callable[..., Tensor]) -> type[_FunctionLayer]:
-    """Make the layer of a function."""
+def _layer(name: str) -> type[_FunctionLayer]:
+    """Make the layer of a function; the operands of a loss are what it must be given."""
+    function = _FUNCTIONS[name] if name in _FUNCTIONS else _OPS[name.lower()]
     _, *parameters = signature(function).parameters.values()
+    if name.endswith("Loss"):
+        parameters = [p for p in parameters if p.default is not p.empty]
     has = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
 
     def init(self: _FunctionLayer, *args: object, **kwargs: object) -> None:
@@ -72,7 +77,7 @@ def _layer(name: str, function: Callable[..., Tensor]) -> type[_FunctionLayer]:
             raise wrong_arguments(name, has, (self, *args), kwargs, ARGUMENTS["ag.nn"]) from None
         bound.apply_defaults()
         for key in self.settings:
-            setattr(self, key, _plain(name, key, bound.arguments[key]))
+            setattr(self, key, _kept(name, key, bound.arguments[key]))
 
     init.__name__ = "__init__"
     vars(init)["__signature__"] = has
@@ -91,80 +96,43 @@ def _unflatten(x: TensorLike, dim: int, unflattened_size: Sequence[int]) -> Tens
     x = as_tensor(x)
     axis = normalize_axis(dim, x.ndim, "Unflatten")
     inner = reshaped((x.shape[axis],), tuple(unflattened_size), "Unflatten")
-    return ag_reshape(x, *x.shape[:axis], *inner, *x.shape[axis + 1 :])
+    return ops.reshape(x, *x.shape[:axis], *inner, *x.shape[axis + 1 :])
 
 
-def _pads(kind: str, mode: str) -> list[type[_FunctionLayer]]:
-    """Make the layers that put something around sequences, images and volumes."""
-    def made(axes: int) -> type[_FunctionLayer]:
-        name = f"{kind}{axes}d"
+def _padding(name: str, axes: int, mode: str) -> Callable[..., Tensor]:
+    """Make the function that puts something around sequences, images or volumes."""
+    def padded(x: TensorLike, padding: int | Sequence[int], value: float = 0.0) -> Tensor:
+        """Put values around, as `ops.pad`: so many everywhere, or before and behind each axis, the last first."""
+        x, widths = as_tensor(x), per_axis(padding, 2 * axes, 0, "padding", name)
+        if x.ndim != axes + 2:
+            raise ShapeError(f"{name}: x is {x.shape}; {axes + 2} axes are required, the batch last.")
+        return ops.pad(x, widths, mode, value)
 
-        def padded(x: TensorLike, padding: int | Sequence[int], value: float = 0.0) -> Tensor:
-            """Put values around, as `ops.pad`: so many everywhere, or before and behind each axis, the last first."""
-            x, widths = as_tensor(x), per_axis(padding, 2 * axes, 0, "padding", name)
-            if x.ndim != axes + 2:
-                raise ShapeError(f"{name}: x is {x.shape}; {axes + 2} axes are required, the batch last.")
-            return pad(x, widths, mode, value)
+    def without_value(x: TensorLike, padding: int | Sequence[int]) -> Tensor:
+        return padded(x, padding)
 
-        def without_value(x: TensorLike, padding: int | Sequence[int]) -> Tensor:
-            return padded(x, padding)
-
-        without_value.__doc__ = padded.__doc__
-        return _layer(name, padded if kind == "ConstantPad" else without_value)
-
-    return [made(axes) for axes in (1, 2, 3)]
+    without_value.__doc__ = padded.__doc__
+    return padded if name.startswith("Constant") else without_value
 
 
-ReLU = _layer("ReLU", activation.ag_relu)
-LeakyReLU = _layer("LeakyReLU", activation.ag_leaky_relu)
-Sigmoid = _layer("Sigmoid", activation.ag_sigmoid)
-Tanh = _layer("Tanh", activation.ag_tanh)
-GELU = _layer("GELU", activation.ag_gelu)
-SiLU = _layer("SiLU", activation.ag_silu)
-Softmax = _layer("Softmax", activation.ag_softmax)
-LogSoftmax = _layer("LogSoftmax", activation.ag_log_softmax)
-Softmin = _layer("Softmin", statistics.softmin)
-Softplus = _layer("Softplus", functions.softplus)
-LogSigmoid = _layer("LogSigmoid", functions.logsigmoid)
-Mish = _layer("Mish", functions.mish)
-Hardsigmoid = _layer("Hardsigmoid", functions.hardsigmoid)
-Hardswish = _layer("Hardswish", functions.hardswish)
-ReLU6 = _layer("ReLU6", functions.relu6)
-ELU = _layer("ELU", functions.elu)
-CELU = _layer("CELU", functions.celu)
-SELU = _layer("SELU", functions.selu)
-Softsign = _layer("Softsign", functions.softsign)
-Tanhshrink = _layer("Tanhshrink", functions.tanhshrink)
-Softshrink = _layer("Softshrink", functions.softshrink)
-Hardshrink = _layer("Hardshrink", functions.hardshrink)
-Hardtanh = _layer("Hardtanh", compositions.hardtanh)
-Threshold = _layer("Threshold", compositions.threshold)
-GLU = _layer("GLU", compositions.glu)
-
-MaxPool1d = _layer("MaxPool1d", pooling.max_pool1d)
-MaxPool3d = _layer("MaxPool3d", pooling.max_pool3d)
-AvgPool1d = _layer("AvgPool1d", pooling.avg_pool1d)
-AvgPool3d = _layer("AvgPool3d", pooling.avg_pool3d)
-AdaptiveAvgPool1d = _layer("AdaptiveAvgPool1d", pooling.adaptive_avg_pool1d)
-AdaptiveAvgPool2d = _layer("AdaptiveAvgPool2d", pooling.adaptive_avg_pool2d)
-AdaptiveAvgPool3d = _layer("AdaptiveAvgPool3d", pooling.adaptive_avg_pool3d)
-AdaptiveMaxPool1d = _layer("AdaptiveMaxPool1d", pooling.adaptive_max_pool1d)
-AdaptiveMaxPool2d = _layer("AdaptiveMaxPool2d", pooling.adaptive_max_pool2d)
-AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", pooling.adaptive_max_pool3d)
-
-Upsample = _layer("Upsample", images.interpolate)
-PixelShuffle = _layer("PixelShuffle", images.pixel_shuffle)
-PixelUnshuffle = _layer("PixelUnshuffle", images.pixel_unshuffle)
-Unfold = _layer("Unfold", images.unfold)
-Fold = _layer("Fold", images.fold)
-LocalResponseNorm = _layer("LocalResponseNorm", images.local_response_norm)
-Unflatten = _layer("Unflatten", _unflatten)
-Identity = _layer("Identity", _identity)
-ZeroPad1d, ZeroPad2d, ZeroPad3d = _pads("ZeroPad", "constant")
-ConstantPad1d, ConstantPad2d, ConstantPad3d = _pads("ConstantPad", "constant")
-ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _pads("ReflectionPad", "reflect")
-ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _pads("ReplicationPad", "replicate")
-CircularPad1d, CircularPad2d, CircularPad3d = _pads("CircularPad", "circular")
+_PADDINGS = {"ZeroPad": "constant", "ConstantPad": "constant", "ReflectionPad": "reflect",
+             "ReplicationPad": "replicate", "CircularPad": "circular"}
+_OPS = {name.replace("_", ""): function for name, function in vars(ops).items()}
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "BCELoss": ops.binary_cross_entropy, "BCEWithLogitsLoss": ops.binary_cross_entropy_with_logits,
+    "CrossEntropyLoss": ops.cross_entropy, "Identity": _identity, "KLDivLoss": ops.kl_div, "Unflatten": _unflatten,
+    "Upsample": ops.interpolate,
+    **{f"{kind}{n}d": _padding(f"{kind}{n}d", n, mode) for kind, mode in _PADDINGS.items() for n in (1, 2, 3)}}
+(AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
+ AvgPool1d, AvgPool3d, BCELoss, BCEWithLogitsLoss, CELU, CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d,
+ ConstantPad2d, ConstantPad3d, CosineEmbeddingLoss, CrossEntropyLoss, ELU, Fold, GELU, GLU, GaussianNLLLoss,
+ Hardshrink, Hardsigmoid, Hardswish, Hardtanh, HingeEmbeddingLoss, HuberLoss, Identity, KLDivLoss, L1Loss, LeakyReLU,
+ LocalResponseNorm, LogSigmoid, LogSoftmax, MSELoss, MarginRankingLoss, MaxPool1d, MaxPool3d, Mish, MultiMarginLoss,
+ NLLLoss, PixelShuffle, PixelUnshuffle, PoissonNLLLoss, ReLU, ReLU6, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d,
+ ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, SELU, SiLU, Sigmoid, SmoothL1Loss, SoftMarginLoss, Softmax,
+ Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, TripletMarginLoss, Unflatten, Unfold, Upsample,
+ ZeroPad1d, ZeroPad2d, ZeroPad3d) = (
+    _layer(name) for name in __all__ if name != "PReLU")
 
 
 class PReLU(Layer):
@@ -187,4 +155,4 @@ class PReLU(Layer):
         x = as_input(x, self.weight)
         if self.num_parameters > 1 and x.shape[:1] != (self.num_parameters,):
             raise ShapeError(f"PReLU: x is {x.shape}; ({self.num_parameters}, ..., batch) is required.")
-        return compositions.prelu(x, ag_reshape(self.weight, self.num_parameters, *(1,) * max(0, x.ndim - 1)))
+        return ops.prelu(x, ops.reshape(self.weight, self.num_parameters, *(1,) * max(0, x.ndim - 1)))
