@@ -358,20 +358,6 @@ class Layer(Watched):
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy; the innermost layers come first, so that deep models need no deep recursion."""
-        for layer in _innermost_first(self, memo):
-            if id(layer) in memo:
-                continue
-            if type(layer).__deepcopy__ is not Layer.__deepcopy__:
-                copy.deepcopy(layer, memo)
-                continue
-            made: Any = layer.__reduce_ex__(4)
-            memo[id(layer)] = twin = made[0](*copy.deepcopy(made[1], memo))
-            if len(made) > 2:
-                twin.__setstate__(copy.deepcopy(made[2], memo))
-        return memo[id(self)]
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle layers far inside a deep model first, so that pickle recurses less."""
         made: Any = super().__reduce_ex__(protocol)
@@ -411,19 +397,6 @@ def _layers_in(layer: Layer) -> list[Layer]:
             seen.add(id(x))
             todo += x.values() if isinstance(x, dict) else x
     return [*found.values()]
-
-
-def _innermost_first(layer: Layer, known: Collection[int]) -> Iterator[Layer]:
-    """A layer and all inside it, each once and after those inside it; none that are `known`."""
-    seen: set[int] = set()
-    todo = [(layer, False)]
-    while todo:
-        inner, done = todo.pop()
-        if done:
-            yield inner
-        elif id(inner) not in seen and id(inner) not in known:
-            seen.add(id(inner))
-            todo += [(inner, True), *((child, False) for child in _layers_in(inner))]
 
 
 def nested(root: Layer) -> list[tuple[int, str, Layer]]:
