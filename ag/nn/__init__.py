@@ -11,7 +11,6 @@ from ag.nn.attention import *
 from ag.nn.attention import KeyValueCache as KeyValueCache
 from ag.nn.cache import *
 from ag.nn.functions import *
-from ag.nn.images import *
 from ag.nn.layer import Layer as Layer
 from ag.nn.linear import *
 from ag.nn.mode import ag_eval as ag_eval

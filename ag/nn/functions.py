@@ -1,4 +1,4 @@
-"""Layers without weights, also losses: functions of `ag.ops` with their other arguments given.
+"""Layers of functions of `ag.ops`, also losses: they keep the other arguments.
 
 A layer has PyTorch's name, and its function that name in lower case, unless `_FUNCTIONS` has another one.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, signature
+from math import prod
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,11 +17,13 @@ from ag import ops
 from ag.autograd.create import ag_param, ag_tensor, as_tensor
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import normalize_axis, per_axis, reshaped
+from ag.engine.shape import normalize_axis, per_axis, reshaped, true_or_false
 from ag.errors import ShapeError
 from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
+from ag.nn.linear import Sizes
+from ag.ops.pooling import pool_window
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
            "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "CELU", "CircularPad1d",
@@ -27,7 +31,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
            "CrossEntropyLoss", "ELU", "Fold", "GELU", "GLU", "GaussianNLLLoss", "Hardshrink", "Hardsigmoid",
            "Hardswish", "Hardtanh", "HingeEmbeddingLoss", "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LeakyReLU",
            "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MSELoss", "MarginRankingLoss", "MaxPool1d", "MaxPool3d",
-           "Mish", "MultiMarginLoss", "NLLLoss", "PReLU", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "ReLU",
+           "Mish", "MultiMarginLoss", "NLLLoss", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "ReLU",
            "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
            "ReplicationPad3d", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmin",
            "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "TripletMarginLoss", "Unflatten",
@@ -41,9 +45,6 @@ class _FunctionLayer(Layer):
     """Base of the layers of functions."""
 
     _called: ClassVar[Callable[..., Tensor]]
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        """Take what the function takes beside its operands."""
 
     def forward(self, x: TensorLike, *others: TensorLike) -> Tensor:
         """The function of `x`, and of other operands."""
@@ -101,14 +102,14 @@ def _unflatten(x: TensorLike, dim: int, unflattened_size: Sequence[int]) -> Tens
 
 def _padding(name: str, axes: int, mode: str) -> Callable[..., Tensor]:
     """Make the function that puts something around sequences, images or volumes."""
-    def padded(x: TensorLike, padding: int | Sequence[int], value: float = 0.0) -> Tensor:
+    def padded(x: TensorLike, padding: Sizes, value: float = 0.0) -> Tensor:
         """Put values around, as `ops.pad`: so many everywhere, or before and behind each axis, the last first."""
         x, widths = as_tensor(x), per_axis(padding, 2 * axes, 0, "padding", name)
         if x.ndim != axes + 2:
             raise ShapeError(f"{name}: x is {x.shape}; {axes + 2} axes are required, the batch last.")
         return ops.pad(x, widths, mode, value)
 
-    def without_value(x: TensorLike, padding: int | Sequence[int]) -> Tensor:
+    def without_value(x: TensorLike, padding: Sizes) -> Tensor:
         return padded(x, padding)
 
     without_value.__doc__ = padded.__doc__
@@ -131,8 +132,9 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
  NLLLoss, PixelShuffle, PixelUnshuffle, PoissonNLLLoss, ReLU, ReLU6, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d,
  ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, SELU, SiLU, Sigmoid, SmoothL1Loss, SoftMarginLoss, Softmax,
  Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, TripletMarginLoss, Unflatten, Unfold, Upsample,
- ZeroPad1d, ZeroPad2d, ZeroPad3d) = (
-    _layer(name) for name in __all__ if name != "PReLU")
+ ZeroPad1d, ZeroPad2d, ZeroPad3d) = map(_layer, __all__)
+__all__ += ["AvgPool", "AvgPool2d", "Flatten", "GlobalPool", "MaxPool", "MaxPool2d", "PReLU", "ag_avg_pool",
+            "ag_flatten_layer", "ag_global_pool", "ag_max_pool"]
 
 
 class PReLU(Layer):
@@ -156,3 +158,102 @@ class PReLU(Layer):
         if self.num_parameters > 1 and x.shape[:1] != (self.num_parameters,):
             raise ShapeError(f"PReLU: x is {x.shape}; ({self.num_parameters}, ..., batch) is required.")
         return ops.prelu(x, ops.reshape(self.weight, self.num_parameters, *(1,) * max(0, x.ndim - 1)))
+
+
+class MaxPool(_FunctionLayer):
+    """Largest pixel of every window, `ag_max_pool2d`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+    stride, padding, dilation : int or (int, int), optional
+    ceil_mode : bool, optional
+        As of `ag_max_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> ag.ag_max_pool(2)(numpy.ones((3, 8, 8, 5))).shape
+    (3, 4, 4, 5)
+    """
+
+    settings = ("size", "stride", "padding", "dilation", "ceil_mode")
+    _called = ops.max_pool2d
+    _later = MappingProxyType({"dilation": (1, 1), "ceil_mode": False})
+
+    def __init__(self, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+                 ceil_mode: bool = False) -> None:
+        self.size, self.stride, self.padding, self.dilation = pool_window("ag_max_pool", 2, size, stride, padding,
+                                                                          dilation)
+        self.ceil_mode = true_or_false("ag_max_pool", "ceil_mode", ceil_mode)
+
+
+class AvgPool(_FunctionLayer):
+    """Mean of every window, `ag_avg_pool2d`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+    stride, padding : int or (int, int), optional
+    ceil_mode, count_include_pad : bool, optional
+        As of `ag_avg_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> ag.ag_avg_pool(2)(numpy.ones((3, 8, 8, 5))).shape
+    (3, 4, 4, 5)
+    """
+
+    settings = ("size", "stride", "padding", "ceil_mode", "count_include_pad")
+    _called = ops.avg_pool2d
+    _later = MappingProxyType({"ceil_mode": False, "count_include_pad": True})
+
+    def __init__(self, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True) -> None:
+        self.size, self.stride, self.padding, _ = pool_window("ag_avg_pool", 2, size, stride, padding)
+        self.ceil_mode = true_or_false("ag_avg_pool", "ceil_mode", ceil_mode)
+        self.count_include_pad = true_or_false("ag_avg_pool", "count_include_pad", count_include_pad)
+
+
+class GlobalPool(Layer):
+    """Mean of every image, `ag_global_avg_pool`: from (channels, height, width, batch) to (channels, batch).
+
+    Reference: Lin, Chen, Yan, "Network In Network", ICLR 2014.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> ag.ag_global_pool()(numpy.ones((3, 8, 8, 5))).shape
+    (3, 5)
+    """
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (channels, batch)."""
+        return ops.global_avg_pool(x)
+
+
+class Flatten(Layer):
+    """All axes but the last, the batch, as one: from (channels, height, width, batch) to (features, batch).
+
+    Reference: PyTorch ``Flatten``, which keeps the first axis, the batch there.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> ag.ag_flatten_layer()(numpy.ones((3, 8, 8, 5))).shape
+    (192, 5)
+    """
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (features, batch), which shares memory with `x`."""
+        x = as_tensor(x)
+        if x.ndim < 1:
+            raise ShapeError(f"ag_flatten_layer: x is {x.shape}; at least the batch axis is required.")
+        return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+ag_max_pool = MaxPool2d = MaxPool
+ag_avg_pool = AvgPool2d = AvgPool
+ag_global_pool = GlobalPool
+ag_flatten_layer = Flatten

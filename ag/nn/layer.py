@@ -5,7 +5,6 @@ Tensor and layer attributes are state, also in lists, tuples and dicts, unless t
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from html import escape

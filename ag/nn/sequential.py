@@ -12,9 +12,9 @@ from ag.autograd.create import as_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.images import Conv2d, GlobalPool, MaxPool
+from ag.nn.functions import GlobalPool, MaxPool
 from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called, sizes
-from ag.nn.linear import Linear
+from ag.nn.linear import Conv2d, Linear
 from ag.nn.norm import BatchNorm
 from ag.ops.activation import ag_relu
 from ag.ops.arithmetic import ag_add
