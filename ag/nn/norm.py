@@ -49,6 +49,7 @@ class _Norm(Layer):
 
     gamma: Tensor
     beta: Tensor
+    _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _has = (True, True)  # gamma and beta
 
@@ -62,7 +63,10 @@ class _Norm(Layer):
     def _affine(self, x: TensorLike) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return `x` as a tensor, the factor and the offset."""
         gamma, beta = self.gamma if self._has[0] else None, self.beta if self._has[1] else None
-        return as_tensor(x) if gamma is None else as_input(x, gamma), gamma, beta
+        x, features = as_tensor(x) if gamma is None else as_input(x, gamma), getattr(self, self._largest[0])
+        if x.shape[:1] != (features,):
+            raise ShapeError(f"{type(self).__name__}: x is {x.shape}; ({features}, ..., batch) is required.")
+        return x, gamma, beta
 
     def scaling(self, x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
         """Return `x` as a tensor, the factor and the offset; constants stand for what the layer does not have."""
@@ -109,7 +113,6 @@ class BatchNorm(_Norm):
 
     settings = ("num_features", "eps", "momentum", "affine")
     _later = MappingProxyType({"affine": True})
-    _largest = ("num_features",)
     _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True) -> None:
@@ -158,7 +161,6 @@ class LayerNorm(_Norm):
 
     settings = ("num_features", "eps", "elementwise_affine", "bias")
     _later = MappingProxyType({"elementwise_affine": True, "bias": True})
-    _largest = ("num_features",)
     _elsewhere = MappingProxyType({"weight": "gamma"})
     _adjustable = MappingProxyType({"eps": _layer_eps})
 
@@ -198,8 +200,6 @@ class GroupNorm(_Norm):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_channels, ..., batch)."""
         x, gamma, beta = self._affine(x)
-        if x.shape[:1] != (self.num_channels,):
-            raise ShapeError(f"GroupNorm: x is {x.shape}; ({self.num_channels}, ..., batch) is required.")
         return group_norm(x, self.num_groups, gamma, beta, self.eps)
 
 
@@ -211,7 +211,6 @@ class InstanceNorm2d(_Norm):
     """
 
     settings = ("num_features", "eps", "affine")
-    _largest = ("num_features",)
     _adjustable = MappingProxyType({"eps": _instance_eps})
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = False) -> None:
@@ -222,8 +221,6 @@ class InstanceNorm2d(_Norm):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, ..., batch)."""
         x, gamma, beta = self._affine(x)
-        if x.shape[:1] != (self.num_features,):
-            raise ShapeError(f"InstanceNorm: x is {x.shape}; ({self.num_features}, ..., batch) is required.")
         return instance_norm(x, gamma, beta, self.eps)
 
 
@@ -253,7 +250,6 @@ class RMSNorm(_Norm):
 
     settings = ("num_features", "eps", "elementwise_affine")
     _later = MappingProxyType({"elementwise_affine": True})
-    _largest = ("num_features",)
     _adjustable = MappingProxyType({"eps": _rms_eps})
 
     def __init__(self, num_features: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:

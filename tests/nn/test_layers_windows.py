@@ -139,6 +139,7 @@ def test_wrong_settings_are_named() -> None:
             (lambda: nn.Conv2d(4, 6, 3, padding=3, padding_mode="circular")(X[:, :2]), ag.ShapeError, ("of 2 places",)),
             (lambda: nn.GroupNorm(3, 4), ValueError, ("GroupNorm: num_groups is 3", "divide")),
             (lambda: nn.GroupNorm(2, 6)(X), ag.ShapeError, ("GroupNorm: x is (4, 6, 5, 3)", "(6, ..., batch)")),
+            (lambda: nn.LayerNorm(6, elementwise_affine=False)(X), ag.ShapeError, ("LayerNorm: x is (4, 6, 5, 3)",)),
             (lambda: nn.MaxPool1d(len), TypeError, ("MaxPool1d: size is a builtin",)),
             (lambda: nn.ReflectionPad2d(1)(X[:, 0]), ag.ShapeError, ("ReflectionPad2d: x is (4, 5, 3)",)),
             (lambda: nn.ReflectionPad2d((1, 2))(X), ValueError, ("ReflectionPad2d: padding is (1, 2)", "4 of them")),
