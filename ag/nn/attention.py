@@ -495,7 +495,6 @@ class MultiheadAttention(Layer):
     """
 
     _adjustable = MappingProxyType({"dropout": _rate})
-    settings = ("d_model", "n_heads", "dropout", "bias", "qkv_bias", "kdim", "vdim", "kv_heads")
     _largest = ("d_model", "d_model")
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True, *, qkv_bias: bool = False,

@@ -144,7 +144,6 @@ class PReLU(Layer):
     [[-0.5, 3.0]]
     """
 
-    settings = ("num_parameters", "init")
     _largest = ("num_parameters",)
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
@@ -177,7 +176,6 @@ class MaxPool(_FunctionLayer):
     (3, 4, 4, 5)
     """
 
-    settings = ("size", "stride", "padding", "dilation", "ceil_mode")
     _called = ops.max_pool2d
     _later = MappingProxyType({"dilation": (1, 1), "ceil_mode": False})
 
@@ -205,7 +203,6 @@ class AvgPool(_FunctionLayer):
     (3, 4, 4, 5)
     """
 
-    settings = ("size", "stride", "padding", "ceil_mode", "count_include_pad")
     _called = ops.avg_pool2d
     _later = MappingProxyType({"ceil_mode": False, "count_include_pad": True})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from html import escape
+from inspect import signature
 from math import isfinite
 from numbers import Real
 from textwrap import fill
@@ -125,6 +126,8 @@ class Layer(Watched):
             return
         if not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
+            if "settings" not in vars(cls) and cls.__init__ is not object.__init__:
+                cls.settings = tuple(signature(cls.__init__).parameters)[1:]
         if cls.settings and cls._adjustable is None:
             cls._adjustable = {}
 

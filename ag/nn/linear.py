@@ -54,7 +54,6 @@ class Linear(Layer):
     (3, 1)
     """
 
-    settings = ("in_features", "out_features", "activation", "bias")
     _largest = ("out_features", "in_features")
     _elsewhere = MappingProxyType({"weight": "W"})
 
@@ -98,7 +97,7 @@ class Embedding(Layer):
     (4, 2, 3)
     """
 
-    settings = _largest = ("vocab_size", "dim")
+    _largest = ("vocab_size", "dim")
     _elsewhere = MappingProxyType({"W": "weight"})
 
     def __init__(self, vocab_size: int, dim: int) -> None:
@@ -113,8 +112,6 @@ class Embedding(Layer):
 class _Convolution(Layer):
     """Base of the convolutions: weights for windows of so many axes, and the op that moves them."""
 
-    settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "activation", "bias", "dilation", "groups",
-                "padding_mode")
     _elsewhere = MappingProxyType({"weight": "W"})
     _known: ClassVar[str]  # the name in messages
     _axes: ClassVar[int]
@@ -226,8 +223,6 @@ class ConvTranspose2d(_Convolution):
     (3, 14, 14, 1)
     """
 
-    settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "output_padding", "groups", "bias", "dilation",
-                "activation")
     _known, _axes, _moved, _turned = "ConvTranspose2d", 2, conv_transpose2d, True
 
     def __init__(self, in_ch: int, out_ch: int, kernel: Sizes, stride: Sizes = 1, padding: Sizes = 0,

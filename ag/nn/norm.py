@@ -111,7 +111,6 @@ class BatchNorm(_Norm):
     0.2
     """
 
-    settings = ("num_features", "eps", "momentum", "affine")
     _later = MappingProxyType({"affine": True})
     _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
 
@@ -159,7 +158,6 @@ class LayerNorm(_Norm):
     [-1.0, 1.0]
     """
 
-    settings = ("num_features", "eps", "elementwise_affine", "bias")
     _later = MappingProxyType({"elementwise_affine": True, "bias": True})
     _elsewhere = MappingProxyType({"weight": "gamma"})
     _adjustable = MappingProxyType({"eps": _layer_eps})
@@ -185,7 +183,6 @@ class GroupNorm(_Norm):
     `beta`, of shape (num_channels, 1).  Reference: PyTorch ``GroupNorm``; Wu, He, "Group Normalization", ECCV 2018.
     """
 
-    settings = ("num_groups", "num_channels", "eps", "affine")
     _largest = ("num_channels",)
     _adjustable = MappingProxyType({"eps": _group_eps})
 
@@ -210,7 +207,6 @@ class InstanceNorm2d(_Norm):
     Reference: PyTorch ``InstanceNorm2d``.
     """
 
-    settings = ("num_features", "eps", "affine")
     _adjustable = MappingProxyType({"eps": _instance_eps})
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = False) -> None:
@@ -248,7 +244,6 @@ class RMSNorm(_Norm):
     [2.0, 0.0, 0.0, 0.0]
     """
 
-    settings = ("num_features", "eps", "elementwise_affine")
     _later = MappingProxyType({"elementwise_affine": True})
     _adjustable = MappingProxyType({"eps": _rms_eps})
 
@@ -282,7 +277,6 @@ class Dropout(Layer):
     [1.0, 2.0]
     """
 
-    settings = ("rate",)
     _elsewhere = MappingProxyType({"p": "rate"})
     _adjustable = MappingProxyType({"rate": _rate})
 

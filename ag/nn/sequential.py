@@ -42,6 +42,8 @@ class Sequential(Layer):
     ['layer1_W', 'layer1_b', 'layer2_W', 'layer2_b']
     """
 
+    settings = ()
+
     def __init__(self, *layers: Layer | Callable[..., Tensor] | Sequence[Layer | Callable[..., Tensor]]) -> None:
         items: list[Any] = list(layers)
         if len(items) == 1 and isinstance(items[0], (list, tuple)):
@@ -86,8 +88,6 @@ class Sequential(Layer):
 
 class Activation(Layer):
     """An activation that was given to a sequence."""
-
-    settings = ("activation",)
 
     def __init__(self, activation: str | Callable[..., Tensor]) -> None:
         self.activation, _ = activation_called(activation, "ag_sequential")
@@ -179,8 +179,6 @@ class ResNet(Layer):
     >>> ag.ag_resnet(18, 10, width=8, small_input=True)(numpy.ones((3, 16, 16, 2))).shape
     (10, 2)
     """
-
-    settings = ("depth", "num_classes", "width", "small_input")
 
     def __init__(self, depth: int, num_classes: int, width: int = 64, small_input: bool = False) -> None:
         if not counts(depth) or depth not in _BLOCKS:
