@@ -5,8 +5,9 @@ A layer has PyTorch's name, and its function that name in lower case, unless `_F
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -28,14 +29,14 @@ from ag.ops.pooling import pool_window
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
            "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "CELU", "CircularPad1d",
            "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "CosineEmbeddingLoss",
-           "CrossEntropyLoss", "ELU", "Fold", "GELU", "GLU", "GaussianNLLLoss", "Hardshrink", "Hardsigmoid",
-           "Hardswish", "Hardtanh", "HingeEmbeddingLoss", "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LeakyReLU",
-           "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MSELoss", "MarginRankingLoss", "MaxPool1d", "MaxPool3d",
-           "Mish", "MultiMarginLoss", "NLLLoss", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss", "ReLU",
-           "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
-           "ReplicationPad3d", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmin",
-           "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "TripletMarginLoss", "Unflatten",
-           "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
+           "CrossEntropyLoss", "ELU", "Flatten", "Fold", "GELU", "GLU", "GaussianNLLLoss", "GlobalPool", "Hardshrink",
+           "Hardsigmoid", "Hardswish", "Hardtanh", "HingeEmbeddingLoss", "HuberLoss", "Identity", "KLDivLoss",
+           "L1Loss", "LeakyReLU", "LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MSELoss", "MarginRankingLoss",
+           "MaxPool1d", "MaxPool3d", "Mish", "MultiMarginLoss", "NLLLoss", "PixelShuffle", "PixelUnshuffle",
+           "PoissonNLLLoss", "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d",
+           "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss",
+           "SoftMarginLoss", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+           "Threshold", "TripletMarginLoss", "Unflatten", "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
 _init = number("PReLU: init", lambda x: abs(x) < 3e38, "a finite number")
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
@@ -63,12 +64,21 @@ def _kept(layer: str, name: str, value: Any) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _text(function: Callable[..., Tensor], operands: Sequence[str] = ("x",)) -> str:
+    """Return the docstring of a function without its operands and its result."""
+    text = re.sub(r"\n\nReturns\n-+\n.*?(?=\n\n|\Z)", "", getdoc(function) or "", flags=re.DOTALL)
+    text = re.sub(rf"\n(?:{'|'.join(operands)})\b.* : .*(?:\n    .*)*", "", text)
+    return re.sub(r"\n\nParameters\n-+(?=\n\n|\Z)", "", text) + "\n"
+
+
 def _layer(name: str) -> type[_FunctionLayer]:
     """Make the layer of a function; the operands of a loss are what it must be given."""
     function = _FUNCTIONS[name] if name in _FUNCTIONS else _OPS[name.lower()]
-    _, *parameters = signature(function).parameters.values()
+    first, *parameters = signature(function).parameters.values()
+    operands = [first.name]
     if name.endswith("Loss"):
-        parameters = [p for p in parameters if p.default is not p.empty]
+        operands += [p.name for p in parameters if p.default is p.empty]
+    parameters = [p for p in parameters if p.name not in operands]
     has = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
 
     def init(self: _FunctionLayer, *args: object, **kwargs: object) -> None:
@@ -83,8 +93,8 @@ def _layer(name: str) -> type[_FunctionLayer]:
     init.__name__ = "__init__"
     vars(init)["__signature__"] = has
     return type(name, (_FunctionLayer,), {
-        "__init__": init, "__module__": __name__, "__doc__": function.__doc__, "_called": staticmethod(function),
-        "settings": tuple([p.name for p in parameters])})
+        "__init__": init, "__module__": __name__, "__doc__": _text(function, operands),
+        "_called": staticmethod(function), "settings": tuple([p.name for p in parameters])})
 
 
 def _identity(x: TensorLike) -> Tensor:
@@ -98,6 +108,22 @@ def _unflatten(x: TensorLike, dim: int, unflattened_size: Sequence[int]) -> Tens
     axis = normalize_axis(dim, x.ndim, "Unflatten")
     inner = reshaped((x.shape[axis],), tuple(unflattened_size), "Unflatten")
     return ops.reshape(x, *x.shape[:axis], *inner, *x.shape[axis + 1 :])
+
+
+def _flatten(x: TensorLike) -> Tensor:
+    """Make all axes but the last, the batch, one: from (channels, height, width, batch) to (features, batch).
+
+    Reference: PyTorch ``Flatten``, which keeps the first axis, the batch there.
+
+    Examples
+    --------
+    >>> ag.ag_flatten_layer()(ag.ops.ones(3, 8, 8, 5)).shape
+    (192, 5)
+    """
+    x = as_tensor(x)
+    if x.ndim < 1:
+        raise ShapeError(f"ag_flatten_layer: x is {x.shape}; at least the batch axis is required.")
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def _padding(name: str, axes: int, mode: str) -> Callable[..., Tensor]:
@@ -121,19 +147,19 @@ _PADDINGS = {"ZeroPad": "constant", "ConstantPad": "constant", "ReflectionPad": 
 _OPS = {name.replace("_", ""): function for name, function in vars(ops).items()}
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "BCELoss": ops.binary_cross_entropy, "BCEWithLogitsLoss": ops.binary_cross_entropy_with_logits,
-    "CrossEntropyLoss": ops.cross_entropy, "Identity": _identity, "KLDivLoss": ops.kl_div, "Unflatten": _unflatten,
-    "Upsample": ops.interpolate,
+    "CrossEntropyLoss": ops.cross_entropy, "Flatten": _flatten, "GlobalPool": ops.global_avg_pool,
+    "Identity": _identity, "KLDivLoss": ops.kl_div, "Unflatten": _unflatten, "Upsample": ops.interpolate,
     **{f"{kind}{n}d": _padding(f"{kind}{n}d", n, mode) for kind, mode in _PADDINGS.items() for n in (1, 2, 3)}}
 (AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
  AvgPool1d, AvgPool3d, BCELoss, BCEWithLogitsLoss, CELU, CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d,
- ConstantPad2d, ConstantPad3d, CosineEmbeddingLoss, CrossEntropyLoss, ELU, Fold, GELU, GLU, GaussianNLLLoss,
- Hardshrink, Hardsigmoid, Hardswish, Hardtanh, HingeEmbeddingLoss, HuberLoss, Identity, KLDivLoss, L1Loss, LeakyReLU,
- LocalResponseNorm, LogSigmoid, LogSoftmax, MSELoss, MarginRankingLoss, MaxPool1d, MaxPool3d, Mish, MultiMarginLoss,
- NLLLoss, PixelShuffle, PixelUnshuffle, PoissonNLLLoss, ReLU, ReLU6, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d,
- ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, SELU, SiLU, Sigmoid, SmoothL1Loss, SoftMarginLoss, Softmax,
- Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, TripletMarginLoss, Unflatten, Unfold, Upsample,
- ZeroPad1d, ZeroPad2d, ZeroPad3d) = map(_layer, __all__)
-__all__ += ["AvgPool", "AvgPool2d", "Flatten", "GlobalPool", "MaxPool", "MaxPool2d", "PReLU", "ag_avg_pool",
+ ConstantPad2d, ConstantPad3d, CosineEmbeddingLoss, CrossEntropyLoss, ELU, Flatten, Fold, GELU, GLU, GaussianNLLLoss,
+ GlobalPool, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, HingeEmbeddingLoss, HuberLoss, Identity, KLDivLoss, L1Loss,
+ LeakyReLU, LocalResponseNorm, LogSigmoid, LogSoftmax, MSELoss, MarginRankingLoss, MaxPool1d, MaxPool3d, Mish,
+ MultiMarginLoss, NLLLoss, PixelShuffle, PixelUnshuffle, PoissonNLLLoss, ReLU, ReLU6, ReflectionPad1d, ReflectionPad2d,
+ ReflectionPad3d, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, SELU, SiLU, Sigmoid, SmoothL1Loss,
+ SoftMarginLoss, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, TripletMarginLoss,
+ Unflatten, Unfold, Upsample, ZeroPad1d, ZeroPad2d, ZeroPad3d) = map(_layer, __all__)
+__all__ += ["AvgPool", "AvgPool2d", "MaxPool", "MaxPool2d", "PReLU", "ag_avg_pool",
             "ag_flatten_layer", "ag_global_pool", "ag_max_pool"]
 
 
@@ -160,22 +186,7 @@ class PReLU(Layer):
 
 
 class MaxPool(_FunctionLayer):
-    """Largest pixel of every window, `ag_max_pool2d`.
-
-    Parameters
-    ----------
-    size : int or (int, int)
-    stride, padding, dilation : int or (int, int), optional
-    ceil_mode : bool, optional
-        As of `ag_max_pool2d`.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.ag_max_pool(2)(numpy.ones((3, 8, 8, 5))).shape
-    (3, 4, 4, 5)
-    """
-
+    __doc__ = _text(ops.max_pool2d)
     _called = ops.max_pool2d
     _later = MappingProxyType({"dilation": (1, 1), "ceil_mode": False})
 
@@ -187,22 +198,7 @@ class MaxPool(_FunctionLayer):
 
 
 class AvgPool(_FunctionLayer):
-    """Mean of every window, `ag_avg_pool2d`.
-
-    Parameters
-    ----------
-    size : int or (int, int)
-    stride, padding : int or (int, int), optional
-    ceil_mode, count_include_pad : bool, optional
-        As of `ag_avg_pool2d`.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.ag_avg_pool(2)(numpy.ones((3, 8, 8, 5))).shape
-    (3, 4, 4, 5)
-    """
-
+    __doc__ = _text(ops.avg_pool2d)
     _called = ops.avg_pool2d
     _later = MappingProxyType({"ceil_mode": False, "count_include_pad": True})
 
@@ -211,43 +207,6 @@ class AvgPool(_FunctionLayer):
         self.size, self.stride, self.padding, _ = pool_window("ag_avg_pool", 2, size, stride, padding)
         self.ceil_mode = true_or_false("ag_avg_pool", "ceil_mode", ceil_mode)
         self.count_include_pad = true_or_false("ag_avg_pool", "count_include_pad", count_include_pad)
-
-
-class GlobalPool(Layer):
-    """Mean of every image, `ag_global_avg_pool`: from (channels, height, width, batch) to (channels, batch).
-
-    Reference: Lin, Chen, Yan, "Network In Network", ICLR 2014.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.ag_global_pool()(numpy.ones((3, 8, 8, 5))).shape
-    (3, 5)
-    """
-
-    def forward(self, x: TensorLike) -> Tensor:
-        """Output of shape (channels, batch)."""
-        return ops.global_avg_pool(x)
-
-
-class Flatten(Layer):
-    """All axes but the last, the batch, as one: from (channels, height, width, batch) to (features, batch).
-
-    Reference: PyTorch ``Flatten``, which keeps the first axis, the batch there.
-
-    Examples
-    --------
-    >>> import numpy
-    >>> ag.ag_flatten_layer()(numpy.ones((3, 8, 8, 5))).shape
-    (192, 5)
-    """
-
-    def forward(self, x: TensorLike) -> Tensor:
-        """Output of shape (features, batch), which shares memory with `x`."""
-        x = as_tensor(x)
-        if x.ndim < 1:
-            raise ShapeError(f"ag_flatten_layer: x is {x.shape}; at least the batch axis is required.")
-        return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 ag_max_pool = MaxPool2d = MaxPool

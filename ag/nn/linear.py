@@ -161,8 +161,7 @@ class _Convolution(Layer):
 class Conv2d(_Convolution):
     """Two-dimensional convolution, ``activation(ag_conv2d(x, W, b))``.
 
-    Reference: PyTorch ``Conv2d``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
-    networks", eq. 16, where a window's taps count as inputs and outputs.
+    Reference: PyTorch ``Conv2d``; the first weights are as of `ag_linear`, where taps count as inputs and outputs.
 
     Parameters
     ----------
@@ -189,12 +188,11 @@ class Conv2d(_Convolution):
     W : Tensor of shape (out_ch, in_ch / groups, kernel height, kernel width)
         Initially Glorot-uniform.
     b : Tensor of shape (out_ch, 1)
-        Initially 0; without `bias` there is none.
+        As of `ag_linear`.
 
     Examples
     --------
-    >>> import numpy
-    >>> ag.ag_conv2d_layer(3, 8, 3, padding="same")(numpy.ones((3, 16, 16, 2))).shape
+    >>> ag.ag_conv2d_layer(3, 8, 3, padding="same")(ag.ops.ones(3, 16, 16, 2)).shape
     (8, 16, 16, 2)
     """
 

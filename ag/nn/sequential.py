@@ -113,8 +113,7 @@ class Residual(Layer):
 
     Examples
     --------
-    >>> import numpy
-    >>> ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")(numpy.ones((4, 8, 8, 2))).shape
+    >>> ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")(ag.ops.ones(4, 8, 8, 2)).shape
     (4, 8, 8, 2)
     """
 
@@ -175,8 +174,7 @@ class ResNet(Layer):
 
     Examples
     --------
-    >>> import numpy
-    >>> ag.ag_resnet(18, 10, width=8, small_input=True)(numpy.ones((3, 16, 16, 2))).shape
+    >>> ag.ag_resnet(18, 10, width=8, small_input=True)(ag.ops.ones(3, 16, 16, 2)).shape
     (10, 2)
     """
 
