@@ -68,21 +68,17 @@ class KeyValueCache:
     Give one to every `ag_multihead_attention` of a model, as ``attention(x, causal_mask=True, cache=cache)``.  The
     first call takes any number of positions, each later one a single new position, which attends to all before it.
 
-    A cache serves one generation of one model.  ``copy.copy(cache)`` goes on apart from the original, from the same
-    positions.  In training mode dropout draws once for every query and key, as in one pass over the whole sequence.
-
+    A cache serves one generation of one model.  ``copy.copy(cache)`` goes on apart from the original.  In training mode
+    dropout draws once for every query and key, as in one pass over the whole sequence.
     Attention layers notice changes of their own weights; after changes of others, such as an embedding, call `clear`.
     A forward pass that is interrupted behind its last attention layer counts as done, as `positions` tells.
     Reference: Pope et al., "Efficiently Scaling Transformer Inference", section 2.1.
 
     Examples
     --------
-    >>> attention, cache = ag.nn.MultiheadAttention(4, 2), ag.nn.KeyValueCache()
-    >>> x = ag.ag_tensor([[1.0, 2.0, 3.0, 4.0]] * 4)
-    >>> attention(x[:, :3], causal_mask=True, cache=cache).shape, cache.positions
-    ((4, 3), 3)
-    >>> attention(x[:, 3:], causal_mask=True, cache=cache).shape, cache.positions
-    ((4, 1), 4)
+    >>> attention, cache, x = ag.nn.MultiheadAttention(4, 2), ag.nn.KeyValueCache(), ag.ops.ones(4, 5)
+    >>> [attention(part, causal_mask=True, cache=cache).shape for part in (x[:, :4], x[:, 4:])], cache.positions
+    ([(4, 4), (4, 1)], 5)
     """
 
     def __init__(self) -> None:
@@ -293,14 +289,10 @@ class StaticCache:
         self._taken += more
         return self._taken
 
-    @property
-    def _replayed(self) -> int:
-        """Count of positions; a replay of a captured step sets it to those that it takes."""
-        return self._count()
-
-    @_replayed.setter
-    def _replayed(self, more: int) -> None:
+    def _take(self, more: int) -> None:
         self._count(more)
+
+    _replayed = property(_count, _take)  # a replay of a captured step sets it to the positions that it takes
 
     def _room(self, more: int) -> str | None:
         """Why there is no room for more positions."""

@@ -36,7 +36,7 @@ def _values(arguments: str = "", weight: str = "[[1.0, 2.0], [3.0, 4.0]]") -> Ca
         [Callable[Concatenate[Shape, P], Array]], Callable[Concatenate[Tensor, P], Tensor]]:
     """Make a function of a shape one that fills a parameter; its example has a weight and other arguments."""
     def decorate(values: Callable[Concatenate[Shape, P], Array]) -> Callable[Concatenate[Tensor, P], Tensor]:
-        name, (first, *others) = values.__name__, signature(values).parameters.values()
+        name, (first, *others) = f"{values.__name__.strip('_')}_", signature(values).parameters.values()
         header = Signature([first.replace(name="tensor", annotation="Tensor"), *others], return_annotation="Tensor")
 
         @wraps(values)
@@ -57,6 +57,7 @@ def _values(arguments: str = "", weight: str = "[[1.0, 2.0], [3.0, 4.0]]") -> Ca
                 raise type(error)(f"{name}: {error}") from None
             return tensor
 
+        fill.__name__ = fill.__qualname__ = name
         fill.__doc__ = (f"{values.__doc__}\n\nReference: PyTorch ``torch.nn.init.{name}``.\n\nExamples\n--------\n"
                         f">>> W = ag.ag_param({weight})\n>>> ag.nn.init.{name}(W{arguments}) is W\nTrue\n")
         vars(fill)["__signature__"] = header
@@ -65,14 +66,15 @@ def _values(arguments: str = "", weight: str = "[[1.0, 2.0], [3.0, 4.0]]") -> Ca
     return decorate
 
 
-def _uniform(shape: Shape, a: float, b: float) -> Array:
+def _uniform(shape: Shape, a: float = 0.0, b: float = 1.0) -> Array:
+    """Fill with numbers spread evenly over [a, b)."""
     if not a <= b:
         raise ValueError(f"a is {a} and b is {b}; a must not be greater.")
     return a + (b - a) * host_uniform(shape, 0.0, 1.0).astype(np.float64)
 
 
-def _normal(shape: Shape, mean: float, std: float) -> Array:
-    """Box and Muller, "A note on the generation of random normal deviates"."""
+def _normal(shape: Shape, mean: float = 0.0, std: float = 1.0) -> Array:
+    """Fill with normal numbers, by Box and Muller, "A note on the generation of random normal deviates"."""
     if not std >= 0:
         raise ValueError(f"std is {std}; a number from 0 on is required.")
     radius, angle = 1 - _uniform(shape, 0, 1), _uniform(shape, 0, 2 * pi)
@@ -122,16 +124,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity] / sqrt(1 + slope * slope)
 
 
-@_values()
-def uniform_(shape: Shape, a: float = 0.0, b: float = 1.0) -> Array:
-    """Fill with numbers spread evenly over [a, b)."""
-    return _uniform(shape, a, b)
-
-
-@_values()
-def normal_(shape: Shape, mean: float = 0.0, std: float = 1.0) -> Array:
-    """Fill with normal numbers."""
-    return _normal(shape, mean, std)
+uniform_ = _values()(_uniform)
+normal_ = _values()(_normal)
 
 
 @_values()
