@@ -100,6 +100,51 @@ class KeyValueCache:
             self._all_known = True
         return lengths[0]
 
+    def _last(self, layer: Layer, x: Tensor, tensors: Mapping[str, Tensor]) -> _Kept | None:
+        """Return what a layer's last call has kept, if any; refuse new positions `x` that do not continue it."""
+        before, lengths = self._kept.get(layer), self._lengths()
+        if before is None:  # a layer comes into a cache in the first pass, and sees as many positions as the others
+            if not lengths:
+                self._all_known = False
+            elif self._all_known or x.shape[1] != max(lengths):
+                raise CacheError(f"ag_multihead_attention: this layer is new to the cache, with {x.shape[1]} of the "
+                                 f"positions of which others have seen {max(lengths)}; a forward pass ended midway, "
+                                 f"cache.positions was read inside one, or the cache is another model's. {_AGAIN}")
+            return None
+        keys = before.keys
+        if x.device != keys.device:
+            raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on {keys.device}, "
+                              f"which must be the same. {_AGAIN}")
+        if x.dtype != keys.dtype:
+            raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
+                             f"{keys.dtype}, which must be the same. {_AGAIN}")
+        if x.shape[2:] != keys.shape[2:]:
+            raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
+                             f"{keys.shape}, and the batch must be the same; make a cache for each batch, or call "
+                             f"cache.clear().")
+        if before.positions > (least := min(lengths)):
+            raise CacheError(f"ag_multihead_attention: this layer has seen {before.positions} positions and another "
+                             f"{least}; a forward pass ended midway, or the layer is called twice in one. {_AGAIN}")
+        if x.shape[1] != 1:
+            raise ShapeError(f"ag_multihead_attention: {x.shape[1]} positions were given, after {before.positions} in "
+                             f"the cache; after the first call each has exactly one. Give them one by one, or call "
+                             f"cache.clear() before a sequence begins.")
+        for name in {**before.weights, **tensors}:
+            was, t = before.weights.get(name), tensors.get(name)
+            if was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began):
+                raise CacheError(f"ag_multihead_attention: {name} was changed or moved after the cache had kept "
+                                 f"{before.positions} positions, which were computed with what it was. {_AGAIN}")
+        return before
+
+    def _keep(self, layer: Layer, before: _Kept | None, kept: _Kept) -> None:
+        """Keep what a layer has seen, whose result is there; `before` is what the cache held when it began."""
+        if self._kept.get(layer) is not before:
+            raise CacheError(f"ag_multihead_attention: somebody else went on with the cache, or cleared it, while this "
+                             f"layer computed {kept.positions} positions; give each thread a cache of its own.")
+        if before is not None:
+            self._all_known = True
+        self._kept[layer] = kept
+
     def clear(self) -> None:
         """Forget everything and begin at position 0."""
         self._kept, self._all_known = WeakKeyDictionary(), False
@@ -121,80 +166,6 @@ class KeyValueCache:
         lengths = self._lengths() or [0]
         seen = f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
         return f"KeyValueCache(positions={seen}, layers={len(self._kept)})"
-
-
-class Continued:
-    """One call of a layer with a cache; refused before anything is computed, unless it continues the last one.
-
-    `x`, of shape (d_model, time) or (d_model, time, batch), has the new positions; `others`: not all keys are of `x`.
-    """
-
-    def __init__(self, cache: KeyValueCache, layer: Layer, x: Tensor, causal_mask: bool, others: bool) -> None:
-        tensors = layer.named_tensors()
-        _check_call(cache, causal_mask, others, [x, *tensors.values()])
-        self._cache, self._layer = cache, layer
-        self._before = cache._kept.get(layer)
-        self.is_first = self._before is None  # nothing is kept of this layer yet
-        self._began = now() if self._before is None else self._before.began
-        self._weights = {name: ref(t.buffer) for name, t in tensors.items()}
-        self._new: tuple[Tensor, Tensor] | None = None
-        if self._before is None:
-            self._check_first(x)
-        else:
-            self._check_next(self._before, x, tensors)
-
-    def _check_first(self, x: Tensor) -> None:
-        """A layer comes into a cache in the first pass, and sees as many positions as the others."""
-        lengths, new = self._cache._lengths(), x.shape[1]
-        if not lengths:
-            self._cache._all_known = False
-        elif self._cache._all_known or new != max(lengths):
-            raise CacheError(f"ag_multihead_attention: this layer is new to the cache, with {new} of the positions of "
-                             f"which others have seen {max(lengths)}; a forward pass ended midway, cache.positions was "
-                             f"read inside one, or the cache is another model's. {_AGAIN}")
-
-    def _check_next(self, before: _Kept, x: Tensor, tensors: Mapping[str, Tensor]) -> None:
-        keys = before.keys
-        if x.device != keys.device:
-            raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on {keys.device}, "
-                              f"which must be the same. {_AGAIN}")
-        if x.dtype != keys.dtype:
-            raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
-                             f"{keys.dtype}, which must be the same. {_AGAIN}")
-        if x.shape[2:] != keys.shape[2:]:
-            raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
-                             f"{keys.shape}, and the batch must be the same; make a cache for each batch, or call "
-                             f"cache.clear().")
-        if before.positions > (least := min(self._cache._lengths())):
-            raise CacheError(f"ag_multihead_attention: this layer has seen {before.positions} positions and another "
-                             f"{least}; a forward pass ended midway, or the layer is called twice in one. {_AGAIN}")
-        if x.shape[1] != 1:
-            raise ShapeError(f"ag_multihead_attention: {x.shape[1]} positions were given, after {before.positions} in "
-                             f"the cache; after the first call each has exactly one. Give them one by one, or call "
-                             f"cache.clear() before a sequence begins.")
-        for name in {**before.weights, **tensors}:
-            was, t = before.weights.get(name), tensors.get(name)
-            if was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began):
-                raise CacheError(f"ag_multihead_attention: {name} was changed or moved after the cache had kept "
-                                 f"{before.positions} positions, which were computed with what it was. {_AGAIN}")
-
-    def joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all positions, of which those given are the last."""
-        if self._before is not None:
-            keys = ag_concat([self._before.keys, keys], dim=1)
-            values = ag_concat([self._before.values, values], dim=1)
-        self._new = keys, values
-        return self._new
-
-    def keep(self) -> None:
-        """The layer's result is there: from now on the positions have been seen."""
-        assert self._new is not None
-        if self._cache._kept.get(self._layer) is not self._before:
-            raise CacheError(f"ag_multihead_attention: somebody else went on with the cache, or cleared it, while this "
-                             f"layer computed {self._new[0].shape[1]} positions; give each thread a cache of its own.")
-        if self._before is not None:
-            self._cache._all_known = True
-        self._cache._kept[self._layer] = _Kept(*self._new, self._began, self._weights)
 
 
 def _check_call(cache: object, causal_mask: bool, others: bool, tensors: list[Tensor]) -> None:
@@ -536,13 +507,18 @@ class MultiheadAttention(Layer):
         if cache is not None and any(x is not None for x in (window, alibi, segments)):
             raise ValueError("ag_multihead_attention: window, alibi or segments were given with a cache, where a query "
                              "does not tell its position; leave them out, or give what they do as attn_bias.")
-        call = None if cache is None else Continued(cache, self, q, causal_mask, others)
+        before: _Kept | None = None
+        if cache is not None:
+            tensors = self.named_tensors()
+            _check_call(cache, causal_mask, others, [q, *tensors.values()])
+            before = cache._last(self, q, tensors)
+            began, weights = before.began if before else now(), {name: ref(t.buffer) for name, t in tensors.items()}
         given = ((self.W_q, q, "b_q"), (self.W_k, k, "b_k"), (self.W_v, v, "b_v"))
         queries, keys, values = (affine(W, x, getattr(self, b)) if self.qkv_bias else ag_matmul(W, x)
                                  for W, x, b in given)
-        if call is not None:
-            causal_mask = call.is_first  # a later query is the last position, which sees all
-            keys, values = call.joined(keys, values)
+        if before is not None:
+            causal_mask = False  # a later query is the last position, which sees all
+            keys, values = ag_concat([before.keys, keys], dim=1), ag_concat([before.values, values], dim=1)
         if self.kv_heads == self.n_heads and all(
                 x is None for x in (attn_mask, attn_bias, scale, window, softcap, alibi, segments)):
             heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
@@ -553,8 +529,8 @@ class MultiheadAttention(Layer):
         out = ag_matmul(self.W_o, heads)
         if self.bias:
             out = ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
-        if call is not None:
-            call.keep()
+        if cache is not None:
+            cache._keep(self, before, _Kept(keys, values, began, weights))
         return out
 
 
