@@ -445,11 +445,8 @@ class MultiheadAttention(Layer):
     Attributes
     ----------
     W_q, W_o : Tensor of shape (d_model, d_model)
-        Projections of queries and output, initially Glorot-uniform.
+        Projections, initially Glorot-uniform; their offsets `b_q`, `b_k`, `b_v`, `b_o` are columns, initially 0.
     W_k, W_v : Tensor of shape (kv_heads * d_model / n_heads, kdim or vdim)
-        Projections of keys and values.
-    b_q, b_k, b_v, b_o : Tensor of shape (..., 1)
-        Offsets, initially 0.
 
     Examples
     --------

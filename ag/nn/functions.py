@@ -38,7 +38,6 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
            "SoftMarginLoss", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
            "Threshold", "TripletMarginLoss", "Unflatten", "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
-_init = number("PReLU: init", lambda x: abs(x) < 3e38, "a finite number")
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
@@ -174,7 +173,7 @@ class PReLU(Layer):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         (self.num_parameters,) = sizes("PReLU", num_parameters=num_parameters)
-        self.init = _init(init)
+        self.init = number("PReLU: init", lambda x: abs(x) < 3e38, "a finite number")(init)
         self.weight = ag_param(np.full((self.num_parameters, 1), self.init, np.float32))
 
     def forward(self, x: TensorLike) -> Tensor:

@@ -84,12 +84,7 @@ class Embedding(Layer):
     Parameters
     ----------
     vocab_size, dim : int
-        Word ids are 0..vocab_size-1, and a vector has `dim` numbers.
-
-    Attributes
-    ----------
-    weight : Tensor of shape (dim, vocab_size)
-        The vectors as columns, initially uniform with variance 1.
+        Word ids are 0..vocab_size-1.  Vectors are the columns of `weight`, (dim, vocab_size), first of variance 1.
 
     Examples
     --------

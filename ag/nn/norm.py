@@ -79,8 +79,7 @@ class _Norm(Layer):
 class BatchNorm(_Norm):
     """Batch norm: each feature gets mean 0 and variance 1 over the batch, then a factor and an offset.
 
-    As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.  They
-    are updated on the device, in captured steps too.
+    As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.
     Reference: ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
     Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
 
@@ -135,7 +134,7 @@ class BatchNorm(_Norm):
 
 
 class LayerNorm(_Norm):
-    """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
+    """Layer norm: each sample's features get mean 0 and variance 1, then the factor `gamma` and the offset `beta`.
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization".
 
@@ -143,14 +142,9 @@ class LayerNorm(_Norm):
     ----------
     num_features : int
     eps : float, optional
-        Added to the variance; positive.
+        As of `ag_batch_norm`.
     elementwise_affine, bias : bool, optional
-        Whether there are `gamma` and `beta`, and whether there is `beta`.
-
-    Attributes
-    ----------
-    gamma, beta : Tensor of shape (num_features, 1)
-        Factor and offset, initially 1 and 0.
+        Whether there are `gamma` and `beta`, as of `ag_batch_norm`, and whether there is `beta`.
 
     Examples
     --------
@@ -221,7 +215,7 @@ class InstanceNorm2d(_Norm):
 
 
 class RMSNorm(_Norm):
-    """RMS norm: each sample's features divided by the root of their mean square, then times a factor.
+    """RMS norm: each sample's features divided by the root of their mean square, then times a factor `gamma`.
 
     Reference: Zhang, Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
 
@@ -231,12 +225,7 @@ class RMSNorm(_Norm):
     eps : float, optional
         Added to the mean square; positive.  PyTorch's ``nn.RMSNorm`` has the type's machine epsilon, 2**-23 of float32.
     elementwise_affine : bool, optional
-        Whether there is `gamma`.
-
-    Attributes
-    ----------
-    gamma : Tensor of shape (num_features, 1)
-        Factor, initially 1.
+        Whether there is `gamma`, as of `ag_batch_norm`.
 
     Examples
     --------
@@ -262,8 +251,8 @@ class RMSNorm(_Norm):
 class Dropout(Layer):
     """Set elements to 0 at random while training.
 
-    Kept elements are divided by ``1 - rate``, so eval mode needs no scaling.  The mask is the same on every device
-    after the same `ag_seed`.  Each replay of a captured step draws a new one.
+    Kept elements are divided by ``1 - rate``.  The mask is the same on every device after the same `ag_seed`, and each
+    replay of a captured step draws a new one.
     Reference: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
 
     Parameters

@@ -149,9 +149,9 @@ class Residual(Layer):
 class ResNet(Layer):
     """A residual network for images, of 18, 34, 50, 101 or 152 layers.
 
-    Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
-    through (He, fan-out).  From 50 layers on, the 3x3 convolution of a block halves the image, as in torchvision.  Its
-    parameters are called ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` there (docs/interop.md).
+    Initial weights of convolutions are uniform, by He and fan-out.  From 50 layers on, the 3x3 convolution of a block
+    halves the image, as in torchvision.  Its parameters are called ``layer1_0_conv1_W`` where they are
+    ``layer1.0.conv1.weight`` there (docs/interop.md).
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
     Rectifiers", ICCV 2015, for the initial weights.
 
@@ -162,8 +162,7 @@ class ResNet(Layer):
     width : int, optional
         Channels of the first stage; 64 in the original.
     small_input : bool, optional
-        Begin with a 3x3 convolution that keeps the size, instead of a 7x7 one and pooling, which leave a quarter of
-        it: for images of about 32 x 32.
+        Begin with a 3x3 convolution that keeps the size, as for images of 32 x 32, and not with a 7x7 one and pooling.
 
     Attributes
     ----------

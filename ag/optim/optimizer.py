@@ -327,9 +327,8 @@ class Optimizer(Settings):
 class Adam(Optimizer):
     """Adam: adaptive moment estimation; `optimizer_adamw` has weight decay, too.
 
-    One launch per step over all parameters; a captured step goes on counting.  Every parameter has a count of its own:
-    a gradient that comes late is corrected as a first one.  A finite gradient beyond 2^64 in float32, whose square is
-    none, counts as 2^64.
+    Every parameter has a count of its own: a gradient that comes late is corrected as a first one.  A finite gradient
+    beyond 2^64 in float32, whose square is none, counts as 2^64.
     Reference: ggmlR ``optimizer_adam``; Kingma and Ba, "Adam: A Method for Stochastic Optimization", algorithm 1.
 
     Parameters
