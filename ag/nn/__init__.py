@@ -14,7 +14,6 @@ from ag.nn.layer import Layer as Layer
 from ag.nn.linear import *
 from ag.nn.mode import ag_eval as ag_eval
 from ag.nn.mode import ag_train as ag_train
-from ag.nn.norm import *
 from ag.nn.sequential import *
 from ag.nn.summaries import summary as summary
 

@@ -23,7 +23,8 @@ from ag.errors import ShapeError
 from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
-from ag.nn.linear import Sizes
+from ag.nn.linear import Sizes, constant_beside
+from ag.ops.elementwise import dropped
 from ag.ops.pooling import pool_window
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
@@ -38,6 +39,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
            "SoftMarginLoss", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
            "Threshold", "TripletMarginLoss", "Unflatten", "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
+_rate = number("ag_dropout: rate", lambda x: 0 <= x < 1, "in [0, 1)")
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
@@ -158,8 +160,8 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
  ReflectionPad3d, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, SELU, SiLU, Sigmoid, SmoothL1Loss,
  SoftMarginLoss, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, TripletMarginLoss,
  Unflatten, Unfold, Upsample, ZeroPad1d, ZeroPad2d, ZeroPad3d) = map(_layer, __all__)
-__all__ += ["AvgPool", "AvgPool2d", "MaxPool", "MaxPool2d", "PReLU", "ag_avg_pool",
-            "ag_flatten_layer", "ag_global_pool", "ag_max_pool"]
+__all__ += ["AvgPool", "AvgPool2d", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "MaxPool", "MaxPool2d", "PReLU",
+            "ag_avg_pool", "ag_dropout", "ag_flatten_layer", "ag_global_pool", "ag_max_pool"]
 
 
 class PReLU(Layer):
@@ -208,6 +210,50 @@ class AvgPool(_FunctionLayer):
         self.count_include_pad = true_or_false("ag_avg_pool", "count_include_pad", count_include_pad)
 
 
+class Dropout(Layer):
+    """Set elements to 0 at random while training.
+
+    Kept elements are divided by ``1 - rate``.  The mask is the same on every device after the same `ag_seed`, and each
+    replay of a captured step draws a new one.
+    Reference: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
+
+    Parameters
+    ----------
+    rate : float
+        Probability of being dropped, in [0, 1).
+
+    Examples
+    --------
+    >>> ag.ag_eval(ag.ag_dropout(0.5))([1.0, 2.0]).numpy().ravel().tolist()
+    [1.0, 2.0]
+    """
+
+    _elsewhere = MappingProxyType({"p": "rate"})
+    _adjustable = MappingProxyType({"rate": _rate})
+
+    def __init__(self, rate: float) -> None:
+        self.rate = _rate(rate)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """`x` with elements dropped in train mode, `x` itself in eval mode."""
+        x = as_tensor(x)
+        return dropped(x, self.rate) if self.training and self.rate else x
+
+
+class Dropout2d(Dropout):
+    """Set whole channels to 0 at random while training, in each sample others; PyTorch ``Dropout2d``."""
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """`x` of shape (channels, ..., batch), with channels dropped in train mode."""
+        x = as_tensor(x)
+        if x.ndim < 2:
+            raise ShapeError(f"Dropout2d: x is {x.shape}; (channels, ..., batch) is required.")
+        kept = (x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
+        return ops.mul(x, dropped(constant_beside(x, kept, 1.0), self.rate)) if self.training and self.rate else x
+
+
+Dropout1d = Dropout3d = Dropout2d
+ag_dropout = Dropout
 ag_max_pool = MaxPool2d = MaxPool
 ag_avg_pool = AvgPool2d = AvgPool
 ag_global_pool = GlobalPool

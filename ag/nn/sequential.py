@@ -14,8 +14,7 @@ from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.functions import GlobalPool, MaxPool
 from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called, sizes
-from ag.nn.linear import Conv2d, Linear
-from ag.nn.norm import BatchNorm
+from ag.nn.linear import BatchNorm, Conv2d, Linear
 from ag.ops.activation import ag_relu
 from ag.ops.arithmetic import ag_add
 
