@@ -516,8 +516,8 @@ class MultiheadAttention(Layer):
         if before is not None:
             causal_mask = False  # a later query is the last position, which sees all
             keys, values = ag_concat([before.keys, keys], dim=1), ag_concat([before.values, values], dim=1)
-        if self.kv_heads == self.n_heads and all(
-                x is None for x in (attn_mask, attn_bias, scale, window, softcap, alibi, segments)):
+        if self.kv_heads == self.n_heads and (
+                attn_mask is attn_bias is scale is window is softcap is alibi is segments is None):
             heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
         else:
             heads = ag_attention(

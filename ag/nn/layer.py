@@ -158,12 +158,7 @@ class Layer(Watched):
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
         """This layer, called `prefix`, and all layers inside it with their names, each before its children.
 
-        A layer that stands in two places comes twice, under both names.
-
-        Examples
-        --------
-        >>> [name for name, layer in ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2))).modules()]
-        ['', 'layer1', 'layer1_body']
+        Names are as ``layer1_body``.  A layer that stands in two places comes twice, under both names.
         """
         around: set[int] = set()
         todo: list[tuple[str, Layer] | Layer] = [(prefix, self)]  # a layer alone: all in it has come
@@ -238,8 +233,7 @@ class Layer(Watched):
     def freeze(self: M) -> M:
         """Stop training all parameters inside, which are buffers then; returns the layer.
 
-        They get no gradient, and no optimizer moves them.  Running statistics of batch norm go on in train mode.  A
-        saved model does not keep it.
+        No optimizer moves them.  Running statistics of batch norm go on in train mode.  A saved model does not keep it.
         """
         for layer, own in [(layer, own_tensors(layer)) for _, layer in self.modules()]:
             if trained := [name for name, x in own.items() if x.requires_grad and x.node is None]:

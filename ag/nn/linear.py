@@ -175,16 +175,13 @@ class Conv2d(_Convolution):
     kernel : int or (int, int)
         Size of the window; a pair is (height, width), here and below.
     stride : int or (int, int), optional
-        Pixels from one place of the window to the next.
     padding : int, (int, int), "same" or "valid", optional
-        Pixels around the image, on each side; "same" keeps the size of the image, "valid" is 0.
+        As of `ag_conv2d`, and so are `dilation` and `groups`.
     activation : str, callable or None, optional
         As of `ag_linear`; softmax is over the channels.
     bias : bool, optional
     dilation : int or (int, int), optional
-        Pixels from one tap of the window to the next.
     groups : int, optional
-        Into how many parts channels are cut; a part of the outputs sees its part of the inputs.
     padding_mode : {"zeros", "reflect", "replicate", "circular"}, optional
         What is around the image: zeros, the image mirrored at its edge, the edge, or the other side.
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ag import ops
 from ag.autograd.create import as_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
@@ -15,8 +16,6 @@ from ag.errors import ShapeError
 from ag.nn.functions import GlobalPool, MaxPool
 from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called, sizes
 from ag.nn.linear import BatchNorm, Conv2d, Linear
-from ag.ops.activation import ag_relu
-from ag.ops.arithmetic import ag_add
 
 __all__ = ["ResNet", "Residual", "Sequential", "ag_residual", "ag_resnet", "ag_sequential"]
 
@@ -133,7 +132,7 @@ class Residual(Layer):
         if y.shape != shortcut.shape:
             raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {shortcut.shape}; they must be "
                              f"equal, so give a shortcut that changes the shape as the body does.")
-        y = ag_add(y, shortcut)
+        y = ops.add(y, shortcut)
         return y if self._activate is None else self._activate(y)
 
     def config(self) -> dict[str, object]:
@@ -213,7 +212,7 @@ class ResNet(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Logits of shape (num_classes, batch) for images of shape (3, height, width, batch)."""
-        y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
+        y = ops.relu(self.bn1.forward(self.conv1.forward(x)))
         if self.maxpool is not None:
             y = self.maxpool.forward(y)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -243,9 +242,9 @@ class _Block(Layer):
         for layer in self.downsample.values():
             shortcut = layer.forward(shortcut)
         for i in self._places:
-            y = getattr(self, f"conv{i}").forward(y if i == 1 else ag_relu(y))
+            y = getattr(self, f"conv{i}").forward(y if i == 1 else ops.relu(y))
             y = getattr(self, f"bn{i}").forward(y)
-        return ag_relu(ag_add(y, shortcut))
+        return ops.relu(ops.add(y, shortcut))
 
 
 def _conv(into: int, out: int, kernel: int, stride: int = 1) -> Conv2d:
