@@ -8,7 +8,6 @@ import typing as _typing
 from ag.names import door as _door
 from ag.nn import init as init
 from ag.nn.attention import *
-from ag.nn.attention import KeyValueCache as KeyValueCache
 from ag.nn.functions import *
 from ag.nn.layer import Layer as Layer
 from ag.nn.linear import *

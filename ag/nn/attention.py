@@ -1,8 +1,7 @@
 """Multi-head attention between linear projections, and two caches of keys and values for generating.
 
-A `KeyValueCache` grows with every call.  A `StaticCache` has memory of a fixed size, and its positions are counted on
-the device, so a step does the same for each token and can be captured.  The host counts along: in Python, and after a
-replay by an effect of the recording, so that a full cache is an error before anything runs.
+Positions of a `StaticCache` are counted on the device, so a step can be captured.  The host counts along: in Python,
+and after a replay by an effect of the recording, so that a full cache is an error before anything runs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from ag.ops.fused_attention import attention_of_heads
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import affine, ag_matmul
 
-__all__ = ["MultiheadAttention", "StaticCache", "ag_multihead_attention"]
+__all__ = ["KeyValueCache", "MultiheadAttention", "StaticCache", "ag_multihead_attention"]
 
 _rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 _AGAIN = "Call cache.clear() and begin with the whole sequence."

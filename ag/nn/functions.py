@@ -136,11 +136,9 @@ def _padding(name: str, axes: int, mode: str) -> Callable[..., Tensor]:
             raise ShapeError(f"{name}: x is {x.shape}; {axes + 2} axes are required, the batch last.")
         return ops.pad(x, widths, mode, value)
 
-    def without_value(x: TensorLike, padding: Sizes) -> Tensor:
-        return padded(x, padding)
-
-    without_value.__doc__ = padded.__doc__
-    return padded if name.startswith("Constant") else without_value
+    if not name.startswith("Constant"):  # others put no value of the caller's
+        vars(padded)["__signature__"] = Signature([*signature(padded).parameters.values()][:2])
+    return padded
 
 
 _PADDINGS = {"ZeroPad": "constant", "ConstantPad": "constant", "ReflectionPad": "reflect",

@@ -1,7 +1,7 @@
 """Initial values of parameters, in place, under the names and with the arguments of ``torch.nn.init``.
 
-Numbers are of `ag_seed`'s stream.  A weight is (out, in, ...), as those of `Linear` and `Conv2d` are: its `fan_in` is
-``in`` times the size of a kernel, its `fan_out` ``out`` times that.  An embedding's is (dim, vocab).
+Numbers are of `ag_seed`'s stream.  A weight is (out, in, ...), as those of `Linear` and `Conv2d` are.  Its `fan_in` is
+``in`` times the size of a kernel, its `fan_out` ``out`` times that.
 """
 
 from __future__ import annotations

@@ -112,9 +112,7 @@ def set_mode(model: M, mode: bool) -> M:
 
 
 def ag_train(model: M) -> M:
-    """Put a model into train mode, every layer in it, however nested.
-
-    Returns the model.  ggmlR's ``ag_train`` and ``ag_eval`` do not recurse.
+    """Put a model into train mode, every layer in it, however nested; returns the model.
 
     Parameters
     ----------

@@ -148,8 +148,8 @@ class ResNet(Layer):
     """A residual network for images, of 18, 34, 50, 101 or 152 layers.
 
     Initial weights of convolutions are uniform, by He and fan-out.  From 50 layers on, the 3x3 convolution of a block
-    halves the image, as in torchvision.  Its parameters are called ``layer1_0_conv1_W`` where they are
-    ``layer1.0.conv1.weight`` there (docs/interop.md).
+    halves the image, as in torchvision.  Layers have the names that they have there, and parameters are called
+    ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` (docs/interop.md).
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
     Rectifiers", ICCV 2015, for the initial weights.
 
@@ -161,13 +161,6 @@ class ResNet(Layer):
         Channels of the first stage; 64 in the original.
     small_input : bool, optional
         Begin with a 3x3 convolution that keeps the size, as for images of 32 x 32, and not with a 7x7 one and pooling.
-
-    Attributes
-    ----------
-    conv1, bn1, fc : Layer
-        The stem, and the linear layer at the end.
-    layer1, layer2, layer3, layer4 : dict of str to Layer
-        The blocks of each stage, "0", "1", ...
 
     Examples
     --------

@@ -155,15 +155,12 @@ class Optimizer(Settings):
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
         if len(work) < len(self._slots):
-            self._count_together([slots for slots, _ in work])
-
-    def _count_together(self, stepped: list[DeviceState]) -> None:
-        """Let the parts of a state count a step that only some of them have taken."""
-        for parts in self._states.values():
-            took = [slots for slots in parts if slots in stepped]
-            for slots in parts if took else ():
-                if slots not in took:
-                    slots.count_as(took[0])
+            stepped = [slots for slots, _ in work]
+            for parts in self._states.values():  # a state counts a step that only some of its parts have taken
+                took = [slots for slots in parts if slots in stepped]
+                for slots in parts if took else ():
+                    if slots not in took:
+                        slots.count_as(took[0])
 
     def _unfit(self, work: list[tuple[DeviceState, list[Run]]]) -> dict[Device, Buffer]:
         """Count gradients that are not finite, for every device, and move the loss scale."""
