@@ -15,6 +15,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 
+from ag import ops
 from ag.autograd.create import ag_param
 from ag.autograd.operands import KINDS, as_input, as_mask, as_numbers, checked_ids, operands_on_one_device, to_buffer
 from ag.autograd.tape import is_recording
@@ -34,10 +35,8 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.nn.layer import Layer, number, sizes
-from ag.ops.arithmetic import ag_add
 from ag.ops.attention import Segments, ag_attention
 from ag.ops.fused_attention import attention_of_heads
-from ag.ops.indexing import ag_concat
 from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["KeyValueCache", "MultiheadAttention", "StaticCache", "ag_multihead_attention"]
@@ -206,7 +205,6 @@ class StaticCache:
     A forward pass gives it a chunk of tokens, by `append` in every layer, in order.  Before the layers, `advance`
     returns their positions, as `ag.ops.rope` needs them.  In a captured step one recording serves all tokens.  Padding
     takes no place: the tokens of a sample lie one behind the other.  No gradient flows through the cache.
-
     Reference: Hugging Face ``StaticCache``; Pope et al., "Efficiently Scaling Transformer Inference".
 
     Parameters
@@ -514,7 +512,7 @@ class MultiheadAttention(Layer):
                                  for W, x, b in given)
         if before is not None:
             causal_mask = False  # a later query is the last position, which sees all
-            keys, values = ag_concat([before.keys, keys], dim=1), ag_concat([before.values, values], dim=1)
+            keys, values = ops.concat([before.keys, keys], dim=1), ops.concat([before.values, values], dim=1)
         if self.kv_heads == self.n_heads and (
                 attn_mask is attn_bias is scale is window is softcap is alibi is segments is None):
             heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
@@ -524,7 +522,7 @@ class MultiheadAttention(Layer):
                 attn_bias=attn_bias, scale=scale, window=window, softcap=softcap, alibi=alibi, segments=segments)
         out = ag_matmul(self.W_o, heads)
         if self.bias:
-            out = ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
+            out = ops.add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
         if cache is not None:
             cache._keep(self, before, _Kept(keys, values, began, weights))
         return out

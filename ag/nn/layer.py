@@ -247,10 +247,7 @@ class Layer(Watched):
         return self
 
     def unfreeze(self: M) -> M:
-        """Train again what `freeze` has frozen; returns the layer.
-
-        Optimizers that were made in between do not train it.
-        """
+        """Train again what `freeze` has frozen, with optimizers that are made afterwards; returns the layer."""
         for _, layer in self.modules():
             for name, x in own_tensors(layer).items():
                 x.requires_grad = x.requires_grad or name in layer._frozen
@@ -279,8 +276,7 @@ class Layer(Watched):
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over arrays by name; nothing changes if they do not fit.
 
-        With `strict` every name must occur on both sides.  One is enough for a tied tensor; values under several must
-        be the same.
+        With `strict` every name must occur on both sides, and of a tied tensor one.  Its values must be the same.
         """
         load_into(self.named_tensors(), state, strict)
 
@@ -382,8 +378,7 @@ class _Deep(NamedTuple):
 
 def _layers_in(layer: Layer) -> list[Layer]:
     """Layers directly inside, unchecked; looking is nothing that a captured step reads."""
-    found: dict[int, Layer] = {}
-    seen: set[int] = set()
+    found, seen = dict[int, Layer](), set[int]()
     todo = [*object.__getattribute__(layer, "__dict__").values()]
     while todo:
         x = todo.pop()

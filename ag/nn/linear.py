@@ -9,6 +9,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from ag import ops
 from ag.autograd.create import ag_param, ag_tensor, as_tensor
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
@@ -22,8 +23,6 @@ from ag.ops import normalization as norms
 from ag.ops.conv import ag_conv2d, around, conv1d, conv3d, conv_transpose1d, conv_transpose2d, padded
 from ag.ops.matmul import affine, ag_matmul
 from ag.ops.pooling import AXES
-from ag.ops.selection import ag_embedding_lookup
-from ag.ops.shapes import expand
 
 __all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
            "ConvTranspose2d", "Embedding", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
@@ -111,7 +110,7 @@ class Embedding(Layer):
 
     def forward(self, x: ArrayLike) -> Tensor:
         """Vectors of shape (dim, *S) for ids of any shape S."""
-        return ag_embedding_lookup(self.weight, x)
+        return ops.embedding_lookup(self.weight, x)
 
 
 class _Convolution(Layer):
@@ -247,7 +246,7 @@ def constant_beside(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     """A number in this shape, beside `x`."""
     dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
     number = Tensor(x.buffer.backend.constant(value, dtype)).reshape(*[1] * len(shape))
-    return expand(number, shape).astype(x.dtype)
+    return ops.expand(number, shape).astype(x.dtype)
 
 
 class _Norm(Layer):
@@ -322,15 +321,13 @@ class BatchNorm(_Norm):
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True) -> None:
         (self.num_features,) = sizes("ag_batch_norm", num_features=num_features)
-        self.eps = _eps(eps)
-        self.momentum = _momentum(momentum)
+        self.eps, self.momentum = _eps(eps), _momentum(momentum)
         self.affine = true_or_false("ag_batch_norm", "affine", affine)
-        column = (self.num_features, 1)
         self._make(self.num_features, self.affine, self.affine)
         # In 16 bits a running average would stand still: a batch moves it by less than the last digit.
         exact = "f32" if default_dtype().is_half else None
-        self.running_mean = ag_tensor(np.zeros(column, np.float32), dtype=exact)
-        self.running_var = ag_tensor(np.ones(column, np.float32), dtype=exact)
+        self.running_mean, self.running_var = (
+            ag_tensor(np.full((self.num_features, 1), x, np.float32), dtype=exact) for x in (0.0, 1.0))
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
