@@ -8,16 +8,11 @@ import typing as _typing
 from ag.names import door as _door
 from ag.nn import init as init
 from ag.nn.attention import *
-from ag.nn.attention import KeyValueCache as KeyValueCache
-from ag.nn.cache import *
 from ag.nn.functions import *
-from ag.nn.images import *
 from ag.nn.layer import Layer as Layer
 from ag.nn.linear import *
-from ag.nn.losses import *
 from ag.nn.mode import ag_eval as ag_eval
 from ag.nn.mode import ag_train as ag_train
-from ag.nn.norm import *
 from ag.nn.sequential import *
 from ag.nn.summaries import summary as summary
 

@@ -1,36 +1,50 @@
-"""Multi-head attention between linear projections, and a cache of keys and values for generating."""
+"""Multi-head attention between linear projections, and two caches of keys and values for generating.
+
+Positions of a `StaticCache` are counted on the device, so a step can be captured.  The host counts along: in Python,
+and after a replay by an effect of the recording, so that a full cache is an error before anything runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from math import sqrt
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 
+from ag import ops
 from ag.autograd.create import ag_param
-from ag.autograd.operands import as_input
+from ag.autograd.operands import KINDS, as_input, as_mask, as_numbers, checked_ids, operands_on_one_device, to_buffer
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
+from ag.autograd.watched import notes_here
 from ag.engine.arena import now
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
+from ag.engine.device import backend_of, default_backend
+from ag.engine.dtype import F32, F64, I32, as_dtype
 from ag.engine.interpreter import current, recording_here
+from ag.engine.kernels.cache import cache_append, cache_mask, cache_places
+from ag.engine.kernels.convert import converted
+from ag.engine.kernels.reduce import expand
+from ag.engine.primitive import Array
+from ag.engine.program import Recording
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.nn.layer import Layer, number, sizes
-from ag.ops.arithmetic import ag_add
 from ag.ops.attention import Segments, ag_attention
 from ag.ops.fused_attention import attention_of_heads
-from ag.ops.indexing import ag_concat
 from ag.ops.matmul import affine, ag_matmul
 
-__all__ = ["MultiheadAttention", "ag_multihead_attention"]
+__all__ = ["KeyValueCache", "MultiheadAttention", "StaticCache", "ag_multihead_attention"]
 
 _rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 _AGAIN = "Call cache.clear() and begin with the whole sequence."
+_BACK = "Call cache.rollback(snapshot), or cache.reset() and begin with the whole sequence."
+_KINDS = [KINDS["Wide"], KINDS["Buffer"], KINDS["Buffer"]]  # of a static cache, and of what it is given
 
 
 class _Kept(NamedTuple):
@@ -52,21 +66,17 @@ class KeyValueCache:
     Give one to every `ag_multihead_attention` of a model, as ``attention(x, causal_mask=True, cache=cache)``.  The
     first call takes any number of positions, each later one a single new position, which attends to all before it.
 
-    A cache serves one generation of one model.  ``copy.copy(cache)`` goes on apart from the original, from the same
-    positions.  In training mode dropout draws once for every query and key, as in one pass over the whole sequence.
-
+    A cache serves one generation of one model.  ``copy.copy(cache)`` goes on apart from the original.  In training mode
+    dropout draws once for every query and key, as in one pass over the whole sequence.
     Attention layers notice changes of their own weights; after changes of others, such as an embedding, call `clear`.
     A forward pass that is interrupted behind its last attention layer counts as done, as `positions` tells.
     Reference: Pope et al., "Efficiently Scaling Transformer Inference", section 2.1.
 
     Examples
     --------
-    >>> attention, cache = ag.nn.MultiheadAttention(4, 2), ag.nn.KeyValueCache()
-    >>> x = ag.ag_tensor([[1.0, 2.0, 3.0, 4.0]] * 4)
-    >>> attention(x[:, :3], causal_mask=True, cache=cache).shape, cache.positions
-    ((4, 3), 3)
-    >>> attention(x[:, 3:], causal_mask=True, cache=cache).shape, cache.positions
-    ((4, 1), 4)
+    >>> attention, cache, x = ag.nn.MultiheadAttention(4, 2), ag.nn.KeyValueCache(), ag.ops.ones(4, 5)
+    >>> [attention(part, causal_mask=True, cache=cache).shape for part in (x[:, :4], x[:, 4:])], cache.positions
+    ([(4, 4), (4, 1)], 5)
     """
 
     def __init__(self) -> None:
@@ -87,6 +97,51 @@ class KeyValueCache:
         if lengths[0]:
             self._all_known = True
         return lengths[0]
+
+    def _last(self, layer: Layer, x: Tensor, tensors: Mapping[str, Tensor]) -> _Kept | None:
+        """Return what a layer's last call has kept, if any; refuse new positions `x` that do not continue it."""
+        before, lengths = self._kept.get(layer), self._lengths()
+        if before is None:  # a layer comes into a cache in the first pass, and sees as many positions as the others
+            if not lengths:
+                self._all_known = False
+            elif self._all_known or x.shape[1] != max(lengths):
+                raise CacheError(f"ag_multihead_attention: this layer is new to the cache, with {x.shape[1]} of the "
+                                 f"positions of which others have seen {max(lengths)}; a forward pass ended midway, "
+                                 f"cache.positions was read inside one, or the cache is another model's. {_AGAIN}")
+            return None
+        keys = before.keys
+        if x.device != keys.device:
+            raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on {keys.device}, "
+                              f"which must be the same. {_AGAIN}")
+        if x.dtype != keys.dtype:
+            raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
+                             f"{keys.dtype}, which must be the same. {_AGAIN}")
+        if x.shape[2:] != keys.shape[2:]:
+            raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
+                             f"{keys.shape}, and the batch must be the same; make a cache for each batch, or call "
+                             f"cache.clear().")
+        if before.positions > (least := min(lengths)):
+            raise CacheError(f"ag_multihead_attention: this layer has seen {before.positions} positions and another "
+                             f"{least}; a forward pass ended midway, or the layer is called twice in one. {_AGAIN}")
+        if x.shape[1] != 1:
+            raise ShapeError(f"ag_multihead_attention: {x.shape[1]} positions were given, after {before.positions} in "
+                             f"the cache; after the first call each has exactly one. Give them one by one, or call "
+                             f"cache.clear() before a sequence begins.")
+        for name in {**before.weights, **tensors}:
+            was, t = before.weights.get(name), tensors.get(name)
+            if was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began):
+                raise CacheError(f"ag_multihead_attention: {name} was changed or moved after the cache had kept "
+                                 f"{before.positions} positions, which were computed with what it was. {_AGAIN}")
+        return before
+
+    def _keep(self, layer: Layer, before: _Kept | None, kept: _Kept) -> None:
+        """Keep what a layer has seen, whose result is there; `before` is what the cache held when it began."""
+        if self._kept.get(layer) is not before:
+            raise CacheError(f"ag_multihead_attention: somebody else went on with the cache, or cleared it, while this "
+                             f"layer computed {kept.positions} positions; give each thread a cache of its own.")
+        if before is not None:
+            self._all_known = True
+        self._kept[layer] = kept
 
     def clear(self) -> None:
         """Forget everything and begin at position 0."""
@@ -111,80 +166,6 @@ class KeyValueCache:
         return f"KeyValueCache(positions={seen}, layers={len(self._kept)})"
 
 
-class Continued:
-    """One call of a layer with a cache; refused before anything is computed, unless it continues the last one.
-
-    `x`, of shape (d_model, time) or (d_model, time, batch), has the new positions; `others`: not all keys are of `x`.
-    """
-
-    def __init__(self, cache: KeyValueCache, layer: Layer, x: Tensor, causal_mask: bool, others: bool) -> None:
-        tensors = layer.named_tensors()
-        _check_call(cache, causal_mask, others, [x, *tensors.values()])
-        self._cache, self._layer = cache, layer
-        self._before = cache._kept.get(layer)
-        self.is_first = self._before is None  # nothing is kept of this layer yet
-        self._began = now() if self._before is None else self._before.began
-        self._weights = {name: ref(t.buffer) for name, t in tensors.items()}
-        self._new: tuple[Tensor, Tensor] | None = None
-        if self._before is None:
-            self._check_first(x)
-        else:
-            self._check_next(self._before, x, tensors)
-
-    def _check_first(self, x: Tensor) -> None:
-        """A layer comes into a cache in the first pass, and sees as many positions as the others."""
-        lengths, new = self._cache._lengths(), x.shape[1]
-        if not lengths:
-            self._cache._all_known = False
-        elif self._cache._all_known or new != max(lengths):
-            raise CacheError(f"ag_multihead_attention: this layer is new to the cache, with {new} of the positions of "
-                             f"which others have seen {max(lengths)}; a forward pass ended midway, cache.positions was "
-                             f"read inside one, or the cache is another model's. {_AGAIN}")
-
-    def _check_next(self, before: _Kept, x: Tensor, tensors: Mapping[str, Tensor]) -> None:
-        keys = before.keys
-        if x.device != keys.device:
-            raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on {keys.device}, "
-                              f"which must be the same. {_AGAIN}")
-        if x.dtype != keys.dtype:
-            raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
-                             f"{keys.dtype}, which must be the same. {_AGAIN}")
-        if x.shape[2:] != keys.shape[2:]:
-            raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
-                             f"{keys.shape}, and the batch must be the same; make a cache for each batch, or call "
-                             f"cache.clear().")
-        if before.positions > (least := min(self._cache._lengths())):
-            raise CacheError(f"ag_multihead_attention: this layer has seen {before.positions} positions and another "
-                             f"{least}; a forward pass ended midway, or the layer is called twice in one. {_AGAIN}")
-        if x.shape[1] != 1:
-            raise ShapeError(f"ag_multihead_attention: {x.shape[1]} positions were given, after {before.positions} in "
-                             f"the cache; after the first call each has exactly one. Give them one by one, or call "
-                             f"cache.clear() before a sequence begins.")
-        for name in {**before.weights, **tensors}:
-            was, t = before.weights.get(name), tensors.get(name)
-            if was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began):
-                raise CacheError(f"ag_multihead_attention: {name} was changed or moved after the cache had kept "
-                                 f"{before.positions} positions, which were computed with what it was. {_AGAIN}")
-
-    def joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all positions, of which those given are the last."""
-        if self._before is not None:
-            keys = ag_concat([self._before.keys, keys], dim=1)
-            values = ag_concat([self._before.values, values], dim=1)
-        self._new = keys, values
-        return self._new
-
-    def keep(self) -> None:
-        """The layer's result is there: from now on the positions have been seen."""
-        assert self._new is not None
-        if self._cache._kept.get(self._layer) is not self._before:
-            raise CacheError(f"ag_multihead_attention: somebody else went on with the cache, or cleared it, while this "
-                             f"layer computed {self._new[0].shape[1]} positions; give each thread a cache of its own.")
-        if self._before is not None:
-            self._cache._all_known = True
-        self._cache._kept[self._layer] = _Kept(*self._new, self._began, self._weights)
-
-
 def _check_call(cache: object, causal_mask: bool, others: bool, tensors: list[Tensor]) -> None:
     if not isinstance(cache, KeyValueCache):
         raise TypeError(f"ag_multihead_attention: cache is a {type(cache).__name__}; an ag.nn.KeyValueCache() is "
@@ -195,16 +176,244 @@ def _check_call(cache: object, causal_mask: bool, others: bool, tensors: list[Te
     if not causal_mask:
         raise ValueError(f"ag_multihead_attention: causal_mask is {causal_mask!r} with a cache, whose positions have "
                          f"not seen later ones; write causal_mask=True.")
-
     if recording_here() is not None:
         raise CaptureError("ag_multihead_attention: a cache was given inside ag_capture; it grows with every call, "
                            "and a replay does always the same. Generate outside the captured step.")
+    _refuse_outside("ag_multihead_attention: a cache was", tensors)
+
+
+def _refuse_outside(what: str, given: Iterable[Tensor]) -> None:
+    """Refuse a cache in an export, and beside tensors to which gradients are to flow."""
     if (here := current()) is not None and here.exports:
-        raise ExportError("ag_multihead_attention: a cache was given while the model is exported; its keys would be "
-                          "numbers of the graph. Export without one.")
-    if is_recording() is not False and any(t.requires_grad for t in tensors):
-        raise TapeError("ag_multihead_attention: a cache was given while gradients are recorded, which would not reach "
-                        "what is kept; call the model outside with_grad_tape, or inside `with ag.no_grad():`.")
+        raise ExportError(f"{what} given while the model is exported; its keys would be numbers of the graph. Export "
+                          f"without a cache.")
+    if is_recording() is not False and any(t.requires_grad for t in given):
+        raise TapeError(f"{what} given while gradients are recorded, which would not reach what is kept; call the "
+                        f"model outside with_grad_tape, or inside `with ag.no_grad():`.")
+
+
+class Snapshot:
+    """A position of a cache to go back to."""
+
+    def __init__(self, positions: int, at: Buffer) -> None:
+        self.positions, self.at = positions, at
+
+
+class StaticCache:
+    """Keys and values of the positions so far, in memory that is allocated once, for attention of your own.
+
+    A forward pass gives it a chunk of tokens, by `append` in every layer, in order.  Before the layers, `advance`
+    returns their positions, as `ag.ops.rope` needs them.  In a captured step one recording serves all tokens.  Padding
+    takes no place: the tokens of a sample lie one behind the other.  No gradient flows through the cache.
+    Reference: Hugging Face ``StaticCache``; Pope et al., "Efficiently Scaling Transformer Inference".
+
+    Parameters
+    ----------
+    layers : int
+    features : int
+        Of the keys of a layer, and of its values unless `value_features` is given.
+    capacity : int
+        The most positions; those that padding took in its chunk count.
+    batch : int, optional
+    dtype : str, optional
+        ``"f32"``, also for 16-bit keys, or ``"f64"`` on the CPU.
+
+    Examples
+    --------
+    >>> cache = ag.nn.StaticCache(layers=1, features=2, capacity=4)
+    >>> k = ag.ag_tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
+    >>> keys, values, mask = cache.append(k, k)
+    >>> keys.numpy()[:, :, 0].tolist(), mask.numpy()[0, :, :, 0].astype(int).tolist()
+    ([[1.0, 2.0, 0.0, 0.0], [3.0, 4.0, 0.0, 0.0]], [[1, 0, 0, 0], [1, 1, 0, 0]])
+    """
+
+    def __init__(self, layers: int, features: int, capacity: int, batch: int = 1, value_features: int | None = None,
+                 dtype: str = "f32", device: str | None = None) -> None:
+        wide = features if value_features is None else value_features
+        self.layers, self.features, self.capacity, self.batch, self.value_features = sizes(
+            "StaticCache", layers=layers, features=features, capacity=capacity, batch=batch, value_features=wide)
+        kind = as_dtype(dtype, "StaticCache")
+        if kind not in (F32, F64):
+            raise DtypeError(f"StaticCache: dtype is {kind}; f32, which 16-bit keys are kept in, or f64 is required.")
+        backend: Device = default_backend(kind) if device is None else backend_of(device)
+        self._kept = [tuple([Tensor(backend.zeros((n, self.capacity, self.batch), kind))
+                             for n in (self.features, self.value_features)]) for _ in range(self.layers)]
+        self._at = to_buffer(np.zeros(self.batch, np.int32), backend, I32)
+        self._snapshots: WeakSet[Snapshot] = WeakSet()
+        self._taken, self._before = 0, 0  # positions, with and without those of a recording
+        self._during: Recording | None = None  # which counts unless it was dropped
+        self._layer = 0  # the next one of a chunk
+        self._chunk: tuple[Tensor, Tensor] | None = None  # its places and its mask
+
+    def _count(self, more: int = 0) -> int:
+        """Positions that are taken, now with some more; those of a recording that was dropped are none."""
+        here = recording_here()
+        if self._during is not None and self._during is not here:
+            if self._during.given_up:
+                self._taken = self._before
+            self._during = None
+        if more and here is not None and self._during is None:
+            self._during, self._before = here, self._taken
+        self._taken += more
+        return self._taken
+
+    def _take(self, more: int) -> None:
+        self._count(more)
+
+    _replayed = property(_count, _take)  # a replay of a captured step sets it to the positions that it takes
+
+    def _room(self, more: int) -> str | None:
+        """Why there is no room for more positions."""
+        taken = self._count()
+        return None if taken + more <= self.capacity else (
+            f"StaticCache: {more} positions were given after {taken}, and the capacity is {self.capacity}; make a "
+            f"larger cache, or call cache.reset().")
+
+    @property
+    def positions(self) -> int:
+        """Count of positions that are taken, with those of padding; the longest sample may have fewer."""
+        if (recording := recording_here()) is not None:
+            recording.refuse(CaptureError("StaticCache: a captured step reads cache.positions, a number of the host "
+                                          "that a replay would not read again; use cache.advance(time), a tensor."))
+        return self._count()
+
+    def lengths(self) -> Array:
+        """Count the tokens of each sample; waits for the device."""
+        return self._at.backend.download(self._at)
+
+    def advance(self, time: int, lengths: ArrayLike | None = None, padding: str = "right") -> Tensor:
+        """Begin a chunk, and return its positions: int32 of shape (time, batch), -1 for padding.
+
+        Parameters
+        ----------
+        time : int
+            Tokens of each sample in the chunk, with padding.
+        lengths : array_like of integers, of shape (batch,), optional
+            Tokens of each sample without padding.
+        padding : str, optional
+            The side where a sample's padding is: ``"right"``, behind its tokens, or ``"left"``.
+        """
+        (time,) = sizes("StaticCache", time=time)
+        if padding not in ("left", "right"):
+            raise ValueError(f'StaticCache: padding is {padding!r}; it must be "left" or "right".')
+        if self._chunk is not None or self._layer:
+            raise CacheError(f"StaticCache: a chunk begins, and the last one has come to {self._layer} of "
+                             f"{self.layers} layers; a forward pass ended midway. {_BACK}")
+        _refuse_outside("StaticCache: keys were", ())
+        if (full := self._room(time)) is not None:
+            raise CacheError(full)
+        backend = self._at.backend
+        counts = backend.constant(time, I32)
+        if lengths is not None:
+            counts = checked_ids("StaticCache", self._kept[0][0], lengths, time + 1, "length",
+                                 f"lengths count the tokens of samples in a chunk of {time}").buffer
+            if counts.shape != (self.batch,):
+                raise ShapeError(f"StaticCache: the lengths are {counts.shape}; ({self.batch},) is required.")
+        places = backend.launch(cache_places, self._at, counts, times=time, left=padding == "left")
+        mask = backend.alloc((1, time, self.capacity, self.batch), F32)
+        backend.launch(cache_mask, places, into=mask, capacity=self.capacity)
+        self._chunk = Tensor(places), Tensor(as_mask(mask))
+        self._count(time)
+        if (notes := notes_here()) is not None:
+            more = self._taken - self._before
+            notes.written(self, "_replayed", more)
+            recording_here().guards[f"cache {id(self)}"] = partial(_full, ref(self), more)
+        return self._chunk[0]
+
+    def append(self, k: TensorLike, v: TensorLike, layer: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep the keys and values of a chunk in a layer; return all of that layer, and the mask of what may be seen.
+
+        All are the cache's own memory, of shape (features, capacity, batch), which the next chunk changes.  Where the
+        mask, of shape (1, time, capacity, batch), is True, a token sees a position: its own and earlier ones.  Padding
+        sees the first.  The mask is one for ``attn_mask`` of `ag.ops.attention`.
+
+        Parameters
+        ----------
+        k, v : Tensor of shape (features, time, batch)
+            Of the element type of the cache, or of 16 bits in one of f32.
+        layer : int, optional
+            Layers come in order.
+        """
+        new_k, new_v = self._checked(k, v)
+        if layer != self._layer:
+            raise CacheError(f"StaticCache: layer {layer!r} was given and layer {self._layer} of {self.layers} is "
+                             f"next; layers come in order, and each once in a forward pass. {_BACK}")
+        if self._chunk is None:
+            self.advance(new_k.shape[1])
+        assert self._chunk is not None
+        places, mask = self._chunk
+        if new_k.shape[1] != places.shape[0]:
+            raise ShapeError(f"StaticCache: k is {new_k.shape} in a chunk of {places.shape[0]} tokens; give the layers "
+                             f"what advance was given.")
+        keys, values = self._kept[layer]
+        kind, backend = keys.buffer.dtype, self._at.backend
+        backend.launch(cache_append, keys.buffer, values.buffer, converted(new_k, kind), converted(new_v, kind),
+                       places.buffer)
+        self._layer += 1
+        if self._layer == self.layers:
+            self._layer, self._chunk = 0, None
+        if new_k.dtype is not kind:
+            keys, values = (Tensor(converted(t.buffer, new_k.dtype)) for t in (keys, values))
+        return keys, values, mask
+
+    def _checked(self, k: TensorLike, v: TensorLike) -> tuple[Buffer, Buffer]:
+        _, (kept, k, v), _ = operands_on_one_device("StaticCache", (self._kept[0][0], k, v), _KINDS)
+        for name, t, features in (("k", k, self.features), ("v", v, self.value_features)):
+            if t.ndim != 3 or t.shape[0] != features or t.shape[2] != self.batch or t.shape[1:] != k.shape[1:]:
+                raise ShapeError(f"StaticCache: {name} is {t.shape}; ({features}, time, {self.batch}) is required, of "
+                                 f"as many times for k and v.")
+        _refuse_outside("StaticCache: keys were", (k, v))
+        return as_numbers(k.buffer, kept.buffer.dtype), as_numbers(v.buffer, kept.buffer.dtype)
+
+    def snapshot(self) -> Snapshot:
+        """The position now, for `rollback`; what is kept is not copied."""
+        self._at.backend.refuse_while_recording("takes a snapshot of a cache")
+        if self._chunk is not None:
+            raise CacheError(f"StaticCache: a chunk has come to {self._layer} of {self.layers} layers; take a snapshot "
+                             f"between forward passes.")
+        at = self._at.backend.alloc(self._at.shape, I32)
+        self._at.backend.assign(at, self._at)
+        found = Snapshot(self._count(), at)
+        self._snapshots.add(found)
+        return found
+
+    def rollback(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, as to other tokens behind it; later snapshots end."""
+        self._at.backend.refuse_while_recording("rolls a cache back")
+        if snapshot not in self._snapshots:
+            raise CacheError("StaticCache: the snapshot is of another cache, or of a position behind one that was "
+                             "gone back to since; take another one.")
+        self._go(snapshot.positions, snapshot.at)
+
+    def reset(self) -> None:
+        """Forget everything and begin at position 0."""
+        self._at.backend.refuse_while_recording("resets a cache")
+        backend = self._at.backend
+        self._go(-1, backend.zeros(self._at.shape, I32))
+        self._taken = 0
+        for t in (t for pair in self._kept for t in pair):  # not to leave a NaN, which no weight of 0 hides
+            backend.launch(expand, backend.constant(0.0, t.buffer.dtype), into=t.buffer, shape=t.shape, factor=1.0)
+
+    def _go(self, positions: int, at: Buffer) -> None:
+        self._at.backend.assign(self._at, at)
+        self._count()
+        self._taken, self._layer, self._chunk = positions, 0, None
+        for later in [s for s in self._snapshots if s.positions > positions]:
+            self._snapshots.discard(later)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("StaticCache: it cannot be copied or pickled; make another one, or go back with rollback.")
+
+    def __repr__(self) -> str:
+        return (f"StaticCache(positions={self._count()}, capacity={self.capacity}, layers={self.layers}, "
+                f"features={self.features}, batch={self.batch})")
+
+
+def _full(cache: ref[StaticCache], more: int) -> str | None:
+    """Why a replay that takes some positions more must not run."""
+    if (here := cache()) is None or here._chunk is not None or here._layer:
+        return "a cache is gone, or a forward pass ended midway"
+    return here._room(more)
 
 
 class MultiheadAttention(Layer):
@@ -233,11 +442,8 @@ class MultiheadAttention(Layer):
     Attributes
     ----------
     W_q, W_o : Tensor of shape (d_model, d_model)
-        Projections of queries and output, initially Glorot-uniform.
+        Projections, initially Glorot-uniform; their offsets `b_q`, `b_k`, `b_v`, `b_o` are columns, initially 0.
     W_k, W_v : Tensor of shape (kv_heads * d_model / n_heads, kdim or vdim)
-        Projections of keys and values.
-    b_q, b_k, b_v, b_o : Tensor of shape (..., 1)
-        Offsets, initially 0.
 
     Examples
     --------
@@ -246,7 +452,6 @@ class MultiheadAttention(Layer):
     """
 
     _adjustable = MappingProxyType({"dropout": _rate})
-    settings = ("d_model", "n_heads", "dropout", "bias", "qkv_bias", "kdim", "vdim", "kv_heads")
     _largest = ("d_model", "d_model")
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True, *, qkv_bias: bool = False,
@@ -254,8 +459,7 @@ class MultiheadAttention(Layer):
         if not counts(d_model, n_heads) or d_model % n_heads:
             raise ValueError(f"ag_multihead_attention: d_model is {d_model!r} and n_heads is {n_heads!r}; both must be "
                              f"whole numbers of at least 1, and d_model a multiple of n_heads.")
-        self.d_model = int(d_model)
-        self.n_heads = int(n_heads)
+        self.d_model, self.n_heads = int(d_model), int(n_heads)
         self.dropout = _rate(dropout)
         self.bias = true_or_false("ag_multihead_attention", "bias", bias)
         self.qkv_bias = true_or_false("ag_multihead_attention", "qkv_bias", qkv_bias)
@@ -297,15 +501,20 @@ class MultiheadAttention(Layer):
         if cache is not None and any(x is not None for x in (window, alibi, segments)):
             raise ValueError("ag_multihead_attention: window, alibi or segments were given with a cache, where a query "
                              "does not tell its position; leave them out, or give what they do as attn_bias.")
-        call = None if cache is None else Continued(cache, self, q, causal_mask, others)
+        before: _Kept | None = None
+        if cache is not None:
+            tensors = self.named_tensors()
+            _check_call(cache, causal_mask, others, [q, *tensors.values()])
+            before = cache._last(self, q, tensors)
+            began, weights = before.began if before else now(), {name: ref(t.buffer) for name, t in tensors.items()}
         given = ((self.W_q, q, "b_q"), (self.W_k, k, "b_k"), (self.W_v, v, "b_v"))
         queries, keys, values = (affine(W, x, getattr(self, b)) if self.qkv_bias else ag_matmul(W, x)
                                  for W, x, b in given)
-        if call is not None:
-            causal_mask = call.is_first  # a later query is the last position, which sees all
-            keys, values = call.joined(keys, values)
-        if self.kv_heads == self.n_heads and all(
-                x is None for x in (attn_mask, attn_bias, scale, window, softcap, alibi, segments)):
+        if before is not None:
+            causal_mask = False  # a later query is the last position, which sees all
+            keys, values = ops.concat([before.keys, keys], dim=1), ops.concat([before.values, values], dim=1)
+        if self.kv_heads == self.n_heads and (
+                attn_mask is attn_bias is scale is window is softcap is alibi is segments is None):
             heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
         else:
             heads = ag_attention(
@@ -313,9 +522,9 @@ class MultiheadAttention(Layer):
                 attn_bias=attn_bias, scale=scale, window=window, softcap=softcap, alibi=alibi, segments=segments)
         out = ag_matmul(self.W_o, heads)
         if self.bias:
-            out = ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
-        if call is not None:
-            call.keep()
+            out = ops.add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
+        if cache is not None:
+            cache._keep(self, before, _Kept(keys, values, began, weights))
         return out
 
 

@@ -1,7 +1,7 @@
 """Initial values of parameters, in place, under the names and with the arguments of ``torch.nn.init``.
 
-Numbers are of `ag_seed`'s stream.  A weight is (out, in, ...), as those of `Linear` and `Conv2d` are: its `fan_in` is
-``in`` times the size of a kernel, its `fan_out` ``out`` times that.  An embedding's is (dim, vocab).
+Numbers are of `ag_seed`'s stream.  A weight is (out, in, ...), as those of `Linear` and `Conv2d` are.  Its `fan_in` is
+``in`` times the size of a kernel, its `fan_out` ``out`` times that.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ _GAINS = {**dict.fromkeys((f"conv{t}{n}d" for t in ("", "_transpose") for n in (
           "sigmoid": 1.0, "tanh": 5 / 3, "relu": sqrt(2), "leaky_relu": sqrt(2), "selu": 3 / 4}
 
 
-def _values(arguments: str = "", weight: str = "[[1.0, 2.0], [3.0, 4.0]]") -> Callable[
-        [Callable[Concatenate[Shape, P], Array]], Callable[Concatenate[Tensor, P], Tensor]]:
-    """Make a function of a shape one that fills a parameter; its example has a weight and other arguments."""
-    def decorate(values: Callable[Concatenate[Shape, P], Array]) -> Callable[Concatenate[Tensor, P], Tensor]:
-        name, (first, *others) = values.__name__, signature(values).parameters.values()
-        header = Signature([first.replace(name="tensor", annotation="Tensor"), *others], return_annotation="Tensor")
+def _filling(values: Callable[Concatenate[Shape, P], Array]) -> Callable[Concatenate[Tensor, P], Tensor]:
+    """Make a function of a shape one that fills a parameter."""
+    name, (first, *others) = f"{values.__name__.strip('_')}_", signature(values).parameters.values()
+    header = Signature([first.replace(name="tensor", annotation="Tensor"), *others], return_annotation="Tensor")
 
-        @wraps(values)
-        def fill(tensor: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-            if not isinstance(tensor, Tensor) or not tensor.buffer.dtype.is_float:
-                kind = f"of type {tensor.dtype}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
-                raise TypeError(f"{name}: tensor is {kind}; a tensor of floats is required, such as layer.W.")
-            tensor.buffer.backend.refuse_while_recording(f"calls {name}")
-            try:
-                given = header.bind(tensor, *args, **kwargs).arguments
-            except TypeError:
-                raise wrong_arguments(name, header, (tensor, *args), kwargs) from None
-            numbers = {key: number_given(name, key, x) if header.parameters[key].annotation == "float" else x
-                       for key, x in given.items() if key != "tensor"}
-            try:
-                tensor.data = cast("Callable[..., Array]", values)(tensor.shape, **numbers)
-            except (ShapeError, ValueError) as error:
-                raise type(error)(f"{name}: {error}") from None
-            return tensor
+    @wraps(values)
+    def fill(tensor: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if not isinstance(tensor, Tensor) or not tensor.buffer.dtype.is_float:
+            kind = f"of type {tensor.dtype}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+            raise TypeError(f"{name}: tensor is {kind}; a tensor of floats is required, such as layer.W.")
+        tensor.buffer.backend.refuse_while_recording(f"calls {name}")
+        try:
+            given = header.bind(tensor, *args, **kwargs).arguments
+        except TypeError:
+            raise wrong_arguments(name, header, (tensor, *args), kwargs) from None
+        numbers = {key: number_given(name, key, x) if header.parameters[key].annotation == "float" else x
+                   for key, x in given.items() if key != "tensor"}
+        try:
+            tensor.data = cast("Callable[..., Array]", values)(tensor.shape, **numbers)
+        except (ShapeError, ValueError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        return tensor
 
-        fill.__doc__ = (f"{values.__doc__}\n\nReference: PyTorch ``torch.nn.init.{name}``.\n\nExamples\n--------\n"
-                        f">>> W = ag.ag_param({weight})\n>>> ag.nn.init.{name}(W{arguments}) is W\nTrue\n")
-        vars(fill)["__signature__"] = header
-        return cast("Callable[Concatenate[Tensor, P], Tensor]", fill)
+    fill.__name__ = fill.__qualname__ = name
+    weight = "[[[1.0, 2.0, 3.0]]]" if name == "dirac_" else "[[1.0, 2.0], [3.0, 4.0]]"
+    required = ", 0.5" * sum(p.default is p.empty for p in others)
+    fill.__doc__ = (f"{values.__doc__}\n\nReference: PyTorch ``torch.nn.init.{name}``.\n\nExamples\n--------\n"
+                    f">>> W = ag.ag_param({weight})\n>>> ag.nn.init.{name}(W{required}) is W\nTrue\n")
+    vars(fill)["__signature__"] = header
+    return cast("Callable[Concatenate[Tensor, P], Tensor]", fill)
 
-    return decorate
 
-
-def _uniform(shape: Shape, a: float, b: float) -> Array:
+def _uniform(shape: Shape, a: float = 0.0, b: float = 1.0) -> Array:
+    """Fill with numbers spread evenly over [a, b)."""
     if not a <= b:
         raise ValueError(f"a is {a} and b is {b}; a must not be greater.")
     return a + (b - a) * host_uniform(shape, 0.0, 1.0).astype(np.float64)
 
 
-def _normal(shape: Shape, mean: float, std: float) -> Array:
-    """Box and Muller, "A note on the generation of random normal deviates"."""
+def _normal(shape: Shape, mean: float = 0.0, std: float = 1.0) -> Array:
+    """Fill with normal numbers, by Box and Muller, "A note on the generation of random normal deviates"."""
     if not std >= 0:
         raise ValueError(f"std is {std}; a number from 0 on is required.")
     radius, angle = 1 - _uniform(shape, 0, 1), _uniform(shape, 0, 2 * pi)
@@ -122,19 +122,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity] / sqrt(1 + slope * slope)
 
 
-@_values()
-def uniform_(shape: Shape, a: float = 0.0, b: float = 1.0) -> Array:
-    """Fill with numbers spread evenly over [a, b)."""
-    return _uniform(shape, a, b)
+uniform_ = _filling(_uniform)
+normal_ = _filling(_normal)
 
 
-@_values()
-def normal_(shape: Shape, mean: float = 0.0, std: float = 1.0) -> Array:
-    """Fill with normal numbers."""
-    return _normal(shape, mean, std)
-
-
-@_values()
+@_filling
 def trunc_normal_(shape: Shape, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Array:
     """Fill with normal numbers, of which those outside [a, b] are drawn again."""
     if not std > 0 or not a < b or max(a - mean, mean - b) > 6 * std:
@@ -145,58 +137,58 @@ def trunc_normal_(shape: Shape, mean: float = 0.0, std: float = 1.0, a: float = 
     return np.clip(mean + std * sqrt(2) * erfinv(ag_tensor(inside, "cpu", "f64")).numpy(), a, b).reshape(shape)
 
 
-@_values(", 0.5")
+@_filling
 def constant_(shape: Shape, val: float) -> Array:
     """Fill with a number."""
     return np.full(shape, val)
 
 
-@_values()
+@_filling
 def zeros_(shape: Shape) -> Array:
     """Fill with 0."""
     return np.zeros(shape)
 
 
-@_values()
+@_filling
 def ones_(shape: Shape) -> Array:
     """Fill with 1."""
     return np.ones(shape)
 
 
-@_values()
+@_filling
 def eye_(shape: Shape) -> Array:
     """Fill a matrix with 1 on the diagonal, and 0 elsewhere."""
     rows, columns = _matrix(shape)
     return np.eye(rows, columns)
 
 
-@_values()
+@_filling
 def xavier_uniform_(shape: Shape, gain: float = 1.0) -> Array:
     """Fill evenly, by Glorot: the variance is ``gain**2 * 2 / (fan_in + fan_out)``."""
     limit = sqrt(3) * _xavier(shape, gain)
     return _uniform(shape, -limit, limit)
 
 
-@_values()
+@_filling
 def xavier_normal_(shape: Shape, gain: float = 1.0) -> Array:
     """Fill with normal numbers, by Glorot: the variance is ``gain**2 * 2 / (fan_in + fan_out)``."""
     return _normal(shape, 0, _xavier(shape, gain))
 
 
-@_values()
+@_filling
 def kaiming_uniform_(shape: Shape, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Array:
     """Fill evenly, by He: the variance is the square of `calculate_gain` by the fan that `mode` names."""
     limit = sqrt(3) * _kaiming(shape, a, mode, nonlinearity)
     return _uniform(shape, -limit, limit)
 
 
-@_values()
+@_filling
 def kaiming_normal_(shape: Shape, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Array:
     """Fill with normal numbers, by He: the variance is the square of `calculate_gain` by the fan that `mode` names."""
     return _normal(shape, 0, _kaiming(shape, a, mode, nonlinearity))
 
 
-@_values()
+@_filling
 def orthogonal_(shape: Shape, gain: float = 1) -> Array:
     """Fill with a random matrix, (out, everything else), of orthogonal rows or columns of the length `gain`."""
     _fans(shape)
@@ -206,7 +198,7 @@ def orthogonal_(shape: Shape, gain: float = 1) -> Array:
     return gain * (q.T if rows < columns else q).reshape(shape)
 
 
-@_values(", 0.5")
+@_filling
 def sparse_(shape: Shape, sparsity: float, std: float = 0.01) -> Array:
     """Fill a matrix with normal numbers, and a share `sparsity` of each column with 0."""
     rows, _ = _matrix(shape)
@@ -216,7 +208,7 @@ def sparse_(shape: Shape, sparsity: float, std: float = 0.01) -> Array:
     return np.where(order < ceil(sparsity * rows), 0, _normal(shape, 0, std))
 
 
-@_values(weight="[[[1.0, 2.0, 3.0]]]")
+@_filling
 def dirac_(shape: Shape, groups: int = 1) -> Array:
     """Fill the weight of a convolution, (out, in, ...), with 1 where it passes channels on, and 0 elsewhere."""
     if not 3 <= len(shape) <= 5 or not counts(groups) or shape[0] % groups:

@@ -5,10 +5,10 @@ Tensor and layer attributes are state, also in lists, tuples and dicts, unless t
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from html import escape
+from inspect import signature
 from math import isfinite
 from numbers import Real
 from textwrap import fill
@@ -126,6 +126,8 @@ class Layer(Watched):
             return
         if not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
+            if "settings" not in vars(cls) and cls.__init__ is not object.__init__:
+                cls.settings = tuple(signature(cls.__init__).parameters)[1:]
         if cls.settings and cls._adjustable is None:
             cls._adjustable = {}
 
@@ -156,12 +158,7 @@ class Layer(Watched):
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
         """This layer, called `prefix`, and all layers inside it with their names, each before its children.
 
-        A layer that stands in two places comes twice, under both names.
-
-        Examples
-        --------
-        >>> [name for name, layer in ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2))).modules()]
-        ['', 'layer1', 'layer1_body']
+        Names are as ``layer1_body``.  A layer that stands in two places comes twice, under both names.
         """
         around: set[int] = set()
         todo: list[tuple[str, Layer] | Layer] = [(prefix, self)]  # a layer alone: all in it has come
@@ -236,8 +233,7 @@ class Layer(Watched):
     def freeze(self: M) -> M:
         """Stop training all parameters inside, which are buffers then; returns the layer.
 
-        They get no gradient, and no optimizer moves them.  Running statistics of batch norm go on in train mode.  A
-        saved model does not keep it.
+        No optimizer moves them.  Running statistics of batch norm go on in train mode.  A saved model does not keep it.
         """
         for layer, own in [(layer, own_tensors(layer)) for _, layer in self.modules()]:
             if trained := [name for name, x in own.items() if x.requires_grad and x.node is None]:
@@ -251,10 +247,7 @@ class Layer(Watched):
         return self
 
     def unfreeze(self: M) -> M:
-        """Train again what `freeze` has frozen; returns the layer.
-
-        Optimizers that were made in between do not train it.
-        """
+        """Train again what `freeze` has frozen, with optimizers that are made afterwards; returns the layer."""
         for _, layer in self.modules():
             for name, x in own_tensors(layer).items():
                 x.requires_grad = x.requires_grad or name in layer._frozen
@@ -283,8 +276,7 @@ class Layer(Watched):
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over arrays by name; nothing changes if they do not fit.
 
-        With `strict` every name must occur on both sides.  One is enough for a tied tensor; values under several must
-        be the same.
+        With `strict` every name must occur on both sides, and of a tied tensor one.  Its values must be the same.
         """
         load_into(self.named_tensors(), state, strict)
 
@@ -358,20 +350,6 @@ class Layer(Watched):
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy; the innermost layers come first, so that deep models need no deep recursion."""
-        for layer in _innermost_first(self, memo):
-            if id(layer) in memo:
-                continue
-            if type(layer).__deepcopy__ is not Layer.__deepcopy__:
-                copy.deepcopy(layer, memo)
-                continue
-            made: Any = layer.__reduce_ex__(4)
-            memo[id(layer)] = twin = made[0](*copy.deepcopy(made[1], memo))
-            if len(made) > 2:
-                twin.__setstate__(copy.deepcopy(made[2], memo))
-        return memo[id(self)]
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle layers far inside a deep model first, so that pickle recurses less."""
         made: Any = super().__reduce_ex__(protocol)
@@ -400,8 +378,7 @@ class _Deep(NamedTuple):
 
 def _layers_in(layer: Layer) -> list[Layer]:
     """Layers directly inside, unchecked; looking is nothing that a captured step reads."""
-    found: dict[int, Layer] = {}
-    seen: set[int] = set()
+    found, seen = dict[int, Layer](), set[int]()
     todo = [*object.__getattribute__(layer, "__dict__").values()]
     while todo:
         x = todo.pop()
@@ -411,19 +388,6 @@ def _layers_in(layer: Layer) -> list[Layer]:
             seen.add(id(x))
             todo += x.values() if isinstance(x, dict) else x
     return [*found.values()]
-
-
-def _innermost_first(layer: Layer, known: Collection[int]) -> Iterator[Layer]:
-    """A layer and all inside it, each once and after those inside it; none that are `known`."""
-    seen: set[int] = set()
-    todo = [(layer, False)]
-    while todo:
-        inner, done = todo.pop()
-        if done:
-            yield inner
-        elif id(inner) not in seen and id(inner) not in known:
-            seen.add(id(inner))
-            todo += [(inner, True), *((child, False) for child in _layers_in(inner))]
 
 
 def nested(root: Layer) -> list[tuple[int, str, Layer]]:

@@ -17,8 +17,7 @@ from ag.autograd.watched import Watched
 M = TypeVar("M")
 
 _NOT_INSIDE = (type, ModuleType, CodeType, FrameType)  # what these refer to is no part of a model
-# objects of these packages hold no layers: programs, devices, memory
-_OWN = ("ag.autograd.", "ag.capture.", "ag.engine.")
+_OWN = ("ag.autograd.", "ag.capture.", "ag.engine.")  # objects of these packages hold no layers, such as devices
 _NO_VALUES = (*_NOT_INSIDE, FunctionType, classmethod, staticmethod, property, MemberDescriptorType)
 _LIBRARIES = {"ag", "builtins", *sys.stdlib_module_names}  # whose classes hold no layers of a model
 
@@ -112,9 +111,7 @@ def set_mode(model: M, mode: bool) -> M:
 
 
 def ag_train(model: M) -> M:
-    """Put a model into train mode, every layer in it, however nested.
-
-    Returns the model.  ggmlR's ``ag_train`` and ``ag_eval`` do not recurse.
+    """Put a model into train mode, every layer in it, however nested; returns the model.
 
     Parameters
     ----------
@@ -133,19 +130,8 @@ def ag_train(model: M) -> M:
 
 
 def ag_eval(model: M) -> M:
-    """Put a model into eval mode, every layer in it, however nested; returns the model.
-
-    Parameters
-    ----------
-    model : Layer or any object holding layers
-
-    Returns
-    -------
-    object
-
-    Examples
-    --------
-    >>> ag.ag_eval(ag.ag_sequential(ag.ag_dropout(0.5))).training
-    False
-    """
     return set_mode(model, False)
+
+
+ag_eval.__doc__ = (ag_train.__doc__ or "").replace("train mode", "eval mode").replace("ag_train", "ag_eval").replace(
+    "True", "False")

@@ -8,16 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from ag import ops
 from ag.autograd.create import as_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.images import Conv2d, GlobalPool, MaxPool
+from ag.nn.functions import GlobalPool, MaxPool
 from ag.nn.layer import ACTIVATIONS, ActivationLike, Layer, Settings, activation_called, sizes
-from ag.nn.linear import Linear
-from ag.nn.norm import BatchNorm
-from ag.ops.activation import ag_relu
-from ag.ops.arithmetic import ag_add
+from ag.nn.linear import BatchNorm, Conv2d, Linear
 
 __all__ = ["ResNet", "Residual", "Sequential", "ag_residual", "ag_resnet", "ag_sequential"]
 
@@ -41,6 +39,8 @@ class Sequential(Layer):
     >>> list(model.parameters())
     ['layer1_W', 'layer1_b', 'layer2_W', 'layer2_b']
     """
+
+    settings = ()
 
     def __init__(self, *layers: Layer | Callable[..., Tensor] | Sequence[Layer | Callable[..., Tensor]]) -> None:
         items: list[Any] = list(layers)
@@ -87,8 +87,6 @@ class Sequential(Layer):
 class Activation(Layer):
     """An activation that was given to a sequence."""
 
-    settings = ("activation",)
-
     def __init__(self, activation: str | Callable[..., Tensor]) -> None:
         self.activation, _ = activation_called(activation, "ag_sequential")
 
@@ -113,8 +111,7 @@ class Residual(Layer):
 
     Examples
     --------
-    >>> import numpy
-    >>> ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")(numpy.ones((4, 8, 8, 2))).shape
+    >>> ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")(ag.ops.ones(4, 8, 8, 2)).shape
     (4, 8, 8, 2)
     """
 
@@ -135,7 +132,7 @@ class Residual(Layer):
         if y.shape != shortcut.shape:
             raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {shortcut.shape}; they must be "
                              f"equal, so give a shortcut that changes the shape as the body does.")
-        y = ag_add(y, shortcut)
+        y = ops.add(y, shortcut)
         return y if self._activate is None else self._activate(y)
 
     def config(self) -> dict[str, object]:
@@ -150,9 +147,9 @@ class Residual(Layer):
 class ResNet(Layer):
     """A residual network for images, of 18, 34, 50, 101 or 152 layers.
 
-    Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
-    through (He, fan-out).  From 50 layers on, the 3x3 convolution of a block halves the image, as in torchvision.  Its
-    parameters are called ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` there (docs/interop.md).
+    Initial weights of convolutions are uniform, by He and fan-out.  From 50 layers on, the 3x3 convolution of a block
+    halves the image, as in torchvision.  Layers have the names that they have there, and parameters are called
+    ``layer1_0_conv1_W`` where they are ``layer1.0.conv1.weight`` (docs/interop.md).
     He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
     Rectifiers", ICCV 2015, for the initial weights.
 
@@ -163,24 +160,13 @@ class ResNet(Layer):
     width : int, optional
         Channels of the first stage; 64 in the original.
     small_input : bool, optional
-        Begin with a 3x3 convolution that keeps the size, instead of a 7x7 one and pooling, which leave a quarter of
-        it: for images of about 32 x 32.
-
-    Attributes
-    ----------
-    conv1, bn1, fc : Layer
-        The stem, and the linear layer at the end.
-    layer1, layer2, layer3, layer4 : dict of str to Layer
-        The blocks of each stage, "0", "1", ...
+        Begin with a 3x3 convolution that keeps the size, as for images of 32 x 32, and not with a 7x7 one and pooling.
 
     Examples
     --------
-    >>> import numpy
-    >>> ag.ag_resnet(18, 10, width=8, small_input=True)(numpy.ones((3, 16, 16, 2))).shape
+    >>> ag.ag_resnet(18, 10, width=8, small_input=True)(ag.ops.ones(3, 16, 16, 2)).shape
     (10, 2)
     """
-
-    settings = ("depth", "num_classes", "width", "small_input")
 
     def __init__(self, depth: int, num_classes: int, width: int = 64, small_input: bool = False) -> None:
         if not counts(depth) or depth not in _BLOCKS:
@@ -219,7 +205,7 @@ class ResNet(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Logits of shape (num_classes, batch) for images of shape (3, height, width, batch)."""
-        y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
+        y = ops.relu(self.bn1.forward(self.conv1.forward(x)))
         if self.maxpool is not None:
             y = self.maxpool.forward(y)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -249,9 +235,9 @@ class _Block(Layer):
         for layer in self.downsample.values():
             shortcut = layer.forward(shortcut)
         for i in self._places:
-            y = getattr(self, f"conv{i}").forward(y if i == 1 else ag_relu(y))
+            y = getattr(self, f"conv{i}").forward(y if i == 1 else ops.relu(y))
             y = getattr(self, f"bn{i}").forward(y)
-        return ag_relu(ag_add(y, shortcut))
+        return ops.relu(ops.add(y, shortcut))
 
 
 def _conv(into: int, out: int, kernel: int, stride: int = 1) -> Conv2d:

@@ -107,7 +107,8 @@ def summary(model: Layer, x: object) -> Summary:
     Parameters
     ----------
     model : Layer
-        It is called once, in eval mode; its modes and tensors stay as they are.
+        It is called once, in eval mode; its modes and tensors stay as they are.  A model that computes in several
+        threads is a TypeError.
     x : tuple of int, or array_like
         Shape of a sample, without the batch, such as ``(3, 32, 32)``; or an input, such as a batch of word ids.
 
@@ -116,11 +117,6 @@ def summary(model: Layer, x: object) -> Summary:
     list of LayerRow
         Shown as a table, with ``total(column)``.  Bytes are those of parameters, buffers and all results of operations.
         Multiply-adds are those of matrix products, convolutions and attention.
-
-    Raises
-    ------
-    TypeError
-        If the model is no layer, or computes in several threads.
 
     Examples
     --------

@@ -7,8 +7,7 @@ import typing as _typing
 
 from ag.names import door as _door
 from ag.optim.clipping import *
-from ag.optim.optimizer import Optimizer as Optimizer
-from ag.optim.rules import *
+from ag.optim.optimizer import *
 from ag.optim.schedule import *
 
 if not _typing.TYPE_CHECKING:

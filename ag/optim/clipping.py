@@ -1,7 +1,6 @@
-"""Clipping gradients to a global norm.
+"""Clipping gradients to a global norm: devices add up squares, and the host where these overflow or vanish.
 
-Devices add up squares in the gradients' type.  Where these overflow or vanish, the norm is computed again, scaled.  In
-a captured step the compiler lets the optimizer's launch multiply (`fold_scaling`).
+In a captured step the compiler lets the optimizer's launch multiply (`fold_scaling`).
 """
 
 from __future__ import annotations

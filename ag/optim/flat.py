@@ -66,11 +66,8 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
 
 def flat_layout(sizes: Mapping[str, int], align: int = 1) -> tuple[dict[str, int], int]:
     """Return where each array starts and the last one ends: sizes of 6 and 3 aligned to 4 at 0 and 8, and at 12."""
-    starts, end = {}, 0
-    for name, size in sizes.items():
-        starts[name] = end
-        end += _padded(size, align)
-    return starts, end
+    ends = [*accumulate((_padded(size, align) for size in sizes.values()), initial=0)]
+    return dict(zip(sizes, ends, strict=False)), ends[-1]
 
 
 def _padded(size: int, align: int) -> int:
@@ -232,8 +229,7 @@ class DeviceState:
         self.flats = [group.values, *self.moments.values()]  # given to update rules, as are `numbers`
         self.numbers = [self.state, self.settings]
         if each:
-            sizes = np.array([length for _, length in group.spans.values()])
-            places = places_of(list(accumulate(sizes.tolist())))
+            places = places_of([*accumulate(length for _, length in group.spans.values())])
             self.numbers.append(group.backend.alloc(places.shape, I32))
             group.backend.upload(places, self.numbers[-1])
         self.zero, self.one = (lift(value, group.backend, group.dtype, "optimizer").buffer for value in (0.0, 1.0))

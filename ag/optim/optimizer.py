@@ -1,6 +1,6 @@
-"""The base of the optimizers: a subclass is a table of its primitive, moments, counts and settings.
+"""The optimizers, and their base, to which each is a table of its primitive, moments, counts and settings.
 
-To add one: its table in ``rules.py``, its primitive in `ag.engine.kernels.optimizer`, a shader, a row in
+To add one: its table here, its primitive in `ag.engine.kernels.optimizer`, a shader, a row in
 ``tests/table/optimizers.py``, its names in ``ag/__init__.py``.
 """
 
@@ -23,12 +23,15 @@ from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F16, F32, as_dtype
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
+from ag.engine.kernels.optimizer import adam_update, sgd_update
 from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CheckpointError, DtypeError, compare_names
 from ag.names import missing
 from ag.names.elsewhere import OPTIMIZER
 from ag.optim.flat import DeviceState, FlatGroup, Run, flat_groups, named_parameters
-from ag.optim.settings import NOT_NEGATIVE, Check, Settings, nearest
+from ag.optim.settings import NOT_NEGATIVE, PART, Check, Settings, flag, nearest
+
+__all__ = ["Adam", "AdamW", "Optimizer", "SGD", "optimizer_adam", "optimizer_adamw", "optimizer_sgd"]
 
 _REFUSAL = "load_state_dict: the state does not fit this optimizer"
 _MOST = 1 << 24  # steps that a device counts in float32
@@ -152,15 +155,12 @@ class Optimizer(Settings):
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
         if len(work) < len(self._slots):
-            self._count_together([slots for slots, _ in work])
-
-    def _count_together(self, stepped: list[DeviceState]) -> None:
-        """Let the parts of a state count a step that only some of them have taken."""
-        for parts in self._states.values():
-            took = [slots for slots in parts if slots in stepped]
-            for slots in parts if took else ():
-                if slots not in took:
-                    slots.count_as(took[0])
+            stepped = [slots for slots, _ in work]
+            for parts in self._states.values():  # a state counts a step that only some of its parts have taken
+                took = [slots for slots in parts if slots in stepped]
+                for slots in parts if took else ():
+                    if slots not in took:
+                        slots.count_as(took[0])
 
     def _unfit(self, work: list[tuple[DeviceState, list[Run]]]) -> dict[Device, Buffer]:
         """Count gradients that are not finite, for every device, and move the loss scale."""
@@ -321,6 +321,136 @@ class Optimizer(Settings):
         return f"{type(self).__name__}({len(self._params)} parameters, {shown})"
 
 
+class Adam(Optimizer):
+    """Adam: adaptive moment estimation; `optimizer_adamw` has weight decay, too.
+
+    Every parameter has a count of its own: a gradient that comes late is corrected as a first one.  A finite gradient
+    beyond 2^64 in float32, whose square is none, counts as 2^64.
+    Reference: ggmlR ``optimizer_adam``; Kingma and Ba, "Adam: A Method for Stochastic Optimization", algorithm 1.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+        They become views of one flat buffer per device.
+    lr : float, optional
+    beta1, beta2 : float, optional
+        Decay of the first and second moment, in [0, 1).
+    eps : float, optional
+        Added to the root of the second moment.
+
+    Examples
+    --------
+    >>> W = ag.ag_param([[1.0]])
+    >>> ag.optimizer_adam({"W": W}, lr=0.1).step({"W": [[2.0]]})
+    >>> round(W.item(), 4)
+    0.9
+    """
+
+    _function = "optimizer_adam"
+    _rule = adam_update
+    _moments = ("m", "v")
+    _never_negative = ("v",)
+    _counts = ("c1", "c2", "t")
+    _for_each = True
+    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "beta1": PART, "beta2": PART, "eps": NOT_NEGATIVE}
+    settings: tuple[str, ...] = ("lr", "beta1", "beta2", "eps")
+    beta1: float
+    beta2: float
+    eps: float
+
+    def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+                 eps: float = 1e-8) -> None:
+        super().__init__(params, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
+
+    def _words(self, values: Mapping[str, float]) -> list[float]:
+        beta1, beta2 = values["beta1"], values["beta2"]
+        return [values["lr"], 1 - beta1, 1 - beta2, values["eps"], values.get("weight_decay", 0.0), beta1, beta2]
+
+    def _use(self, values: Mapping[str, float]) -> None:
+        super()._use(values)
+        betas = np.array([values["beta1"], values["beta2"]])
+        if self._slots and betas.tolist() != [self.beta1, self.beta2]:
+            def corrected(rows: Array) -> Array:
+                t = rows[:, 2:]
+                with np.errstate(divide="ignore", invalid="ignore"):  # beta is 0
+                    return np.hstack([np.where(t == 0, 0.0, -np.expm1(t * np.log(betas))), t])  # 1 - beta^t
+
+            for slots in self._slots:
+                slots.change_counts(corrected)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay.
+
+    Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", algorithm 2.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+    lr, beta1, beta2, eps : float, optional
+        As of `optimizer_adam`.
+    weight_decay : float, optional
+        Every step multiplies the parameters by ``1 - lr * weight_decay``.
+
+    Examples
+    --------
+    >>> ag.optimizer_adamw([ag.ag_param([[1.0]])], lr=0.1).t
+    0
+    """
+
+    _function = "optimizer_adamw"
+    _checks: ClassVar[Mapping[str, Check]] = {**Adam._checks, "weight_decay": NOT_NEGATIVE}
+    settings = (*Adam.settings, "weight_decay")
+    weight_decay: float
+
+    def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+                 eps: float = 1e-8, weight_decay: float = 0.01) -> None:
+        Optimizer.__init__(self, params, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum if wanted.
+
+    ``b = momentum * b + g``; ``p -= lr * b``, or ``p -= lr * (g + momentum * b)`` with `nesterov`.
+    Reference: ggmlR ``optimizer_sgd``; Sutskever et al., "On the importance of initialization and momentum", 2013.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+    lr : float, optional
+    momentum : float, optional
+        In [0, 1); `nesterov` needs a positive one.
+    weight_decay : float, optional
+        L2 penalty: `weight_decay` times the parameter is added to its gradient.
+    nesterov : bool, optional
+
+    Examples
+    --------
+    >>> W = ag.ag_param([[1.0]])
+    >>> ag.optimizer_sgd({"W": W}, lr=0.5).step({"W": [[1.0]]})
+    >>> W.item()
+    0.5
+    """
+
+    _function = "optimizer_sgd"
+    _rule = sgd_update
+    _moments = ("momentum",)
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
+    settings = ("lr", "momentum", "weight_decay", "nesterov")
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+    def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, *,
+                 weight_decay: float = 0.0, nesterov: bool = False) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+    def _agree(self, values: Mapping[str, float]) -> None:
+        if values["nesterov"] and not values["momentum"]:
+            raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
+
+
 def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) -> dict[str, Any]:
     """Return the gradient of each trained parameter that was given one, by the parameter's name."""
     if grads is None:
@@ -368,3 +498,8 @@ def as_gradient(name: str, p: Tensor, gradient: object, function: str) -> Tensor
         raise DtypeError(f"{function}: the gradient of {name!r} has type {gradient.dtype}; {wanted} is required. "
                          f"Convert it with t.astype({wanted!r}).")
     return gradient
+
+
+optimizer_adam = Adam
+optimizer_adamw = AdamW
+optimizer_sgd = SGD

@@ -67,8 +67,7 @@ class Schedule(Settings):
 
     def state_dict(self) -> dict[str, object]:
         """Kind, settings, starting rate and steps taken; plain numbers and strings."""
-        return {"kind": type(self).__name__, **{name: getattr(self, name) for name in self.settings},
-                "lr": self.lr, "steps": self.steps}
+        return {"kind": type(self).__name__, **{name: getattr(self, name) for name in (*self.settings, "lr", "steps")}}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken, and set the optimizer's learning rate."""

@@ -22,9 +22,9 @@ from ag.engine.random import ag_seed, generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.names import answer_arguments, missing
 from ag.names.elsewhere import ESTIMATOR
+from ag.nn.functions import Dropout
 from ag.nn.layer import Layer
 from ag.nn.linear import Linear
-from ag.nn.norm import Dropout
 from ag.nn.sequential import Sequential
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import PART, whole

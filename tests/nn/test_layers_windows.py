@@ -104,7 +104,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "Upsample": (None, 2), "LocalResponseNorm": (3,), "PixelShuffle": (2,), "PixelUnshuffle": (1,)}
 
 
-@pytest.mark.parametrize("name", sorted(ag.nn.functions.__all__))
+@pytest.mark.parametrize("name", [name for name in ag.nn.functions.__all__ if name[0].isupper() and not name.endswith(
+    ("Loss", "GlobalPool", "Flatten", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"))])
 def test_a_layer_of_a_function_is_the_function_and_survives_a_file(name: str, tmp_path: Path) -> None:
     kind = getattr(nn, name)
     given = GIVEN.get(name, (1.0,) if name == "PReLU" else (2,) if "Pool" in name else (1,) if "Pad" in name else ())
@@ -138,6 +139,7 @@ def test_wrong_settings_are_named() -> None:
             (lambda: nn.Conv2d(4, 6, 3, padding=3, padding_mode="circular")(X[:, :2]), ag.ShapeError, ("of 2 places",)),
             (lambda: nn.GroupNorm(3, 4), ValueError, ("GroupNorm: num_groups is 3", "divide")),
             (lambda: nn.GroupNorm(2, 6)(X), ag.ShapeError, ("GroupNorm: x is (4, 6, 5, 3)", "(6, ..., batch)")),
+            (lambda: nn.LayerNorm(6, elementwise_affine=False)(X), ag.ShapeError, ("LayerNorm: x is (4, 6, 5, 3)",)),
             (lambda: nn.MaxPool1d(len), TypeError, ("MaxPool1d: size is a builtin",)),
             (lambda: nn.ReflectionPad2d(1)(X[:, 0]), ag.ShapeError, ("ReflectionPad2d: x is (4, 5, 3)",)),
             (lambda: nn.ReflectionPad2d((1, 2))(X), ValueError, ("ReflectionPad2d: padding is (1, 2)", "4 of them")),

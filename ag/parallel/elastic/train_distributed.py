@@ -36,8 +36,7 @@ from ag.io.safetensors_file import check_writable, elements_of
 from ag.log import log
 from ag.nn.layer import Layer, Model, buffers_of, load_into, state_of
 from ag.nn.mode import objects_in
-from ag.optim.optimizer import Optimizer
-from ag.optim.rules import Adam
+from ag.optim.optimizer import Adam, Optimizer
 from ag.parallel.comm.comm import Comm, Json, Member, everyone, this_process
 from ag.parallel.comm.device_threads import failed_among
 from ag.parallel.comm.tensor_collectives import cut, moved, sizes_along, syncgrads

@@ -28,8 +28,8 @@ from ag.engine.primitive import Array
 from ag.engine.shape import along
 from ag.errors import CaptureError, CommError, ShapeError, TapeError
 from ag.nn.layer import Layer, Model, State, buffers_of, named_tensors, state_of
+from ag.nn.linear import BatchNorm
 from ag.nn.mode import objects_in
-from ag.nn.norm import BatchNorm
 from ag.ops.arithmetic import ag_add, ag_mul, ag_scale, ag_sub
 from ag.ops.convert import ag_cast, ag_to_device
 from ag.ops.normalization import ag_batch_norm_op, move_statistics

@@ -31,8 +31,7 @@ from ag.nn.layer import Layer, Model, State, load_into
 from ag.ops.convert import ag_to_device
 from ag.optim.clipping import LEAST_FACTOR, clip_grad_norm, factors, least_norm, norm_on_the_host
 from ag.optim.flat import ALIGN, flat_layout, named_parameters
-from ag.optim.optimizer import Optimizer, as_gradient, gradients_given, refuse_untrained
-from ag.optim.rules import optimizer_adam
+from ag.optim.optimizer import Optimizer, as_gradient, gradients_given, optimizer_adam, refuse_untrained
 from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel, SyncBatchNorm, parallel_apply, replicas_of
 

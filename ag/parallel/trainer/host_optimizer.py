@@ -33,8 +33,7 @@ from ag.ops.loss import ag_bce_with_logits_loss, ag_mse_loss, ag_softmax_cross_e
 from ag.ops.losses import huber_loss, l1_loss
 from ag.optim.clipping import clip_grad_norm
 from ag.optim.flat import FlatGroup
-from ag.optim.optimizer import Optimizer
-from ag.optim.rules import SGD, Adam, AdamW
+from ag.optim.optimizer import SGD, Adam, AdamW, Optimizer
 from ag.optim.schedule import CosineSchedule, Schedule, StepSchedule, WarmupSchedule
 from ag.parallel.comm.comm import Json
 

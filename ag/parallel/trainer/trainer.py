@@ -31,7 +31,7 @@ from ag.log import Forgiving, log, shows_bars, write_line
 from ag.nn.layer import Layer, Model, modes_of, restore_modes
 from ag.nn.mode import ag_train
 from ag.optim.flat import FlatGroup
-from ag.optim.rules import Adam
+from ag.optim.optimizer import Adam
 from ag.parallel.comm.device_threads import failed_among, noted
 from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import DPResult, DPStep, Observed
