@@ -19,7 +19,7 @@ from ag.errors import ShapeError
 from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
-from ag.ops import activation, compositions, functions, images, pooling, statistics
+from ag.ops import activation, compositions, functions, images, pooling
 from ag.ops.indexing import ag_reshape
 from ag.ops.shapes import pad
 
@@ -123,7 +123,7 @@ GELU = _layer("GELU", activation.ag_gelu)
 SiLU = _layer("SiLU", activation.ag_silu)
 Softmax = _layer("Softmax", activation.ag_softmax)
 LogSoftmax = _layer("LogSoftmax", activation.ag_log_softmax)
-Softmin = _layer("Softmin", statistics.softmin)
+Softmin = _layer("Softmin", compositions.softmin)
 Softplus = _layer("Softplus", functions.softplus)
 LogSigmoid = _layer("LogSigmoid", functions.logsigmoid)
 Mish = _layer("Mish", functions.mish)

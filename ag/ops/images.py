@@ -16,15 +16,15 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import part, spread
 from ag.engine.primitive import Array
-from ag.engine.shape import Shape, counts, per_axis, true_or_false
+from ag.engine.shape import Shape, per_axis, true_or_false
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale
+from ag.ops.compositions import _wide
 from ag.ops.elementwise import ag_pow
 from ag.ops.functions import square
 from ag.ops.indexing import ag_reshape, ag_transpose
 from ag.ops.pooling import _adaptive, avg_pool1d, beside, taken
-from ag.ops.shapes import pad, stack
-from ag.ops.statistics import _wide
+from ag.ops.shapes import _count, pad, stack
 
 __all__ = ["fold", "interpolate", "local_response_norm", "pixel_shuffle", "pixel_unshuffle", "unfold"]
 
@@ -40,9 +40,7 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
     """Resize images (channels, height, width, batch), sequences or volumes, to a `size` or by a `scale_factor`.
 
     Modes are "nearest", "nearest-exact", "area", and by the number of axes "linear", "bilinear", "bicubic",
-    "trilinear".
-
-    `align_corners` leaves the first and last pixels where they are, instead of the edges of the image.
+    "trilinear".  `align_corners` leaves the first and last pixels where they are, instead of the edges of the image.
     Reference: PyTorch ``interpolate``, whose coordinates these are.
 
     >>> ag.ops.interpolate([[[1.0], [3.0]]], scale_factor=2, mode="linear").numpy().ravel().tolist()
@@ -69,7 +67,7 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
                              f"required, or one for each of {axes} axes, that leaves a pixel.")
         sizes, scales = tuple([floor(f * n) for f, n in zip(factors, image, strict=True)]), factors
     if mode == "area":
-        return _adaptive("interpolate", True, x, axes, sizes)
+        return _adaptive("interpolate", True, x, axes, sizes)[0]
     for axis, (out, factor) in enumerate(zip(sizes, scales, strict=True), 1):
         x = _resized(x, axis, out, factor, mode, corners)
     return x
@@ -109,12 +107,6 @@ def _far(t: Array) -> Array:
     return ((-0.75 * t + 3.75) * t - 6) * t + 3
 
 
-def _factor(function: str, name: str, value: int) -> int:
-    if not counts(value):
-        raise ValueError(f"{function}: {name} is {value!r:.60}; a whole number of at least 1 is required.")
-    return int(value)
-
-
 @composed
 def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
     """Make images of (channels * r * r, height, width, batch) larger by r, channels becoming pixels side by side.
@@ -124,7 +116,7 @@ def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
     >>> ag.ops.pixel_shuffle([[[[1.0]]], [[[2.0]]], [[[3.0]]], [[[4.0]]]], 2).numpy()[0, :, :, 0].tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     """
-    x, r = as_tensor(x), _factor("pixel_shuffle", "upscale_factor", upscale_factor)
+    x, r = as_tensor(x), _count("pixel_shuffle", "upscale_factor", upscale_factor)
     if x.ndim != 4 or x.shape[0] % (r * r):
         raise ShapeError(f"pixel_shuffle: x is {x.shape}; (channels * {r * r}, height, width, batch) is required.")
     channels, high, wide, batch = x.shape
@@ -139,16 +131,13 @@ def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
     >>> ag.ops.pixel_unshuffle([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).numpy().ravel().tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
-    x, r = as_tensor(x), _factor("pixel_unshuffle", "downscale_factor", downscale_factor)
+    x, r = as_tensor(x), _count("pixel_unshuffle", "downscale_factor", downscale_factor)
     if x.ndim != 4 or x.shape[1] % r or x.shape[2] % r:
         raise ShapeError(f"pixel_unshuffle: x is {x.shape} and downscale_factor is {r}; (channels, height, width, "
                          f"batch) is required, and it must divide height and width.")
     channels, high, wide, batch = x.shape
     apart = ag_transpose(ag_reshape(x, channels, high // r, r, wide // r, r, batch), 0, 2, 4, 1, 3, 5)
     return ag_reshape(apart, channels * r * r, high // r, wide // r, batch)
-
-
-# ---------------------------------------------------------------------------------------------- windows
 
 
 @part_of("fold")
@@ -228,7 +217,7 @@ def local_response_norm(x: TensorLike, size: int, alpha: float = 1e-4, beta: flo
     >>> ag.ops.local_response_norm([[[2.0]]], 1, alpha=1.0, beta=0.5, k=0.0).item()
     1.0
     """
-    x, size = as_tensor(x), _factor("local_response_norm", "size", size)
+    x, size = as_tensor(x), _count("local_response_norm", "size", size)
     alpha, beta, k = (number_given("local_response_norm", name, value) for name, value in (
         ("alpha", alpha), ("beta", beta), ("k", k)))
     if x.ndim < 3:

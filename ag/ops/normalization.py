@@ -20,10 +20,10 @@ from ag.engine.kernels.reduce import sum_over
 from ag.engine.shape import Shape, counts
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul, ag_sub
+from ag.ops.compositions import _wide
 from ag.ops.functions import rsqrt, square
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean
-from ag.ops.statistics import _wide
 
 __all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "ag_rms_norm_op", "group_norm", "instance_norm"]
 

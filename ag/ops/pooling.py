@@ -1,7 +1,6 @@
-"""Pooling: the largest or the mean value of each window, of images, sequences and volumes.
+"""Pooling: the largest or the mean value of each window; those that no kernel has are copied side by side first.
 
 Kernels pool two axes.  A sequence is an image of one row, and a volume is pooled slice by slice, then along the depth.
-Windows that a kernel does not have are copied side by side first.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import ceil, floor, inf, prod
-from typing import TypeVar
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,9 +34,7 @@ __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", 
 
 Sizes = int | Sequence[int]
 Places = int | None | Sequence[int | None]  # None keeps a size
-Pooling = Callable[..., Tensor]
-Indexed = Callable[..., tuple[Tensor, Tensor]]
-F = TypeVar("F", bound=Callable[..., object])
+Pooled = tuple[Tensor, Tensor, Sequence[Array]]  # the result, the images, and the pixels that each window sees
 AXES = {1: "time", 2: "height, width", 3: "depth, height, width"}
 
 
@@ -175,7 +172,7 @@ def _plan(function: str, image: Shape, size: Sizes, stride: Sizes | None, paddin
 
 
 def _pooled(function: str, mean: bool, x: TensorLike, axes: int, size: Sizes, stride: Sizes | None, padding: Sizes,
-            dilation: Sizes, ceil_mode: bool, count_include_pad: bool = True) -> Tensor:
+            dilation: Sizes, ceil_mode: bool, count_include_pad: bool = True) -> Pooled:
     x = _images(function, x, axes)
     given = function, x.shape[1:-1], size, stride, padding, dilation, ceil_mode, count_include_pad
     try:
@@ -183,10 +180,10 @@ def _pooled(function: str, mean: bool, x: TensorLike, axes: int, size: Sizes, st
     except TypeError:  # lists have no hash
         windows, seen, counted = _plan.__wrapped__(*given)
     y = _launched(mean, x, windows) if windows else _by_taps(function, mean, x, seen)
-    return y if counted is None or not mean else _divided(y, x.shape[1:-1], seen, counted)
+    return y if counted is None or not mean else _divided(y, x.shape[1:-1], seen, counted), x, seen
 
 
-def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: Places) -> Tensor:
+def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: Places) -> Pooled:
     """Pool so that so many places are left: windows may overlap, and have two lengths."""
     x = _images(function, x, axes)
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
@@ -195,20 +192,14 @@ def _adaptive(function: str, mean: bool, x: TensorLike, axes: int, output_size: 
     if 0 in x.shape[1:-1]:
         raise ShapeError(f"{function}: x is {x.shape}; at least one pixel is required.")
     if mean and set(sizes) == {1}:
-        return ag_mean(x, dim=tuple(range(1, axes + 1)), keepdim=True)
-    seen = _shares(x.shape[1:-1], sizes)
-    y = _by_taps(function, mean, x, seen)
-    return _divided(y, x.shape[1:-1], seen, (0,) * axes) if mean else y
-
-
-def _shares(image: Shape, sizes: Shape) -> list[Array]:
-    """Return the pixels that each window of an adaptive pooling sees, or the number of pixels for none."""
+        return ag_mean(x, dim=tuple(range(1, axes + 1)), keepdim=True), x, ()
     seen = []
-    for n, out in zip(image, sizes, strict=True):
+    for n, out in zip(x.shape[1:-1], sizes, strict=True):
         first, last = np.arange(out) * n // out, -(-np.arange(1, out + 1) * n // out)
         tap = np.arange((last - first).max())
-        seen.append(np.where(tap < (last - first)[:, None], first[:, None] + tap, n))
-    return seen
+        seen.append(np.where(tap < (last - first)[:, None], first[:, None] + tap, n))  # n: no pixel
+    y = _by_taps(function, mean, x, seen)
+    return _divided(y, x.shape[1:-1], seen, (0,) * axes) if mean else y, x, seen
 
 
 def _places(x: Tensor, seen: Sequence[Array]) -> Tensor:
@@ -226,70 +217,50 @@ def _places(x: Tensor, seen: Sequence[Array]) -> Tensor:
     return ag_reshape(gathered_by(table, first, 0), *first.shape[1:])
 
 
-def _named(function: F, kind: str, axes: int, what: str, end: str = "") -> F:
-    """Make a public function of so many axes."""
-    name = f"{kind}{axes}d{end}"
+_WHAT = {"max_pool": "Largest value of every window, as `max_pool2d`",
+         "avg_pool": "Mean of every window, as `avg_pool2d`",
+         "adaptive_max_pool": "Largest value of windows that leave `output_size` places",
+         "adaptive_avg_pool": "Mean of windows that leave `output_size` places"}
+
+
+def _pooling(kind: str, axes: int, places: bool = False) -> Callable[..., Tensor]:
+    """Make a public function of so many axes; its results may be beside their places in the image."""
+    name = f"{kind}{axes}d{'_with_indices' if places else ''}"
+
+    def found(y: Tensor, x: Tensor, seen: Sequence[Array]) -> Any:
+        return (y, _places(x, seen)) if places else y
+
+    def max_pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+                 ceil_mode: bool = False) -> Any:
+        return found(*_pooled(name, False, x, axes, size, stride, padding, dilation, ceil_mode))
+
+    def avg_pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True) -> Any:
+        return found(*_pooled(name, True, x, axes, size, stride, padding, 1, ceil_mode, count_include_pad))
+
+    def adaptive_pool(x: TensorLike, output_size: Places) -> Any:
+        return found(*_adaptive(name, kind == "adaptive_avg_pool", x, axes, output_size))
+
+    function: Callable[..., Any] = {"max_pool": max_pool, "avg_pool": avg_pool}.get(kind, adaptive_pool)
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{what} (channels, {AXES[axes]}, batch).\n\nReference: PyTorch ``{name}``.\n"
+    function.__annotations__["return"] = "tuple[Tensor, Tensor]" if places else "Tensor"
+    place = ", and its place in the image" if places else ""
+    function.__doc__ = f"{_WHAT[kind]}{place}, of (channels, {AXES[axes]}, batch)."
     return composed(function)
 
 
-def _max_pool(axes: int) -> Pooling:
-    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-             ceil_mode: bool = False) -> Tensor:
-        return _pooled(f"max_pool{axes}d", False, x, axes, size, stride, padding, dilation, ceil_mode)
-
-    return _named(pool, "max_pool", axes, "Largest value of every window, as `max_pool2d`, of")
+def _with_places(kind: str, axes: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    return cast("Callable[..., tuple[Tensor, Tensor]]", _pooling(kind, axes, places=True))
 
 
-def _avg_pool(axes: int) -> Pooling:
-    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True) -> Tensor:
-        return _pooled(f"avg_pool{axes}d", True, x, axes, size, stride, padding, 1, ceil_mode, count_include_pad)
-
-    return _named(pool, "avg_pool", axes, "Mean of every window, as `avg_pool2d`, of")
-
-
-def _adaptive_pool(kind: str, axes: int) -> Pooling:
-    def pool(x: TensorLike, output_size: Places) -> Tensor:
-        return _adaptive(f"adaptive_{kind}_pool{axes}d", kind == "avg", x, axes, output_size)
-
-    what = "Mean" if kind == "avg" else "Largest value"
-    return _named(pool, f"adaptive_{kind}_pool", axes, f"{what} of windows that leave `output_size` places, of")
-
-
-def _max_pool_with_indices(axes: int) -> Indexed:
-    def pool(x: TensorLike, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-             ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
-        name = f"max_pool{axes}d_with_indices"
-        x = _images(name, x, axes)
-        y = _pooled(name, False, x, axes, size, stride, padding, dilation, ceil_mode)
-        window = pool_window(name, axes, size, stride, padding, dilation)
-        seen = [_seen(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[1:-1], *window, strict=True)]
-        return y, _places(x, seen)
-
-    return _named(pool, "max_pool", axes, "Largest value of every window, and its place in the image, of",
-                  "_with_indices")
-
-
-def _adaptive_with_indices(axes: int) -> Indexed:
-    def pool(x: TensorLike, output_size: Places) -> tuple[Tensor, Tensor]:
-        name = f"adaptive_max_pool{axes}d_with_indices"
-        x = _images(name, x, axes)
-        y = _adaptive(name, False, x, axes, output_size)
-        return y, _places(x, _shares(x.shape[1:-1], y.shape[1:-1]))
-
-    return _named(pool, "adaptive_max_pool", axes, "Largest values of windows that leave `output_size` places, and "
-                  "their places in the image, of", "_with_indices")
-
-
-max_pool1d, max_pool3d = _max_pool(1), _max_pool(3)
-max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = map(_max_pool_with_indices, (1, 2, 3))
-adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = map(
-    _adaptive_with_indices, (1, 2, 3))
-avg_pool1d, avg_pool3d = _avg_pool(1), _avg_pool(3)
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool("avg", axes) for axes in (1, 2, 3))
-adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool("max", axes) for axes in (1, 2, 3))
+avg_pool1d, avg_pool3d = (_pooling("avg_pool", n) for n in (1, 3))
+max_pool1d, max_pool3d = (_pooling("max_pool", n) for n in (1, 3))
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (
+    _with_places("max_pool", n) for n in (1, 2, 3))
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_pooling("adaptive_avg_pool", n) for n in (1, 2, 3))
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_pooling("adaptive_max_pool", n) for n in (1, 2, 3))
+adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = (
+    _with_places("adaptive_max_pool", n) for n in (1, 2, 3))
 
 
 @documented
@@ -305,24 +276,19 @@ def ag_max_pool2d(x: TensorLike, size: Sizes, stride: Sizes | None = None, paddi
     x : Tensor or array_like of shape (channels, height, width, batch)
     size : int or (int, int)
         Of the window; a pair is (height, width), here and below.
-    stride : int or (int, int), optional
-        Pixels from one place of the window to the next; default: `size`.
-    padding : int or (int, int), optional
-        Pixels around the image, on each side, that are smaller than any other; at most half of `size`.
-    dilation : int or (int, int), optional
-        Pixels from one tap of the window to the next.
+    stride, padding, dilation : int or (int, int), optional
+        As of `ag_conv2d`; default stride: `size`.  Padding is at most half of `size`, and smaller than any pixel.
     ceil_mode : bool, optional
         Also pool a last window that begins on the image and ends behind it.
 
     Returns
     -------
-    Tensor of shape (channels, places down, places across, batch)
-        ``places = (pixels + 2 * padding - dilation * (size - 1) - 1) // stride + 1``.
+    Tensor of shape (channels, places down, places across, batch), as of `ag_conv2d`
 
     >>> ag.ag_max_pool2d([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).item()
     4.0
     """
-    return _pooled("ag_max_pool2d", False, x, 2, size, stride, padding, dilation, ceil_mode)
+    return _pooled("ag_max_pool2d", False, x, 2, size, stride, padding, dilation, ceil_mode)[0]
 
 
 @documented
@@ -346,7 +312,7 @@ def ag_avg_pool2d(x: TensorLike, size: Sizes, stride: Sizes | None = None, paddi
     >>> ag.ag_avg_pool2d([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).item()
     2.5
     """
-    return _pooled("ag_avg_pool2d", True, x, 2, size, stride, padding, 1, ceil_mode, count_include_pad)
+    return _pooled("ag_avg_pool2d", True, x, 2, size, stride, padding, 1, ceil_mode, count_include_pad)[0]
 
 
 @documented
