@@ -19,7 +19,7 @@ from ag.errors import ShapeError
 from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
-from ag.ops import activation, compositions, functions, images, pooling
+from ag.ops import activation, compositions, functions, images
 from ag.ops.indexing import ag_reshape
 from ag.ops.shapes import pad
 
@@ -141,16 +141,16 @@ Hardtanh = _layer("Hardtanh", compositions.hardtanh)
 Threshold = _layer("Threshold", compositions.threshold)
 GLU = _layer("GLU", compositions.glu)
 
-MaxPool1d = _layer("MaxPool1d", pooling.max_pool1d)
-MaxPool3d = _layer("MaxPool3d", pooling.max_pool3d)
-AvgPool1d = _layer("AvgPool1d", pooling.avg_pool1d)
-AvgPool3d = _layer("AvgPool3d", pooling.avg_pool3d)
-AdaptiveAvgPool1d = _layer("AdaptiveAvgPool1d", pooling.adaptive_avg_pool1d)
-AdaptiveAvgPool2d = _layer("AdaptiveAvgPool2d", pooling.adaptive_avg_pool2d)
-AdaptiveAvgPool3d = _layer("AdaptiveAvgPool3d", pooling.adaptive_avg_pool3d)
-AdaptiveMaxPool1d = _layer("AdaptiveMaxPool1d", pooling.adaptive_max_pool1d)
-AdaptiveMaxPool2d = _layer("AdaptiveMaxPool2d", pooling.adaptive_max_pool2d)
-AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", pooling.adaptive_max_pool3d)
+MaxPool1d = _layer("MaxPool1d", images.max_pool1d)
+MaxPool3d = _layer("MaxPool3d", images.max_pool3d)
+AvgPool1d = _layer("AvgPool1d", images.avg_pool1d)
+AvgPool3d = _layer("AvgPool3d", images.avg_pool3d)
+AdaptiveAvgPool1d = _layer("AdaptiveAvgPool1d", images.adaptive_avg_pool1d)
+AdaptiveAvgPool2d = _layer("AdaptiveAvgPool2d", images.adaptive_avg_pool2d)
+AdaptiveAvgPool3d = _layer("AdaptiveAvgPool3d", images.adaptive_avg_pool3d)
+AdaptiveMaxPool1d = _layer("AdaptiveMaxPool1d", images.adaptive_max_pool1d)
+AdaptiveMaxPool2d = _layer("AdaptiveMaxPool2d", images.adaptive_max_pool2d)
+AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", images.adaptive_max_pool3d)
 
 Upsample = _layer("Upsample", images.interpolate)
 PixelShuffle = _layer("PixelShuffle", images.pixel_shuffle)

@@ -17,7 +17,7 @@ from ag.engine.shape import counts, per_axis, true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import ActivationLike, Layer, Settings, activation_called, sizes
 from ag.ops.conv import ag_conv2d, around, conv1d, conv3d, conv_transpose1d, conv_transpose2d, padded
-from ag.ops.pooling import AXES, ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
+from ag.ops.images import AXES, ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
 
 __all__ = ["AvgPool", "AvgPool2d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "Flatten",
            "GlobalPool", "MaxPool", "MaxPool2d", "ag_avg_pool", "ag_conv2d_layer", "ag_flatten_layer", "ag_global_pool",

@@ -27,7 +27,6 @@ from ag.ops.loss import *
 from ag.ops.losses import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
-from ag.ops.pooling import *
 from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *

@@ -1,7 +1,6 @@
 """Layer norm, RMS norm and batch norm of a matrix [features, samples]; group norm, composed of other ops.
 
-Mean and variance are saved; the backward pass standardises x again.  `batch_norm_train` moves the running statistics;
-`move_statistics` serves synchronous batch norm.
+Mean and variance are saved; the backward pass standardises x again.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ Scaled = tuple[tuple[Buffer, Buffer, Buffer], list[Shape]]  # of RMS norm, with 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
 
 
-def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
-    """`x` as [features, samples], and vectors as columns."""
+def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
+    """`x` as [features, samples], and vectors as columns, after all that can be wrong was looked at."""
     features = x.shape[0] if x.ndim else 0
     if x.ndim < 2 or features == 0:
         raise ShapeError(f"{function}: x is {x.shape}; (features, batch) with at least one feature is required.")
@@ -43,17 +42,11 @@ def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
         if value.shape not in ((features, 1), (features,)):
             raise ShapeError(f"{function}: x is {x.shape} and {name} is {value.shape}; "
                              f"{name} must be {(features, 1)}.")
-    return [x.view((features, prod(x.shape[1:]))), *(value.view((features, 1)) for value in per_feature.values())]
-
-
-def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
-    """`x` as a matrix, `gamma` and `beta` as columns, after all that can be wrong was looked at."""
-    operands = _matrix(function, x, **per_feature)
-    if operands[0].shape[1] == 0 and axes == _SAMPLES:
+    if x.size == 0 and axes == _SAMPLES:
         raise ShapeError(f"{function}: x is {x.shape}; statistics need at least one value per feature.")
     if not eps > 0:
         raise ValueError(f"{function}: eps is {eps}; it must be positive.")
-    return operands
+    return [x.view((features, prod(x.shape[1:]))), *(value.view((features, 1)) for value in per_feature.values())]
 
 
 def _chunk(x: Buffer) -> int:
@@ -190,12 +183,10 @@ _by_batch.vjp(_by_own_statistics_vjp)
 
 
 @part_of("ag_batch_norm")
-def batch_norm_train(
-    run: Run, x: Wide, gamma: Wide, beta: Wide, running_mean: Wide, running_var: Wide,
-    eps: float, momentum: float,
-) -> Result[Normed]:
+def batch_norm_train(run: Run, x: Wide, gamma: Wide, beta: Wide, running_mean: Wide, running_var: Wide, eps: float,
+                     momentum: float) -> Result[Normed]:
     """`ag_batch_norm_op` that also moves running statistics, in place, towards the mean and the unbiased variance."""
-    _matrix("ag_batch_norm", x, running_mean=running_mean, running_var=running_var)
+    _operands("ag_batch_norm", _SAMPLES, eps, x, running_mean=running_mean, running_var=running_var)
     out, saved = _by_own_statistics(run, "ag_batch_norm", x, gamma, beta, eps)
     (m, _, mean, variance), _ = saved
     count = m.shape[1]
@@ -203,21 +194,15 @@ def batch_norm_train(
         raise ShapeError(f"ag_batch_norm: x is {x.shape}; "
                          f"the running variance needs at least two values per feature in train mode.")
     again = repeated_since() > 0  # this batch was averaged in the first time
-    _move(run, running_mean, running_var, mean, variance, count, 0.0 if again else momentum)
+    move_statistics(run, running_mean, running_var, mean, variance, count, 0.0 if again else momentum)
     return out, saved
 
 
-def _move(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
-          momentum: float) -> None:
-    run(kernels.running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
-    run(kernels.running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
-
-
-def move_statistics(running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: int,
+def move_statistics(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
                     momentum: float) -> None:
     """Move running statistics, in place, towards the mean and the unbiased variance of `count` samples."""
-    launch = mean.buffer.backend.launch
-    _move(launch, running_mean.buffer, running_var.buffer, mean.buffer, variance.buffer, count, momentum)
+    run(kernels.running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
+    run(kernels.running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
 
 
 @batch_norm_train.vjp
@@ -226,9 +211,8 @@ def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: f
 
 
 @part_of("ag_batch_norm_op")
-def _by_statistics(
-    run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide, eps: float
-) -> Result[Normed]:
+def _by_statistics(run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide,
+                   eps: float) -> Result[Normed]:
     m, a, b, centre, var = _operands("ag_batch_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta, mean=mean,
                                      variance=variance)
     out = run(kernels.normalize, m, a, b, centre, var, eps=eps).view(x.shape)
