@@ -244,11 +244,7 @@ def inner(a: TensorLike, b: TensorLike) -> Tensor:
 
 @composed
 def mv(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply a matrix with a vector.
-
-    >>> ag.ops.mv([[1.0, 2.0]], ag.ag_reshape([3.0, 4.0], 2)).numpy().tolist()
-    [11.0]
-    """
+    """Multiply a matrix with a vector."""
     return einsum("ij,j->i", a, b)
 
 

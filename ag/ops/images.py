@@ -7,7 +7,7 @@ Windows that no kernel has are copied side by side first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from math import ceil, floor, inf, prod
 from typing import cast
@@ -404,23 +404,14 @@ def _resized(x: Tensor, axis: int, out: int, factor: float | None, mode: str, co
     at = at if mode == "bicubic" else np.maximum(at, 0)
     first = np.minimum(np.floor(at).astype(int), n - 1)
     t = np.clip(at - first, 0, 1).astype(kind)
-    terms = [(0, 1 - t), (1, t)] if mode != "bicubic" else [(-1, _far(1 + t)), (0, _near(t)), (1, _near(1 - t)),
-                                                           (2, _far(2 - t))]
-    y = None
-    for offset, weight in terms:
-        term = ag_mul(taken(x, axis, np.clip(first + offset, 0, n - 1)), beside(x, axis, weight))
-        y = term if y is None else ag_add(y, term)
-    return cast(Tensor, y)
+    terms = [(k, _cubic(abs(t - k))) for k in range(-1, 3)] if mode == "bicubic" else [(0, 1 - t), (1, t)]
+    return reduce(ag_add, (ag_mul(taken(x, axis, np.clip(first + offset, 0, n - 1)), beside(x, axis, weight))
+                           for offset, weight in terms))
 
 
-def _near(t: Array) -> Array:
-    """Return Keys' cubic convolution, with a = -0.75, up to a distance of 1."""
-    return (1.25 * t - 2.25) * t * t + 1
-
-
-def _far(t: Array) -> Array:
-    """Return the same from a distance of 1 to 2."""
-    return ((-0.75 * t + 3.75) * t - 6) * t + 3
+def _cubic(t: Array) -> Array:
+    """Return Keys' cubic convolution, with a = -0.75, at distances up to 2."""
+    return np.where(t <= 1, (1.25 * t - 2.25) * t * t + 1, ((-0.75 * t + 3.75) * t - 6) * t + 3)
 
 
 @composed
@@ -515,12 +506,11 @@ def fold(x: TensorLike, output_size: Sizes, kernel: Sizes, dilation: Sizes = 1, 
     if x.ndim != 3 or x.shape[0] % taps or x.shape[1] != prod(grid):
         raise ShapeError(f"fold: x is {x.shape}; (channels * {taps}, {prod(grid)}, batch) is required, as the kernel "
                          f"has {taps} taps and {prod(grid)} places.")
-    apart, y = ag_reshape(x, x.shape[0] // taps, taps, *grid, x.shape[2]), None
-    for i, (rows, columns) in enumerate(product(down, across)):
-        high = _spread(apart[:, i], 1, rows.start, rows.step, whole[0])
-        seen = _spread(high, 2, columns.start, columns.step, whole[1])
-        y = seen if y is None else ag_add(y, seen)
-    return cast(Tensor, y)[:, zeros[0] : zeros[0] + image[0], zeros[1] : zeros[1] + image[1]]
+    apart = ag_reshape(x, x.shape[0] // taps, taps, *grid, x.shape[2])
+    y = reduce(ag_add, (
+        _spread(_spread(apart[:, i], 1, rows.start, rows.step, whole[0]), 2, columns.start, columns.step, whole[1])
+        for i, (rows, columns) in enumerate(product(down, across))))
+    return y[:, zeros[0] : zeros[0] + image[0], zeros[1] : zeros[1] + image[1]]
 
 
 @composed

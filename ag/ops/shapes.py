@@ -99,10 +99,7 @@ def tile(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
 
 @composed
 def repeat(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
-    """Lay copies side by side, as `tile`.
-
-    Reference: PyTorch ``Tensor.repeat``.
-    """
+    """Lay copies side by side, as `tile`.  Reference: PyTorch ``Tensor.repeat``."""
     return tile(x, *times)
 
 
@@ -340,11 +337,7 @@ def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
 
 @composed
 def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
-    """Keep the upper triangle of matrices, which are the first two axes; 0 below the diagonal.
-
-    >>> ag.ops.triu([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
-    [[1.0, 2.0], [0.0, 4.0]]
-    """
+    """Keep the upper triangle of matrices, as `tril`; 0 below the diagonal."""
     return _triangle("triu", as_tensor(x), diagonal, False)
 
 
@@ -373,8 +366,6 @@ def _zeros(x: Tensor, shape: Shape) -> Tensor:
 @composed
 def diagonal(x: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return the diagonals of matrices along a first axis; with an offset those above, or below, the main one.
-
-    Reference: PyTorch ``diagonal``, where they are along the last axis.
 
     >>> ag.ops.diagonal([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [1.0, 4.0]
