@@ -15,15 +15,9 @@ from ag.engine.shape import true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, number, sizes
 from ag.ops.arithmetic import ag_mul
+from ag.ops.compositions import group_norm, instance_norm
 from ag.ops.elementwise import dropped
-from ag.ops.normalization import (
-    ag_batch_norm_op,
-    ag_layer_norm_op,
-    ag_rms_norm_op,
-    batch_norm_train,
-    group_norm,
-    instance_norm,
-)
+from ag.ops.normalization import ag_batch_norm_op, ag_layer_norm_op, ag_rms_norm_op, batch_norm_train
 from ag.ops.shapes import expand
 
 __all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d",

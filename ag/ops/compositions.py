@@ -12,20 +12,21 @@ from ag.autograd.create import as_tensor
 from ag.autograd.op import composed, operands_on_one_device
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.shape import broadcast, normalize_axes, normalize_axis
+from ag.engine.shape import broadcast, counts, normalize_axes, normalize_axis
 from ag.errors import ShapeError
 from ag.ops.activation import ag_sigmoid, ag_softmax
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
-from ag.ops.functions import eq, gt, isfinite, isnan, le, lt, maximum, ne, square, where
+from ag.ops.functions import eq, gt, isfinite, isnan, le, lt, maximum, ne, rsqrt, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min
 from ag.ops.selection import gather
 from ag.ops.shapes import expand, split, unsqueeze
 
 __all__ = ["addcdiv", "addcmul", "amax", "amin", "aminmax", "argmin", "cdist", "cosine_similarity", "count_nonzero",
-           "glu", "hardtanh", "lerp", "logsumexp", "max_with_indices", "min_with_indices", "nan_to_num", "norm",
-           "normalize", "prelu", "softmin", "std", "threshold", "var", "var_mean"]
+           "glu", "group_norm", "hardtanh", "instance_norm", "lerp", "logsumexp", "max_with_indices",
+           "min_with_indices", "nan_to_num", "norm", "normalize", "prelu", "softmin", "std", "threshold", "var",
+           "var_mean"]
 
 Dim = int | tuple[int, ...] | None
 F = TypeVar("F", bound=Callable[..., object])
@@ -67,31 +68,19 @@ def amin(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 @composed
 def aminmax(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Smallest and largest element along axes, as `min` and `max`.
-
-    >>> [t.item() for t in ag.ops.aminmax([[1.0, 4.0]])]
-    [1.0, 4.0]
-    """
+    """Smallest and largest element along axes, as `min` and `max`."""
     return min(x, dim, keepdim), ag_max(x, dim, keepdim)
 
 
 @composed
 def argmin(x: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Place of the smallest element along an axis, or among all, as `argmax`; NaN counts as smallest.
-
-    >>> ag.ops.argmin([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
-    [0, 1]
-    """
+    """Place of the smallest element along an axis, or among all, as `argmax`; NaN counts as smallest."""
     return argmax(ag_scale(x, -1.0), dim, keepdim)
 
 
 @composed
 def count_nonzero(x: TensorLike, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Count the elements along axes that are not 0, in floats.
-
-    >>> ag.ops.count_nonzero([[0.0, 2.0], [3.0, 4.0]]).item()
-    3.0
-    """
+    """Count the elements along axes that are not 0, in floats."""
     return ag_sum(ne(x, 0.0), dim, keepdim)
 
 
@@ -195,6 +184,46 @@ def normalize(x: TensorLike, p: float = 2.0, dim: Dim = 0, eps: float = 1e-12) -
 
 @composed
 @_wide
+def group_norm(x: TensorLike, num_groups: int, gamma: TensorLike | None = None, beta: TensorLike | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """Give the channels of each group, with all their places, mean 0 and variance 1 in each sample.
+
+    `x` is (channels, ..., batch); `gamma` and `beta`, (channels, 1), are a factor and an offset.
+    Wu, He, "Group Normalization", ECCV 2018; PyTorch ``group_norm``.
+
+    >>> ag.ops.group_norm([[1.0], [3.0], [5.0], [5.0]], 2).numpy().round(3).ravel().tolist()
+    [-1.0, 1.0, 0.0, 0.0]
+    """
+    x, eps = as_tensor(x), number_given("group_norm", "eps", eps)
+    if x.ndim < 2 or not counts(num_groups) or not x.shape[0] or x.shape[0] % num_groups:
+        raise ShapeError(f"group_norm: x is {x.shape} and num_groups is {num_groups!r:.60}; (channels, ..., batch) is "
+                         f"required, and groups must divide the channels.")
+    if not eps > 0:
+        raise ValueError(f"group_norm: eps is {eps}; it must be positive.")
+    grouped = ag_reshape(x, num_groups, product(x.shape[:-1]) // num_groups, x.shape[-1])
+    apart = ag_sub(grouped, ag_mean(grouped, 1, True))
+    y = ag_reshape(ag_mul(apart, rsqrt(ag_add(ag_mean(square(apart), 1, True), eps))), *x.shape)
+    for value, function in ((gamma, ag_mul), (beta, ag_add)):
+        y = y if value is None else function(y, ag_reshape(value, x.shape[0], *(1,) * (x.ndim - 1)))
+    return y
+
+
+@composed
+def instance_norm(x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None,
+                  eps: float = 1e-5) -> Tensor:
+    """Give each channel mean 0 and variance 1 in each sample: `group_norm` with a group for each channel.
+
+    Reference: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization"; PyTorch ``instance_norm``.
+    """
+    x = as_tensor(x)
+    if x.ndim < 3 or product(x.shape[1:-1]) < 2:
+        raise ShapeError(f"instance_norm: x is {x.shape}; (channels, ..., batch) is required, with at least two values "
+                         f"per channel and sample.")
+    return group_norm(x, x.shape[0], gamma, beta, eps)
+
+
+@composed
+@_wide
 def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1e-8) -> Tensor:
     """Cosine of the angle between vectors along an axis, here the features.
 
@@ -205,9 +234,8 @@ def cosine_similarity(a: TensorLike, b: TensorLike, dim: Dim = 0, eps: float = 1
     """
     a, b = operands_on_one_device("cosine_similarity", (a, b))[1]
     shape, least = broadcast(a.shape, b.shape), number_given("cosine_similarity", "eps", eps)
-    a, b = expand(a, shape), expand(b, shape)
-    return ag_sum(ag_mul(ag_div(a, maximum(norm(a, 2.0, dim, True), least)),
-                         ag_div(b, maximum(norm(b, 2.0, dim, True), least))), dim)
+    a, b = (ag_div(x, maximum(norm(x, 2.0, dim, True), least)) for x in (expand(a, shape), expand(b, shape)))
+    return ag_sum(ag_mul(a, b), dim)
 
 
 @composed

@@ -69,7 +69,8 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
         for letter, n in zip(axes, x.shape, strict=True):
             if size.setdefault(letter, n) != n:
                 if 1 not in (n, size[letter]):
-                    raise ShapeError(f"einsum: axis {_name(letter)} of {equation!r} has {size[letter]} places and then "
+                    name = f"{letter} before the last of '...'" if letter.isdigit() else repr(letter)
+                    raise ShapeError(f"einsum: axis {name} of {equation!r} has {size[letter]} places and then "
                                      f"{n}; they must be equal, or 1.")
                 size[letter] = max(n, size[letter])
     terms = [_plain(axes, x, size) for axes, x in zip(inputs, given, strict=True)]
@@ -118,10 +119,6 @@ def _letters(equation: str, given: Sequence[Tensor]) -> tuple[list[list[str]], l
 def _spelt(part: str, count: int) -> list[str]:
     before, dots, behind = part.partition("...")
     return [*before, *(map(str, reversed(range(count))) if dots else ()), *behind]
-
-
-def _name(letter: str) -> str:
-    return f"{letter} before the last of '...'" if letter.isdigit() else repr(letter)
 
 
 def _plain(axes: list[str], x: Tensor, size: dict[str, int]) -> tuple[list[str], Tensor]:
@@ -231,11 +228,7 @@ def tensordot(a: TensorLike, b: TensorLike, dims: int | Sequence[Sequence[int]] 
 
 @composed
 def inner(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply and add up over the last axis of both.
-
-    >>> ag.ops.inner([[1.0, 2.0]], [[3.0, 4.0]]).item()
-    11.0
-    """
+    """Multiply and add up over the last axis of both."""
     a, b = operands_on_one_device("inner", (a, b))[1]
     if a.ndim and b.ndim and a.shape[-1] != b.shape[-1]:
         raise ShapeError(f"inner: the operands are {a.shape} and {b.shape}; the last axes must be equal.")

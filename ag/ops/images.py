@@ -141,8 +141,8 @@ def _launched(mean: bool, x: Tensor, windows: Sequence[Window]) -> Tensor:
 def _by_taps(function: str, mean: bool, x: Tensor, seen: Sequence[Array]) -> Tensor:
     """Pool pixels that are copied side by side."""
     kernel = tuple([w.shape[1] for w in seen])
-    return _launched(mean, _side_by_side(x, seen, 0.0 if mean else -inf), _windows(function, kernel, kernel,
-                                                                                   (0,) * len(kernel)))
+    windows = _windows(function, kernel, kernel, (0,) * len(kernel))
+    return _launched(mean, _side_by_side(x, seen, 0.0 if mean else -inf), windows)
 
 
 def _side_by_side(x: Tensor, seen: Sequence[Array], value: float) -> Tensor:
@@ -356,7 +356,7 @@ def interpolate(x: TensorLike, size: Sizes | None = None, scale_factor: float | 
     """Resize images (channels, height, width, batch), sequences or volumes, to a `size` or by a `scale_factor`.
 
     Modes are "nearest", "nearest-exact", "area", and by the number of axes "linear", "bilinear", "bicubic",
-    "trilinear".  `align_corners` leaves the first and last pixels where they are, instead of the edges of the image.
+    "trilinear".  With `align_corners` the first and last pixels stay where they are, instead of the image's edges.
     Reference: PyTorch ``interpolate``, whose coordinates these are.
 
     >>> ag.ops.interpolate([[[1.0], [3.0]]], scale_factor=2, mode="linear").numpy().ravel().tolist()
@@ -433,11 +433,7 @@ def pixel_shuffle(x: TensorLike, upscale_factor: int) -> Tensor:
 
 @composed
 def pixel_unshuffle(x: TensorLike, downscale_factor: int) -> Tensor:
-    """Make images smaller, pixels side by side becoming channels: the inverse of `pixel_shuffle`.
-
-    >>> ag.ops.pixel_unshuffle([[[[1.0], [2.0]], [[3.0], [4.0]]]], 2).numpy().ravel().tolist()
-    [1.0, 2.0, 3.0, 4.0]
-    """
+    """Make images smaller, pixels side by side becoming channels: the inverse of `pixel_shuffle`."""
     x, r = as_tensor(x), _count("pixel_unshuffle", "downscale_factor", downscale_factor)
     if x.ndim != 4 or x.shape[1] % r or x.shape[2] % r:
         raise ShapeError(f"pixel_unshuffle: x is {x.shape} and downscale_factor is {r}; (channels, height, width, "

@@ -1,4 +1,4 @@
-"""Layer norm, RMS norm and batch norm of a matrix [features, samples]; group norm, composed of other ops.
+"""Layer norm, RMS norm and batch norm of a matrix [features, samples].
 
 Mean and variance are saved; the backward pass standardises x again.
 """
@@ -7,24 +7,17 @@ from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.create import as_tensor
-from ag.autograd.op import Cotangents, Need, Result, Run, Wide, composed, documented, op, part_of
-from ag.autograd.operands import number_given
+from ag.autograd.op import Cotangents, Need, Result, Run, Wide, documented, op, part_of
 from ag.autograd.tape import repeated_since
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels import norm as kernels
 from ag.engine.kernels.elementwise import mul, scale, sub
 from ag.engine.kernels.reduce import sum_over
-from ag.engine.shape import Shape, counts
+from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.arithmetic import ag_add, ag_mul, ag_sub
-from ag.ops.compositions import _wide
-from ag.ops.functions import rsqrt, square
-from ag.ops.indexing import ag_reshape
-from ag.ops.reduce import ag_mean
 
-__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "ag_rms_norm_op", "group_norm", "instance_norm"]
+__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "ag_rms_norm_op"]
 
 # What is saved: x as a matrix, gamma, mean and variance; and the shapes of all operands.
 Normed = tuple[tuple[Buffer, Buffer, Buffer, Buffer], list[Shape]]
@@ -234,43 +227,3 @@ def _by_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: floa
             h = run(mul, run(sub, x, mean), rate)
             dvariance = sum_over(run, run(mul, run(mul, apart, h), rate), _SAMPLES, -0.5)
     return _wanted((dx, dgamma, dbeta, dmean, dvariance), shapes, need)
-
-
-@composed
-@_wide
-def group_norm(x: TensorLike, num_groups: int, gamma: TensorLike | None = None, beta: TensorLike | None = None,
-               eps: float = 1e-5) -> Tensor:
-    """Give the channels of each group, with all their places, mean 0 and variance 1 in each sample.
-
-    `x` is (channels, ..., batch); `gamma` and `beta`, (channels, 1), are a factor and an offset.
-    Wu, He, "Group Normalization", ECCV 2018; PyTorch ``group_norm``.
-
-    >>> ag.ops.group_norm([[1.0], [3.0], [5.0], [5.0]], 2).numpy().round(3).ravel().tolist()
-    [-1.0, 1.0, 0.0, 0.0]
-    """
-    x, eps = as_tensor(x), number_given("group_norm", "eps", eps)
-    if x.ndim < 2 or not counts(num_groups) or not x.shape[0] or x.shape[0] % num_groups:
-        raise ShapeError(f"group_norm: x is {x.shape} and num_groups is {num_groups!r:.60}; (channels, ..., batch) is "
-                         f"required, and groups must divide the channels.")
-    if not eps > 0:
-        raise ValueError(f"group_norm: eps is {eps}; it must be positive.")
-    grouped = ag_reshape(x, num_groups, prod(x.shape[:-1]) // num_groups, x.shape[-1])
-    apart = ag_sub(grouped, ag_mean(grouped, 1, True))
-    y = ag_reshape(ag_mul(apart, rsqrt(ag_add(ag_mean(square(apart), 1, True), eps))), *x.shape)
-    for value, function in ((gamma, ag_mul), (beta, ag_add)):
-        y = y if value is None else function(y, ag_reshape(value, x.shape[0], *(1,) * (x.ndim - 1)))
-    return y
-
-
-@composed
-def instance_norm(x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None,
-                  eps: float = 1e-5) -> Tensor:
-    """Give each channel mean 0 and variance 1 in each sample: `group_norm` with a group for each channel.
-
-    Reference: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization"; PyTorch ``instance_norm``.
-    """
-    x = as_tensor(x)
-    if x.ndim < 3 or prod(x.shape[1:-1]) < 2:
-        raise ShapeError(f"instance_norm: x is {x.shape}; (channels, ..., batch) is required, with at least two values "
-                         f"per channel and sample.")
-    return group_norm(x, x.shape[0], gamma, beta, eps)
