@@ -125,6 +125,9 @@ def _plain(axes: list[str], x: Tensor, size: dict[str, int]) -> tuple[list[str],
     """Return an operand without axes that are repeated, as its diagonal, or broadcast."""
     for letter in [letter for letter in dict.fromkeys(axes) if axes.count(letter) > 1]:
         first, second = [i for i, other in enumerate(axes) if other == letter][:2]
+        if x.shape[first] != x.shape[second]:
+            raise ShapeError(f"einsum: axes {letter!r} of an operand have {x.shape[first]} and {x.shape[second]} "
+                             f"places; a diagonal needs as many of both.")
         axes = [letter, *[axis for i, axis in enumerate(axes) if i not in (first, second)]]
         return _plain(axes, diagonal(x, 0, first, second), size)
     kept = [(letter, n) for letter, n in zip(axes, x.shape, strict=True) if n == size[letter]]

@@ -25,10 +25,10 @@ from ag.ops import (
     convert,
     elementwise,
     functions,
+    images,
     indexing,
     loss,
     normalization,
-    pooling,
     reduce,
 )
 from ag.ops import conv as convs
@@ -526,8 +526,8 @@ WRITERS: Mapping[object, Writer] = {
     affine: _affine,
     convs._conv2d: _conv,
     convs._conv_transpose2d: _conv_transpose,
-    pooling._max_pool2d: _pool("MaxPool"),
-    pooling._avg_pool2d: _pool("AveragePool", count_include_pad=1),
+    images._max_pool2d: _pool("MaxPool"),
+    images._avg_pool2d: _pool("AveragePool", count_include_pad=1),
     normalization.ag_layer_norm_op: _layer_norm,
     normalization.ag_rms_norm_op: _rms_norm,
     normalization._by_batch: _batch_norm,
