@@ -25,7 +25,7 @@ from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
 from ag.nn.linear import Sizes, constant_beside
 from ag.ops.elementwise import dropped
-from ag.ops.pooling import pool_window
+from ag.ops.images import pool_window
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
            "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool3d", "BCELoss", "BCEWithLogitsLoss", "CELU", "CircularPad1d",

@@ -21,8 +21,8 @@ from ag.errors import ShapeError
 from ag.nn.layer import ActivationLike, Layer, Settings, activation_called, number, sizes
 from ag.ops import normalization as norms
 from ag.ops.conv import ag_conv2d, around, conv1d, conv3d, conv_transpose1d, conv_transpose2d, padded
+from ag.ops.images import AXES
 from ag.ops.matmul import affine, ag_matmul
-from ag.ops.pooling import AXES
 
 __all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
            "ConvTranspose2d", "Embedding", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
@@ -395,7 +395,7 @@ class GroupNorm(_Norm):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_channels, ..., batch)."""
         x, gamma, beta = self._affine(x)
-        return norms.group_norm(x, self.num_groups, gamma, beta, self.eps)
+        return ops.group_norm(x, self.num_groups, gamma, beta, self.eps)
 
 
 class InstanceNorm2d(_Norm):
@@ -415,7 +415,7 @@ class InstanceNorm2d(_Norm):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, ..., batch)."""
         x, gamma, beta = self._affine(x)
-        return norms.instance_norm(x, gamma, beta, self.eps)
+        return ops.instance_norm(x, gamma, beta, self.eps)
 
 
 class RMSNorm(_Norm):

@@ -26,16 +26,13 @@ from ag.ops.indexing import *
 from ag.ops.loss import *
 from ag.ops.losses import *
 from ag.ops.matmul import *
-from ag.ops.matrices import *
 from ag.ops.normalization import *
-from ag.ops.pooling import *
 from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *
 from ag.ops.scatter import *
 from ag.ops.selection import *
 from ag.ops.shapes import *
-from ag.ops.statistics import *
 
 MYPY = False  # which mypy takes for true: it reads no __all__ that is not written out, and the imports instead
 if not MYPY:

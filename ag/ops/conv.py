@@ -1,7 +1,6 @@
 """Convolution of images, sequences and volumes, and the transposed convolution, which is its gradient.
 
-All are launches of the primitives of two axes: a sequence is an image of one row.  The slices of a volume that a window
-sees are channels, and its places along the depth are samples.
+A sequence is an image of one row.  The slices of a volume that a window sees are channels, its places in depth samples.
 """
 
 from __future__ import annotations
@@ -35,12 +34,8 @@ def _conv2d(run: Run, x: Buffer, w: Buffer, window: Window, groups: int) -> Resu
 def _conv2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, window: Window,
                 groups: int) -> Cotangents:
     x, w = saved
-    dx = dw = None
-    if need[0]:
-        dx = run(conv2d_input_grad, w, g, window=window, groups=groups, image=x.shape[1:3])
-    if need[1]:
-        dw = _weight_grad(run, x, g, w.shape, window, groups)
-    return dx, dw
+    dx = run(conv2d_input_grad, w, g, window=window, groups=groups, image=x.shape[1:3]) if need[0] else None
+    return dx, _weight_grad(run, x, g, w.shape, window, groups) if need[1] else None
 
 
 def _weight_grad(run: Run, x: Buffer, g: Buffer, shape: Shape, window: Window, groups: int) -> Buffer:
@@ -92,11 +87,9 @@ def ag_conv2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride:
 def _with_bias(function: str, y: Tensor, b: Tensor | None) -> Tensor:
     """`y` plus a number for each feature, if there are some."""
     features = y.shape[0]
-    if b is None:
-        return y
-    if b.shape not in ((features,), (features, 1)):
+    if b is not None and b.shape not in ((features,), (features, 1)):
         raise ShapeError(f"{function}: b is {b.shape}; ({features},) or ({features}, 1) is required.")
-    return ag_add(y, ag_reshape(b, features, 1, 1, 1))
+    return y if b is None else ag_add(y, ag_reshape(b, features, 1, 1, 1))
 
 
 def around(function: str, kernel: Shape, stride: Sizes, padding: Sizes | str, dilation: Sizes) -> list[Pair]:
@@ -145,8 +138,6 @@ def conv1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
            dilation: Sizes = 1, groups: int = 1) -> Tensor:
     """Convolution of sequences: `x` is (channels, time, batch), `w` (features, channels / groups, kernel).
 
-    Reference: PyTorch ``conv1d``, whose layout is (batch, channels, time).
-
     >>> ag.ops.conv1d([[[1.0], [2.0], [3.0]]], [[[1.0, -1.0]]]).numpy().ravel().tolist()
     [-1.0, -1.0]
     """
@@ -160,8 +151,6 @@ def conv1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Si
 def conv3d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
            dilation: Sizes = 1, groups: int = 1) -> Tensor:
     """Convolution of volumes: `x` is (channels, depth, height, width, batch), `w` has the kernel's three axes last.
-
-    Reference: PyTorch ``conv3d``, whose layout is (batch, channels, depth, height, width).
 
     >>> import numpy as np
     >>> ag.ops.conv3d(np.ones((3, 5, 6, 7, 2)), np.ones((4, 3, 3, 3, 3)), padding="same").shape
@@ -210,7 +199,6 @@ def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
     `w` is (channels, features / groups, kernel height, kernel width).  `padding` cuts off pixels of the result, and
     `output_padding` adds some below and to the right.  The size is
     ``(size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1``.
-    Reference: PyTorch ``conv_transpose2d``, whose layout is (batch, channels, height, width).
 
     >>> ag.ops.conv_transpose2d([[[[1.0], [2.0]]]], [[[[1.0, 1.0]]]], stride=(1, 2)).numpy().ravel().tolist()
     [1.0, 1.0, 2.0, 2.0]
@@ -235,8 +223,6 @@ def conv_transpose2d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, 
 def conv_transpose1d(x: TensorLike, w: TensorLike, b: TensorLike | None = None, stride: Sizes = 1, padding: Sizes = 0,
                      output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
     """Transposed convolution of sequences: `x` is (channels, time, batch), `w` (channels, features / groups, kernel).
-
-    Reference: PyTorch ``conv_transpose1d``, whose layout is (batch, channels, time).
 
     >>> ag.ops.conv_transpose1d([[[1.0], [2.0]]], [[[1.0, 1.0]]]).numpy().ravel().tolist()
     [1.0, 3.0, 2.0]

@@ -20,7 +20,7 @@ from ag.ops.arithmetic import ag_add, ag_mul, ag_scale
 from ag.ops.indexing import ag_reshape, ag_transpose
 from ag.ops.matmul import product, sample_products
 from ag.ops.reduce import ag_sum
-from ag.ops.shapes import expand
+from ag.ops.shapes import diagonal, expand
 
 __all__ = ["baddbmm", "bilinear", "bmm", "einsum", "inner", "mv", "tensordot"]
 
@@ -52,26 +52,14 @@ def _multiplied(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     return sample_products(run, a, b, ta, tb)
 
 
-# ---------------------------------------------------------------------------------------------- sums by letters
-
-
 @composed
 def einsum(equation: str, *operands: TensorLike) -> Tensor:
     """Multiply elements and add up, as letters of the axes say.
 
-    Three and more operands are multiplied from the left.
-
-    Parameters
-    ----------
-    equation : str
-        A letter for each axis of each operand, and those of the result: ``"mkb,knb->mnb"``.  Letters that the result
-        lacks are summed over, ``...`` stands for any axes, a letter twice in an operand for its diagonal.  Without
-        ``->`` the result has the letters that occur once, in alphabetical order.
-    *operands : Tensor or array_like
-
-    Returns
-    -------
-    Tensor
+    The equation has a letter for each axis of each operand, and those of the result: ``"mkb,knb->mnb"``.  Letters that
+    the result lacks are summed over, ``...`` stands for any axes, a letter twice in an operand for its diagonal.
+    Without ``->`` the result has the letters that occur once, in alphabetical order.  Three and more operands are
+    multiplied from the left.
 
     >>> ag.ops.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], ag.ag_reshape([1.0, 10.0], 2)).numpy().tolist()
     [21.0, 43.0]
@@ -84,7 +72,8 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
         for letter, n in zip(axes, x.shape, strict=True):
             if size.setdefault(letter, n) != n:
                 if 1 not in (n, size[letter]):
-                    raise ShapeError(f"einsum: axis {_name(letter)} of {equation!r} has {size[letter]} places and then "
+                    name = f"{letter} before the last of '...'" if letter.isdigit() else repr(letter)
+                    raise ShapeError(f"einsum: axis {name} of {equation!r} has {size[letter]} places and then "
                                      f"{n}; they must be equal, or 1.")
                 size[letter] = max(n, size[letter])
     terms = [_plain(axes, x, size) for axes, x in zip(inputs, given, strict=True)]
@@ -135,20 +124,15 @@ def _spelt(part: str, count: int) -> list[str]:
     return [*before, *(map(str, reversed(range(count))) if dots else ()), *behind]
 
 
-def _name(letter: str) -> str:
-    return f"{letter} before the last of '...'" if letter.isdigit() else repr(letter)
-
-
 def _plain(axes: list[str], x: Tensor, size: dict[str, int]) -> tuple[list[str], Tensor]:
     """Return an operand without axes that are repeated, as its diagonal, or broadcast."""
     for letter in [letter for letter in dict.fromkeys(axes) if axes.count(letter) > 1]:
         first, second = [i for i, other in enumerate(axes) if other == letter][:2]
-        rest = [i for i in range(x.ndim) if i not in (first, second)]
-        n = x.shape[first]
-        x = ag_transpose(x, first, second, *rest)
-        x = ag_reshape(x, n * n, *x.shape[2:])[:: n + 1]
-        axes = [letter, *[axes[i] for i in rest]]
-        return _plain(axes, x, size)
+        if x.shape[first] != x.shape[second]:
+            raise ShapeError(f"einsum: axes {letter!r} of an operand have {x.shape[first]} and {x.shape[second]} "
+                             f"places; a diagonal needs as many of both.")
+        axes = [letter, *[axis for i, axis in enumerate(axes) if i not in (first, second)]]
+        return _plain(axes, diagonal(x, 0, first, second), size)
     kept = [(letter, n) for letter, n in zip(axes, x.shape, strict=True) if n == size[letter]]
     return [letter for letter, _ in kept], ag_reshape(x, *[n for _, n in kept]) if len(kept) < len(axes) else x
 
@@ -198,51 +182,26 @@ def _pair(p: list[str], x: Tensor, q: list[str], y: Tensor, wanted: set[str], si
     return axes, _products(first, second, of_first, of_second, ta, tb, tuple([size[letter] for letter in axes]))
 
 
-# ---------------------------------------------------------------------------------------------- products by name
-
-
-def _three(function: str, name: str, x: TensorLike) -> Tensor:
-    x = as_tensor(x)
-    if x.ndim != 3:
-        raise ShapeError(f"{function}: {name} is {x.shape}; (rows, columns, batch) is required.")
-    return x
-
-
 @composed
 def bmm(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply the matrices of a batch, which is the last axis.
-
-    Reference: PyTorch ``bmm``, whose batch is the first axis.
-
-    Parameters
-    ----------
-    a : Tensor or array_like of shape (m, k, batch)
-    b : Tensor or array_like of shape (k, n, batch)
-
-    Returns
-    -------
-    Tensor of shape (m, n, batch)
+    """Multiply the matrices of a batch, which is the last axis: (m, k, batch) and (k, n, batch) give (m, n, batch).
 
     >>> ag.ops.bmm([[[1.0, 2.0]]], [[[3.0, 4.0]]]).numpy().tolist()
     [[[3.0, 8.0]]]
     """
-    a, b = _three("bmm", "a", a), _three("bmm", "b", b)
-    if a.shape[1] != b.shape[0] or a.shape[2] != b.shape[2]:
+    a, b = as_tensor(a), as_tensor(b)
+    if not a.ndim == b.ndim == 3 or a.shape[1] != b.shape[0] or a.shape[2] != b.shape[2]:
         raise ShapeError(f"bmm: a is {a.shape} and b is {b.shape}; (m, k, batch) and (k, n, batch) are required.")
     return einsum("mkb,knb->mnb", a, b)
 
 
 @composed
 def baddbmm(x: TensorLike, a: TensorLike, b: TensorLike, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    """``beta * x + alpha * bmm(a, b)``.
-
-    >>> ag.ops.baddbmm([[[1.0]]], [[[2.0]]], [[[3.0]]], alpha=10.0).item()
-    61.0
-    """
+    """``beta * x + alpha * bmm(a, b)``; what is in `x` does not count where `beta` is 0, be it NaN."""
     beta, alpha = number_given("baddbmm", "beta", beta), number_given("baddbmm", "alpha", alpha)
     found = bmm(a, b)
     found = found if alpha == 1.0 else ag_scale(found, alpha)
-    if beta == 0.0:  # what is in x does not count, be it NaN
+    if beta == 0.0:
         return found
     return ag_add(expand(x, found.shape) if beta == 1.0 else ag_scale(expand(x, found.shape), beta), found)
 
@@ -275,11 +234,7 @@ def tensordot(a: TensorLike, b: TensorLike, dims: int | Sequence[Sequence[int]] 
 
 @composed
 def inner(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply and add up over the last axis of both.
-
-    >>> ag.ops.inner([[1.0, 2.0]], [[3.0, 4.0]]).item()
-    11.0
-    """
+    """Multiply and add up over the last axis of both."""
     a, b = operands_on_one_device("inner", (a, b))[1]
     if a.ndim and b.ndim and a.shape[-1] != b.shape[-1]:
         raise ShapeError(f"inner: the operands are {a.shape} and {b.shape}; the last axes must be equal.")
@@ -288,19 +243,13 @@ def inner(a: TensorLike, b: TensorLike) -> Tensor:
 
 @composed
 def mv(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply a matrix with a vector.
-
-    >>> ag.ops.mv([[1.0, 2.0]], ag.ag_reshape([3.0, 4.0], 2)).numpy().tolist()
-    [11.0]
-    """
+    """Multiply a matrix with a vector."""
     return einsum("ij,j->i", a, b)
 
 
 @composed
 def bilinear(x1: TensorLike, x2: TensorLike, weight: TensorLike, bias: TensorLike | None = None) -> Tensor:
     """Sum ``x1[i] * weight[o, i, j] * x2[j]`` for each output o and sample, plus a bias.
-
-    Reference: PyTorch ``bilinear``, whose batch is the first axis.
 
     >>> ag.ops.bilinear([[2.0]], [[3.0]], [[[10.0]]]).item()
     60.0

@@ -17,12 +17,12 @@ from ag.engine.shape import Shape, true_or_false, whole_number
 from ag.errors import ShapeError
 from ag.ops import loss as parts
 from ag.ops.activation import ag_sigmoid
+from ag.ops.compositions import norm
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.functions import eq, gt, isnan, log1p, lt, minimum, ne, softplus, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_sum
 from ag.ops.selection import gathered_by
-from ag.ops.statistics import norm
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy",
            "dice_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",

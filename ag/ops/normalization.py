@@ -1,31 +1,23 @@
-"""Layer norm, RMS norm and batch norm of a matrix [features, samples]; group norm, composed of other ops.
+"""Layer norm, RMS norm and batch norm of a matrix [features, samples].
 
-Mean and variance are saved; the backward pass standardises x again.  `batch_norm_train` moves the running statistics;
-`move_statistics` serves synchronous batch norm.
+Mean and variance are saved; the backward pass standardises x again.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.create import as_tensor
-from ag.autograd.op import Cotangents, Need, Result, Run, Wide, composed, documented, op, part_of
-from ag.autograd.operands import number_given
+from ag.autograd.op import Cotangents, Need, Result, Run, Wide, documented, op, part_of
 from ag.autograd.tape import repeated_since
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels import norm as kernels
 from ag.engine.kernels.elementwise import mul, scale, sub
 from ag.engine.kernels.reduce import sum_over
-from ag.engine.shape import Shape, counts
+from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.arithmetic import ag_add, ag_mul, ag_sub
-from ag.ops.functions import rsqrt, square
-from ag.ops.indexing import ag_reshape
-from ag.ops.reduce import ag_mean
-from ag.ops.statistics import _wide
 
-__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "ag_rms_norm_op", "group_norm", "instance_norm"]
+__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "ag_rms_norm_op"]
 
 # What is saved: x as a matrix, gamma, mean and variance; and the shapes of all operands.
 Normed = tuple[tuple[Buffer, Buffer, Buffer, Buffer], list[Shape]]
@@ -34,8 +26,8 @@ Scaled = tuple[tuple[Buffer, Buffer, Buffer], list[Shape]]  # of RMS norm, with 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
 
 
-def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
-    """`x` as [features, samples], and vectors as columns."""
+def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
+    """`x` as [features, samples], and vectors as columns, after all that can be wrong was looked at."""
     features = x.shape[0] if x.ndim else 0
     if x.ndim < 2 or features == 0:
         raise ShapeError(f"{function}: x is {x.shape}; (features, batch) with at least one feature is required.")
@@ -43,17 +35,11 @@ def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
         if value.shape not in ((features, 1), (features,)):
             raise ShapeError(f"{function}: x is {x.shape} and {name} is {value.shape}; "
                              f"{name} must be {(features, 1)}.")
-    return [x.view((features, prod(x.shape[1:]))), *(value.view((features, 1)) for value in per_feature.values())]
-
-
-def _operands(function: str, axes: Shape, eps: float, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
-    """`x` as a matrix, `gamma` and `beta` as columns, after all that can be wrong was looked at."""
-    operands = _matrix(function, x, **per_feature)
-    if operands[0].shape[1] == 0 and axes == _SAMPLES:
+    if x.size == 0 and axes == _SAMPLES:
         raise ShapeError(f"{function}: x is {x.shape}; statistics need at least one value per feature.")
     if not eps > 0:
         raise ValueError(f"{function}: eps is {eps}; it must be positive.")
-    return operands
+    return [x.view((features, prod(x.shape[1:]))), *(value.view((features, 1)) for value in per_feature.values())]
 
 
 def _chunk(x: Buffer) -> int:
@@ -190,12 +176,10 @@ _by_batch.vjp(_by_own_statistics_vjp)
 
 
 @part_of("ag_batch_norm")
-def batch_norm_train(
-    run: Run, x: Wide, gamma: Wide, beta: Wide, running_mean: Wide, running_var: Wide,
-    eps: float, momentum: float,
-) -> Result[Normed]:
+def batch_norm_train(run: Run, x: Wide, gamma: Wide, beta: Wide, running_mean: Wide, running_var: Wide, eps: float,
+                     momentum: float) -> Result[Normed]:
     """`ag_batch_norm_op` that also moves running statistics, in place, towards the mean and the unbiased variance."""
-    _matrix("ag_batch_norm", x, running_mean=running_mean, running_var=running_var)
+    _operands("ag_batch_norm", _SAMPLES, eps, x, running_mean=running_mean, running_var=running_var)
     out, saved = _by_own_statistics(run, "ag_batch_norm", x, gamma, beta, eps)
     (m, _, mean, variance), _ = saved
     count = m.shape[1]
@@ -203,21 +187,15 @@ def batch_norm_train(
         raise ShapeError(f"ag_batch_norm: x is {x.shape}; "
                          f"the running variance needs at least two values per feature in train mode.")
     again = repeated_since() > 0  # this batch was averaged in the first time
-    _move(run, running_mean, running_var, mean, variance, count, 0.0 if again else momentum)
+    move_statistics(run, running_mean, running_var, mean, variance, count, 0.0 if again else momentum)
     return out, saved
 
 
-def _move(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
-          momentum: float) -> None:
-    run(kernels.running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
-    run(kernels.running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
-
-
-def move_statistics(running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: int,
+def move_statistics(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
                     momentum: float) -> None:
     """Move running statistics, in place, towards the mean and the unbiased variance of `count` samples."""
-    launch = mean.buffer.backend.launch
-    _move(launch, running_mean.buffer, running_var.buffer, mean.buffer, variance.buffer, count, momentum)
+    run(kernels.running_update, running_mean, mean, variance, momentum=momentum, factor=1.0)
+    run(kernels.running_update, running_var, variance, variance, momentum=momentum, factor=count / (count - 1))
 
 
 @batch_norm_train.vjp
@@ -226,9 +204,8 @@ def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: f
 
 
 @part_of("ag_batch_norm_op")
-def _by_statistics(
-    run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide, eps: float
-) -> Result[Normed]:
+def _by_statistics(run: Run, x: Wide, gamma: Wide, beta: Wide, mean: Wide, variance: Wide,
+                   eps: float) -> Result[Normed]:
     m, a, b, centre, var = _operands("ag_batch_norm_op", _FEATURES, eps, x, gamma=gamma, beta=beta, mean=mean,
                                      variance=variance)
     out = run(kernels.normalize, m, a, b, centre, var, eps=eps).view(x.shape)
@@ -250,43 +227,3 @@ def _by_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: floa
             h = run(mul, run(sub, x, mean), rate)
             dvariance = sum_over(run, run(mul, run(mul, apart, h), rate), _SAMPLES, -0.5)
     return _wanted((dx, dgamma, dbeta, dmean, dvariance), shapes, need)
-
-
-@composed
-@_wide
-def group_norm(x: TensorLike, num_groups: int, gamma: TensorLike | None = None, beta: TensorLike | None = None,
-               eps: float = 1e-5) -> Tensor:
-    """Give the channels of each group, with all their places, mean 0 and variance 1 in each sample.
-
-    `x` is (channels, ..., batch); `gamma` and `beta`, (channels, 1), are a factor and an offset.
-    Wu, He, "Group Normalization", ECCV 2018; PyTorch ``group_norm``.
-
-    >>> ag.ops.group_norm([[1.0], [3.0], [5.0], [5.0]], 2).numpy().round(3).ravel().tolist()
-    [-1.0, 1.0, 0.0, 0.0]
-    """
-    x, eps = as_tensor(x), number_given("group_norm", "eps", eps)
-    if x.ndim < 2 or not counts(num_groups) or not x.shape[0] or x.shape[0] % num_groups:
-        raise ShapeError(f"group_norm: x is {x.shape} and num_groups is {num_groups!r:.60}; (channels, ..., batch) is "
-                         f"required, and groups must divide the channels.")
-    if not eps > 0:
-        raise ValueError(f"group_norm: eps is {eps}; it must be positive.")
-    grouped = ag_reshape(x, num_groups, prod(x.shape[:-1]) // num_groups, x.shape[-1])
-    apart = ag_sub(grouped, ag_mean(grouped, 1, True))
-    y = ag_reshape(ag_mul(apart, rsqrt(ag_add(ag_mean(square(apart), 1, True), eps))), *x.shape)
-    for value, function in ((gamma, ag_mul), (beta, ag_add)):
-        y = y if value is None else function(y, ag_reshape(value, x.shape[0], *(1,) * (x.ndim - 1)))
-    return y
-
-
-@composed
-def instance_norm(x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None,
-                  eps: float = 1e-5) -> Tensor:
-    """Give each channel mean 0 and variance 1 in each sample: `group_norm` with a group for each channel.
-
-    Reference: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization"; PyTorch ``instance_norm``.
-    """
-    x = as_tensor(x)
-    if x.ndim < 3 or prod(x.shape[1:-1]) < 2:
-        raise ShapeError(f"instance_norm: x is {x.shape}; (channels, ..., batch) is required, with at least two values "
-                         f"per channel and sample.")
-    return group_norm(x, x.shape[0], gamma, beta, eps)

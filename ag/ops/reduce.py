@@ -1,7 +1,6 @@
 """Sum, mean, maximum, minimum and product over any axes; the place of the maximum along one.
 
-Neighbouring axes are reduced as one, and a long one in pieces.  The gradient of a maximum goes to the largest elements
-in equal shares, and that of a minimum to the smallest.
+Neighbouring axes are reduced as one, and a long one in pieces.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, I32
 from ag.engine.kernels import reduce as kernels
 from ag.engine.kernels.elementwise import add, div, mul
-from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, runs, sum_over
+from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, stages_of, sum_over
 from ag.engine.primitive import PRIMITIVES, PrimitiveTo
 from ag.engine.shape import Shape, normalize_axes, normalize_axis, true_or_false
 from ag.errors import ShapeError
@@ -92,8 +91,7 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
 def min(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[tuple[Buffer, Buffer, Shape]]:
     """Smallest element over some or all axes.
 
-    Elements that are equally small share the gradient equally.  NaN counts as smallest.
-    Reference: PyTorch ``amin``.
+    Equal elements share the gradient equally.  NaN counts as smallest.  Reference: PyTorch ``amin``.
 
     >>> ag.ops.min([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [1.0, 2.0]
@@ -181,11 +179,10 @@ argmax.vjp(no_gradient)
 
 def _fold_over(run: Run, kernel: PrimitiveTo[Buffer], x: Buffer, axes: Shape) -> Buffer:
     """A maximum, minimum or product over `axes`, which stay as axes of size 1."""
-    shape = _shapes(x.shape, axes)[0]
-    for first, last in reversed(runs(axes)):
-        length = product(x.shape[first : last + 1])  # neighbouring axes are one long axis
-        x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
-        if length > LONGEST_ROW:
-            x = run(kernel, x, axis=first, chunk=CHUNK)
-        x = run(kernel, x, axis=first, chunk=x.shape[first])
-    return x.view(shape)
+    stages, kept = stages_of(x.shape, axes)
+    for viewed, axis in stages:
+        x = x.view(viewed)
+        if viewed[axis] > LONGEST_ROW:
+            x = run(kernel, x, axis=axis, chunk=CHUNK)
+        x = run(kernel, x, axis=axis, chunk=x.shape[axis])
+    return x.view(kept)

@@ -1,10 +1,13 @@
-"""Functions that move, repeat, join and cut elements, composed of slices, reshapes, transposes and broadcasting."""
+"""Functions that move, repeat, join and cut elements, composed of slices, reshapes, transposes and broadcasting.
+
+Matrices are the first two axes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
@@ -17,14 +20,15 @@ from ag.engine.buffer import Buffer
 from ag.engine.device import default_backend
 from ag.engine.dtype import F32, F64
 from ag.engine.kernels import reduce as kernels
-from ag.engine.shape import Shape, broadcast, counts, is_whole, normalize_axes, normalize_axis
+from ag.engine.shape import Shape, broadcast, counts, is_whole, normalize_axes, normalize_axis, whole_number
 from ag.errors import ShapeError
+from ag.ops.arithmetic import ag_mul
 from ag.ops.functions import eq, ge, where
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 
-__all__ = ["broadcast_to", "chunk", "expand", "flip", "movedim", "one_hot", "pad", "permute", "repeat",
-           "repeat_interleave", "roll", "split", "squeeze", "stack", "swapaxes", "tile", "tril", "triu", "unbind",
-           "unsqueeze"]
+__all__ = ["block_diag", "broadcast_to", "chunk", "diag", "diagonal", "expand", "flip", "hsplit", "kron", "meshgrid",
+           "movedim", "one_hot", "outer", "pad", "permute", "repeat", "repeat_interleave", "roll", "rot90", "split",
+           "squeeze", "stack", "swapaxes", "tile", "tril", "triu", "unbind", "unsqueeze", "vsplit"]
 
 Dims = int | Sequence[int]
 
@@ -37,11 +41,14 @@ def _numbers(function: str, name: str, given: tuple[int | Sequence[int], ...], l
     return tuple(map(int, values))
 
 
+def _count(function: str, name: str, value: object) -> int:
+    if not counts(value):
+        raise ValueError(f"{function}: {name} is {value!r:.60}; a whole number of at least 1 is required.")
+    return int(cast(int, value))
+
+
 def _cut(x: Tensor, axis: int, start: int | None, stop: int | None, step: int = 1) -> Tensor:
     return x[(*(slice(None),) * axis, slice(start, stop, step))]
-
-
-# ---------------------------------------------------------------------------------------------- repeating
 
 
 @part_of("expand")
@@ -92,10 +99,7 @@ def tile(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
 
 @composed
 def repeat(x: TensorLike, *times: int | Sequence[int]) -> Tensor:
-    """Lay copies side by side, as `tile`.
-
-    Reference: PyTorch ``Tensor.repeat``.
-    """
+    """Lay copies side by side, as `tile`.  Reference: PyTorch ``Tensor.repeat``."""
     return tile(x, *times)
 
 
@@ -111,9 +115,6 @@ def repeat_interleave(x: TensorLike, repeats: int, dim: int = 0) -> Tensor:
     before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
     return ag_reshape(expand(ag_reshape(x, *before, 1, *after), (*before, n, *after)),
                       *before[:-1], before[-1] * n, *after)
-
-
-# ---------------------------------------------------------------------------------------------- moving
 
 
 @composed
@@ -153,9 +154,8 @@ def permute(x: TensorLike, *dims: int | Sequence[int]) -> Tensor:
 def movedim(x: TensorLike, source: Dims, destination: Dims) -> Tensor:
     """Move an axis, or several, to other places.
 
-    >>> import numpy as np
-    >>> ag.ops.movedim(np.zeros((2, 3, 4)), 0, -1).shape
-    (3, 4, 2)
+    >>> ag.ops.movedim([[[1.0], [2.0]]], 0, -1).shape
+    (2, 1, 1)
     """
     x = as_tensor(x)
     moved, places = ([normalize_axis(a, x.ndim, "movedim") for a in (given if isinstance(given, (tuple, list)) else
@@ -203,9 +203,6 @@ def unsqueeze(x: TensorLike, dim: int) -> Tensor:
     return ag_reshape(x, *x.shape[:axis], 1, *x.shape[axis:])
 
 
-# ---------------------------------------------------------------------------------------------- joining and cutting
-
-
 @composed
 def stack(tensors: Sequence[TensorLike], dim: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis.
@@ -240,15 +237,9 @@ def split(x: TensorLike, size: Dims, dim: int = 0) -> tuple[Tensor, ...]:
 
 @composed
 def chunk(x: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Cut along an axis into at most so many parts of one size, of which the last may be less.
-
-    >>> [part.shape for part in ag.ops.chunk([[1.0, 2.0, 3.0]], 2, dim=1)]
-    [(1, 2), (1, 1)]
-    """
-    x = as_tensor(x)
-    if not counts(chunks):
-        raise ValueError(f"chunk: chunks is {chunks!r:.60}; a whole number of at least 1 is required.")
-    return split(x, max(1, -(-x.shape[normalize_axis(dim, x.ndim, "chunk")] // int(chunks))), dim)
+    """Cut along an axis into at most so many parts of one size, of which the last may be less."""
+    x, parts = as_tensor(x), _count("chunk", "chunks", chunks)
+    return split(x, max(1, -(-x.shape[normalize_axis(dim, x.ndim, "chunk")] // parts)), dim)
 
 
 @composed
@@ -263,31 +254,15 @@ def unbind(x: TensorLike, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple([x[(*(slice(None),) * axis, i)] for i in range(x.shape[axis])])
 
 
-# ---------------------------------------------------------------------------------------------- edges and triangles
-
-
 @composed
 def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
     """Put elements around, in pairs of widths from the axis before the batch, which is last, to the first.
 
+    Of images (channels, height, width, batch) that is before and behind the width, then the height, and so on;
+    negative widths cut off.  The `mode` puts a number there ("constant"), the image mirrored at its edge ("reflect"),
+    the edge ("replicate") or the other side ("circular").
     Reference: PyTorch ``pad``, whose images have their width last, where the batch is here.
 
-    Parameters
-    ----------
-    x : Tensor or array_like, such as images of shape (channels, height, width, batch)
-    widths : sequence of int
-        Before and behind the width, then the height, and so on; negative ones cut off.
-    mode : {"constant", "reflect", "replicate", "circular"}, optional
-        What is put there: a number, the image mirrored at its edge, the edge, or the other side.
-    value : float, optional
-        The number.
-
-    Returns
-    -------
-    Tensor
-
-    Examples
-    --------
     >>> ag.ops.pad([[1.0], [2.0]], (1, 0)).numpy().tolist()
     [[0.0], [1.0], [2.0]]
     """
@@ -309,14 +284,13 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
             raise ShapeError(f"pad: widths {before} and {behind} of an axis of {n} places; mode {mode!r} has at most "
                              f"{most}.")
         cut = partial(_cut, x, axis)
+        shapes = [(*x.shape[:axis], width, *x.shape[axis + 1 :]) for width in (before, behind)]
         if mode == "constant":
-            ends = [filled((*x.shape[:axis], width, *x.shape[axis + 1 :]), number, x.buffer.backend, x.buffer.dtype)
-                    for width in (before, behind)]
+            ends = [filled(shape, number, x.buffer.backend, x.buffer.dtype) for shape in shapes]
         elif mode == "reflect":
             ends = [flip(cut(1, before + 1), axis), flip(cut(n - 1 - behind, n - 1), axis)]
         elif mode == "replicate":
-            ends = [expand(cut(*edge), (*x.shape[:axis], width, *x.shape[axis + 1 :]))
-                    for edge, width in (((0, 1), before), ((n - 1, n), behind))]
+            ends = [expand(cut(0, 1), shapes[0]), expand(cut(n - 1, n), shapes[1])]
         else:
             ends = [cut(n - before, n), cut(0, behind)]
         parts = [part for part in (ends[0], x, ends[1]) if part.shape[axis]]
@@ -335,24 +309,19 @@ def _places(x: Tensor, count: int, axis: int, ndim: int) -> Tensor:
 def one_hot(ids: TensorLike, classes: int) -> Tensor:
     """Return a first axis of so many classes, 1 at the class of each id and 0 elsewhere; all 0 for other ids.
 
-    Reference: PyTorch ``one_hot``, whose new axis is the last.
-
     >>> ag.ops.one_hot([0, 2], 3).numpy().tolist()
     [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
     """
-    if not counts(classes):
-        raise ValueError(f"one_hot: classes is {classes!r:.60}; a whole number of at least 1 is required.")
+    count = _count("one_hot", "classes", classes)
     if not isinstance(ids, Tensor):  # as they are: a vector is no column, and 257 is itself, whatever the default type
         ids = lift(ids, default_backend(), F32, "one_hot")
     ids = ids if ids.buffer.dtype in (F32, F64) else ids.astype("f32")
-    return eq(_places(ids, int(classes), 0, ids.ndim + 1), unsqueeze(ids, 0)).astype("f32")
+    return eq(_places(ids, count, 0, ids.ndim + 1), unsqueeze(ids, 0)).astype("f32")
 
 
 @composed
 def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
     """Keep the lower triangle of matrices, which are the first two axes; 0 above the diagonal.
-
-    Reference: PyTorch ``tril``, whose matrices are the last two axes.
 
     >>> ag.ops.tril([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
     [[1.0, 0.0], [3.0, 4.0]]
@@ -362,13 +331,7 @@ def tril(x: TensorLike, diagonal: int = 0) -> Tensor:
 
 @composed
 def triu(x: TensorLike, diagonal: int = 0) -> Tensor:
-    """Keep the upper triangle of matrices, which are the first two axes; 0 below the diagonal.
-
-    Reference: PyTorch ``triu``, whose matrices are the last two axes.
-
-    >>> ag.ops.triu([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
-    [[1.0, 2.0], [0.0, 4.0]]
-    """
+    """Keep the upper triangle of matrices, as `tril`; 0 below the diagonal."""
     return _triangle("triu", as_tensor(x), diagonal, False)
 
 
@@ -380,3 +343,151 @@ def _triangle(function: str, x: Tensor, diagonal: int, lower: bool) -> Tensor:
     rows, columns = _places(x, x.shape[0], 0, x.ndim), _places(x, x.shape[1], 1, x.ndim)
     kept = ge(rows + float(diagonal), columns) if lower else ge(columns, rows + float(diagonal))
     return where(kept, x, 0.0)
+
+
+def _vector(function: str, x: TensorLike) -> Tensor:
+    """Return a vector, also of a column."""
+    x = as_tensor(x)
+    if x.ndim != 1 and (x.ndim != 2 or x.shape[1] != 1):
+        raise ShapeError(f"{function}: an operand is {x.shape}; a vector or a column is required.")
+    return x if x.ndim == 1 else ag_reshape(x, x.size)
+
+
+def _zeros(x: Tensor, shape: Shape) -> Tensor:
+    return filled(shape, 0.0, x.buffer.backend, x.buffer.dtype)
+
+
+@composed
+def diagonal(x: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Return the diagonals of matrices along a first axis; with an offset those above, or below, the main one.
+
+    >>> ag.ops.diagonal([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
+    [1.0, 4.0]
+    """
+    x, above = as_tensor(x), whole_number("diagonal", "offset", offset)
+    down, across = (normalize_axis(dim, x.ndim, "diagonal") for dim in (dim1, dim2))
+    normalize_axes((down, across), x.ndim, "diagonal")  # which differ
+    others = [a for a in range(x.ndim) if a not in (down, across)]
+    rows, columns = x.shape[down], x.shape[across]
+    count = max(0, min(rows - max(0, -above), columns - max(0, above)))
+    first, step = max(0, above) + max(0, -above) * columns, columns + 1
+    apart = ag_reshape(ag_transpose(x, down, across, *others), rows * columns, *[x.shape[a] for a in others])
+    return _cut(apart, 0, first, first + (count - 1) * step + 1, step) if count else apart[:0]
+
+
+@composed
+def diag(x: TensorLike, diagonal: int = 0) -> Tensor:
+    """Make a matrix with a vector on its diagonal, or return the diagonal of a matrix.
+
+    >>> ag.ops.diag([1.0, 2.0]).numpy().tolist()
+    [[1.0, 0.0], [0.0, 2.0]]
+    """
+    x = x if isinstance(x, Tensor) or np.ndim(x) != 1 else _vector("diag", x)
+    x, above = as_tensor(x), whole_number("diag", "diagonal", diagonal)
+    if x.ndim == 2 and x.shape[1] == 1 < x.shape[0]:
+        raise ShapeError(f"diag: x is {x.shape}, a column; reshape it to ({x.shape[0]},) for a matrix with this "
+                         f"diagonal, or write diagonal(x) for its own.")
+    if x.ndim != 1:
+        return _diagonal(x, above)
+    x = ag_concat([_zeros(x, (max(0, -above),)), x, _zeros(x, (max(0, above),))], 0)
+    return where(eq(_places(x, x.size, 0, 2) + float(above), _places(x, x.size, 1, 2)), unsqueeze(x, 1), 0.0)
+
+
+_diagonal = diagonal
+
+
+@composed
+def outer(a: TensorLike, b: TensorLike) -> Tensor:
+    """Multiply every element of a vector, or a column, with every one of another."""
+    return ag_mul(unsqueeze(_vector("outer", a), 1), unsqueeze(_vector("outer", b), 0))
+
+
+@composed
+def kron(a: TensorLike, b: TensorLike) -> Tensor:
+    """Put, in place of each element of a tensor, the product of it with another tensor.
+
+    >>> ag.ops.kron([[1.0, 10.0]], [[2.0, 3.0]]).numpy().tolist()
+    [[2.0, 3.0, 20.0, 30.0]]
+    """
+    a, b = as_tensor(a), as_tensor(b)
+    ndim = max(a.ndim, b.ndim)
+    outside, inside = ((1,) * (ndim - x.ndim) + x.shape for x in (a, b))
+    product = ag_mul(ag_reshape(a, *[n for size in outside for n in (size, 1)]),
+                     ag_reshape(b, *[n for size in inside for n in (1, size)]))
+    return ag_reshape(product, *[n * m for n, m in zip(outside, inside, strict=True)])
+
+
+@composed
+def block_diag(*tensors: TensorLike) -> Tensor:
+    """Put matrices along a diagonal, with zeros beside them.
+
+    >>> ag.ops.block_diag([[1.0, 2.0]], [[3.0]]).numpy().tolist()
+    [[1.0, 2.0, 0.0], [0.0, 0.0, 3.0]]
+    """
+    if not tensors or any(np.ndim(x) != 2 for x in tensors):
+        given = ", ".join(str(np.shape(x)) for x in tensors) or "none"
+        raise ShapeError(f"block_diag: tensors are {given}; matrices are required.")
+    blocks = [as_tensor(x) for x in tensors]
+    ends = [0, *accumulate(x.shape[1] for x in blocks)]
+    return ag_concat([ag_concat([_zeros(x, (x.shape[0], first)), x, _zeros(x, (x.shape[0], ends[-1] - last))], 1)
+                      for x, (first, last) in zip(blocks, pairwise(ends), strict=True)], 0)
+
+
+@composed
+def meshgrid(*tensors: TensorLike, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Make of vectors the coordinates of a grid: a tensor for each, in which it runs along its axis.
+
+    >>> [x.numpy().tolist() for x in ag.ops.meshgrid([1.0, 2.0], [3.0, 4.0])]
+    [[[1.0, 1.0], [2.0, 2.0]], [[3.0, 4.0], [3.0, 4.0]]]
+    """
+    if indexing not in ("ij", "xy"):
+        raise ValueError(f"meshgrid: indexing is {indexing!r:.60}; use 'ij' or 'xy'.")
+    vectors = [_vector("meshgrid", ag_reshape(x, 1) if np.ndim(x) == 0 else x) for x in tensors]
+    shape, last = [x.size for x in vectors], len(vectors) - 1
+    grids = [expand(ag_reshape(x, *(1,) * i, -1, *(1,) * (last - i)), shape) for i, x in enumerate(vectors)]
+    return tuple([swapaxes(x, 0, 1) for x in grids] if indexing == "xy" and last > 0 else grids)
+
+
+@composed
+def rot90(x: TensorLike, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turn by k right angles, from the first of two axes towards the second.
+
+    >>> ag.ops.rot90([[1.0, 2.0], [3.0, 4.0]]).numpy().tolist()
+    [[2.0, 4.0], [1.0, 3.0]]
+    """
+    x, turns = as_tensor(x), whole_number("rot90", "k", k) % 4
+    axes = tuple([normalize_axis(dim, x.ndim, "rot90") for dim in dims])
+    if len({*axes}) != 2:
+        raise ShapeError(f"rot90: dims are {tuple(dims)}; two axes are required.")
+    for _ in range(turns):
+        x = swapaxes(flip(x, axes[1]), *axes)
+    return x
+
+
+@composed
+def hsplit(x: TensorLike, sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """Cut along the second axis, or the only one, into so many equal parts, or before these places.
+
+    >>> [part.shape for part in ag.ops.hsplit([[1.0, 2.0, 3.0]], [1])]
+    [(1, 1), (1, 2)]
+    """
+    x = as_tensor(x)
+    return _parted("hsplit", x, sections, 1 if x.ndim > 1 else 0)
+
+
+@composed
+def vsplit(x: TensorLike, sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """Cut along the first axis, as `hsplit`."""
+    return _parted("vsplit", as_tensor(x), sections, 0)
+
+
+def _parted(function: str, x: Tensor, sections: int | Sequence[int], dim: int) -> tuple[Tensor, ...]:
+    if x.ndim <= dim or (function == "vsplit" and x.ndim < 2):
+        raise ShapeError(f"{function}: x is {x.shape}; it has too few axes.")
+    if is_whole(sections):
+        count, size = cast(int, sections), x.shape[dim]
+        if count < 1 or size % count:
+            raise ShapeError(f"{function}: sections is {count} and the axis has {size} places; a divisor is required.")
+        sections = range(size // count, size // count * count, size // count) if size else [0] * (count - 1)
+    places = [whole_number(function, "a place", i) for i in cast("Sequence[int]", sections)]
+    return tuple([_cut(x, dim, *ends) for ends in pairwise([None, *places, None])])

@@ -174,7 +174,7 @@ def test_a_function_is_three_lines_in_three_files(copy: Path, tmp_path: Path) ->
     shutil.copytree(copy, folder, symlinks=True)
     lines = all_blocks()[1]
     places = {"shaders/functions.glsl": "", "ag/ops/functions.py": "\nsquare = _row(",
-              "tests/table/cases_functions.py": '\n    row("sin", math.sin', "ag/ops/statistics.py": ""}
+              "tests/table/cases_functions.py": '\n    row("sin", math.sin', "ag/ops/compositions.py": ""}
     assert lines.keys() == places.keys() and {len(x.splitlines()) for x in lines.values()} == {1, 4}
     for name, before in places.items():
         if before:
@@ -182,7 +182,7 @@ def test_a_function_is_three_lines_in_three_files(copy: Path, tmp_path: Path) ->
         else:
             with (folder / name).open("a", encoding="utf-8") as file:
                 file.write("\n\n" + lines[name])
-    edit(folder / "ag/ops/statistics.py", '"normalize", ', '"normalize", "ptp", ')
+    edit(folder / "ag/ops/compositions.py", '"prelu", ', '"prelu", "ptp", ')
     edit(folder / "tests/table/cases_functions.py", '    statistic("amax"',
          '    statistic("ptp", along(np.ptp), draw=spread),\n    statistic("amax"')
     if library() is not None:

@@ -41,3 +41,9 @@ def test_inner_refuses_vectors_of_other_lengths() -> None:
     assert ops.inner(ag.ag_tensor([1.0, 2.0]).reshape(2), ag.ag_tensor([3.0, 4.0]).reshape(2)).item() == 11.0
     with expect_error("one number beside three", ag.ShapeError, "inner: the operands are (1, 1) and (1, 3)"):
         ops.inner([[2.0]], [[1.0, 1.0, 1.0]])
+
+
+def test_a_diagonal_needs_axes_of_one_size() -> None:
+    for shape in ((1, 3), (3, 1)):
+        with expect_error("a row or a column", ag.ShapeError, f"einsum: axes 'i' of an operand have {shape[0]} and "):
+            ops.einsum("ii->i", np.ones(shape))

@@ -14,8 +14,8 @@ from table.rows import Case, representatives, restart_generator
 import ag
 from ag.engine.device import backend_of
 
-COMPOSED = ("compositions", "conv", "einsum", "functions", "images", "matrices", "normalization", "pooling",
-            "reduce", "rotary", "scatter", "selection", "shapes", "statistics")
+COMPOSED = ("compositions", "conv", "einsum", "functions", "images", "normalization", "reduce", "rotary",
+            "scatter", "selection", "shapes")
 FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
 

@@ -1,8 +1,6 @@
 """Reductions along one axis: sum, maximum, minimum, product; a maximum's place; a sum's adjoint; equality.
 
-An axis is cut into pieces of `chunk` elements, each of which becomes one element of the result:
-
-    out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]
+An axis is cut into pieces: ``out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]``.
 """
 
 from __future__ import annotations
@@ -58,11 +56,9 @@ def _scaled(call: Call, out: Array, scale: float) -> Call:
 
 
 def total(x: Array, axis: int) -> Array:
-    """The sum along an axis, which stays with size 1.
-
-    Numpy adds pairwise along the last axis, and one after the other along the others.  There, elements that lie `parts`
-    apart are added first, in rows that are `parts` times as long, and then those sums.
-    """
+    """The sum along an axis, which stays with size 1."""
+    # Numpy adds pairwise along the last axis, and one after the other along the others.  There, elements that lie
+    # `parts` apart are added first, in rows that are `parts` times as long, and then those sums.
     n = x.shape[axis]
     if _is_plain(x, axis):
         added: Array = np.add.reduce(x, axis, keepdims=True)
@@ -89,7 +85,7 @@ def ones(n: int, dtype: np.dtype[Any]) -> Array:
 
 def sum_over(run: Run, x: Buffer, axes: Shape, scale: float = 1.0, shape: Shape | None = None) -> Buffer:
     """`scale` times the sum of `x` over `axes`, which stay as axes of size 1, or are left out in `shape`."""
-    stages, kept = _stages(x.shape, axes)
+    stages, kept = stages_of(x.shape, axes)
     for viewed, axis in stages:
         if viewed != x.shape:
             x = x.view(viewed)
@@ -101,10 +97,11 @@ def sum_over(run: Run, x: Buffer, axes: Shape, scale: float = 1.0, shape: Shape 
 
 
 @lru_cache(maxsize=1024)
-def _stages(shape: Shape, axes: Shape) -> tuple[list[tuple[Shape, int]], Shape]:
-    """The sums one by one, each over one axis of a view: neighbouring axes are one long axis. And what is left."""
+def stages_of(shape: Shape, axes: Shape) -> tuple[list[tuple[Shape, int]], Shape]:
+    """The reductions one by one, each along an axis of a view: neighbours are one long axis. And what is left."""
     kept, stages = shape, []
-    for first, last in reversed(runs(axes)):
+    firsts, lasts = ([a for a in axes if a + step not in axes] for step in (-1, 1))
+    for first, last in zip(reversed(firsts), reversed(lasts), strict=True):
         stages.append(((*kept[:first], math.prod(kept[first : last + 1]), *kept[last + 1 :]), first))
         kept = *kept[:first], *(1,) * (last + 1 - first), *kept[last + 1 :]
     return stages, kept
@@ -113,17 +110,6 @@ def _stages(shape: Shape, axes: Shape) -> tuple[list[tuple[Shape, int]], Shape]:
 def sum_to(run: Run, x: Buffer, shape: Shape) -> Buffer:
     """The adjoint of broadcasting: `x` summed back to `shape`."""
     return sum_over(run, x, broadcast_axes(shape, x.shape), shape=shape)
-
-
-def runs(axes: Shape) -> list[tuple[int, int]]:
-    """Sorted axes as runs of neighbours, each as (first, last)."""
-    runs: list[tuple[int, int]] = []
-    for axis in axes:
-        if runs and runs[-1][1] == axis - 1:
-            runs[-1] = (runs[-1][0], axis)
-        else:
-            runs.append((axis, axis))
-    return runs
 
 
 @primitive(lambda _x, *, shape, factor: shape, layout=expand_layout)

@@ -18,7 +18,7 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import activation, arithmetic, elementwise, functions, indexing, loss, normalization, pooling, reduce
+from ag.ops import activation, arithmetic, elementwise, functions, images, indexing, loss, normalization, reduce
 from ag.ops import conv as convs
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import _products as products_of
@@ -501,8 +501,8 @@ WRITERS: Mapping[object, Writer] = {
     affine: _affine,
     convs._conv2d: _conv,
     convs._conv_transpose2d: _conv_transpose,
-    pooling._max_pool2d: _pool("MaxPool"),
-    pooling._avg_pool2d: _pool("AveragePool", count_include_pad=1),
+    images._max_pool2d: _pool("MaxPool"),
+    images._avg_pool2d: _pool("AveragePool", count_include_pad=1),
     normalization.ag_layer_norm_op: _layer_norm,
     normalization.ag_rms_norm_op: _rms_norm,
     normalization._by_batch: _batch_norm,

@@ -24,7 +24,7 @@ from ag.io.onnx.operators import ELEMENT, SAME, Node, needed
 from ag.io.safetensors_file import read_regular
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
-from ag.ops import activation, conv, elementwise, normalization, pooling, reduce
+from ag.ops import activation, conv, elementwise, images, normalization, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import einsum
@@ -270,7 +270,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     "ReduceMin": _reduce(reduce.min), "ReduceProd": _reduce(reduce.prod),
     "MatMul": _matmul, "Gemm": _gemm, "Attention of ag": _attention, "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "MaxPool": _pool(pooling.ag_max_pool2d), "AveragePool": _pool(pooling.ag_avg_pool2d),
+    "MaxPool": _pool(images.ag_max_pool2d), "AveragePool": _pool(images.ag_avg_pool2d),
     "GlobalAveragePool": lambda x: reduce.ag_mean(x, (2, 3), True),
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "Identity": lambda x: x, "Cast": _cast,
     "Reshape": _reshape, "Flatten": lambda x, axis=1: ag_reshape(x, prod(x.shape[:axis]), prod(x.shape[axis:])),

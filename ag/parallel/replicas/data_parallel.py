@@ -541,5 +541,6 @@ class SyncBatchNorm(BatchNorm):
         centred = ag_sub(rows, mean) if rows.size else rows
         variance = mean_over_replicas(centred * centred)
         if not is_repeating():
-            move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
+            move_statistics(mean.buffer.backend.launch, self.running_mean.buffer, self.running_var.buffer, mean.buffer,
+                            variance.buffer, count, self.momentum)
         return ag_batch_norm_op(x, gamma, beta, self.eps, mean, variance) if x.size else x
