@@ -22,8 +22,7 @@ from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.nn.layer import Layer, number, sizes
 from ag.ops.arithmetic import ag_add
-from ag.ops.attention import Segments, ag_attention
-from ag.ops.fused_attention import attention_of_heads
+from ag.ops.attention import Segments, ag_attention, attention_of_heads
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import affine, ag_matmul
 

@@ -20,7 +20,7 @@ from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend
 from ag.engine.dtype import F32, F64, I32, as_dtype
 from ag.engine.interpreter import current, recording_here
-from ag.engine.kernels.cache import cache_append, cache_mask, cache_places
+from ag.engine.kernels.attention import cache_append, cache_mask, cache_places
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.reduce import expand
 from ag.engine.primitive import Array

@@ -1,6 +1,6 @@
 """Rotary positions of queries and keys, on [heads * features, time, batch]; both turn in one launch.
 
-An angle is exact at any position: see `ag.engine.kernels.rotary`.  Its gradient is the turn back, by the same kernel.
+An angle is exact at any position.  The gradient is the turn back, by the same kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ag.autograd.operands import number_given, to_buffer
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import I32, U32
-from ag.engine.kernels import rotary as kernels
+from ag.engine.kernels import attention as kernels
 from ag.engine.kernels.convert import array_to_upload
 from ag.engine.primitive import Array
 from ag.engine.shape import counts, true_or_false, whole_number

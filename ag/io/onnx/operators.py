@@ -32,8 +32,8 @@ from ag.ops import (
     reduce,
 )
 from ag.ops import conv as convs
+from ag.ops.attention import attention_of_heads, plain_attention
 from ag.ops.einsum import _products as products_of
-from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
 from ag.ops.selection import _lookup as lookup_of
@@ -285,23 +285,21 @@ def _rms_norm(g: Graph, op: Called) -> str:
     return g.reversed(out, x.ndim)
 
 
-def _attention(causal: int, rate: int, heads: int) -> Writer:
-    """Attention whose other arguments are at these places."""
-    def write(g: Graph, op: Called) -> str:
-        if op.params[rate]:
-            raise ExportError(f"export_onnx: ag_attention draws random numbers for its dropout of {op.params[rate]}, "
-                              f"which a graph cannot; export with dropout=0.0.")
-        q, k, v = (_by_head(g, x, op.params[heads]) for x in op.xs)
-        features, queries = op.x.dims[:2]
-        assert isinstance(features, int)
-        n = op.x.ndim + 1
-        scores = g.node("MatMul", q, g.transpose(k, [*range(n - 2), n - 1, n - 2]))
-        scores = g.node("Mul", scores, g.number(1 / sqrt(features // op.params[heads]), op.x.dtype))
-        if op.params[causal]:
-            scores = g.node("Where", _seen(g, queries, op.xs[1].dims[1]), scores, g.number(-inf, op.x.dtype))
-        out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
-        return g.reversed(g.reshape(_heads_and_time(g, out, n), op.dims[::-1]), n - 1)
-    return write
+def _attention(g: Graph, op: Called) -> str:
+    heads, causal, rate = op.params
+    if rate:
+        raise ExportError(f"export_onnx: ag_attention draws random numbers for its dropout of {rate}, which a graph "
+                          f"cannot; export with dropout=0.0.")
+    q, k, v = (_by_head(g, x, heads) for x in op.xs)
+    features, queries = op.x.dims[:2]
+    assert isinstance(features, int)
+    n = op.x.ndim + 1
+    scores = g.node("MatMul", q, g.transpose(k, [*range(n - 2), n - 1, n - 2]))
+    scores = g.node("Mul", scores, g.number(1 / sqrt(features // heads), op.x.dtype))
+    if causal:
+        scores = g.node("Where", _seen(g, queries, op.xs[1].dims[1]), scores, g.number(-inf, op.x.dtype))
+    out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
+    return g.reversed(g.reshape(_heads_and_time(g, out, n), op.dims[::-1]), n - 1)
 
 
 def _by_head(g: Graph, x: Value, heads: int) -> str:
@@ -537,8 +535,8 @@ WRITERS: Mapping[object, Writer] = {
     products_of: _products,
     chosen_by: _take,
     gathered_by: _gather,
-    plain_attention: _attention(causal=0, rate=1, heads=2),
-    attention_of_heads: _attention(heads=0, causal=1, rate=2),
+    plain_attention: _attention,
+    attention_of_heads: _attention,
     loss._mean_squares: _mse,
     loss.ag_cross_entropy_loss: _cross_entropy("Log"),
     loss._of_distributions: _cross_entropy("LogSoftmax", axis=0),
