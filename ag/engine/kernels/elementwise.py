@@ -5,13 +5,16 @@ The kernels of those that are `fusable` are rows of shaders/functions.glsl.  The
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from inspect import Parameter, Signature
+from typing import Any
 
 import numpy as np
 
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks
-from ag.engine.primitive import Array, Call, primitive
+from ag.engine.primitive import Array, Call, PrimitiveTo, primitive
 from ag.engine.shape import broadcast, broadcast_layout, same
 
 
@@ -30,24 +33,31 @@ def copied(x: Buffer) -> Buffer:
     return out
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
-def add(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.add, a, b, out)
+def signed(rule: Callable[..., Call], name: str, operands: Iterable[str], params: Iterable[str]) -> None:
+    """Give the rule of a primitive with any operands its name, and theirs."""
+    rule.__name__ = name
+    rule.__dict__["__signature__"] = Signature(
+        [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD) for key in operands]
+        + [Parameter(key, Parameter.KEYWORD_ONLY) for key in params])
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0, fusable=True)
-def mul(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.multiply, a, b, out)
+def of_numpy(name: str, function: Callable[..., object], operands: Sequence[str] = ("x",), params: Iterable[str] = (),
+             neutral: float | None = None) -> PrimitiveTo[Buffer]:
+    """Declare a function of numpy as a primitive of one operand, or of two that broadcast."""
+    def bind(out: Array, *xs: Array, **numbers: float) -> Call:
+        if isinstance(function, np.ufunc):
+            return partial(function, *xs, out=out)  # numpy wants the name of the result of some
+        return lambda: out.__setitem__(Ellipsis, function(*xs, **numbers))
+
+    signed(bind, name, ("out", *operands), params)
+    rules: dict[str, Any] = {"shape": broadcast, "layout": broadcast_layout} if len(operands) == 2 else {}
+    return primitive(**rules, bound=True, neutral=neutral, fusable=True)(bind)
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
-def sub(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.subtract, a, b, out)
-
-
-@primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
-def div(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.divide, a, b, out)
+add, sub, div = of_numpy("add", np.add, "ab"), of_numpy("sub", np.subtract, "ab"), of_numpy("div", np.divide, "ab")
+mul = of_numpy("mul", np.multiply, "ab", neutral=1.0)
+exp, log, sqrt = of_numpy("exp", np.exp), of_numpy("log", np.log), of_numpy("sqrt", np.sqrt)
+abs = of_numpy("abs", np.abs)
 
 
 @primitive(broadcast, layout=broadcast_layout, fusable=True)
@@ -68,26 +78,6 @@ def target_div(out: Array, a: Array, b: Array) -> None:
 @primitive(bound=True, fusable=True)
 def scale(out: Array, x: Array, *, factor: float) -> Call:
     return partial(np.multiply, x, factor, out)
-
-
-@primitive(bound=True, fusable=True)
-def exp(out: Array, x: Array) -> Call:
-    return partial(np.exp, x, out)
-
-
-@primitive(bound=True, fusable=True)
-def log(out: Array, x: Array) -> Call:
-    return partial(np.log, x, out)
-
-
-@primitive(bound=True, fusable=True)
-def sqrt(out: Array, x: Array) -> Call:
-    return partial(np.sqrt, x, out)
-
-
-@primitive(bound=True, fusable=True)
-def abs(out: Array, x: Array) -> Call:
-    return partial(np.abs, x, out)
 
 
 @primitive(bound=True, fusable=True)

@@ -8,9 +8,8 @@ instruction k; x and y are registers, value is the function's parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from inspect import Parameter, Signature
 from math import prod
 from typing import Any, Literal, TypeVar
 from zlib import crc32
@@ -18,8 +17,8 @@ from zlib import crc32
 import numpy as np
 
 from ag.engine.cpu_threads import BLOCK, WIDE, one_by_one, shares, together
+from ag.engine.kernels.elementwise import signed
 from ag.engine.primitive import PRIMITIVES, Array, Call, Primitive, primitive
-from ag.engine.primitive_types import LayoutRule, ShapeRule
 from ag.engine.shape import Layout, Shape, broadcast, chain_layout
 
 Instruction = tuple[str, int, int, float]
@@ -60,16 +59,17 @@ def _calls(out: Array, also: Array | None, operands: tuple[Array, ...], chain: C
     shape, arrays = out.shape, [x for i, x in enumerate(operands) if i in used]
     if all(x.shape == shape or x.size == 1 for x in arrays):
         shape = (out.size,)
-    full = tuple(_aligned(x, shape) for x in operands)
+    full = [x.reshape(-1) if len(shape) == 1 else x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in operands]
     target, extra = out.reshape(shape), None if also is None else also.reshape(shape)
     shared_out = out.size * len(chain) >= _WORTH
     blocks = list(_blocks(shape, WIDE if shared_out else BLOCK))
     runs: list[Call] = []
     for part in shares(blocks) if shared_out else [blocks]:
         calls: list[Call] = []
-        spare: list[Array] = []
+        spare: dict[int, Array] = {}
         for block in part:
-            registers: list[Array] = [_part(x, block) for x in full]
+            registers: list[Array] = [
+                x[tuple(s if n > 1 else slice(None) for s, n in zip(block, x.shape, strict=True))] for x in full]
             end, last = target[block], OPERANDS + len(chain) - 1
             for k, (name, x, y, value) in enumerate(chain, OPERANDS):
                 into = end if k == last else extra[block] if k == kept and extra is not None else _temporary(
@@ -83,22 +83,9 @@ def _calls(out: Array, also: Array | None, operands: tuple[Array, ...], chain: C
     return partial(together, runs)
 
 
-def _aligned(x: Array, shape: Shape) -> Array:
-    """`x` with as many axes as `shape`."""
-    if len(shape) == 1 and x.ndim != 1:
-        return x.reshape(-1)
-    return x.reshape((1,) * (len(shape) - x.ndim) + x.shape)
-
-
-def _part(x: Array, block: tuple[slice, ...]) -> Array:
-    return x[tuple(s if n > 1 else slice(None) for s, n in zip(block, x.shape, strict=True))]
-
-
-def _temporary(spare: list[Array], k: int, like: Array) -> Array:
+def _temporary(spare: dict[int, Array], k: int, like: Array) -> Array:
     """Scratch memory for the k-th result of a block, the same for all blocks."""
-    while len(spare) <= k:
-        spare.append(np.empty(like.size, like.dtype))
-    if spare[k].size < like.size:
+    if k not in spare or spare[k].size < like.size:
         spare[k] = np.empty(like.size, like.dtype)
     return spare[k][: like.size].reshape(like.shape)
 
@@ -141,56 +128,31 @@ def with_epilogue_pair(product: P) -> P:
     return with_epilogue(product)
 
 
-def _declare(product: Primitive, outputs: Literal[1, 2], name: str) -> None:
-    primitive(_shape(product, outputs), layout=_product_layout(product, outputs), outputs=outputs, bound=True)(
-        _reference(product, outputs, name))
-
-
 def as_matrix(shape: Shape) -> Shape:
     return shape[0], prod(shape[1:])
 
 
-def _shape(product: Primitive, outputs: int) -> ShapeRule:
+def _declare(product: Primitive, outputs: Literal[1, 2], name: str) -> None:
     def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: object) -> object:
         found = product.shape(*inputs[: -len(OTHERS)], **params)
         return found if outputs == 1 else (found, found)
 
-    return shape
-
-
-def _product_layout(product: Primitive, outputs: int) -> LayoutRule:
     def layout(*operands: Shape, chain: Chain, kept: int | None = None, **params: object) -> Layout:
         out, inputs, others = operands[0], operands[outputs : -len(OTHERS)], operands[-len(OTHERS) :]
-        whole = as_matrix(out)
-        rule, of_pair = (fused, {}) if kept is None else (fused_pair, {"kept": kept})
-        codes = rule.layout(*(whole,) * (outputs + 1), *others, chain=chain, **of_pair)
+        codes = _layout(as_matrix(out), *(as_matrix(out),) * outputs, *others, chain=chain, kept=kept)
         along = {f"{name}_along": 2 * (x[0] > 1) + (x[1] > 1) for name, x in zip(OTHERS, others, strict=True)}
         chosen = {name: codes[name] for name in codes if name.startswith("op") or name in ("value", "result", "kept")}
         return {**product.layout(out, *inputs, **params), **chosen, **along}
 
-    return layout
-
-
-def _reference(product: Primitive, outputs: int, name: str) -> Callable[..., Call]:
     def bind(*arrays: Array, chain: Chain, kept: int | None = None, **params: object) -> Call:
         results, inputs, others = arrays[:outputs], arrays[outputs : -len(OTHERS)], arrays[-len(OTHERS) :]
         made = results[-1] if kept == 0 else np.empty_like(results[0])
-        whole = as_matrix(made.shape)
-        *flat, register = [x.reshape(whole) for x in (*results, made)]
+        *flat, register = [x.reshape(as_matrix(made.shape)) for x in (*results, made)]
         make = product.bind(made, *inputs, **params)
         follow = (fused.bind(flat[0], register, *others, chain=chain) if kept in (None, 0)
                   else fused_pair.bind(*flat, register, *others, chain=chain, kept=kept))
+        return partial(one_by_one, [make, follow])
 
-        def both() -> None:
-            make()
-            follow()
-
-        return both
-
-    operands = ["out", "also"][:outputs] + [*product.operands[1:], *OTHERS]
-    params = [*product.params, "chain", "kept"][: len(product.params) + outputs]
-    bind.__name__ = name
-    bind.__dict__["__signature__"] = Signature(
-        [Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in operands]
-        + [Parameter(x, Parameter.KEYWORD_ONLY) for x in params])
-    return bind
+    signed(bind, name, ["out", "also"][:outputs] + [*product.operands[1:], *OTHERS],
+           [*product.params, "chain", "kept"][: len(product.params) + outputs])
+    primitive(shape, layout=layout, outputs=outputs, bound=True)(bind)
