@@ -73,12 +73,6 @@ def _rate(variance: Array, eps: float) -> Array:
     return rate
 
 
-def _slope(dots: Array, share: float, rate: Array) -> Array:
-    """dots share rate^2; the square of a rate below 1e-15 may be too small for its type."""
-    found: Array = np.where(rate < 1e-15, dots * share * rate * rate, dots * (share * rate * rate))
-    return found
-
-
 # Short sums in the quickest way, which adds one by one; long ones pairwise.
 
 
@@ -121,7 +115,8 @@ def layer_norm_grad(
     for c in _column_blocks(x):
         s, d, rate = g[:, c] * gamma, dx[:, c], _rate(variance[:, c], eps)
         np.subtract(x[:, c], mean[:, c], out=d)
-        along = _slope(_dots_of_columns(s, d), share, rate)
+        dots = _dots_of_columns(s, d)  # below, the square of a rate below 1e-15 may be too small for its type
+        along = np.where(rate < 1e-15, dots * share * rate * rate, dots * (share * rate * rate))
         s -= total(s, 0) * share
         d *= along
         np.subtract(s, d, out=d)
