@@ -28,8 +28,6 @@ __all__ = ["rope"]
 
 Scaling = Mapping[str, object]
 Scaled = tuple[Array, float]  # frequencies, and the factor of what turns
-
-
 Turn = dict[str, Any]  # parameters of the kernels
 Saved = tuple[Buffer, Buffer, Turn]  # positions, frequencies
 
@@ -84,7 +82,10 @@ def rope(
         raise ValueError(f"rope: {rotary} of a head's {dim} features would turn; an even number in 2..{dim} is "
                          f"required. Give rotary_dim, or another number of heads.")
     offset, places = _places(positions, given[0], backend)
-    table, factor = _frequencies(rotary, _above_0("base", base), None if scaling is None else _items(scaling))
+    if not isinstance(scaling, Mapping | None):
+        raise TypeError(f"rope: scaling is a {type(scaling).__name__}; a dict such as rope_scaling of a model of "
+                        f"Hugging Face is required.")
+    table, factor = _frequencies(rotary, _above_0("base", base), None if scaling is None else tuple(scaling.items()))
     turn: Turn = {"dim": dim, "rotary": rotary, "interleaved": true_or_false("rope", "interleaved", interleaved),
                   "offset": offset, "factor": factor}
     if len(given) == 1:
@@ -162,14 +163,6 @@ def _places(positions: object, x: Tensor, backend: Device) -> tuple[int, Tensor]
 
 
 # ---------------------------------------------------------------------------------------------- frequencies
-
-
-def _items(scaling: Scaling) -> tuple[tuple[str, object], ...]:
-    """Scaling as a key of the table's cache."""
-    if not isinstance(scaling, Mapping):
-        raise TypeError(f"rope: scaling is a {type(scaling).__name__}; a dict such as rope_scaling of a model of "
-                        f"Hugging Face is required.")
-    return tuple(scaling.items())
 
 
 def _above_0(name: str, value: object) -> float:
