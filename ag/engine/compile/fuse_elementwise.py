@@ -12,7 +12,7 @@ from math import prod
 
 from ag.engine.buffer import Buffer
 from ag.engine.compile.graph import Graph
-from ag.engine.kernels.fused import MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
+from ag.engine.kernels.elementwise import MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
 from ag.engine.program import Launch
 from ag.engine.shape import Shape, chain_axes
 from ag.engine.target import Target

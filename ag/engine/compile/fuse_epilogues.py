@@ -11,7 +11,7 @@ from math import prod
 from ag.engine.buffer import Buffer
 from ag.engine.compile.fuse_elementwise import Chain
 from ag.engine.compile.graph import Graph
-from ag.engine.kernels.fused import OPERANDS, OTHERS, as_matrix
+from ag.engine.kernels.elementwise import OPERANDS, OTHERS, as_matrix
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.program import Launch
 from ag.engine.shape import Shape

@@ -11,7 +11,6 @@ from ag.engine.kernels import (
     conv,
     convert,
     elementwise,
-    fused,
     indexing,
     matmul,
     norm,

@@ -10,7 +10,7 @@ from math import inf, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ag.engine.kernels.fused import with_epilogue
+from ag.engine.kernels.elementwise import with_epilogue
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Pair, Shape, Window, check_steps, places, taps, window_layout
 

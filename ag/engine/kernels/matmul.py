@@ -11,7 +11,7 @@ import numpy as np
 
 from ag.engine import shape as shapes
 from ag.engine.cpu_threads import one_by_one
-from ag.engine.kernels.fused import with_epilogue_pair
+from ag.engine.kernels.elementwise import with_epilogue_pair
 from ag.engine.kernels.reduce import sum
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout
