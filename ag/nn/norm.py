@@ -14,8 +14,7 @@ from ag.engine.dtype import F32
 from ag.engine.shape import true_or_false
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, number, sizes
-from ag.ops.arithmetic import ag_mul
-from ag.ops.elementwise import dropped
+from ag.ops.arithmetic import ag_mul, dropped
 from ag.ops.normalization import (
     ag_batch_norm_op,
     ag_layer_norm_op,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, sqrt
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -32,15 +32,6 @@ from ag.ops.matmul import products
 __all__ = ["ag_attention"]
 
 _MUCH = 1 << 24  # weights of attention; products take less time than kernels of wide heads
-
-
-class Settings(TypedDict):
-    """Parameters of the kernels."""
-
-    heads: int
-    factor: float
-    causal: bool
-    rate: float
 
 
 class Terms(NamedTuple):
@@ -136,7 +127,8 @@ def _as_terms(q: Buffer, k: Buffer, v: Buffer, heads: int, factor: float, causal
     return Terms(heads, heads, factor, 0.0, UNLIMITED, 0 if causal else UNLIMITED, rate)
 
 
-def _settings(q: Buffer, heads: int, causal: bool, rate: float) -> Settings:
+def _settings(q: Buffer, heads: int, causal: bool, rate: float) -> dict[str, Any]:
+    """Parameters of the kernels."""
     return {"heads": heads, "factor": 1.0 / sqrt(q.shape[0] // heads), "causal": causal, "rate": rate}
 
 

@@ -17,7 +17,7 @@ from ag.engine.shape import Shape, true_or_false, whole_number
 from ag.errors import ShapeError
 from ag.ops import loss as parts
 from ag.ops.activation import ag_sigmoid
-from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
+from ag.ops.arithmetic import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.functions import eq, gt, isnan, log1p, lt, minimum, ne, softplus, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_sum

@@ -19,18 +19,7 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import (
-    activation,
-    arithmetic,
-    convert,
-    elementwise,
-    functions,
-    indexing,
-    loss,
-    normalization,
-    pooling,
-    reduce,
-)
+from ag.ops import activation, arithmetic, convert, functions, indexing, loss, normalization, pooling, reduce
 from ag.ops import conv as convs
 from ag.ops.attention import attention_of_heads, plain_attention
 from ag.ops.einsum import _products as products_of
@@ -499,12 +488,12 @@ WRITERS: Mapping[object, Writer] = {
     functions.tanhshrink: lambda g, op: g.node("Sub", op.x.name, g.node("Tanh", op.x.name)),
     **{function: _plain(operator) for function, operator in (
         (arithmetic.ag_add, "Add"), (arithmetic.ag_sub, "Sub"), (arithmetic.ag_mul, "Mul"), (arithmetic.ag_div, "Div"),
-        (elementwise.ag_exp, "Exp"), (elementwise.ag_log, "Log"), (elementwise.ag_sqrt, "Sqrt"),
-        (elementwise.ag_abs, "Abs"), (activation.ag_relu, "Relu"), (activation.ag_sigmoid, "Sigmoid"),
+        (arithmetic.ag_exp, "Exp"), (arithmetic.ag_log, "Log"), (arithmetic.ag_sqrt, "Sqrt"),
+        (arithmetic.ag_abs, "Abs"), (activation.ag_relu, "Relu"), (activation.ag_sigmoid, "Sigmoid"),
         (activation.ag_tanh, "Tanh"))},
     arithmetic.ag_scale: lambda g, op: g.node("Mul", op.x.name, g.number(op.params[0], op.x.dtype)),
-    elementwise.ag_pow: lambda g, op: g.node("Pow", op.x.name, g.number(op.params[0], op.x.dtype)),
-    elementwise.ag_clamp: _clamp,
+    arithmetic.ag_pow: lambda g, op: g.node("Pow", op.x.name, g.number(op.params[0], op.x.dtype)),
+    arithmetic.ag_clamp: _clamp,
     activation.ag_leaky_relu: lambda g, op: g.node("LeakyRelu", op.x.name, alpha=op.params[0]),
     activation.ag_silu: lambda g, op: g.node("Mul", op.x.name, g.node("Sigmoid", op.x.name)),
     activation.ag_gelu: lambda g, op: g.node("Gelu", op.x.name, approximate=op.params[0]),
@@ -544,7 +533,7 @@ WRITERS: Mapping[object, Writer] = {
 }
 
 REFUSED: Mapping[object, str] = {
-    elementwise.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
+    arithmetic.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
     normalization.batch_norm_train: "moves running averages in train mode, which a graph cannot; call eval() of the "
                                     "layer.",
 }

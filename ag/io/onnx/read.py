@@ -28,7 +28,7 @@ from ag.io.onnx.operators import ELEMENT, SAME, Node, needed
 from ag.io.safetensors_file import read_regular
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
-from ag.ops import activation, conv, elementwise, normalization, pooling, reduce
+from ag.ops import activation, arithmetic, conv, normalization, pooling, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import einsum
@@ -250,7 +250,7 @@ def _cast(x: Value, to: int) -> Value:
 
 
 def _clip(x: Tensor, lo: Value = None, hi: Value = None) -> Tensor:
-    return elementwise.ag_clamp(x, -inf if lo is None else float(lo), inf if hi is None else float(hi))
+    return arithmetic.ag_clamp(x, -inf if lo is None else float(lo), inf if hi is None else float(hi))
 
 
 def _divided(a: Value, b: Value) -> Value:
@@ -265,7 +265,7 @@ RUN: Mapping[str, Callable[..., Value]] = {
     **{operator: function for function, operator in SAME.items() if operator != "Pow"},
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Pow": lambda a, b: a**b,
     "Div": _divided, "Neg": lambda x: -x,
-    "Exp": elementwise.ag_exp, "Log": elementwise.ag_log, "Sqrt": elementwise.ag_sqrt, "Abs": elementwise.ag_abs,
+    "Exp": arithmetic.ag_exp, "Log": arithmetic.ag_log, "Sqrt": arithmetic.ag_sqrt, "Abs": arithmetic.ag_abs,
     "Clip": _clip, "Relu": activation.ag_relu, "Sigmoid": activation.ag_sigmoid, "Tanh": activation.ag_tanh,
     "Softplus": lambda x: softplus(x),
     "LeakyRelu": lambda x, alpha=0.01: activation.ag_leaky_relu(x, alpha),
