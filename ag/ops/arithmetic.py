@@ -70,9 +70,8 @@ def _mul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
 
 @op
 def ag_div(run: Run, A: RowOrColumn, B: RowOrColumn) -> Result[tuple[Buffer, Buffer]]:
-    """Elementwise quotient of two tensors, with broadcasting both ways.
+    """Elementwise quotient of two tensors, with broadcasting both ways; over 0 it is infinite, and NaN for 0/0.
 
-    Division by zero follows IEEE 754: an infinity, or NaN for 0/0.
     Reference: numpy ``divide``; ggmlR has no such function.
 
     >>> ag.ag_div([[1.0, 2.0]], 4.0).numpy().tolist()
@@ -110,9 +109,8 @@ def _scale_vjp(run: Run, g: Buffer, saved: None, need: Need, scalar: float) -> C
 
 @op
 def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
-    """Elementwise power with a constant exponent.
+    """Elementwise power with a constant exponent; the gradient for ``p == 0`` is 0 everywhere.
 
-    The gradient is ``p * x**(p - 1)``, and 0 everywhere for ``p == 0``.
     Reference: ggmlR ``ag_pow`` (whose GPU version gives NaN for every negative base).
 
     Parameters
@@ -156,9 +154,7 @@ def _log_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
 
 @op
 def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
-    """Elementwise square root.
-
-    Of negative numbers it is NaN.  The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
+    """Elementwise square root, NaN of negative numbers; its gradient at 0 is infinite.
 
     >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
     [[2.0, 3.0]]
@@ -184,9 +180,7 @@ def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
 
 @op
 def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[Buffer]:
-    """Limit every element to an interval.
-
-    The gradient is 1 for ``lo <= x <= hi``, ends included, and 0 outside.
+    """Limit every element to an interval; the gradient is 1 in it, ends included, and 0 outside.
 
     Parameters
     ----------

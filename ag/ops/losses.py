@@ -127,9 +127,7 @@ def nll_loss(input: TensorLike, target: TensorLike, weight: TensorLike | None = 
 @_loss
 def multi_margin_loss(input: TensorLike, target: TensorLike, p: int = 1, margin: float = 1.0,
                       weight: TensorLike | None = None, reduction: str = "mean") -> Tensor:
-    """Scores of other classes within a margin of the right one's, to the power `p`.
-
-    The sum over these is divided by the number of classes.
+    """Scores of other classes within a margin of the right one's, to the power `p`, added up over the number of all.
 
     >>> ag.ops.multi_margin_loss([[1.0], [0.5]], [0]).item()
     0.25

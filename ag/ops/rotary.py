@@ -197,10 +197,6 @@ def _scaled(per_position: Array, base: float, settings: dict[str, object]) -> Sc
                         f"{', '.join(takes)}.") from None
 
 
-def _linear(per_position: Array, base: float, factor: float) -> Scaled:
-    return per_position / factor, 1.0
-
-
 def _llama3(per_position: Array, base: float, factor: float, low_freq_factor: float, high_freq_factor: float,
             original_max_position_embeddings: float) -> Scaled:
     """Slow pairs are stretched, quick ones are not, and between both it goes over linearly."""
@@ -227,4 +223,5 @@ def _yarn(per_position: Array, base: float, factor: float, original_max_position
     return per_position * (kept + (1 - kept) / factor), attention
 
 
-_SCALINGS: dict[str, Callable[..., Scaled]] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
+_SCALINGS: dict[str, Callable[..., Scaled]] = {
+    "linear": lambda per_position, base, factor: (per_position / factor, 1.0), "llama3": _llama3, "yarn": _yarn}
