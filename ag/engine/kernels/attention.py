@@ -18,17 +18,18 @@ from ag.engine.kernels.reduce import total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
-_TILE = 64  # times of which one workgroup has the results
+_TILE, _BLOCK = 64, 32  # times of which one workgroup has the results, and features that it does together
 _LINE = 16  # samples that share a line of the cache, which two threads must not write to
 
 
-def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float, held: int) -> Layout:
+def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float, held: int, kv_heads: int = 0, samples: int = 1
+           ) -> dict[str, Any]:
     """`held`: of how many operands a workgroup reads the same rows again and again."""
-    d, dv = q[0] // heads, v[0] // heads
-    wide = max(d, dv)
-    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv, "dropped": int(rate > 0),
-            "blocks": max(1, -(-wide // 32)), "tiles": -(-q[1] // _TILE) - -k[1] // _TILE,
-            "held": held, "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
+    d, dv = q[0] // (heads * samples), v[0] // ((kv_heads or heads) * samples)
+    return {"batch": q[2] * samples, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv,
+            "dropped": int(rate > 0), "blocks": max(1, -(-max(d, dv) // _BLOCK)),
+            "tiles": -(-q[1] // _TILE) - -k[1] // _TILE, "held": held,
+            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
 
 
 @primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
@@ -216,7 +217,7 @@ def attention_weights(out: Array, x: Array, *, factor: float, causal: bool) -> N
 
 UNLIMITED = 1 << 30  # keys before or after its own that a query sees
 _MASKED, _BIASED, _SEGMENTED, _BY_SAMPLE, _SLOPED, _FIRST = (1 << i for i in range(8, 14))
-_ROWS, _COLUMNS, _BLOCK, _MOST_BLOCKS = 64, 32, 32, 4  # of a workgroup: queries or keys, and features
+_COLUMNS, _MOST_BLOCKS = 32, 4  # of a workgroup: keys beside `_TILE` queries, and `_BLOCK` features
 
 
 def _axes(x: Shape) -> int:
@@ -226,20 +227,18 @@ def _axes(x: Shape) -> int:
 
 def _term_sizes(*shapes: Shape, first: int, held: int, heads: int, kv_heads: int, samples: int, rate: float,
            **_params: object) -> Layout:
-    """`first`: where q is; `held`: of how many operands a workgroup reads the same rows again and again."""
+    """`first`: where q is."""
     q, k, v = shapes[first : first + 3]
     bias, mask, q_segments, _, slopes = shapes[-5:]
-    d, dv, batch = q[0] // (heads * samples), v[0] // (kv_heads * samples), q[2] * samples
-    blocks, owners = max(1, -(-max(d, dv) // _BLOCK)), bias[0] * bias[-1]
+    sizes, owners = _sizes(q, k, v, heads, rate, held, kv_heads, samples), bias[0] * bias[-1]
+    blocks = sizes["blocks"]
     terms = (_axes(mask) | _axes(bias) << 4 | _MASKED * (len(mask) == 4) | _BIASED * (len(bias) == 4)
              | _SEGMENTED * (len(q_segments) == 2) | _BY_SAMPLE * (q_segments[-1] != 1)
              | _SLOPED * (slopes != (0,)) | _FIRST * (samples > 1))
-    return {"batch": batch, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv, "terms": terms,
-            "group": heads // kv_heads, "dropped": int(rate > 0), "blocks": min(blocks, _MOST_BLOCKS),
-            "chunks": -(-blocks // _MOST_BLOCKS), "tiles": -(-q[1] // _ROWS) - -k[1] // _ROWS,
-            "squares": -(-q[1] // _ROWS) * -(-k[1] // _COLUMNS), "times": max(q[1], k[1]), "owners": owners,
-            "added": heads * batch // max(1, owners), "held": held if blocks <= _MOST_BLOCKS else 0,
-            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
+    return {**sizes, "terms": terms, "group": heads // kv_heads, "blocks": min(blocks, _MOST_BLOCKS),
+            "chunks": -(-blocks // _MOST_BLOCKS), "squares": -(-q[1] // _TILE) * -(-k[1] // _COLUMNS),
+            "times": max(q[1], k[1]), "owners": owners, "added": heads * sizes["batch"] // max(1, owners),
+            "held": held if blocks <= _MOST_BLOCKS else 0}
 
 
 class _Scores(NamedTuple):
