@@ -8,7 +8,7 @@ from __future__ import annotations
 from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, launching, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels import activation as kernels
-from ag.engine.kernels.softmax import log_softmax, log_softmax_grad, softmax, softmax_grad
+from ag.engine.kernels.norm import log_softmax, log_softmax_grad, softmax, softmax_grad
 from ag.engine.shape import normalize_axis
 
 __all__ = ["ag_relu", "ag_sigmoid", "ag_tanh", "ag_softmax", "ag_leaky_relu", "ag_silu", "ag_gelu", "ag_log_softmax"]

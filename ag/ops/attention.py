@@ -21,8 +21,8 @@ from ag.engine.kernels import attention as kernels
 from ag.engine.kernels.attention import UNLIMITED
 from ag.engine.kernels.elementwise import scale as scaled
 from ag.engine.kernels.indexing import permute
+from ag.engine.kernels.norm import softmax_grad
 from ag.engine.kernels.random import dropout as dropped
-from ag.engine.kernels.softmax import softmax_grad
 from ag.engine.random import draw_key
 from ag.engine.shape import Shape, counts, true_or_false
 from ag.errors import DtypeError, ShapeError

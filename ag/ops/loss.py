@@ -17,8 +17,8 @@ from ag.autograd.tensor import Tensor, TensorLike, to_array
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder, host_array
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
+from ag.engine.kernels.norm import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.kernels.reduce import expand, sum_over
-from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError

@@ -17,5 +17,4 @@ from ag.engine.kernels import (
     optimizer,
     random,
     reduce,
-    softmax,
 )
