@@ -139,7 +139,7 @@ MAPS = {("a", "b"): "broadcast.glsl", ("x",): "unary.glsl", ("x", "g"): "gradien
 
 
 def number_of(name: str) -> int:
-    """Return the 16-bit number of a function in chains, a checksum of its name, as `ag.engine.kernels.fused` does."""
+    """Return the 16-bit checksum of a name, which chains have for it, as `ag.engine.kernels.elementwise` does."""
     return crc32(name.encode()) >> 16
 
 

@@ -8,7 +8,7 @@ layout(set = 0, binding = TERMS + 2) readonly buffer Q_Segments_ { uint q_segmen
 layout(set = 0, binding = TERMS + 3) readonly buffer K_Segments_ { uint k_segments[]; };
 layout(set = 0, binding = TERMS + 4) readonly buffer Slopes_ { float slopes[]; };
 
-// Bits of `terms`, as ag/engine/kernels/masked_attention.py sets them; 4 bits from MASK and BIAS on say along
+// Bits of `terms`, as ag/engine/kernels/attention.py sets them; 4 bits from MASK and BIAS on say along
 // which of the axes (batch, keys, queries, heads) such an operand varies.
 const uint MASK = 0, BIAS = 4;
 const uint MASKED = 256, BIASED = 512, SEGMENTED = 1024, BY_SAMPLE = 2048, SLOPED = 4096, FIRST = 8192;

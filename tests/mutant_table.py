@@ -75,11 +75,11 @@ gradient("max pool: sign", "ag/engine/kernels/conv.py", "+= _only(chosen,", "-= 
          "ag_max_pool2d-3x6x5x4-size=2")
 gradient("avg pool: sign", "ag/engine/kernels/conv.py", "out[:, rows, cols] += g[:, down, across]",
          "out[:, rows, cols] -= g[:, down, across]", "ag_avg_pool2d-3x6x5x4-size=2")
-gradient("softmax cross-entropy: target added", "ag/engine/kernels/softmax.py", "np.subtract(dx, t, dx)",
+gradient("softmax cross-entropy: target added", "ag/engine/kernels/norm.py", "np.subtract(dx, t, dx)",
          "np.add(dx, t, dx)", "ag_softmax_cross_entropy_loss-3x5_3x5")
-gradient("softmax cross-entropy of ids: target added", "ag/engine/kernels/softmax.py", "dx[classes, columns] -= factor",
+gradient("softmax cross-entropy of ids: target added", "ag/engine/kernels/norm.py", "dx[classes, columns] -= factor",
          "dx[classes, columns] += factor", "ag_softmax_cross_entropy_loss(ids)-3x5_5")
-gradient("softmax: sum added", "ag/engine/kernels/softmax.py", "np.multiply(y, g - total(y * g",
+gradient("softmax: sum added", "ag/engine/kernels/norm.py", "np.multiply(y, g - total(y * g",
          "np.multiply(y, g + total(y * g", "ag_softmax-3x5")
 gradient("layer norm: what the variance sends back", "ag/engine/kernels/norm.py", "* (share * rate * rate)",
          "* (share * rate)", "ag_layer_norm_op-4x3_4x1_4x1")

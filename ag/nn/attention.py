@@ -26,7 +26,7 @@ from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend
 from ag.engine.dtype import F32, F64, I32, as_dtype
 from ag.engine.interpreter import current, recording_here
-from ag.engine.kernels.cache import cache_append, cache_mask, cache_places
+from ag.engine.kernels.attention import cache_append, cache_mask, cache_places
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.reduce import expand
 from ag.engine.primitive import Array
@@ -35,8 +35,7 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts, true_or_false
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.nn.layer import Layer, number, sizes
-from ag.ops.attention import Segments, ag_attention
-from ag.ops.fused_attention import attention_of_heads
+from ag.ops.attention import Segments, ag_attention, attention_of_heads
 from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["KeyValueCache", "MultiheadAttention", "StaticCache", "ag_multihead_attention"]

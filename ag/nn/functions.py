@@ -24,7 +24,7 @@ from ag.names import wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
 from ag.nn.linear import Sizes, constant_beside
-from ag.ops.elementwise import dropped
+from ag.ops.arithmetic import dropped
 from ag.ops.images import pool_window
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",

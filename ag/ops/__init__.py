@@ -19,7 +19,6 @@ from ag.ops.conv import *
 from ag.ops.convert import *
 from ag.ops.creation import *
 from ag.ops.einsum import *
-from ag.ops.elementwise import *
 from ag.ops.functions import *
 from ag.ops.images import *
 from ag.ops.indexing import *

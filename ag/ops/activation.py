@@ -8,7 +8,7 @@ from __future__ import annotations
 from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, launching, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels import activation as kernels
-from ag.engine.kernels.softmax import log_softmax, log_softmax_grad, softmax, softmax_grad
+from ag.engine.kernels.norm import log_softmax, log_softmax_grad, softmax, softmax_grad
 from ag.engine.shape import normalize_axis
 
 __all__ = ["ag_relu", "ag_sigmoid", "ag_tanh", "ag_softmax", "ag_leaky_relu", "ag_silu", "ag_gelu", "ag_log_softmax"]
@@ -28,8 +28,7 @@ def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
 def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     """Logistic function, ``1 / (1 + exp(-x))``.
 
-    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
-    that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
+    Nothing overflows, and ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
 
     >>> ag.ag_sigmoid([[0.0]]).item()
     0.5
@@ -95,9 +94,8 @@ def _log_softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Co
 
 @op
 def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
-    """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``.
+    """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``; its gradient at 0 is `slope`.
 
-    The gradient at 0 is `slope`.
     Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
 
     Parameters

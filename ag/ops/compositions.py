@@ -15,8 +15,19 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import broadcast, counts, normalize_axes, normalize_axis
 from ag.errors import ShapeError
 from ag.ops.activation import ag_sigmoid, ag_softmax
-from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
-from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
+from ag.ops.arithmetic import (
+    ag_abs,
+    ag_add,
+    ag_clamp,
+    ag_div,
+    ag_exp,
+    ag_log,
+    ag_mul,
+    ag_pow,
+    ag_scale,
+    ag_sqrt,
+    ag_sub,
+)
 from ag.ops.functions import eq, gt, isfinite, isnan, le, lt, maximum, ne, rsqrt, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, argmax, min

@@ -8,7 +8,8 @@ gradient.  A slope is text over the operands (`x`, or `a` and `b`), the result `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partialmethod
 from inspect import Parameter, Signature
 from types import CodeType
 from typing import Any, cast
@@ -20,8 +21,8 @@ from ag.autograd.operands import as_mask
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import F32
-from ag.engine.primitive import PRIMITIVES, Array, PrimitiveTo, primitive
-from ag.engine.shape import broadcast, broadcast_layout
+from ag.engine.kernels.elementwise import of_numpy
+from ag.engine.primitive import PRIMITIVES, Array, PrimitiveTo
 from ag.ops.reduce import ag_sum
 
 _NAMES: list[str] = []  # of rows
@@ -31,6 +32,7 @@ ACTIVATIONS = ("softplus", "logsigmoid", "mish", "hardsigmoid", "hardswish", "re
                "tanhshrink", "softshrink", "hardshrink", "sin")
 UFUNCS: dict[np.ufunc, AnyOp] = {}  # the row of each function of numpy
 Function = Callable[..., object]  # of numpy
+_OPERANDS = {1: ("x",), 2: ("a", "b")}  # of functions of one and of two
 
 
 class _Value:
@@ -48,25 +50,19 @@ class _Value:
         return self.launch("mul", self, other) if isinstance(other, _Value) else self.launch(
             "scale", self, factor=other)
 
-    def __truediv__(self, other: object) -> _Value:
-        return self.launch("div", self, other)
-
-    def __add__(self, other: object) -> _Value:
-        return self.launch("add", self, other)
-
-    def __sub__(self, other: object) -> _Value:
-        return self.launch("sub", self, other)
-
-    def __rsub__(self, other: object) -> _Value:
-        return self.launch("sub", other, self)
-
-    def __rtruediv__(self, other: object) -> _Value:
-        return self.launch("div", other, self)
-
     def __neg__(self) -> _Value:
         return self * -1.0
 
-    __radd__, __rmul__ = __add__, __mul__
+    def _first(self, name: str, other: object) -> _Value:
+        return self.launch(name, self, other)
+
+    def _second(self, name: str, other: object) -> _Value:
+        return self.launch(name, other, self)
+
+    __rmul__ = __mul__
+    __add__ = __radd__ = partialmethod(_first, "add")
+    __sub__, __rsub__ = partialmethod(_first, "sub"), partialmethod(_second, "sub")
+    __truediv__, __rtruediv__ = partialmethod(_first, "div"), partialmethod(_second, "div")
 
 
 def primitive_of(name: str) -> PrimitiveTo[Buffer]:
@@ -89,11 +85,11 @@ class _Rows(dict[str, object]):
 
 def _row(name: str, function: Function, *slopes: str, doc: str, **param: float) -> AnyOp:
     """Declare a function with a gradient; `param` is the number that it takes beside its operand, with its default."""
-    operands = ("x",) if len(slopes) == 1 else ("a", "b")
+    operands = _OPERANDS[len(slopes)]
     rules = [compile(slope, f"<slope of {name}>", "eval") for slope in slopes]
     words = {word for rule in rules for word in rule.co_names}
     used = [key for key in (*operands, "y") if key in words]
-    made = _declared(name, function, operands, param)
+    made = of_numpy(name, function, operands, param)
 
     def forward(run: Run, *args: Any) -> tuple[Buffer, tuple[Buffer, ...]]:
         values, numbers = args[: len(operands)], args[len(operands):]
@@ -118,9 +114,9 @@ def _row(name: str, function: Function, *slopes: str, doc: str, **param: float) 
 
 def _mask(name: str, function: np.ufunc, doc: str) -> AnyOp:
     """Declare a question, whose answers are a tensor of truth values; no gradient flows through it."""
-    operands = ("x",) if function.nin == 1 else ("a", "b")
-    made = _declared(name, function, operands)
-    public = _published(name, lambda run, *values: (as_mask(run(made, *values)), None), function, operands, {}, doc)
+    made = of_numpy(name, function, _OPERANDS[function.nin])
+    public = _published(name, lambda run, *values: (as_mask(run(made, *values)), None), function,
+                        _OPERANDS[function.nin], {}, doc)
     public.vjp(no_gradient)
     return public
 
@@ -128,10 +124,14 @@ def _mask(name: str, function: np.ufunc, doc: str) -> AnyOp:
 def _published(name: str, forward: Callable[..., Result[Any]], function: object, operands: tuple[str, ...],
                param: dict[str, float], doc: str) -> AnyOp:
     """Make the op of a row."""
-    plain = Parameter.POSITIONAL_OR_KEYWORD
-    kind = "Buffer" if len(operands) == 1 else "Compared" if len(name) == 2 else "RowOrColumn"  # gt to ne
+    plain, one = Parameter.POSITIONAL_OR_KEYWORD, len(operands) == 1
+    kind = "Buffer" if one else "Compared" if len(name) == 2 else "RowOrColumn"  # gt to ne
+    shapes, result = ("any shape", "same") if one else ("shapes that broadcast", "broadcast")
+    given = [f"{', '.join(operands)} : Tensor, array_like or float, of {shapes}",
+             *(f"{key} : float, optional\n    A number; no gradient flows to it." for key in param)]
     forward.__name__, forward.__qualname__, forward.__module__ = name, name, __name__
-    forward.__doc__ = _described(name, doc, operands, param)
+    forward.__doc__ = "\n".join([doc, "", f"Reference: PyTorch ``{name}``.", "", "Parameters", "----------", *given, "",
+                                 "Returns", "-------", f"Tensor of the {result} shape", ""])
     forward.__dict__["__signature__"] = Signature([
         Parameter("run", plain), *(Parameter(key, plain, annotation=kind) for key in operands),
         *(Parameter(key, plain, default=value, annotation="float") for key, value in param.items())])
@@ -142,41 +142,12 @@ def _published(name: str, forward: Callable[..., Result[Any]], function: object,
     return public
 
 
-def _declared(name: str, function: Function, operands: tuple[str, ...],
-              params: Iterable[str] = ()) -> PrimitiveTo[Buffer]:
-    """Declare a primitive of a function of numpy."""
-    def reference(out: Array, *xs: Array, **numbers: float) -> None:
-        if isinstance(function, np.ufunc):
-            function(*xs, out=out)
-        else:
-            out[...] = function(*xs, **numbers)
-
-    reference.__name__ = name
-    reference.__dict__["__signature__"] = Signature(
-        [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD) for key in ("out", *operands)]
-        + [Parameter(key, Parameter.KEYWORD_ONLY) for key in params])
-    declare = primitive(broadcast, layout=broadcast_layout, fusable=True) if len(operands) == 2 else primitive(
-        fusable=True)
-    return declare(reference)
-
-
 def _sent(rule: CodeType, slope: str, values: _Rows) -> Buffer | None:
     """Return the cotangent of an operand."""
     if slope == "1":
         return cast(_Value, values["g"]).buffer
     found = eval(rule, {"__builtins__": {}}, values)
-    whole = found if "g" in rule.co_names else values["g"] * found
-    buffer: Buffer = whole.buffer
-    return buffer
-
-
-def _described(name: str, doc: str, operands: tuple[str, ...], param: dict[str, float]) -> str:
-    shapes = "of any shape" if len(operands) == 1 else "of shapes that broadcast"
-    parts = [doc, "", f"Reference: PyTorch ``{name}``.", "", "Parameters", "----------",
-             f"{', '.join(operands)} : Tensor, array_like or float, {shapes}",
-             *(f"{key} : float, optional\n    A number; no gradient flows to it." for key in param),
-             "", "Returns", "-------", f"Tensor of the {'same' if len(operands) == 1 else 'broadcast'} shape", ""]
-    return "\n".join(parts)
+    return cast(_Value, found if "g" in rule.co_names else values["g"] * found).buffer
 
 
 # ---------------------------------------------------------------------------------------------- masks
@@ -195,8 +166,8 @@ logical_not = _mask("logical_not", np.logical_not, "Whether `x` is 0; ``~x`` of 
 logical_and = _mask("logical_and", np.logical_and, "Whether neither is 0; ``a & b`` of truth values.")
 logical_or = _mask("logical_or", np.logical_or, "Whether one is not 0; ``a | b`` of truth values.")
 logical_xor = _mask("logical_xor", np.logical_xor, "Whether one is 0; ``a ^ b`` of truth values.")
-_keep = _declared("keep", lambda a, b: np.where(a != 0, b, 0), ("a", "b"))
-_drop = _declared("drop", lambda a, b: np.where(a != 0, 0, b), ("a", "b"))
+_keep = of_numpy("keep", lambda a, b: np.where(a != 0, b, 0), "ab")
+_drop = of_numpy("drop", lambda a, b: np.where(a != 0, 0, b), "ab")
 
 
 @op
@@ -215,11 +186,7 @@ def where(run: Run, mask: RowOrColumn, a: RowOrColumn, b: RowOrColumn) -> tuple[
     -------
     Tensor of the broadcast shape
 
-    Examples
-    --------
-    >>> import ag
-    >>> x = ag.ag_tensor([[-1.0, 4.0]])
-    >>> ag.ops.where(x > 0, x, 0.0).numpy().tolist()
+    >>> ag.ops.where([[False, True]], [[-1.0, 4.0]], 0.0).numpy().tolist()
     [[0.0, 4.0]]
     """
     return run(primitive_of("add"), run(_keep, mask, a), run(_drop, mask, b)), mask
@@ -234,7 +201,6 @@ def _where_vjp(run: Run, g: Buffer, mask: Buffer, need: Need) -> Cotangents:
 def any(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
     """Return whether any element along axes is not 0, as truth values; False of none.
 
-    >>> import ag
     >>> ag.ops.any([[0.0, 2.0], [0.0, 0.0]], dim=1).numpy().tolist()
     [True, False]
     """
@@ -245,7 +211,6 @@ def any(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool =
 def all(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
     """Return whether all elements along axes are not 0, as truth values; True of none.
 
-    >>> import ag
     >>> ag.ops.all([[1.0, 2.0], [0.0, 3.0]], dim=1).numpy().tolist()
     [True, False]
     """
@@ -256,20 +221,8 @@ def all(x: TensorLike, dim: int | tuple[int, ...] | None = None, keepdim: bool =
 def masked_fill(x: TensorLike, mask: TensorLike, value: float) -> Tensor:
     """Replace elements by a number where a mask is true.
 
-    Parameters
-    ----------
-    x : Tensor, array_like or float
-    mask : Tensor or array_like of truth values, of a shape that broadcasts with that of `x`
-    value : float
-        -inf is allowed.
+    The mask has truth values, and a shape that broadcasts with that of `x`; -inf is a number, too.
 
-    Returns
-    -------
-    Tensor of the broadcast shape
-
-    Examples
-    --------
-    >>> import ag
     >>> ag.ops.masked_fill([[1.0, 2.0]], [[True, False]], -1.0).numpy().tolist()
     [[-1.0, 2.0]]
     """

@@ -25,9 +25,8 @@ from ag.engine.kernels.indexing import part, spread
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape, Window, check_steps, per_axis, true_or_false
 from ag.errors import ShapeError
-from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale
+from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_pow, ag_scale
 from ag.ops.compositions import _wide
-from ag.ops.elementwise import ag_pow
 from ag.ops.functions import square
 from ag.ops.indexing import ag_reshape, ag_transpose
 from ag.ops.reduce import ag_mean, argmax

@@ -1,8 +1,7 @@
 """Losses: mean squared error, cross-entropy of probabilities and of logits, also of single outputs.
 
-Softmax and cross-entropy are one primitive that also computes the gradient of the logits.  No logarithm of a rounded
-probability is taken.  A captured step writes the gradient over logits that are not needed any more.  Losses
-with weights are composed of other ops, in float32 at least.
+Softmax and cross-entropy are one primitive that also computes the gradient of the logits, without the logarithm of a
+rounded probability.  Losses with weights are composed of other ops, in float32 at least.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import numpy as np
 from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, documented, no_gradient, op, part_of
 from ag.autograd.operands import CLASS_RULE, as_array, checked_ids, lift, number_given, operands_on_one_device
 from ag.autograd.tape import answered
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike, to_array
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.convert import Placeholder
+from ag.engine.kernels.convert import Placeholder, host_array
 from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
+from ag.engine.kernels.norm import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.kernels.reduce import expand, sum_over
-from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
+from ag.ops.arithmetic import ag_clamp
 from ag.ops.convert import ag_cast
-from ag.ops.elementwise import ag_clamp
 from ag.ops.functions import logsigmoid, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean, ag_sum
@@ -41,23 +40,13 @@ def _same_shape(function: str, pred: Buffer, target: Buffer) -> None:
         raise ShapeError(f"{function}: pred is {pred.shape} and target is {target.shape}; the shapes must be equal.")
 
 
-def _batch(shape: Shape) -> int:
-    return prod(shape[1:])
-
-
 @documented
 @answered
 def ag_mse_loss(pred: TensorLike, target: TensorLike, *, sample_weight: TensorLike | None = None,
                 reduction: str = "mean") -> Tensor:
-    """Mean squared error over all elements.
+    """Mean squared error over all elements; a gradient flows to the target, too, if it is a parameter.
 
     Reference: ggmlR ``ag_mse_loss`` (which gives the target no gradient).
-
-    Parameters
-    ----------
-    pred : Tensor of any shape
-    target : Tensor or array_like of the same shape
-        A gradient flows to it too, if it is a parameter.
 
     >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]]).item()
     2.0
@@ -109,7 +98,7 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
     0.6931
     """
     _same_shape("ag_cross_entropy_loss", pred, target)
-    batch = _batch(pred.shape)
+    batch = prod(pred.shape[1:])
     if batch == 0 or pred.ndim == 0:
         raise ShapeError(f"ag_cross_entropy_loss: pred is {pred.shape}; (classes, batch) with at least one sample is "
                          f"required.")
@@ -121,7 +110,7 @@ def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tupl
 @ag_cross_entropy_loss.vjp
 def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer], need: Need) -> Cotangents:
     pred, target, logs = saved
-    share = run(scale, g, factor=-1.0 / _batch(pred.shape))
+    share = run(scale, g, factor=-1.0 / prod(pred.shape[1:]))
     return (
         run(mul, run(target_div, target, pred), share) if need[0] else None,
         run(mul, logs, share) if need[1] else None,
@@ -134,10 +123,8 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
                                   label_smoothing: float = 0.0, sample_weight: TensorLike | None = None) -> Tensor:
     """Cross-entropy of ``softmax(logits)``, in log-sum-exp form; mean over samples.
 
-    Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
-    if they are parameters.
-    Class ids are checked on the host: an array costs nothing, a tensor of ids is read back first, which a captured
-    step refuses.
+    Exact for any logits.  Soft targets need not sum to 1, and get a gradient if they are parameters.
+    Class ids are checked on the host, so a tensor of ids is read back first, which a captured step refuses.
     Reference: PyTorch ``F.cross_entropy``; ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft
     targets).
 
@@ -158,12 +145,11 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike, *, wei
     >>> round(ag.ag_softmax_cross_entropy_loss(logits, [0, 1], weight=[1.0, 9.0]).item(), 4)
     0.6365
     """
-    name = _SOFTMAX_CE
-    shape, ids, soft = targets_of(name, logits, target)
-    if weight is None and sample_weight is None and number_given(name, "label_smoothing", label_smoothing) == 0:
+    shape, ids, soft = targets_of(_SOFTMAX_CE, logits, target)
+    if weight is None and sample_weight is None and number_given(_SOFTMAX_CE, "label_smoothing", label_smoothing) == 0:
         return _of_distributions(logits, soft, True) if ids is None else _of_ids(logits, ids, True)
-    losses, counts = class_losses(name, logits, shape, ids, soft, weight, label_smoothing)
-    return _weighted_mean(name, losses, counts, sample_weight, shape[1:][-1:])
+    losses, counts = class_losses(_SOFTMAX_CE, logits, shape, ids, soft, weight, label_smoothing)
+    return _weighted_mean(_SOFTMAX_CE, losses, counts, sample_weight, shape[1:][-1:])
 
 
 def targets_of(name: str, logits: TensorLike, target: TensorLike, ignore: int | None = None
@@ -218,9 +204,9 @@ def _flat(x: Tensor, ndim: int) -> Tensor:
 
 def class_weights(function: str, weight: TensorLike | None, x: Tensor) -> Tensor | None:
     """Return what classes count, as a column beside `x`."""
-    n = len(x)
-    return None if weight is None else ag_reshape(
-        counting(function, "weight", weight, x, (n,), (n, 1), fixed=True), n, 1)
+    if weight is None:
+        return None
+    return ag_reshape(counting(function, "weight", weight, x, (len(x),), (len(x), 1), fixed=True), len(x), 1)
 
 
 def counts_of(weights: Tensor | None, x: Tensor, places: Tensor) -> Tensor:
@@ -245,7 +231,6 @@ def ag_bce_with_logits_loss(logits: TensorLike, target: TensorLike, *, weight: T
                             pos_weight: TensorLike | None = None, sample_weight: TensorLike | None = None) -> Tensor:
     """Binary cross-entropy of ``sigmoid(logits)``, in log-sum-exp form; mean over all elements.
 
-    Each output answers a question of its own with yes or no, and so does the single output of a model for two classes.
     Reference: PyTorch ``F.binary_cross_entropy_with_logits``.
 
     Parameters
@@ -295,11 +280,7 @@ def refuse_beyond(function: str, target: object) -> None:
 
 
 def shape_of(function: str, x: TensorLike) -> Shape:
-    try:
-        return x.shape if isinstance(x, Tensor) else np.shape(x)
-    except ValueError as error:  # rows of different lengths
-        raise ShapeError(f"{function}: a {type(x).__name__} is no array ({error}); every row must have the same "
-                         f"length.") from None
+    return np.shape(x if hasattr(x, "shape") else to_array(host_array, x, function))
 
 
 def as_float(target: TensorLike, logits: TensorLike) -> TensorLike:
@@ -357,7 +338,7 @@ def reduced(function: str, losses: Tensor, reduction: str, counts: Tensor | None
 def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buffer, target: Buffer, mean: bool
             ) -> Result[tuple[Buffer, Buffer]]:
     """The losses of samples or their mean, and what the gradient rule wants."""
-    classes, batch = logits.shape[0], _batch(logits.shape)
+    classes, batch = logits.shape[0], prod(logits.shape[1:])
     factor = 1.0 / batch if mean else 1.0
     losses, dx = run(primitive, logits.view((classes, batch)), target, factor=factor)
     return sum_over(run, losses, (0, 1), factor).view(()) if mean else losses.view((batch,)), (logits, dx)
@@ -366,7 +347,7 @@ def _losses(run: Run, primitive: PrimitiveTo[tuple[Buffer, Buffer]], logits: Buf
 @part_of(_SOFTMAX_CE)
 def _of_distributions(run: Run, logits: Buffer, target: Buffer, mean: bool) -> Result[tuple[Buffer, Buffer]]:
     """Losses beside targets of 0 are 0, even of logits of -inf.  One number or column is the target of all samples."""
-    shape = logits.shape[0], _batch(logits.shape)
+    shape = logits.shape[0], prod(logits.shape[1:])
     target = target.view(shape) if target.size == logits.size else run(
         expand, target.view((target.size, 1)), shape=shape, factor=1.0)
     return _losses(run, softmax_cross_entropy, logits, target, mean)

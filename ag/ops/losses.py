@@ -17,8 +17,8 @@ from ag.engine.shape import Shape, true_or_false, whole_number
 from ag.errors import ShapeError
 from ag.ops import loss as parts
 from ag.ops.activation import ag_sigmoid
+from ag.ops.arithmetic import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.compositions import norm
-from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.functions import eq, gt, isnan, log1p, lt, minimum, ne, softplus, square, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_sum
@@ -127,9 +127,7 @@ def nll_loss(input: TensorLike, target: TensorLike, weight: TensorLike | None = 
 @_loss
 def multi_margin_loss(input: TensorLike, target: TensorLike, p: int = 1, margin: float = 1.0,
                       weight: TensorLike | None = None, reduction: str = "mean") -> Tensor:
-    """Scores of other classes within a margin of the right one's, to the power `p`.
-
-    The sum over these is divided by the number of classes.
+    """Scores of other classes within a margin of the right one's, to the power `p`, added up over the number of all.
 
     >>> ag.ops.multi_margin_loss([[1.0], [0.5]], [0]).item()
     0.25

@@ -92,11 +92,8 @@ def ag_matmul(run: Run, A: Matrix, B: Buffer) -> Result[Factors]:
     if len(a) != 2 or len(b) < 1:
         raise ShapeError(f"ag_matmul: A is {a} and B is {b}; A must have two axes and B at least one.")
     if a[1] != b[0]:
-        hint = ""
-        if len(b) == 2 and a[1] == b[1]:
-            hint = " Did you mean ag_transpose(B)?"
-        elif a[0] == b[0]:
-            hint = " Did you mean ag_transpose(A)?"
+        meant = "B" if len(b) == 2 and a[1] == b[1] else "A" if a[0] == b[0] else ""
+        hint = f" Did you mean ag_transpose({meant})?" if meant else ""
         raise ShapeError(f"ag_matmul: A is {a} and B is {b}; columns of A must equal rows of B.{hint}")
     columns = B if len(b) == 2 else B.view((b[0], prod(b[1:])))
     out = product(run, A, columns, False, False)

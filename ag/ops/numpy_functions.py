@@ -22,8 +22,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import normalize_axes
 from ag.ops import functions
 from ag.ops.activation import ag_tanh
-from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
-from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_sqrt
+from ag.ops.arithmetic import ag_abs, ag_add, ag_clamp, ag_div, ag_exp, ag_log, ag_mul, ag_scale, ag_sqrt, ag_sub
 from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, prod

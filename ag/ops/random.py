@@ -21,9 +21,8 @@ from ag.engine.kernels import random as kernels
 from ag.engine.random import draw_key
 from ag.engine.shape import Shape, broadcast, true_or_false, whole_number
 from ag.errors import CaptureError, DtypeError, ShapeError
-from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.arithmetic import ag_add, ag_clamp, ag_div, ag_log, ag_mul, ag_scale, ag_sqrt, ag_sub, dropped
 from ag.ops.creation import making, making_like
-from ag.ops.elementwise import ag_clamp, ag_log, ag_sqrt, dropped
 from ag.ops.functions import all, cos, floor, isfinite, logical_and, lt
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_sum, argmax, min

@@ -1,6 +1,6 @@
 """Rotary positions of queries and keys, on [heads * features, time, batch]; both turn in one launch.
 
-An angle is exact at any position: see `ag.engine.kernels.rotary`.  Its gradient is the turn back, by the same kernel.
+An angle is exact at any position.  The gradient is the turn back, by the same kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ag.autograd.operands import number_given, to_buffer
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import I32, U32
-from ag.engine.kernels import rotary as kernels
+from ag.engine.kernels import attention as kernels
 from ag.engine.kernels.convert import array_to_upload
 from ag.engine.primitive import Array
 from ag.engine.shape import counts, true_or_false, whole_number
@@ -28,8 +28,6 @@ __all__ = ["rope"]
 
 Scaling = Mapping[str, object]
 Scaled = tuple[Array, float]  # frequencies, and the factor of what turns
-
-
 Turn = dict[str, Any]  # parameters of the kernels
 Saved = tuple[Buffer, Buffer, Turn]  # positions, frequencies
 
@@ -84,7 +82,10 @@ def rope(
         raise ValueError(f"rope: {rotary} of a head's {dim} features would turn; an even number in 2..{dim} is "
                          f"required. Give rotary_dim, or another number of heads.")
     offset, places = _places(positions, given[0], backend)
-    table, factor = _frequencies(rotary, _above_0("base", base), None if scaling is None else _items(scaling))
+    if not isinstance(scaling, Mapping | None):
+        raise TypeError(f"rope: scaling is a {type(scaling).__name__}; a dict such as rope_scaling of a model of "
+                        f"Hugging Face is required.")
+    table, factor = _frequencies(rotary, _above_0("base", base), None if scaling is None else tuple(scaling.items()))
     turn: Turn = {"dim": dim, "rotary": rotary, "interleaved": true_or_false("rope", "interleaved", interleaved),
                   "offset": offset, "factor": factor}
     if len(given) == 1:
@@ -164,14 +165,6 @@ def _places(positions: object, x: Tensor, backend: Device) -> tuple[int, Tensor]
 # ---------------------------------------------------------------------------------------------- frequencies
 
 
-def _items(scaling: Scaling) -> tuple[tuple[str, object], ...]:
-    """Scaling as a key of the table's cache."""
-    if not isinstance(scaling, Mapping):
-        raise TypeError(f"rope: scaling is a {type(scaling).__name__}; a dict such as rope_scaling of a model of "
-                        f"Hugging Face is required.")
-    return tuple(scaling.items())
-
-
 def _above_0(name: str, value: object) -> float:
     number = number_given("rope", name, value)
     if not 0 < number < float("inf"):
@@ -204,10 +197,6 @@ def _scaled(per_position: Array, base: float, settings: dict[str, object]) -> Sc
                         f"{', '.join(takes)}.") from None
 
 
-def _linear(per_position: Array, base: float, factor: float) -> Scaled:
-    return per_position / factor, 1.0
-
-
 def _llama3(per_position: Array, base: float, factor: float, low_freq_factor: float, high_freq_factor: float,
             original_max_position_embeddings: float) -> Scaled:
     """Slow pairs are stretched, quick ones are not, and between both it goes over linearly."""
@@ -234,4 +223,5 @@ def _yarn(per_position: Array, base: float, factor: float, original_max_position
     return per_position * (kept + (1 - kept) / factor), attention
 
 
-_SCALINGS: dict[str, Callable[..., Scaled]] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
+_SCALINGS: dict[str, Callable[..., Scaled]] = {
+    "linear": lambda per_position, base, factor: (per_position / factor, 1.0), "llama3": _llama3, "yarn": _yarn}

@@ -23,8 +23,7 @@ from ag.engine.kernels.indexing import take as taken
 from ag.engine.shape import Shape, true_or_false
 from ag.errors import ShapeError
 from ag.ops import selection
-from ag.ops.arithmetic import ag_add, ag_div, ag_scale
-from ag.ops.elementwise import ag_clamp
+from ag.ops.arithmetic import ag_add, ag_clamp, ag_div, ag_scale
 from ag.ops.functions import ne, primitive_of, where
 from ag.ops.indexing import ag_concat, ag_reshape
 from ag.ops.shapes import expand as expanded

@@ -23,7 +23,7 @@ import ag.engine.backends.shader
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.shader.tiles import TILES, Tiles, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv import Mode, modes_of, with_modes
-from ag.engine.kernels.fused import Chain, fused
+from ag.engine.kernels.elementwise import Chain, fused
 from ag.engine.target import Target
 
 SPV = Path(ag.engine.backends.shader.__file__).parent / "spv"

@@ -13,7 +13,7 @@ from math import prod
 
 from ag.engine.buffer import Buffer
 from ag.engine.compile.graph import Graph
-from ag.engine.kernels.fused import MOST_STEPS, OPERANDS, OTHERS, Instruction, as_matrix, fused, fused_pair
+from ag.engine.kernels.elementwise import MOST_STEPS, OPERANDS, OTHERS, Instruction, as_matrix, fused, fused_pair
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.program import Launch
 from ag.engine.shape import Shape, chain_axes

@@ -8,18 +8,13 @@ primitive becomes C by itself.
 from ag.engine.kernels import (
     activation,
     attention,
-    cache,
     conv,
     convert,
     elementwise,
-    fused,
     indexing,
-    masked_attention,
     matmul,
     norm,
     optimizer,
     random,
     reduce,
-    rotary,
-    softmax,
 )

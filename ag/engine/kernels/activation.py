@@ -12,6 +12,7 @@ from math import pi, sqrt
 import numpy as np
 
 from ag.engine.cpu_threads import in_blocks, scratch
+from ag.engine.kernels.elementwise import of_numpy
 from ag.engine.primitive import Array, Call, primitive
 
 _ZERO = np.zeros((), np.float32)
@@ -71,9 +72,7 @@ def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, y * (1 - y), out=out)
 
 
-@primitive(bound=True, fusable=True)
-def tanh(out: Array, x: Array) -> Call:
-    return partial(np.tanh, x, out)
+tanh = of_numpy("tanh", np.tanh)
 
 
 @primitive(bound=True, fusable=True)

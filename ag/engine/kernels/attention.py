@@ -1,13 +1,14 @@
 """The primitives of attention, over [features, time, batch] with the features of heads side by side.
 
-The numpy functions work on one matrix per sample and head, in all threads.
+The numpy functions work on one matrix per sample and head, in all threads; rotary positions and caches follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,17 +18,18 @@ from ag.engine.kernels.reduce import total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
-_TILE = 64  # times of which one workgroup has the results
+_TILE, _BLOCK = 64, 32  # times of which one workgroup has the results, and features that it does together
 _LINE = 16  # samples that share a line of the cache, which two threads must not write to
 
 
-def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float, held: int) -> Layout:
+def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float, held: int, kv_heads: int = 0, samples: int = 1
+           ) -> dict[str, Any]:
     """`held`: of how many operands a workgroup reads the same rows again and again."""
-    d, dv = q[0] // heads, v[0] // heads
-    wide = max(d, dv)
-    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv, "dropped": int(rate > 0),
-            "blocks": max(1, -(-wide // 32)), "tiles": -(-q[1] // _TILE) - -k[1] // _TILE,
-            "held": held, "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
+    d, dv = q[0] // (heads * samples), v[0] // ((kv_heads or heads) * samples)
+    return {"batch": q[2] * samples, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv,
+            "dropped": int(rate > 0), "blocks": max(1, -(-max(d, dv) // _BLOCK)),
+            "tiles": -(-q[1] // _TILE) - -k[1] // _TILE, "held": held,
+            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
 
 
 @primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
@@ -204,3 +206,246 @@ def attention_weights(out: Array, x: Array, *, factor: float, causal: bool) -> N
     out -= np.maximum.reduce(out, 2, keepdims=True)
     np.exp(out, out=out)
     out /= np.add.reduce(out, 2, keepdims=True)
+
+
+# ---------------------------------------------------------------------------------------------- terms of scores
+
+# A bias, a mask, a window, segments, slopes, a soft cap.  Operands are those of `attention`, with `heads` of queries
+# and `kv_heads` of keys and values.  `samples` above 1 are the first axis of [samples * heads * features, time, 1].
+# Bias and mask are [heads, queries, keys, batch], or 1 along an axis; segments are [time, batch] or [time, 1], slopes
+# [heads].  An absent term has shape (0,).
+
+UNLIMITED = 1 << 30  # keys before or after its own that a query sees
+_MASKED, _BIASED, _SEGMENTED, _BY_SAMPLE, _SLOPED, _FIRST = (1 << i for i in range(8, 14))
+_COLUMNS, _MOST_BLOCKS = 32, 4  # of a workgroup: keys beside `_TILE` queries, and `_BLOCK` features
+
+
+def _axes(x: Shape) -> int:
+    """Along which axes an operand varies: 8 heads, 4 queries, 2 keys, 1 samples."""
+    return sum(bit for bit, n in zip((8, 4, 2, 1), x, strict=False) if n != 1) if len(x) == 4 else 0
+
+
+def _term_sizes(*shapes: Shape, first: int, held: int, heads: int, kv_heads: int, samples: int, rate: float,
+           **_params: object) -> Layout:
+    """`first`: where q is."""
+    q, k, v = shapes[first : first + 3]
+    bias, mask, q_segments, _, slopes = shapes[-5:]
+    sizes, owners = _sizes(q, k, v, heads, rate, held, kv_heads, samples), bias[0] * bias[-1]
+    blocks = sizes["blocks"]
+    terms = (_axes(mask) | _axes(bias) << 4 | _MASKED * (len(mask) == 4) | _BIASED * (len(bias) == 4)
+             | _SEGMENTED * (len(q_segments) == 2) | _BY_SAMPLE * (q_segments[-1] != 1)
+             | _SLOPED * (slopes != (0,)) | _FIRST * (samples > 1))
+    return {**sizes, "terms": terms, "group": heads // kv_heads, "blocks": min(blocks, _MOST_BLOCKS),
+            "chunks": -(-blocks // _MOST_BLOCKS), "squares": -(-q[1] // _TILE) * -(-k[1] // _COLUMNS),
+            "times": max(q[1], k[1]), "owners": owners, "added": heads * sizes["batch"] // max(1, owners),
+            "held": held if blocks <= _MOST_BLOCKS else 0}
+
+
+class _Scores(NamedTuple):
+    """The terms and numbers that make scores of products."""
+
+    bias: Array
+    mask: Array
+    q_segments: Array
+    k_segments: Array
+    slopes: Array
+    factor: float
+    softcap: float
+    before: int
+    after: int
+
+    def of(self, product: Array, n: int) -> tuple[Array, Array]:
+        """Return scores [heads, queries, keys] of sample `n`, and their slopes along the products."""
+        x, bend = product * self.factor, np.full_like(product, self.factor)
+        if self.softcap:
+            t = np.tanh(x / self.softcap)
+            x, bend = t * self.softcap, (1 - t * t) * self.factor
+        i, j = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
+        seen: Array = (j <= i + self.after) & (i <= j + self.before)
+        if self.bias.ndim == 4:
+            x += _sample(self.bias, n)
+        if self.slopes.size:
+            x -= self.slopes[:, None, None] * abs(i - j).astype(x.dtype)
+        if self.mask.ndim == 4:
+            seen = seen & (_sample(self.mask, n) != 0)
+        if self.q_segments.ndim == 2:
+            seen = seen & (_sample(self.q_segments, n)[:, None] == _sample(self.k_segments, n))
+        return np.where(seen, x, x.dtype.type(-np.inf)), bend
+
+    def slopes_of(self, product: Array, along: Array, lse: Array, delta: Array, kept: Array, n: int) -> list[Array]:
+        """Return weights after dropout, the slopes of scores and those of products, [heads, queries, keys] each."""
+        x, bend = self.of(product, n)
+        w = np.exp(x - lse.swapaxes(1, 2))
+        s = w * (along * kept - delta.swapaxes(1, 2))
+        return [w * kept, s, s * bend]
+
+
+def _sample(x: Array, n: int) -> Array:
+    """Return a sample of an operand whose last axis are the samples, or 1."""
+    part: Array = x[..., n if x.shape[-1] > 1 else 0]
+    return part
+
+
+def _matrices(x: Array, heads: int, samples: int, group: int = 1) -> list[Array]:
+    """Per sample [heads, features, time]: a view, which may be written to, or each head `group` times."""
+    whole = x.reshape(samples, heads, x.shape[0] // (samples * heads), *x.shape[1:])
+    views = [whole[n, ..., 0] for n in range(samples)] if samples > 1 else [whole[0, ..., n] for n in range(x.shape[2])]
+    return [np.repeat(view, group, axis=0) for view in views] if group > 1 else views
+
+
+def _operands(
+    of_queries: list[Array], of_keys: list[Array], key: Array, heads: int, kv_heads: int, samples: int, rate: float
+) -> Iterator[tuple[int, Array, list[Array]]]:
+    """Yield number, factors of dropout and matrices of each sample; the last of the first list is q."""
+    q, k = of_queries[-1], of_keys[0]
+    batch, group = q.shape[2] * samples, heads // kv_heads
+    kept = kept_ones(key, (batch, heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    ones = np.ones((1, 1, 1), q.dtype)
+    matrices = [_matrices(x, heads, samples) for x in of_queries] + [
+        _matrices(x, kv_heads, samples, group) for x in of_keys]
+    for n, xs in enumerate(zip(*matrices, strict=True)):
+        yield n, ones if kept is None else kept[n].swapaxes(1, 2), [*xs]
+
+
+@primitive(lambda q, _k, v, *_terms, heads, kv_heads, samples, **_params: (
+    (v[0] // kv_heads * heads, *q[1:]), (samples * heads, *q[1:])), outputs=2,
+           layout=partial(_term_sizes, first=2, held=1))
+def masked_attention(
+    out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, bias: Array, mask: Array, q_segments: Array,
+    k_segments: Array, slopes: Array, *, heads: int, kv_heads: int, samples: int, factor: float, softcap: float,
+    before: int, after: int, rate: float,
+) -> None:
+    # Per sample and head: out = v softmax(scores), and the logarithms of denominators; both 0 where nothing is seen.
+    scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
+    for n, kept, (result, logs, mq, mk, mv) in _operands([out, lse, q], [k, v], key, heads, kv_heads, samples, rate):
+        w = scores.of(mq.swapaxes(1, 2) @ mk, n)[0]
+        top = np.maximum.reduce(w, 2, keepdims=True)
+        top[top == -np.inf] = 0
+        np.exp(np.subtract(w, top, out=w), out=w)
+        mass = total(w, 2)
+        mass[mass == 0] = 1
+        np.divide(mv @ (w * kept).swapaxes(1, 2), mass.swapaxes(1, 2), out=result)
+        logs[...] = (np.log(mass) + top).swapaxes(1, 2)
+
+
+@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3, layout=partial(_term_sizes, first=3, held=2))
+def masked_attention_grad(
+    dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array,
+    bias: Array, mask: Array, q_segments: Array, k_segments: Array, slopes: Array, *, heads: int, kv_heads: int,
+    samples: int, factor: float, softcap: float, before: int, after: int, rate: float,
+) -> None:
+    # As `attention_grad`; heads that share keys add up what they send back to these.
+    scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
+    shared = [*zip(_matrices(dk, kv_heads, samples), _matrices(dv, kv_heads, samples), strict=True)]
+    for n, kept, (to_q, logs, deltas, mg, mq, mk, mv) in _operands(
+            [dq, lse, delta, g, q], [k, v], key, heads, kv_heads, samples, rate):
+        w, _, s = scores.slopes_of(mq.swapaxes(1, 2) @ mk, mg.swapaxes(1, 2) @ mv, logs, deltas, kept, n)
+        np.matmul(mk, s.swapaxes(1, 2), out=to_q)
+        for to, product in zip(shared[n], (mq @ s, mg @ w), strict=True):
+            np.add.reduce(product.reshape(kv_heads, heads // kv_heads, *product.shape[1:]), 1, out=to)
+
+
+@primitive(lambda _q, k, _v, g, _lse, _delta, _key, bias, *_others, **_params: (bias[0], g[1], k[1], bias[3]),
+           layout=partial(_term_sizes, first=1, held=0))
+def attention_bias_grad(
+    dbias: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, bias: Array,
+    mask: Array, q_segments: Array, k_segments: Array, slopes: Array, *, heads: int, kv_heads: int, samples: int,
+    factor: float, softcap: float, before: int, after: int, rate: float,
+) -> None:
+    # The slopes of scores, [heads, queries, keys, batch], added up over heads and samples where the bias has 1.
+    scores = _Scores(bias, mask, q_segments, k_segments, slopes, factor, softcap, before, after)
+    dbias.fill(0)
+    for n, kept, (logs, deltas, mg, mq, mk, mv) in _operands(
+            [lse, delta, g, q], [k, v], key, heads, kv_heads, samples, rate):
+        s = scores.slopes_of(mq.swapaxes(1, 2) @ mk, mg.swapaxes(1, 2) @ mv, logs, deltas, kept, n)[1]
+        target = _sample(dbias, n)
+        target += s if len(dbias) == heads else np.add.reduce(s, 0, keepdims=True)
+
+
+# ---------------------------------------------------------------------------------------------- rotary positions
+
+# Pairs of a head's features turn by an angle that grows with their position.  Frequencies are turns per position, in 64
+# bits behind the point.  A product with a position drops the whole turns, so the angle of a large position is as exact
+# as that of a small one.
+
+
+def _layout(heads: int, x: Shape, positions: Shape, *, dim: int, rotary: int, more: int = 0) -> Layout:
+    """Without `positions` of their own, times count; else these have an axis of times, and perhaps one of samples."""
+    times, batch = x[1:]
+    rows, columns = positions or (1, 1)
+    return {"n": (heads + more) * (dim - rotary // 2) * times * batch, "heads": heads, "more": more, "times": times,
+            "batch": batch, "counted": int(not positions), "time_step": columns if rows > 1 else 0,
+            "batch_step": int(columns > 1)}
+
+
+def _turned(out: Array, x: Array, cosine: Array, sine: Array, dim: int, rotary: int, interleaved: bool) -> None:
+    shape = (x.shape[0] // dim, dim, *x.shape[1:])
+    x, out = x.reshape(shape), out.reshape(shape)
+    first, second = (slice(0, rotary, 2), slice(1, rotary, 2)) if interleaved else (
+        slice(rotary // 2), slice(rotary // 2, rotary))
+    a, b = x[:, first], x[:, second]
+    out[:, rotary:] = x[:, rotary:]
+    np.subtract(a * cosine, b * sine, out=out[:, first])
+    np.add(a * sine, b * cosine, out=out[:, second])
+
+
+def _cosine_sine(x: Array, positions: Array, frequencies: Array, offset: int, factor: float, way: float
+                 ) -> tuple[Array, Array]:
+    """Cosine and sine, [rotary / 2, times, batch or 1] each."""
+    places = positions.astype(np.int64) if positions.ndim else int(positions) + np.arange(x.shape[1])[:, None]
+    words = frequencies.astype(np.uint64)
+    turns = (places + offset).astype(np.uint64) * (words[:, 0] | words[:, 1] << np.uint64(32))[:, None, None]
+    angle = turns.view(np.int64) * (np.pi * 2.0**-63)  # the difference is a whole turn
+    return (np.cos(angle) * factor).astype(x.dtype), (np.sin(angle) * (factor * way)).astype(x.dtype)
+
+
+@primitive(layout=lambda _out, x, positions, _f, *, dim, rotary, **_params: _layout(
+    x[0] // dim, x, positions, dim=dim, rotary=rotary))
+def rope(
+    out: Array, x: Array, positions: Array, frequencies: Array, *,
+    dim: int, rotary: int, interleaved: bool, offset: int, factor: float, way: float,
+) -> None:
+    _turned(out, x, *_cosine_sine(x, positions, frequencies, offset, factor, way), dim, rotary, interleaved)
+
+
+@primitive(lambda x, y, *_others, **_params: (x, y), outputs=2,
+           layout=lambda _out, _also, x, y, positions, _f, *, dim, rotary, **_params: _layout(
+               x[0] // dim, x, positions, dim=dim, rotary=rotary, more=y[0] // dim))
+def rope_pair(
+    out: Array, also: Array, x: Array, y: Array, positions: Array, frequencies: Array, *,
+    dim: int, rotary: int, interleaved: bool, offset: int, factor: float, way: float,
+) -> None:
+    cosine, sine = _cosine_sine(x, positions, frequencies, offset, factor, way)
+    _turned(out, x, cosine, sine, dim, rotary, interleaved)
+    _turned(also, y, cosine, sine, dim, rotary, interleaved)
+
+
+# ---------------------------------------------------------------------------------------------- caches
+
+# Each sample's keys and values lie one behind the other, at positions that the device counts.  A chunk of tokens may
+# have padding, before or behind the tokens of a sample, as `lengths` says.  Padding takes no place.
+
+
+@primitive(lambda at, _lengths, *, times, left: (times, *at), updates=("at",), layout=lambda _out, at, lengths, **_p: {
+    "batch": at[0], "length_step": int(bool(lengths))})
+def cache_places(out: Array, at: Array, lengths: Array, *, times: int, left: bool) -> None:
+    # Where each token of a chunk goes, -1 for padding; then `at`, where each sample ends, moves on.
+    token = np.arange(times)[:, None] - (times - lengths if left else 0)
+    np.copyto(out, np.where((token >= 0) & (token < lengths), at + token, -1))
+    at += lengths
+
+
+@primitive(outputs=0, updates=("keys", "values"), layout=lambda keys, values, k, v, places: {
+    "n": prod(k) + prod(v), "features": k[0], "capacity": keys[1], "times": k[1], "batch": k[2]})
+def cache_append(keys: Array, values: Array, k: Array, v: Array, places: Array) -> None:
+    # keys[.., places[t, b], b] = k[.., t, b], and values likewise
+    time, sample = np.nonzero((places >= 0) & (places < keys.shape[1]))
+    for kept, new in ((keys, k), (values, v)):
+        kept[:, places[time, sample], sample] = new[:, time, sample]
+
+
+@primitive(lambda places, *, capacity: (1, places[0], capacity, places[1]), layout=lambda out, *_others, **_params: {
+    "n": prod(out), "batch": out[3]})
+def cache_mask(out: Array, places: Array, *, capacity: int) -> None:
+    # 1 where a token sees a place: it and those before it.  Padding sees the first place, so that no softmax is empty.
+    np.less_equal(np.arange(capacity)[:, None], np.maximum(places, 0)[:, None], out=out[0], casting="unsafe")

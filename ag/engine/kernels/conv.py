@@ -10,7 +10,7 @@ from math import inf, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ag.engine.kernels.fused import with_epilogue
+from ag.engine.kernels.elementwise import with_epilogue
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Pair, Shape, Window, check_steps, places, taps, window_layout
 
@@ -110,11 +110,8 @@ def conv2d_input_grad(out: Array, w: Array, g: Array, *, window: Window, groups:
         out[:, rows, cols] += columns[:, i, j, down, across]
 
 
-def _pieces(x: Shape, g: Shape, *, window: Window, groups: int, chunk: int) -> Shape:
-    return (max(1, -(-prod(g[1:]) // chunk)), g[0], x[0] // groups, *window.kernel)
-
-
-@primitive(_pieces, layout=_weight_layout)
+@primitive(lambda x, g, *, window, groups, chunk: (
+    max(1, -(-prod(g[1:]) // chunk)), g[0], x[0] // groups, *window.kernel), layout=_weight_layout)
 def conv2d_weight_grad(out: Array, x: Array, g: Array, *, window: Window, groups: int, chunk: int) -> None:
     seen = _seen(x, g.shape[1:3], window, groups).swapaxes(2, 3)
     _, parts, length, taps_seen = seen.shape

@@ -40,11 +40,8 @@ def stored(array: Array, dtype: DType) -> Array:
 
 
 def _whole(array: Array, dtype: DType) -> Array:
-    if array.dtype.kind in "iu":
+    with np.errstate(all="ignore"):
         whole = array.astype(dtype.numpy_name)
-    else:
-        with np.errstate(all="ignore"):
-            whole = np.asarray(array, dtype.numpy_name)
     changed = whole != array
     if changed.any():
         limits = np.iinfo(dtype.numpy_name)

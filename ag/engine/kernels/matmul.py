@@ -10,20 +10,17 @@ from functools import partial
 import numpy as np
 
 from ag.engine import shape as shapes
-from ag.engine.kernels.fused import with_epilogue_pair
+from ag.engine.cpu_threads import one_by_one
+from ag.engine.kernels.elementwise import with_epilogue_pair
 from ag.engine.kernels.reduce import sum
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout
 
 
-def _quads(rows: int, cols: int, inner: int, ta: bool, tb: bool) -> bool:
-    """Return whether the rows of both operands and of the product are whole quads of words."""
-    return not ((rows if ta else inner) | (inner if tb else cols) | cols) & 3
-
-
 def _layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, tb: bool) -> Layout:
     (rows, cols), inner = out, a[0] if ta else a[1]
-    return {"rows": rows, "cols": cols, "inner": inner, "vector": _quads(rows, cols, inner, ta, tb)}
+    lengths = (rows if ta else inner) | (inner if tb else cols) | cols  # of rows of both operands and of the product
+    return {"rows": rows, "cols": cols, "inner": inner, "vector": not lengths & 3}
 
 
 @with_epilogue_pair
@@ -37,22 +34,13 @@ def _and_sums(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool) -> tuple[
     return out, (out[0], 1)
 
 
-def _and_sums_layout(out: shapes.Shape, _sums: shapes.Shape, *operands: shapes.Shape, ta: bool, tb: bool) -> Layout:
-    return _layout(out, *operands, ta=ta, tb=tb)
-
-
-@primitive(_and_sums, layout=_and_sums_layout, outputs=2, bound=True)
+@primitive(_and_sums, outputs=2, bound=True, layout=lambda out, _sums, *xs, **flags: _layout(out, *xs, **flags))
 def matmul_sums(out: Array, row_sums: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
     # The product, and the sums of the rows of its first factor.
     multiply = matmul.bind(out, a, b, ta=ta, tb=tb)
     axis = 0 if ta else 1
     add_up = sum.bind(row_sums.T if ta else row_sums, a, axis=axis, chunk=a.shape[axis], scale=1.0)
-
-    def both() -> None:
-        multiply()
-        add_up()
-
-    return both
+    return partial(one_by_one, [multiply, add_up])
 
 
 def _pieces(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int) -> shapes.Shape:
@@ -73,17 +61,14 @@ def batched_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool, chunk:
         np.matmul(a[:, :, first : first + chunk], b[:, first : first + chunk], out=piece)
 
 
-def _of_samples(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool) -> shapes.Shape:
-    return (a[0], *shapes.matmul(a[1:3], b[1:3], ta=ta, tb=tb), a[3])
-
-
 def _of_samples_layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, tb: bool) -> Layout:
     outer, rows, cols, samples = out
     return {"outer": outer, "rows": rows, "cols": cols, "inner": a[1] if ta else a[2], "samples": samples,
             "squares": outer * -(-rows // 4) * -(-cols // 4) * samples}
 
 
-@primitive(_of_samples, layout=_of_samples_layout)
+@primitive(lambda a, b, *, ta, tb: (a[0], *shapes.matmul(a[1:3], b[1:3], ta=ta, tb=tb), a[3]),
+           layout=_of_samples_layout)
 def sample_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> None:
     # One product for each place of the first and the last axis.
     a, b = (x.transpose(0, 3, 2, 1) if t else x.transpose(0, 3, 1, 2) for x, t in ((a, ta), (b, tb)))

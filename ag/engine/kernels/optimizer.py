@@ -16,7 +16,7 @@ import numpy as np
 from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
 from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Array, Call, primitive
-from ag.engine.shape import Layout, Shape
+from ag.engine.shape import Shape
 
 PLACE = 64  # elements per word of the second part of `places`
 
@@ -26,10 +26,6 @@ def places_of(ends: Sequence[int]) -> Array:
     firsts = np.searchsorted(ends, np.arange(0, ends[-1], PLACE), side="right")
     places: Array = np.concatenate([[len(ends)], ends, firsts]).astype(np.int32)
     return places
-
-
-def _run_layout(p: Shape, *_others: Shape, **_params: int) -> Layout:
-    return {"n": p[0]}
 
 
 # Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
@@ -43,8 +39,8 @@ def _run_layout(p: Shape, *_others: Shape, **_params: int) -> Layout:
 # N, the ends of parameters 0 ... N-1, and the parameters of element 0, of element 64, of element 128, ...
 
 
-@primitive(outputs=0, layout=_run_layout, updates=("p", "m", "v", "state", "g"), bound=True,
-           scaling=(mul, "g", "factor"))
+@primitive(outputs=0, layout=lambda p, *_others, **_params: {"n": p[0]}, updates=("p", "m", "v", "state", "g"),
+           bound=True, scaling=(mul, "g", "factor"))
 def adam_update(
     p: Array, m: Array, v: Array, state: Array, settings: Array, places: Array, g: Array, factor: Array, bad: Array,
     *, start: int, first: int, count: int, last: bool,
@@ -169,11 +165,7 @@ def pieces(x: Shape, *_others: Shape, chunk: int) -> Shape:
     return (max(1, -(-x[0] // chunk)),)
 
 
-def _pieces_layout(out: Shape, x: Shape, *_others: Shape, chunk: int) -> Layout:
-    return {"pieces": out[0], "n": x[0]}
-
-
-@primitive(pieces, layout=_pieces_layout, scaling=(mul, "x", "factor"))
+@primitive(pieces, layout=lambda out, x, *_others, chunk: {"pieces": out[0], "n": x[0]}, scaling=(mul, "x", "factor"))
 def nonfinite(out: Array, x: Array, factor: Array, *, chunk: int) -> None:
     # How many elements of each piece of x times factor are infinite or NaN.
     for k in range(len(out)):

@@ -18,11 +18,11 @@ from ag.engine.dtype import F16, F32, F64, I32, U32, DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Window, normalize_axes, normalize_axis
 from ag.errors import ExportError
-from ag.ops import activation, arithmetic, elementwise, functions, images, indexing, loss, normalization, reduce
+from ag.ops import activation, arithmetic, functions, images, indexing, loss, normalization, reduce
 from ag.ops import conv as convs
+from ag.ops.attention import attention_of_heads, plain_attention
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import _products as products_of
-from ag.ops.fused_attention import attention_of_heads, plain_attention
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul
 from ag.ops.selection import _lookup as lookup_of
@@ -268,23 +268,21 @@ def _rms_norm(g: Graph, op: Called) -> str:
     return g.reversed(out, x.ndim)
 
 
-def _attention(causal: int, rate: int, heads: int) -> Writer:
-    """Attention whose other arguments are at these places."""
-    def write(g: Graph, op: Called) -> str:
-        if op.params[rate]:
-            raise ExportError(f"export_onnx: ag_attention draws random numbers for its dropout of {op.params[rate]}, "
-                              f"which a graph cannot; export with dropout=0.0.")
-        q, k, v = (_by_head(g, x, op.params[heads]) for x in op.xs)
-        features, queries = op.x.dims[:2]
-        assert isinstance(features, int)
-        n = op.x.ndim + 1
-        scores = g.node("MatMul", q, g.transpose(k, [*range(n - 2), n - 1, n - 2]))
-        scores = g.node("Mul", scores, g.number(1 / sqrt(features // op.params[heads]), op.x.dtype))
-        if op.params[causal]:
-            scores = g.node("Where", _seen(g, queries, op.xs[1].dims[1]), scores, g.number(-inf, op.x.dtype))
-        out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
-        return g.reversed(g.reshape(_heads_and_time(g, out, n), op.dims[::-1]), n - 1)
-    return write
+def _attention(g: Graph, op: Called) -> str:
+    heads, causal, rate = op.params
+    if rate:
+        raise ExportError(f"export_onnx: ag_attention draws random numbers for its dropout of {rate}, which a graph "
+                          f"cannot; export with dropout=0.0.")
+    q, k, v = (_by_head(g, x, heads) for x in op.xs)
+    features, queries = op.x.dims[:2]
+    assert isinstance(features, int)
+    n = op.x.ndim + 1
+    scores = g.node("MatMul", q, g.transpose(k, [*range(n - 2), n - 1, n - 2]))
+    scores = g.node("Mul", scores, g.number(1 / sqrt(features // heads), op.x.dtype))
+    if causal:
+        scores = g.node("Where", _seen(g, queries, op.xs[1].dims[1]), scores, g.number(-inf, op.x.dtype))
+    out = g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
+    return g.reversed(g.reshape(_heads_and_time(g, out, n), op.dims[::-1]), n - 1)
 
 
 def _by_head(g: Graph, x: Value, heads: int) -> str:
@@ -464,7 +462,7 @@ def _affine(g: Graph, op: Called) -> str:
 # Functions that are one operator, which load_onnx reads back.
 SAME: Mapping[Callable[..., object], str] = {
     arithmetic.ag_add: "Add", arithmetic.ag_sub: "Sub", arithmetic.ag_mul: "Mul", arithmetic.ag_div: "Div",
-    elementwise.ag_exp: "Exp", elementwise.ag_log: "Log", elementwise.ag_sqrt: "Sqrt", elementwise.ag_abs: "Abs",
+    arithmetic.ag_exp: "Exp", arithmetic.ag_log: "Log", arithmetic.ag_sqrt: "Sqrt", arithmetic.ag_abs: "Abs",
     activation.ag_relu: "Relu", activation.ag_sigmoid: "Sigmoid", activation.ag_tanh: "Tanh",
     **{getattr(functions, name): operator for name, operator in {
         "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
@@ -480,8 +478,8 @@ WRITERS: Mapping[object, Writer] = {
     functions.logsigmoid: lambda g, op: g.node("Neg", g.node("Softplus", g.node("Neg", op.x.name))),
     functions.tanhshrink: lambda g, op: g.node("Sub", op.x.name, g.node("Tanh", op.x.name)),
     arithmetic.ag_scale: lambda g, op: g.node("Mul", op.x.name, g.number(op.params[0], op.x.dtype)),
-    elementwise.ag_pow: lambda g, op: g.node("Pow", op.x.name, g.number(op.params[0], op.x.dtype)),
-    elementwise.ag_clamp: _clamp,
+    arithmetic.ag_pow: lambda g, op: g.node("Pow", op.x.name, g.number(op.params[0], op.x.dtype)),
+    arithmetic.ag_clamp: _clamp,
     activation.ag_leaky_relu: lambda g, op: g.node("LeakyRelu", op.x.name, alpha=op.params[0]),
     activation.ag_silu: lambda g, op: g.node("Mul", op.x.name, g.node("Sigmoid", op.x.name)),
     activation.ag_gelu: lambda g, op: g.node("Gelu", op.x.name, approximate=op.params[0]),
@@ -512,8 +510,8 @@ WRITERS: Mapping[object, Writer] = {
     products_of: _products,
     chosen_by: _take,
     gathered_by: lambda g, op: g.node("GatherElements", *(x.name for x in op.xs), axis=op.params[0]),
-    plain_attention: _attention(causal=0, rate=1, heads=2),
-    attention_of_heads: _attention(heads=0, causal=1, rate=2),
+    plain_attention: _attention,
+    attention_of_heads: _attention,
     loss._mean_squares: _mse,
     loss.ag_cross_entropy_loss: _cross_entropy("Log"),
     loss._of_distributions: _cross_entropy("LogSoftmax", axis=0),
@@ -521,6 +519,6 @@ WRITERS: Mapping[object, Writer] = {
 }
 
 REFUSED: Mapping[object, str] = {
-    elementwise.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
+    arithmetic.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
     normalization.batch_norm_train: "moves running averages in train mode, which a graph cannot; call its eval().",
 }

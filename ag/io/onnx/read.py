@@ -24,7 +24,7 @@ from ag.io.onnx.operators import ELEMENT, SAME, Node, needed
 from ag.io.safetensors_file import read_regular
 from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
-from ag.ops import activation, conv, elementwise, images, normalization, reduce
+from ag.ops import activation, arithmetic, conv, images, normalization, reduce
 from ag.ops.attention import ag_attention
 from ag.ops.convert import ag_cast
 from ag.ops.einsum import einsum
@@ -246,7 +246,7 @@ def _cast(x: Value, to: int) -> Value:
 
 
 def _clip(x: Tensor, lo: Value = None, hi: Value = None) -> Tensor:
-    return elementwise.ag_clamp(x, -inf if lo is None else float(lo), inf if hi is None else float(hi))
+    return arithmetic.ag_clamp(x, -inf if lo is None else float(lo), inf if hi is None else float(hi))
 
 
 def _divided(a: Value, b: Value) -> Value:

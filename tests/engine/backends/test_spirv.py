@@ -30,8 +30,7 @@ from ag.engine.backends.vulkan.spirv import (
 )
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
-from ag.engine.kernels.elementwise import mul
-from ag.engine.kernels.fused import _code
+from ag.engine.kernels.elementwise import _code, mul
 from ag.engine.primitive import PRIMITIVES
 
 PRESERVES, ROUNDS, DENORMALS = Mode(4466, 4461), Mode(4467, 4462), Mode(4464, 4459)

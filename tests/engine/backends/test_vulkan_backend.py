@@ -19,8 +19,7 @@ from ag.engine.backends.shader.plans import planned
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, I32, U32
-from ag.engine.kernels.elementwise import copy
-from ag.engine.kernels.fused import fused
+from ag.engine.kernels.elementwise import copy, fused
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.sync]
 RNG = np.random.default_rng(6)

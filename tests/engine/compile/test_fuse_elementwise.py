@@ -14,8 +14,7 @@ from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
-from ag.engine.kernels.elementwise import add, copy, div, mul, scale, sub
-from ag.engine.kernels.fused import MOST_STEPS, OPERANDS
+from ag.engine.kernels.elementwise import MOST_STEPS, OPERANDS, add, copy, div, mul, scale, sub
 from ag.engine.primitive import PRIMITIVES
 
 Array = np.ndarray[Any, Any]

@@ -17,8 +17,7 @@ from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.primitive import PRIMITIVES
-from ag.ops import fused_attention
-from ag.ops.fused_attention import attention_of_heads
+from ag.ops.attention import attention_of_heads
 
 # heads, d, dv, queries, keys, batch: around tiles of 64 rows and 32 columns, in 1, 2 and 4 blocks of features
 SHAPES = [(1, 32, 32, 65, 65, 1), (3, 16, 33, 64, 32, 3), (2, 40, 8, 130, 70, 1), (1, 128, 127, 33, 97, 2)]
@@ -159,7 +158,7 @@ def test_dropout_of_no_queries_and_of_no_samples(device: str, queries: int, batc
 def test_large_heads_store_no_matrix_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, variant = operands(2, 130, 129, 40, 30, 2), VARIANTS[1]
     composed = step("cpu", arrays, 2, "f64", **variant)
-    monkeypatch.setattr(fused_attention, "_MUCH", 2 * 2 * 40 * 30)
+    monkeypatch.setattr(sys.modules["ag.ops.attention"], "_MUCH", 2 * 2 * 40 * 30)
     for got, want in zip(step("cpu", arrays, 2, "f64", **variant), composed, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
     backend = backend_of("cpu")

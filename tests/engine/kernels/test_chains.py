@@ -11,7 +11,7 @@ import ag
 import ag.engine.backends.shader
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
-from ag.engine.kernels.fused import Chain, fused
+from ag.engine.kernels.elementwise import Chain, fused
 from ag.engine.primitive import PRIMITIVES
 
 SPV = Path(ag.engine.backends.shader.__file__).parent / "spv"

@@ -15,7 +15,7 @@ from table.rows import EPS
 
 from ag.engine.backends.shader.tiles import TILES
 from ag.engine.device import backend_of
-from ag.engine.kernels.fused import Chain, fused
+from ag.engine.kernels.elementwise import Chain, fused
 from ag.engine.kernels.matmul import matmul, matmul_sums
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window, places

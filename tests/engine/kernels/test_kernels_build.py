@@ -17,7 +17,7 @@ import ag.engine.kernels  # noqa: F401  importing declares the primitives
 import kernels_build
 from ag.engine.backends.shader import plans
 from ag.engine.backends.shader.tiles import TILES
-from ag.engine.kernels.fused import fused
+from ag.engine.kernels.elementwise import fused
 from ag.engine.primitive import PRIMITIVES
 from kernels_build import ShaderError, build
 

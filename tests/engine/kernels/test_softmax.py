@@ -11,7 +11,7 @@ from table.rows import EPS, Array, tensor
 import ag
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
-from ag.engine.kernels.softmax import shared_columns
+from ag.engine.kernels.norm import shared_columns
 
 SHAPES = {(10, 300): 1, (100, 5): 16, (1500, 3): 128, (1500, 70): 16, (20_000, 70): 32, (50257, 2): 128}  # who share
 LAST = {(300, 10): 1, (5, 100): 16, (3, 1500): 128}  # columns that are contiguous

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from ag.engine.cpu_threads import available, callers, share_by
 from ag.engine.dtype import BOOL, F32, F64, I32, U32, DType
-from ag.engine.kernels.fused import Chain
+from ag.engine.kernels.elementwise import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError, ShapeError

@@ -18,7 +18,7 @@ import numpy as np
 from ag.engine.backends.shader.manifest import BUILD, Entry, Needs, in_tiles, manifest, needs_of, refuse_stale
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.dtype import F32
-from ag.engine.kernels.fused import Chain
+from ag.engine.kernels.elementwise import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape, nbytes_of
 from ag.errors import KernelError

@@ -12,8 +12,8 @@ from helpers.guarded import Launch
 from helpers.random_operands import geometry, random_operands
 from table.rows import Array
 
+from ag.engine.kernels.attention import UNLIMITED
 from ag.engine.kernels.conv import conv2d, max_pool2d
-from ag.engine.kernels.masked_attention import UNLIMITED
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window, places
 from ag.errors import ShapeError
