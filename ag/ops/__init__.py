@@ -32,7 +32,6 @@ from ag.ops.pooling import *
 from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *
-from ag.ops.scatter import *
 from ag.ops.selection import *
 from ag.ops.shapes import *
 from ag.ops.statistics import *
