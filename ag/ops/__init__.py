@@ -29,7 +29,6 @@ from ag.ops.matmul import *
 from ag.ops.matrices import *
 from ag.ops.normalization import *
 from ag.ops.pooling import *
-from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *
 from ag.ops.selection import *
