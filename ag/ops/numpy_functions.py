@@ -15,7 +15,7 @@ from operator import and_, or_, xor
 import numpy as np
 
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import HOST_OPERATORS, Tensor, TensorLike
+from ag.autograd.tensor import HOST_OPERATORS, Tensor
 from ag.autograd.tree import tree_leaves, tree_map
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
@@ -35,10 +35,6 @@ __all__: list[str] = []
 Axes = int | tuple[int, ...] | None
 
 
-def _power(x: TensorLike, p: TensorLike) -> object:
-    return x**p if isinstance(x, Tensor) else functions.power(x, p)
-
-
 def _of_truth(combine: Callable[[Tensor, object], object]) -> Callable[..., object]:
     """A function of bits, which of truth values is that of truth."""
     return lambda x, y: combine(x, y) if isinstance(x, Tensor) and x.dtype == "bool" else combine(
@@ -50,7 +46,8 @@ _UFUNCS: Mapping[np.ufunc, Callable[..., object]] = {
     np.bitwise_and: _of_truth(and_), np.bitwise_or: _of_truth(or_), np.bitwise_xor: _of_truth(xor),
     np.invert: lambda x: ~x if x.dtype == "bool" else NotImplemented,
     np.add: ag_add, np.subtract: ag_sub, np.multiply: ag_mul, np.divide: ag_div, np.matmul: ag_matmul,
-    np.power: _power, np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
+    np.power: lambda x, p: x**p if isinstance(x, Tensor) else functions.power(x, p),
+    np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
     np.fabs: ag_abs, np.negative: lambda x: ag_scale(x, -1.0), np.positive: lambda x: x,
 }
 # Comparisons, and what each is with its operands exchanged.

@@ -31,7 +31,7 @@ from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 from ag.ops.arithmetic import ag_add, ag_div, ag_scale
 from ag.ops.elementwise import ag_clamp
 from ag.ops.functions import ne, primitive_of, where
-from ag.ops.indexing import Index, Place, ag_concat, ag_reshape, ag_slice, ag_transpose
+from ag.ops.indexing import Index, Place, ag_concat, ag_reshape, ag_slice, ag_transpose, for_all_axes
 from ag.ops.shapes import expand as expanded
 
 __all__ = ["ag_embedding_lookup", "argwhere", "gather", "index_add", "index_copy", "index_fill", "index_put",
@@ -368,15 +368,8 @@ def _without_truth(key: object) -> object:
 def _located(x: Tensor, given: Sequence[object]) -> tuple[Tensor, Tensor, Cut]:
     """Return a part of `x` by the slices of a key, ids of its places, and the axes of which these are."""
     keys = [*map(_without_truth, given)]
-    ranks = [k.ndim if _is_mask(k) else int(k is not None and k is not Ellipsis) for k in keys]
-    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
-    if len(dots) > 1 or sum(ranks) > x.ndim:
-        raise IndexError(f"ag_slice: {sum(ranks)} indices and {len(dots)} ellipses for a tensor of shape {x.shape}; "
-                         f"at most {x.ndim} and one are possible.")
-    rest = dots[0] if dots else len(keys)
-    keys[rest : rest + 1] = [slice(None)] * (x.ndim - sum(ranks))
     parts: list[object] = []  # of the key, with ids instead of masks
-    for k in keys:
+    for k in for_all_axes(keys, x.shape, sum(k.ndim - 1 for k in keys if _is_mask(k))):
         if _is_mask(k):
             at = sum(p is not None for p in parts)
             if k.shape != x.shape[at : at + k.ndim]:
