@@ -167,27 +167,24 @@ def randint(low: int, high: int | Size | None = None, size: Size | None = None, 
     >>> ag.ops.randint(5, 6, (1, 3)).numpy().tolist(), ag.ops.randint(1, (2,)).numpy().tolist()
     ([[5, 5, 5]], [0, 0])
     """
-    if size is None:
-        high, size = None, high
+    if size is None or high is None:
+        low, high, size = 0, low, high if size is None else size
     if size is None:
         raise TypeError("randint: no size was given; it is the last argument, as in randint(0, 10, (2, 3)).")
-    return _randint(low, high, _numbers("randint", "size", (size,)), place_of("randint", "i32", device)[0])
+    shape, (backend, _) = _numbers("randint", "size", (size,)), place_of("randint", "i32", device)
+    first, last = (whole_number("randint", "an end", end) for end in (low, high))
+    if not -(1 << 31) <= first < last <= 1 << 31 or last - first >= 1 << 31:
+        raise ValueError(f"randint: low is {first} and high {last}; numbers of 32 bits are required, the first less "
+                         f"than the second, by less than 2**31.")
+    return Tensor(backend.launch(kernels.randint, draw_key(backend), into=backend.alloc(shape, I32), shape=shape,
+                                 low=first, count=last - first))
 
 
 @composed
 def randint_like(x: TensorLike, low: int, high: int | None = None) -> Tensor:
     """Call `randint` with the shape and device of a tensor."""
     x = as_tensor(x)
-    return _randint(low, high, x.shape, x.buffer.backend)
-
-
-def _randint(low: object, high: object, shape: Shape, backend: Device) -> Tensor:
-    first, last = (whole_number("randint", "an end", end) for end in ((0, low) if high is None else (low, high)))
-    if not -(1 << 31) <= first < last <= 1 << 31 or last - first >= 1 << 31:
-        raise ValueError(f"randint: low is {first} and high {last}; numbers of 32 bits are required, the first less "
-                         f"than the second, by less than 2**31.")
-    return Tensor(backend.launch(kernels.randint, draw_key(backend), into=backend.alloc(shape, I32), shape=shape,
-                                 low=first, count=last - first))
+    return randint(low, high, x.shape, x.device)
 
 
 @composed

@@ -28,7 +28,7 @@ from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, prod
 from ag.ops.reduce import min as least
-from ag.ops.shapes import stack, swapaxes, unsqueeze
+from ag.ops.shapes import squeeze, stack, swapaxes, unsqueeze
 
 __all__: list[str] = []
 
@@ -64,10 +64,8 @@ def _clip(a: Tensor, a_min: float | None = None, a_max: float | None = None, *, 
 
 
 def _squeeze(a: Tensor, axis: Axes = None) -> object:
-    chosen = normalize_axes(axis, a.ndim, "numpy.squeeze")
-    if axis is not None and any(a.shape[i] != 1 for i in chosen):
-        return NotImplemented
-    return ag_reshape(a, *(n for i, n in enumerate(a.shape) if n != 1 or i not in chosen))
+    axes = () if axis is None else normalize_axes(axis, a.ndim, "numpy.squeeze")
+    return squeeze(a, axis) if all(a.shape[i] == 1 for i in axes) else NotImplemented
 
 
 _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
