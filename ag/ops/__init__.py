@@ -16,7 +16,6 @@ from ag.ops.arithmetic import *
 from ag.ops.attention import *
 from ag.ops.compositions import *
 from ag.ops.conv import *
-from ag.ops.convert import *
 from ag.ops.creation import *
 from ag.ops.einsum import *
 from ag.ops.elementwise import *

@@ -1,4 +1,4 @@
-"""Tensors that are made: of numbers that the program names, and random ones.
+"""Tensors that are made: of numbers that the program names, of random ones, and of those of another device or type.
 
 Named numbers are launches or constants in a captured step, never uploads.  Random ones have the same bits everywhere
 after `ag_seed`, and each replay draws anew.  Uniform ones lie on a grid of 2**-24, in 16 bits on that of the type.  Ops
@@ -10,16 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 
-from ag.autograd.create import as_tensor, constant, filled, place_of
-from ag.autograd.op import composed
-from ag.autograd.operands import as_array, column, converted_on_host, number_given, to_buffer
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.create import as_tensor, constant, fetch_cotangent, filled, place_cotangent, place_of
+from ag.autograd.op import Cotangents, composed, documented
+from ag.autograd.operands import as_array, as_numbers, column, converted_on_host, number_given, to_buffer
+from ag.autograd.tape import Node, is_recording, refuse_changed, repeated_since
+from ag.autograd.tensor import OPS, Tensor, TensorLike, register, tensor_given
 from ag.engine.buffer import Buffer, Device
-from ag.engine.dtype import BF16, F16, F32, F64, I32, DType
+from ag.engine.device import backend_of
+from ag.engine.dtype import BF16, BOOL, F16, F32, F64, I32, DType, as_dtype
+from ag.engine.interpreter import current
 from ag.engine.kernels import random as kernels
+from ag.engine.kernels.convert import converted, from_whole
+from ag.engine.kernels.elementwise import copied
 from ag.engine.random import draw_key
 from ag.engine.shape import Shape, broadcast, is_whole, true_or_false, whole_number
 from ag.errors import CaptureError, DtypeError, ShapeError
@@ -32,9 +38,9 @@ from ag.ops.reduce import ag_sum, argmax
 from ag.ops.reduce import min as least
 from ag.ops.shapes import _numbers
 
-__all__ = ["arange", "bernoulli", "dropout", "dropout2d", "empty", "eye", "full", "full_like", "linspace",
-           "multinomial", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
-           "randn_like", "randperm", "uniform", "zeros", "zeros_like"]
+__all__ = ["ag_cast", "ag_to_device", "arange", "bernoulli", "dropout", "dropout2d", "empty", "eye", "full",
+           "full_like", "linspace", "multinomial", "normal", "ones", "ones_like", "rand", "rand_like", "randint",
+           "randint_like", "randn", "randn_like", "randperm", "uniform", "zeros", "zeros_like"]
 
 Size = int | Sequence[int]
 _GRIDS = {F16: 2.0**11, BF16: 2.0**8}  # uniform numbers to round down to, as the next above is 1
@@ -311,3 +317,91 @@ def dropout2d(x: TensorLike, p: float = 0.5, training: bool = True) -> Tensor:
     ones = filled((x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1]), 1.0, x.buffer.backend, x.buffer.dtype)
     kept = dropout(ones, p, training)
     return x if kept is ones else ag_mul(x, kept)
+
+
+# ---------------------------------------------------------------------------------------------- another device or type
+
+
+def _result(out: Buffer, t: Tensor, name: str, rule: Callable[..., Cotangents], saved: object = None,
+            half: bool = False) -> Tensor:
+    """A tensor made of `t`, with a node if gradients flow back."""
+    if not (is_recording() and t.requires_grad):
+        return Tensor(out)
+    return Tensor(out, True, Node(name, rule, (t,), (True,), saved, (), half))
+
+
+@documented
+def ag_to_device(t: Tensor, device: str) -> Tensor:
+    """A tensor on another device; gradients flow back.
+
+    The values go through the host, so this waits for the source device and cannot be part of a captured step.
+
+    Parameters
+    ----------
+    t : Tensor, which is returned itself if it is there already
+    device : str
+
+    >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
+    'cpu:1'
+    """
+    source, target = tensor_given("ag_to_device", t).buffer.backend, backend_of(device)
+    if source is target:
+        return t
+    refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
+    if (here := current()) is not None:
+        here.uses((t,), is_recording() is not False)
+    moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
+    # true values, as the devices may have different loss scales
+    result = _result(moved, t, "ag_to_device", lambda run, g, saved, need: (
+        place_cotangent(fetch_cotangent(g), saved, g.dtype),), source)
+    if here is not None:
+        here.same(t, result)
+    return result
+
+
+@documented
+def ag_cast(t: Tensor, dtype: str) -> Tensor:
+    """A tensor with another element type; gradients flow back.
+
+    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast to integers.
+
+    Parameters
+    ----------
+    t : Tensor of type f32, f16, bf16, i32, u32 or bool
+        Returned itself if it has the other type already.
+    dtype : str
+        ``"f32"``, ``"f16"``, ``"bf16"`` or ``"bool"``.
+
+    >>> ag.ag_cast(ag.ag_tensor([[1.0001]]), "f16").item()
+    1.0
+    """
+    wanted = as_dtype(dtype, "ag_cast")
+    if tensor_given("ag_cast", t).buffer.dtype is wanted:
+        return t
+    if wanted is BOOL:
+        return cast(Tensor, OPS["ne"](t if t.buffer.dtype.is_float else ag_cast(t, "f32"), 0.0))
+    if t.buffer.dtype is BOOL and wanted is F64:
+        return Tensor(converted_on_host(as_numbers(t.buffer, F32), F64))
+    if wanted not in (F32, F16, BF16) or t.buffer.dtype is F64:
+        raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
+                         f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
+    if (here := current()) is not None:
+        here.uses((t,), is_recording() is not False)
+    if t.buffer.dtype is BOOL:
+        numbers = as_numbers(t.buffer, wanted)
+        out = copied(numbers) if wanted is F32 else converted(numbers, wanted)
+    elif not t.buffer.dtype.is_float:
+        wide = t.buffer.backend.alloc(t.shape, F32)
+        t.buffer.backend.launch(from_whole, t.buffer, into=wide, is_signed=int(t.buffer.dtype is I32))
+        out = converted(wide, wanted)
+    else:
+        refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
+        out = converted(t.buffer, wanted)
+    # the tape stores a cotangent as its tensor is
+    result = _result(out, t, "ag_cast", lambda run, g, saved, need: (g,), half=True)
+    if here is not None:
+        here.after_op(ag_cast, "ag_cast", (t,), (), result)
+    return result
+
+
+register("ag_cast", ag_cast)

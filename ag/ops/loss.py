@@ -23,7 +23,7 @@ from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softma
 from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.convert import ag_cast
+from ag.ops.creation import ag_cast
 from ag.ops.elementwise import ag_clamp
 from ag.ops.functions import logsigmoid, where
 from ag.ops.indexing import ag_reshape
