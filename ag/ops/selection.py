@@ -582,7 +582,7 @@ def scatter_reduce(x: TensorLike, dim: int, index: TensorLike, src: TensorLike, 
     return _scattered("scatter_reduce", x, dim, index, src, rule)
 
 
-def _along_one(function: str, x: TensorLike, dim: int, index: TensorLike, source: TensorLike,
+def _along_one(function: str, x: TensorLike, dim: int, index: TensorLike, source: TensorLike
                ) -> tuple[Tensor, Tensor, Tensor, Cut]:
     """Return `x`, what is put there or a number, a vector of ids, and their axis."""
     x, axis, ids = one_axis(function, x, dim, index)
@@ -658,8 +658,7 @@ def index_put(x: TensorLike, indices: object, values: TensorLike, accumulate: bo
     if not isinstance(indices, tuple):
         raise TypeError(f"index_put: indices is a {type(indices).__name__}; a tuple is required, such as (a, b) "
                         f"for x[a, b].")
-    every = Tensor(numbers(x.buffer, x.size, 0, 1).view(x.shape))  # the place of each element
-    ids = getitem(every, indices)
+    ids = getitem(Tensor(numbers(x.buffer, x.size, 0, 1).view(x.shape)), indices)  # of the place of each element
     values = expanded(_beside(x, values), ids.shape)
     if true_or_false("index_put", "accumulate", accumulate):
         return ag_add(x, _sums(values, ids, x.shape, (0, x.ndim)))
