@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import prod
 from operator import index
 from types import EllipsisType
-from typing import Any, SupportsIndex
+from typing import SupportsIndex, cast
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def _cuts(shape: Shape, key: Index) -> tuple[list[Cut], Shape]:
         if k is None:
             sizes.append(1)
             continue
-        cut = (axis, 0, 1, shape[axis]) if k is _WHOLE else _cut(k, axis, shape[axis])
+        cut = (axis, 0, 1, shape[axis]) if k is _WHOLE else _cut(cast(SupportsIndex, k), axis, shape[axis])
         if cut[1:] != (0, 1, shape[axis]):
             cuts.append(cut)
         if isinstance(k, slice):
@@ -90,7 +90,7 @@ def _cuts(shape: Shape, key: Index) -> tuple[list[Cut], Shape]:
     return cuts, tuple(sizes)
 
 
-def for_all_axes(keys: Sequence[Any], shape: Shape, masked: int = 0) -> list[Any]:
+def for_all_axes(keys: Sequence[object], shape: Shape, masked: int = 0) -> list[object]:
     """Return parts of a key without Ellipsis, for all axes; masks stand for so many axes more than for one each."""
     named = sum(k is not None and k is not Ellipsis for k in keys) + masked
     dots = [i for i, k in enumerate(keys) if k is Ellipsis]

@@ -22,7 +22,7 @@ from ag.errors import ExportError
 from ag.ops import (
     activation,
     arithmetic,
-    convert,
+    creation,
     elementwise,
     functions,
     indexing,
@@ -521,7 +521,7 @@ WRITERS: Mapping[object, Writer] = {
     ag_transpose: _transpose,
     indexing.ag_concat: _concat,
     indexing.ag_slice: _slice,
-    convert.ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
+    creation.ag_cast: lambda g, op: op.x.name if op.x.dtype.is_float else g.cast(op.x.name, F32),
     ag_matmul: _matmul,
     affine: _affine,
     convs._conv2d: _conv,
