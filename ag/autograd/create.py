@@ -1,7 +1,4 @@
-"""Tensors from host values: `ag_tensor`, `ag_param`, unpickled ones.
-
-Cotangents move between devices through the host, as true values without loss scale.
-"""
+"""Tensors from host values: `ag_tensor`, `ag_param`, unpickled ones, and cotangents that come from another device."""
 
 from __future__ import annotations
 
@@ -27,20 +24,15 @@ def unpickled(values: Array, dtype: str, device: str, requires_grad: bool, name:
               grad: Tensor | None) -> Tensor:
     """Restore a pickled tensor on its device, or on the default device if that is missing."""
     wanted = as_dtype(dtype, "pickle")
-    backend = _device_or_default(device, wanted)
+    try:
+        backend = backend_of(device)
+    except DeviceError as error:
+        backend = default_backend(wanted)
+        _say_elsewhere(device, backend.name, str(error))
     backend.refuse_while_recording("unpickles a tensor")
     x = Tensor(to_buffer(values, backend, wanted), requires_grad)
     x.name, x.grad = name, grad
     return x
-
-
-def _device_or_default(name: str, dtype: DType) -> Device:
-    try:
-        return backend_of(name)
-    except DeviceError as error:
-        backend = default_backend(dtype)
-        _say_elsewhere(name, backend.name, str(error))
-        return backend
 
 
 @cache
@@ -87,12 +79,8 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     ------
     DtypeError
         If the data are not numbers or the device cannot hold the element type, or an integer type one of the numbers.
-    TypeError
-        If a list holds a tensor that requires a gradient, which would be lost.
-    ShapeError
-        If nested lists have rows of different lengths.
-    DeviceError
-        If the device is unknown or not there.
+    ShapeError, TypeError, DeviceError
+        If rows differ in length, a list holds a tensor that requires a gradient, or the device is not there.
 
     Examples
     --------
@@ -105,8 +93,11 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
         backend, wanted = b.backend if device is None else backend, b.dtype if dtype is None else wanted
         if b.backend is backend and b.dtype is wanted:
             return data
-        return Tensor(to_buffer(data.numpy(), backend, wanted))
-    return Tensor(to_buffer(column(as_array(data, "ag_tensor")), backend, wanted))
+    return Tensor(to_buffer(_host_numbers(data, "ag_tensor"), backend, wanted))
+
+
+def _host_numbers(data: ArrayLike, function: str) -> Array:
+    return data.numpy() if isinstance(data, Tensor) else column(as_array(data, function))
 
 
 def as_tensor(x: TensorLike) -> Tensor:
@@ -153,19 +144,15 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     Returns
     -------
     Tensor
-        With ``requires_grad`` set.
 
     Raises
     ------
-    DtypeError
-        If the element type is not a floating type.
     CaptureError
         Inside a captured step: a replay would not make a new parameter.
 
     Examples
     --------
-    >>> W = ag.ag_param([[1.0, 2.0]])
-    >>> W.requires_grad
+    >>> ag.ag_param([[1.0, 2.0]]).requires_grad
     True
     """
     backend, wanted = place_of("ag_param", dtype, device)
@@ -175,8 +162,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     if not wanted.is_float:
         raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16', 'bf16', or 'f64' on "
                          f"the CPU.")
-    array = data.numpy() if isinstance(data, Tensor) else column(as_array(data, "ag_param"))
-    return Tensor(to_buffer(array, backend, wanted), requires_grad=True)
+    return Tensor(to_buffer(_host_numbers(data, "ag_param"), backend, wanted), requires_grad=True)
 
 
 def is_ag_tensor(x: object) -> bool:

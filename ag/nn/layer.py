@@ -31,7 +31,7 @@ from ag.names import missing
 from ag.names.elsewhere import LAYER
 from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation, functions
-from ag.ops.convert import ag_to_device
+from ag.ops.creation import ag_to_device
 
 M = TypeVar("M", bound="Layer")
 ActivationLike = str | Callable[..., Tensor] | None  # such as "relu" or `ag_relu`

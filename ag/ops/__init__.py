@@ -16,7 +16,6 @@ from ag.ops.arithmetic import *
 from ag.ops.attention import *
 from ag.ops.compositions import *
 from ag.ops.conv import *
-from ag.ops.convert import *
 from ag.ops.creation import *
 from ag.ops.einsum import *
 from ag.ops.functions import *
@@ -26,10 +25,8 @@ from ag.ops.loss import *
 from ag.ops.losses import *
 from ag.ops.matmul import *
 from ag.ops.normalization import *
-from ag.ops.random import *
 from ag.ops.reduce import *
 from ag.ops.rotary import *
-from ag.ops.scatter import *
 from ag.ops.selection import *
 from ag.ops.shapes import *
 

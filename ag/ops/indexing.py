@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import prod
 from operator import index
 from types import EllipsisType
-from typing import SupportsIndex
+from typing import SupportsIndex, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ __all__ = ["ag_concat", "ag_flatten", "ag_reshape", "ag_slice", "ag_transpose"]
 Place = SupportsIndex | slice | EllipsisType | None
 Index = Place | tuple[Place, ...]
 Cut = tuple[int, int, int, int]  # an axis; then the first place, the step, and how many places
+_WHOLE = slice(None)
 
 
 @op
@@ -73,30 +74,31 @@ def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need:
 
 def _cuts(shape: Shape, key: Index) -> tuple[list[Cut], Shape]:
     """Return the cuts that the index `key` makes in an array, and the resulting shape."""
-    keys = key if isinstance(key, tuple) else (key,)
-    named = sum(k is not None and k is not Ellipsis for k in keys)
-    dots = sum(k is Ellipsis for k in keys)
-    if named > len(shape) or dots > 1:
-        raise IndexError(f"ag_slice: {named} indices and {dots} ellipses for a tensor of shape {shape}; "
-                         f"at most {len(shape)} and one are possible.")
     cuts: list[Cut] = []
     sizes: list[int] = []
     axis = 0
-    for k in keys if dots else (*keys, Ellipsis):
+    for k in for_all_axes(key if isinstance(key, tuple) else (key,), shape):
         if k is None:
             sizes.append(1)
-        elif k is Ellipsis:
-            skipped = len(shape) - named
-            sizes += shape[axis : axis + skipped]
-            axis += skipped
-        else:
-            cut = _cut(k, axis, shape[axis])
-            if cut[1:] != (0, 1, shape[axis]):
-                cuts.append(cut)
-            if isinstance(k, slice):
-                sizes.append(cut[3])
-            axis += 1
+            continue
+        cut = (axis, 0, 1, shape[axis]) if k is _WHOLE else _cut(cast(SupportsIndex, k), axis, shape[axis])
+        if cut[1:] != (0, 1, shape[axis]):
+            cuts.append(cut)
+        if isinstance(k, slice):
+            sizes.append(cut[3])
+        axis += 1
     return cuts, tuple(sizes)
+
+
+def for_all_axes(keys: Sequence[object], shape: Shape, masked: int = 0) -> list[object]:
+    """Return parts of a key without Ellipsis, for all axes; masks stand for so many axes more than for one each."""
+    named = sum(k is not None and k is not Ellipsis for k in keys) + masked
+    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    if named > len(shape) or len(dots) > 1:
+        raise IndexError(f"ag_slice: {named} indices and {len(dots)} ellipses for a tensor of shape {shape}; "
+                         f"at most {len(shape)} and one are possible.")
+    at = dots[0] if dots else len(keys)
+    return [*keys[:at], *[_WHOLE] * (len(shape) - named), *keys[at + 1 :]]
 
 
 def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
@@ -143,11 +145,9 @@ def ag_concat(run: Run, tensors: Sequence[Elements], dim: int = 0) -> Result[lis
                              f"the shapes must be equal except along dim {axis}.")
     sizes = [x.shape[axis] for x in tensors]
     out = run(spread, first, axis=axis, start=0, step=1, length=sum(sizes))
-    start = sizes[0]
-    for x in others:
+    for x, start in zip(others, accumulate(sizes), strict=False):
         if x.size:
             run(insert, out, x, axis=axis, start=start)
-        start += x.shape[axis]
     return out, sizes
 
 

@@ -23,7 +23,7 @@ from ag.engine.primitive import PrimitiveTo
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_clamp
-from ag.ops.convert import ag_cast
+from ag.ops.creation import ag_cast
 from ag.ops.functions import logsigmoid, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean, ag_sum

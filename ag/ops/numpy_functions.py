@@ -15,7 +15,7 @@ from operator import and_, or_, xor
 import numpy as np
 
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import HOST_OPERATORS, Tensor, TensorLike
+from ag.autograd.tensor import HOST_OPERATORS, Tensor
 from ag.autograd.tree import tree_leaves, tree_map
 from ag.engine.kernels.convert import Placeholder
 from ag.engine.primitive import Array
@@ -27,15 +27,11 @@ from ag.ops.indexing import ag_concat, ag_reshape, ag_transpose
 from ag.ops.matmul import ag_matmul
 from ag.ops.reduce import ag_max, ag_mean, ag_sum, prod
 from ag.ops.reduce import min as least
-from ag.ops.shapes import stack, swapaxes, unsqueeze
+from ag.ops.shapes import squeeze, stack, swapaxes, unsqueeze
 
 __all__: list[str] = []
 
 Axes = int | tuple[int, ...] | None
-
-
-def _power(x: TensorLike, p: TensorLike) -> object:
-    return x**p if isinstance(x, Tensor) else functions.power(x, p)
 
 
 def _of_truth(combine: Callable[[Tensor, object], object]) -> Callable[..., object]:
@@ -49,7 +45,8 @@ _UFUNCS: Mapping[np.ufunc, Callable[..., object]] = {
     np.bitwise_and: _of_truth(and_), np.bitwise_or: _of_truth(or_), np.bitwise_xor: _of_truth(xor),
     np.invert: lambda x: ~x if x.dtype == "bool" else NotImplemented,
     np.add: ag_add, np.subtract: ag_sub, np.multiply: ag_mul, np.divide: ag_div, np.matmul: ag_matmul,
-    np.power: _power, np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
+    np.power: lambda x, p: x**p if isinstance(x, Tensor) else functions.power(x, p),
+    np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
     np.fabs: ag_abs, np.negative: lambda x: ag_scale(x, -1.0), np.positive: lambda x: x,
 }
 # Comparisons, and what each is with its operands exchanged.
@@ -66,10 +63,8 @@ def _clip(a: Tensor, a_min: float | None = None, a_max: float | None = None, *, 
 
 
 def _squeeze(a: Tensor, axis: Axes = None) -> object:
-    chosen = normalize_axes(axis, a.ndim, "numpy.squeeze")
-    if axis is not None and any(a.shape[i] != 1 for i in chosen):
-        return NotImplemented
-    return ag_reshape(a, *(n for i, n in enumerate(a.shape) if n != 1 or i not in chosen))
+    axes = () if axis is None else normalize_axes(axis, a.ndim, "numpy.squeeze")
+    return squeeze(a, axis) if all(a.shape[i] == 1 for i in axes) else NotImplemented
 
 
 _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {

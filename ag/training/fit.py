@@ -33,7 +33,7 @@ from ag.log import Forgiving, log, shows_bars, write_line
 from ag.nn.layer import Layer, state_of, trained_or_frozen
 from ag.nn.mode import modes_kept, objects_in
 from ag.nn.summaries import summary
-from ag.ops.convert import ag_cast, ag_to_device
+from ag.ops.creation import ag_cast, ag_to_device
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 from ag.parallel.trainer.callbacks import DPStep, Stateful

@@ -14,6 +14,7 @@ _BUSY_GROUPS = 128  # workgroups that keep a large card busy
 
 
 def resized(shape: Shape, axis: int, n: int) -> Shape:
+    """Return the shape with another size along an axis."""
     return (*shape[:axis], n, *shape[axis + 1 :])
 
 
@@ -57,6 +58,11 @@ NOTHING = -(1 << 31)  # an id that stands for no place: it takes 0, and what is 
 _NAN_WORD = 0x7FC00000
 
 
+def _no_place(out: Array) -> Array:
+    """Return what an id that is no place gives: NaN, and its bits in an array of whole numbers."""
+    return np.array(_NAN_WORD, np.int32).view(out.dtype) if out.dtype.itemsize == 4 else np.array(np.nan)
+
+
 def _take_layout(out: Shape, x: Shape, ids: Shape) -> Layout:
     """With ids of shape (places,) for all rows, or of the shape of the result."""
     steps = (0, 1, 0) if len(ids) == 1 else (ids[1] * ids[2], ids[2], 1)
@@ -69,8 +75,7 @@ def take(out: Array, x: Array, ids: Array) -> None:
     # out[o, p, i] = x[o, ids[p], i], or x[o, ids[o, p, i], i]; 0 for NOTHING, and NaN for other ids that are no place
     wanted = np.broadcast_to(ids[:, None] if ids.ndim == 1 else ids, out.shape)
     inside = (wanted >= 0) & (wanted < x.shape[1])
-    odd = np.array([_NAN_WORD], np.int32).view(out.dtype) if out.dtype.itemsize == 4 else np.nan
-    out[...] = np.where(wanted == NOTHING, out.dtype.type(0), odd)
+    out[...] = np.where(wanted == NOTHING, out.dtype.type(0), _no_place(out))
     if x.size:
         found = np.take_along_axis(x, np.where(inside, wanted, 0).astype(np.int64), 1)
         np.copyto(out, found, where=inside)
@@ -121,8 +126,7 @@ def scatter_along(out: Array, x: Array, ids: Array, *, first: int, last: int, ho
             (np.add, np.multiply, np.maximum, np.minimum)[how].at(out, places, x[inside])
     wrong = (~inside & (ids != NOTHING)).any(1)
     if out.shape[1] and wrong.any():
-        out[:, 0].reshape(wrong.shape)[wrong] = np.array([_NAN_WORD], np.int32).view(out.dtype)[0] \
-            if out.dtype.itemsize == 4 else np.nan
+        out[:, 0].reshape(wrong.shape)[wrong] = _no_place(out)
 
 
 def _flat_layout(out: Shape, *_shapes: Shape, **_params: object) -> Layout:
@@ -139,11 +143,7 @@ def flat_ids(out: Array, before: Array, ids: Array, *, length: int) -> None:
     out[...] = np.where(known, before * length + places, none)
 
 
-def _sequence_layout(out: Shape, _first: Shape, **_params: object) -> Layout:
-    return {"n": out[0]}
-
-
-@primitive(lambda _first, *, count, step: (count,), layout=_sequence_layout)
+@primitive(lambda _first, *, count, step: (count,), layout=_flat_layout)
 def sequence(out: Array, first: Array, *, count: int, step: int) -> None:
     # out[k] = first + k step, whole numbers
     np.copyto(out, first + np.arange(count, dtype=out.dtype) * step)

@@ -21,7 +21,7 @@ from ag.errors import ExportError
 from ag.ops import activation, arithmetic, functions, images, indexing, loss, normalization, reduce
 from ag.ops import conv as convs
 from ag.ops.attention import attention_of_heads, plain_attention
-from ag.ops.convert import ag_cast
+from ag.ops.creation import ag_cast
 from ag.ops.einsum import _products as products_of
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.matmul import affine, ag_matmul

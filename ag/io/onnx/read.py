@@ -26,7 +26,7 @@ from ag.nn.layer import Layer
 from ag.nn.mode import ag_eval
 from ag.ops import activation, arithmetic, conv, images, normalization, reduce
 from ag.ops.attention import ag_attention
-from ag.ops.convert import ag_cast
+from ag.ops.creation import ag_cast
 from ag.ops.einsum import einsum
 from ag.ops.functions import softplus
 from ag.ops.indexing import ag_reshape, ag_transpose

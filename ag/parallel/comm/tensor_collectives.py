@@ -20,7 +20,7 @@ from ag.engine.primitive import Array
 from ag.engine.shape import along
 from ag.errors import CommError, ShapeError
 from ag.ops.arithmetic import ag_add
-from ag.ops.convert import ag_to_device
+from ag.ops.creation import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.optim.flat import flat_layout
 from ag.parallel.comm.comm import Comm, HasComm, comm_of, everyone

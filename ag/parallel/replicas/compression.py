@@ -26,7 +26,7 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import compare_names
-from ag.ops.convert import ag_to_device
+from ag.ops.creation import ag_to_device
 from ag.parallel.replicas.data_parallel import DataParallel, Device, replicas_of
 
 __all__ = ["CompressedDataParallel"]

@@ -31,7 +31,7 @@ from ag.nn.layer import Layer, Model, State, buffers_of, named_tensors, state_of
 from ag.nn.linear import BatchNorm
 from ag.nn.mode import objects_in
 from ag.ops.arithmetic import ag_add, ag_mul, ag_scale, ag_sub
-from ag.ops.convert import ag_cast, ag_to_device
+from ag.ops.creation import ag_cast, ag_to_device
 from ag.ops.normalization import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
 from ag.parallel.comm.device_threads import FollowingError, SharedCores

@@ -28,7 +28,7 @@ from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
 from ag.errors import compare_names
 from ag.nn.layer import Layer, Model, State, load_into
-from ag.ops.convert import ag_to_device
+from ag.ops.creation import ag_to_device
 from ag.optim.clipping import LEAST_FACTOR, clip_grad_norm, factors, least_norm, norm_on_the_host
 from ag.optim.flat import ALIGN, flat_layout, named_parameters
 from ag.optim.optimizer import Optimizer, as_gradient, gradients_given, optimizer_adam, refuse_untrained

@@ -20,7 +20,7 @@ from ag.errors import ArenaError, ShapeError
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
 from ag.ops.arithmetic import ag_add, ag_mul
-from ag.ops.convert import ag_to_device
+from ag.ops.creation import ag_to_device
 from ag.ops.reduce import ag_sum
 from ag.parallel.comm.tensor_collectives import moved, scatter, sizes_along
 

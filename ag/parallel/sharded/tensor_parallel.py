@@ -21,7 +21,7 @@ from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import ActivationLike, Layer, activation_called
 from ag.ops.arithmetic import ag_add
-from ag.ops.convert import ag_to_device
+from ag.ops.creation import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import ag_matmul
 from ag.parallel.comm.tensor_collectives import moved, reduce, split
