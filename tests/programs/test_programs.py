@@ -34,8 +34,8 @@ def test_the_page_has_every_program() -> None:
     assert [*rows] == [*range(1, 61)]
     for name in NAMES:
         number = re.match(r'"""Program (\d+),', (HERE / f"{name}.py").read_text("utf-8"))
-        assert number and f"`{name}.py`" in rows[int(number[1])], f"docs/programs.md: {name} is missing"
-    assert sorted(re.findall(r"`(\w+)\.py`", "".join(rows.values()))) == NAMES
+        assert number and f"`tests/programs/{name}.py`" in rows[int(number[1])], f"docs/programs.md: {name} is missing"
+    assert sorted(re.findall(r"/(\w+)\.py`", "".join(rows.values()))) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

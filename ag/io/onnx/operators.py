@@ -398,9 +398,9 @@ def _take(g: Graph, op: Called) -> str:
 
 
 def _products(g: Graph, op: Called) -> str:
-    first = [g.transpose(x.name, (0, 3, 2, 1) if turned else (0, 3, 1, 2))
-             for x, turned in zip(op.xs, op.params, strict=True)]
-    return g.transpose(g.node("MatMul", *first), (0, 2, 3, 1))
+    first = [g.transpose(g.reshape(x.name, groups), (0, 3, 2, 1) if turned else (0, 3, 1, 2))
+             for x, groups, turned in zip(op.xs, op.params[:2], op.params[2:4], strict=True)]
+    return g.reshape(g.transpose(g.node("MatMul", *first), (0, 2, 3, 1)), op.dims)
 
 
 def _transpose(g: Graph, op: Called) -> str:

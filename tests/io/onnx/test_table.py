@@ -37,7 +37,7 @@ WAITING = OPS - WRITERS.keys() - REFUSED.keys()
 
 
 NOT_YET = {
-    "_flattened", "_last", "_met", "_spread", "_sums", "_turned", "_turned_along", "all", "any", "argmax", "argmin",
+    "_flattened", "_last_of", "_met", "_spread", "_sums", "_turned", "_turned_along", "all", "any", "argmax", "argmin",
     "atan2", "attention_with_bias", "attention_with_terms", "cdist", "celu", "copysign", "cosine_similarity",
     "cross_entropy", "diag", "elu", "eq", "erfc", "erfinv", "exp2", "expm1", "floor_divide", "fmod", "fold", "frac",
     "ge", "gt", "hardshrink", "hardsigmoid", "hardtanh", "hypot", "index_add", "index_copy", "index_fill",
