@@ -176,7 +176,10 @@ def randint(low: int, high: int | Size | None = None, size: Size | None = None, 
         low, high, size = 0, low, high if size is None else size
     if size is None:
         raise TypeError("randint: no size was given; it is the last argument, as in randint(0, 10, (2, 3)).")
-    shape, (backend, _) = _numbers("randint", "size", (size,)), place_of("randint", "i32", device)
+    return _randint(low, high, _numbers("randint", "size", (size,)), place_of("randint", "i32", device)[0])
+
+
+def _randint(low: int, high: int | Size, shape: Shape, backend: Device) -> Tensor:
     first, last = (whole_number("randint", "an end", end) for end in (low, high))
     if not -(1 << 31) <= first < last <= 1 << 31 or last - first >= 1 << 31:
         raise ValueError(f"randint: low is {first} and high {last}; numbers of 32 bits are required, the first less "
@@ -189,7 +192,7 @@ def randint(low: int, high: int | Size | None = None, size: Size | None = None, 
 def randint_like(x: TensorLike, low: int, high: int | None = None) -> Tensor:
     """Call `randint` with the shape and device of a tensor."""
     x = as_tensor(x)
-    return randint(low, high, x.shape, x.device)
+    return _randint(*((0, low) if high is None else (low, high)), x.shape, x.buffer.backend)
 
 
 @composed

@@ -15,7 +15,7 @@ import ag
 from ag.engine.device import backend_of
 
 COMPOSED = ("compositions", "conv", "einsum", "functions", "images", "normalization", "reduce", "rotary",
-            "scatter", "selection", "shapes")
+            "selection", "shapes")
 FEW = representatives(CASES)
 OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
 
