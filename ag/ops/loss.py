@@ -16,7 +16,7 @@ from ag.autograd.tape import answered
 from ag.autograd.tensor import Tensor, TensorLike, to_array
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder, host_array
-from ag.engine.kernels.elementwise import mul, scale, sub, target_div, target_log
+from ag.engine.kernels.elementwise import add, mul, scale, sub, target_div, target_log
 from ag.engine.kernels.norm import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.kernels.reduce import expand, sum_over
 from ag.engine.primitive import PrimitiveTo
@@ -24,7 +24,7 @@ from ag.engine.shape import Shape
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_clamp
 from ag.ops.creation import ag_cast
-from ag.ops.functions import logsigmoid, where
+from ag.ops.functions import logsigmoid, primitive_of, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean, ag_sum
 from ag.ops.selection import chosen_by
@@ -260,16 +260,35 @@ def binary_losses(function: str, logits: TensorLike, target: TensorLike, weight:
     if of_target != shape and not (shape[:1] == (1,) and of_target == shape[1:]):
         raise ShapeError(f"{function}: logits are {shape} and target is {of_target}; the shapes must be equal.")
     refuse_beyond(function, target)
-    x, t = (ag_reshape(each, *(shape if len(shape) > 1 else (1, *shape)))
-            for each in wide(function, logits, as_float(target, logits)))
-    losses = (t - 1) * logsigmoid(-x)
-    if pos_weight is not None:
-        positive = counting(function, "pos_weight", pos_weight, x, (len(x),), (len(x), 1), (), fixed=True)
-        t = t * ag_reshape(positive, -1, *[1] * (x.ndim - 1))
-    losses = losses - t * logsigmoid(x)
+    x, t = wide(function, logits, as_float(target, logits))
+    t = t if t.shape == shape else ag_reshape(t, *shape)
+    if pos_weight is None:
+        losses = _logistic(x, t)
+    else:
+        outputs = shape[0] if len(shape) > 1 else 1
+        positive = counting(function, "pos_weight", pos_weight, x, (outputs,), (outputs, 1), (), fixed=True)
+        positive = ag_reshape(positive, -1, *[1] * (max(1, x.ndim) - 1))
+        losses = (t - 1) * logsigmoid(-x) - ag_reshape(t * positive, *shape) * logsigmoid(x)
     if weight is not None:
         losses = losses * counting(function, "weight", weight, x, *({shape[-1:], shape} - {()}), signed=True)
     return losses
+
+
+@part_of(_BCE)
+def _logistic(run: Run, x: Buffer, t: Buffer) -> Result[tuple[Buffer, Buffer]]:
+    """``max(x, 0) - x t + log(1 + exp(-abs(x)))``: a target of 0 or 1 leaves all digits of what is small."""
+    rest = run(primitive_of("softplus"), run(scale, run(primitive_of("abs"), x), factor=-1.0), beta=1.0)
+    return run(add, run(sub, run(primitive_of("relu"), x), run(mul, x, t)), rest), (x, t)
+
+
+@_logistic.vjp
+def _logistic_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
+    x, t = saved
+    dx = None
+    if need[0]:  # (1 - t) sigmoid(x) - t sigmoid(-x)
+        p, q = (run(primitive_of("sigmoid"), each) for each in (x, run(scale, x, factor=-1.0)))
+        dx = run(mul, g, run(sub, run(sub, p, run(mul, t, p)), run(mul, t, q)))
+    return dx, run(scale, run(mul, g, x), factor=-1.0) if need[1] else None
 
 
 def refuse_beyond(function: str, target: object) -> None:

@@ -153,7 +153,7 @@ def binary_cross_entropy_with_logits(logits: TensorLike, target: TensorLike, wei
     >>> round(ag.ops.binary_cross_entropy_with_logits([[0.0, 2.0]], [[1.0, 1.0]]).item(), 4)
     0.41
     """
-    losses = ag_reshape(parts.binary_losses(_ALL, logits, target, None, pos_weight), *_shape_of(logits))
+    losses = parts.binary_losses(_ALL, logits, target, None, pos_weight)
     return _reduced(_weighted(losses, weight)[0], reduction)
 
 
@@ -188,7 +188,7 @@ def sigmoid_focal_loss(inputs: TensorLike, targets: TensorLike, alpha: float = 0
     """
     parts.refuse_beyond(_ALL, targets)
     x, t = _pair(inputs, targets)
-    losses = ag_reshape(parts.binary_losses(_ALL, x, t, None, None), *x.shape)
+    losses = parts.binary_losses(_ALL, x, t, None, None)
     missed = t * ag_sigmoid(-x) + (1.0 - t) * ag_sigmoid(x)
     losses = losses * ag_pow(missed, _number("gamma", gamma))
     return _reduced(losses * (t * (2 * alpha - 1) + (1 - alpha)) if _number("alpha", alpha) >= 0 else losses, reduction)

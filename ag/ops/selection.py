@@ -159,8 +159,8 @@ def ids_of(function: str, x: Tensor, given: Sequence[tuple[TensorLike, int]]) ->
     shape = np.broadcast_shapes(*[ids.shape for ids in found])
     flat = Tensor(numbers(x.buffer, prod(shape)))
     for ids, (_, axis) in zip(found, given, strict=True):
-        flat = _flattened(flat, ag_reshape(spread_ids(ids, shape), -1), x.shape[axis])
-    return ag_reshape(flat, *shape)
+        flat = _flattened(flat, spread_ids(ids, shape), x.shape[axis])
+    return flat
 
 
 def _on_device(function: str, x: Tensor, ids: TensorLike, axis: int) -> Tensor:
@@ -183,12 +183,13 @@ def _on_device(function: str, x: Tensor, ids: TensorLike, axis: int) -> Tensor:
 
 @part_of("ag_slice")
 def _flattened(run: Run, before: Ids, ids: Ids, count: int) -> Result[None]:
-    return run(kernels.flat_ids, before, ids, length=count), None
+    before, flat = before.view((ids.size,)), ids.view((ids.size,))
+    return run(kernels.flat_ids, before, flat, length=count).view(ids.shape), None
 
 
 def spread_ids(ids: Tensor, shape: Shape) -> Tensor:
     """Return ids repeated along axes of size 1."""
-    ids = ag_reshape(ids, *(1,) * (len(shape) - ids.ndim), *ids.shape)
+    ids = ids if ids.ndim == len(shape) else ag_reshape(ids, *(1,) * (len(shape) - ids.ndim), *ids.shape)
     for axis, (n, wanted) in enumerate(zip(ids.shape, shape, strict=True)):
         if n != wanted:
             ids = chosen_by(ids, Tensor(numbers(ids.buffer, wanted)), (axis, 1))

@@ -513,6 +513,9 @@ WRITERS: Mapping[object, Writer] = {
     plain_attention: _attention,
     attention_of_heads: _attention,
     loss._mean_squares: _mse,
+    loss._logistic: lambda g, op: g.node(
+        "Add", g.node("Sub", g.node("Relu", op.x.name), g.node("Mul", *(x.name for x in op.xs))),
+        g.node("Softplus", g.node("Neg", g.node("Abs", op.x.name)))),
     loss.ag_cross_entropy_loss: _cross_entropy("Log"),
     loss._of_distributions: _cross_entropy("LogSoftmax", axis=0),
     loss._of_ids: lambda g, op: _negative_sum(g, op, _of_ids(g, op)),

@@ -33,6 +33,10 @@ static inline span share(int64_t n, int64_t grain, int64_t part, int64_t parts) 
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// At least `count` floats of the calling thread, aligned to 64 bytes, until its next call; NULL where memory ends.
+#define HIDDEN __attribute__((visibility("hidden")))
+HIDDEN float *ag_scratch(int64_t count);
+
 // ---------------------------------------------------------------------------------------------- vectors of 16 floats
 
 #define LANES 16

@@ -126,7 +126,7 @@ KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t sha
 
 #define NOTHING 0x80000000u
 #define NAN_WORD 0x7fc00000u
-#define HELD 16384  // words of a copy
+#define HELD 65536  // words of a copy, at most; 64 columns, or an eighth
 
 // The word of x at an id, where the words of neighbouring ids are `step` apart.
 static inline word taken(const word *x, uint32_t id, int64_t length, int64_t step) {
@@ -145,10 +145,11 @@ KERNEL(take, {
 }) {
     const int64_t n = a->inner;
     if (a->step_inner) {  // an id for each element, which is read from a copy: rows may lie in one place of a cache
-        const int64_t room = HELD / (a->length + 1) / 16 * 16, size = least(room ? room : n, n);
+        word *held = (word *)ag_scratch(HELD);
+        const int64_t few = HELD / 8 / (a->length + 1), most = least(64, HELD / (a->length + 1));
+        const int64_t room = held ? (few > most ? few : most) / 16 * 16 : 0, size = least(room ? room : n, n);
         const int64_t tiles = size ? (n + size - 1) / size : 0;
         const span s = share(a->outer * tiles, grain_of(size * a->places), part, parts);
-        word held[HELD];
         for (int64_t r = s.begin; r < s.end; r++) {
             const int64_t o = r / tiles, begin = r % tiles * size, m = least(size, n - begin);
             const word *x = (const word *)a->x + o * a->length * n + begin;
@@ -156,8 +157,11 @@ KERNEL(take, {
             for (int64_t p = 0; p < a->places; p++) {
                 const uint32_t *id = (const uint32_t *)a->ids + o * a->step_outer + p * a->step_place + begin * a->step_inner;
                 word *out = (word *)a->out + (o * a->places + p) * n + begin;
-                for (int64_t i = 0; i < m; i++)
-                    out[i] = taken(room ? held + i : x + i, id[i * a->step_inner], a->length, room ? m : n);
+                if (room && a->step_inner == 1 && all_places(id, m, a->length))
+                    for (int64_t i = 0; i < m; i++) out[i] = held[id[i] * m + i];
+                else
+                    for (int64_t i = 0; i < m; i++)
+                        out[i] = taken(room ? held + i : x + i, id[i * a->step_inner], a->length, room ? m : n);
             }
         }
         return;
@@ -250,10 +254,11 @@ KERNEL(scatter_along, {
 
 KERNEL(flat_ids, { int32_t *out; const int32_t *before; const int32_t *ids; int64_t n; int64_t length; }) {
     const span s = share(a->n, GRAIN, part, parts);
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const int64_t id = a->ids[i], place = id < 0 ? id + a->length : id;
-        const int known = place >= 0 && place < a->length && a->before[i] >= 0 && a->before[i] < INT32_MAX;
-        a->out[i] = known ? (int32_t)(a->before[i] * a->length + place) : INT32_MAX;
+    const uint32_t length = (uint32_t)a->length;  // products of places are of 32 bits, as those of an array are
+    EACH(k, s.end - s.begin) {
+        const int64_t i = s.begin + k;
+        const uint32_t id = (uint32_t)a->ids[i], place = a->ids[i] < 0 ? id + length : id, row = (uint32_t)a->before[i];
+        a->out[i] = place < length && row < INT32_MAX ? (int32_t)(row * length + place) : INT32_MAX;
     }
 }
 

@@ -24,7 +24,6 @@ typedef int32_t mask __attribute__((vector_size(4 * WIDTH)));
 typedef float loose_reg __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
-#define HIDDEN __attribute__((visibility("hidden")))
 
 INLINE reg get(const float *x) { return *(const loose_reg *)x; }
 INLINE void put(float *x, reg v) { *(loose_reg *)x = v; }
@@ -45,9 +44,6 @@ INLINE void put(float *x, reg v) { *(loose_reg *)x = v; }
         TILE_OF_MORE(rows, __VA_ARGS__) \
         default: tile(TALL, __VA_ARGS__); \
     }
-
-// At least `count` floats of the calling thread, aligned to 64 bytes, until its next call; NULL where memory ends.
-HIDDEN float *ag_scratch(int64_t count);
 
 static inline int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
