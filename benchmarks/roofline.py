@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 
 
 def plot(result: Path, picture: Path) -> None:
-    """Draw every operation under the two roofs that were measured with it."""
+    """Draw every operation that computes under the two roofs that were measured with it."""
     content = json.loads(result.read_text("utf-8"))
-    roofs, rows = content["roofs"], content["results"]
+    roofs, rows = content["roofs"], [r for r in content["results"] if r["intensity"]]  # to gather is to move only
     figure, axes = plt.subplots(figsize=(9, 6))
     low, high = (f(r["intensity"] for r in rows) for f in (min, max))
     grid = [low / 2 * (4 * high / low) ** (i / 99) for i in range(100)]
