@@ -144,10 +144,11 @@ KERNEL(take, {
     int64_t step_outer; int64_t step_place; int64_t step_inner;
 }) {
     const int64_t n = a->inner;
-    if (a->step_inner) {  // an id for each element, which is read from a copy: rows may lie in one place of a cache
-        word *held = (word *)ag_scratch(HELD);
+    if (a->step_inner && n > 1) {  // an id for each element
+        // Many are read from a copy of some columns, as rows may lie in one place of a cache.
+        word *held = 2 * a->places >= a->length ? (word *)ag_scratch(HELD) : NULL;
         const int64_t few = HELD / 8 / (a->length + 1), most = least(64, HELD / (a->length + 1));
-        const int64_t room = held ? (few > most ? few : most) / 16 * 16 : 0, size = least(room ? room : n, n);
+        const int64_t room = held ? (few > most ? few : most) / 16 * 16 : 0, size = least(room ? room : GRAIN, n);
         const int64_t tiles = size ? (n + size - 1) / size : 0;
         const span s = share(a->outer * tiles, grain_of(size * a->places), part, parts);
         for (int64_t r = s.begin; r < s.end; r++) {
