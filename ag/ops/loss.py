@@ -276,9 +276,10 @@ def binary_losses(function: str, logits: TensorLike, target: TensorLike, weight:
 
 @part_of(_BCE)
 def _logistic(run: Run, x: Buffer, t: Buffer) -> Result[tuple[Buffer, Buffer]]:
-    """``max(x, 0) - x t + log(1 + exp(-abs(x)))``: a target of 0 or 1 leaves all digits of what is small."""
+    """``(1 - t) max(x, 0) + t max(-x, 0) + log(1 + exp(-abs(x)))``: targets of 0 and 1 leave all digits."""
     rest = run(primitive_of("softplus"), run(scale, run(primitive_of("abs"), x), factor=-1.0), beta=1.0)
-    return run(add, run(sub, run(primitive_of("relu"), x), run(mul, x, t)), rest), (x, t)
+    above, below = (run(primitive_of("relu"), each) for each in (x, run(scale, x, factor=-1.0)))
+    return run(add, run(add, run(mul, _others(run, t), above), run(mul, t, below)), rest), (x, t)
 
 
 @_logistic.vjp
@@ -287,8 +288,12 @@ def _logistic_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need)
     dx = None
     if need[0]:  # (1 - t) sigmoid(x) - t sigmoid(-x)
         p, q = (run(primitive_of("sigmoid"), each) for each in (x, run(scale, x, factor=-1.0)))
-        dx = run(mul, g, run(sub, run(sub, p, run(mul, t, p)), run(mul, t, q)))
+        dx = run(mul, g, run(sub, run(mul, _others(run, t), p), run(mul, t, q)))
     return dx, run(scale, run(mul, g, x), factor=-1.0) if need[1] else None
+
+
+def _others(run: Run, t: Buffer) -> Buffer:
+    return run(sub, t.backend.constant(1.0, t.dtype), t)
 
 
 def refuse_beyond(function: str, target: object) -> None:

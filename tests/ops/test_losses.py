@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,12 @@ def test_losses_of_16_bits_are_float32() -> None:
 def test_wrong_input_is_named(call: Any, error: type[Exception], fragments: list[str]) -> None:
     with expect_error(fragments[0], error, *fragments):
         call(LOGITS)
+
+
+@pytest.mark.parametrize(("logit", "target", "want"), [
+    (np.inf, 0.0, np.inf), (-np.inf, 1.0, np.inf), (1e4, 1.0, 0.0), (-1e4, 0.0, 0.0), (-50.0, 0.0, math.exp(-50)),
+    (50.0, 1.0, math.exp(-50))])
+def test_cross_entropy_of_sure_logits(device: str, logit: float, target: float, want: float) -> None:
+    with ag.ag_device(device):
+        found = ag.ops.binary_cross_entropy_with_logits([[logit]], [[target]]).item()
+    assert found == pytest.approx(want, rel=1e-6, abs=0)
