@@ -164,7 +164,7 @@ class StepArgument(Placeholder):
         numbered = _mapped(given, _numbered)
         try:
             found = _called(function, given, _opened)
-        except Exception as error:
+        except Exception as error:  # of whatever kind; a step that catches it is refused
             if isinstance(error, ValueError) and "read-only" in str(error):
                 self._values(writes=True)
             arguments.raised = f"{type(error).__name__}: {error}"

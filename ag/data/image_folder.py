@@ -126,7 +126,7 @@ class ImageFiles(Samples):
         """Return the image that the user's function makes of one."""
         try:
             changed: object = transform(np.array(image))  # its own, and writable
-        except Exception as error:
+        except Exception as error:  # of whatever kind the user's function raises; it goes on with the file's name
             if sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
                 error.add_note(f"ag_image_folder was giving {file} to transform.")
             raise
