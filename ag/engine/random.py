@@ -12,11 +12,12 @@ from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from operator import index
-from threading import current_thread, get_ident, main_thread
+from threading import RLock, current_thread, get_ident, main_thread
 from typing import Any
 
 import numpy as np
 
+from ag.engine.arena import after_fork
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import open_backends
 from ag.engine.dtype import U32
@@ -56,6 +57,16 @@ class _Generator:
         return stream, _HOST_STREAM
 
 
+_uploading = RLock()
+
+
+@after_fork
+def _forked() -> None:
+    """Drop the lock of a thread that does not exist in a forked child."""
+    global _uploading
+    _uploading = RLock()
+
+
 _of_process: list[_Generator] = []  # at most one
 _own: ContextVar[_Generator | None] = ContextVar("ag_generator", default=None)  # of a thread that has called ag_seed
 
@@ -85,16 +96,18 @@ def _restart(seed: int, streams: Mapping[str, int] | None = None, host_streams: 
 def generator_state(backend: Device) -> Buffer:
     """The device's generator: (seed low, seed high, stream low, stream high) as 32-bit words."""
     generator = _current()
-    seeding = generator.seeding
     known = backend.generators.get(generator)
-    if known is not None and known[0] is seeding:
+    if known is not None and known[0] is generator.seeding:
         return known[1]
-    buffer = known[1] if known is not None else backend.alloc((4,), U32)
-    backend.upload(_words(generator.set_streams.get(backend.name, 0)), buffer)
-    if known is None:
-        return backend.generators.setdefault(generator, (seeding, buffer))[1]  # that of the thread that came first
-    backend.generators[generator] = seeding, buffer
-    return buffer
+    with _uploading:  # a thread that came second would set back what the first has drawn from
+        seeding = generator.seeding
+        known = backend.generators.get(generator)
+        if known is not None and known[0] is seeding:
+            return known[1]
+        buffer = known[1] if known is not None else backend.alloc((4,), U32)
+        backend.upload(_words(generator.set_streams.get(backend.name, 0)), buffer)
+        backend.generators[generator] = seeding, buffer
+        return buffer
 
 
 def draw_key(backend: Device) -> Buffer:
