@@ -48,13 +48,12 @@ void put_quad(uint operand, uint f, uint t, vec4 values) {
 
 void main() {
     const uint tiles = (queries + ROWS - 1) / ROWS, part = workgroup() / batch / heads;
-#ifdef TERMS
     const uint tile = part % tiles;
+#ifdef TERMS
     feature_0 = part / tiles * 32 * blocks;
     if (feature_0 > 0 && feature_0 >= dv) return;
 #else
-    const uint tile = part;
-    if (tile >= tiles) return;
+    if (part >= tiles) return;
 #endif
     item = workgroup() % batch;
     enter(workgroup() / batch % heads);
