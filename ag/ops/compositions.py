@@ -141,8 +141,8 @@ def var(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = F
 def var_mean(x: TensorLike, dim: Dim = None, correction: float = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """Variance, as `var`, and mean along axes.
 
-    >>> [t.item() for t in ag.ops.var_mean([[1.0, 3.0]])]
-    [2.0, 2.0]
+    >>> tuple(t.item() for t in ag.ops.var_mean([[1.0, 3.0]]))
+    (2.0, 2.0)
     """
     x = as_tensor(x)
     count = product(x.shape[a] for a in normalize_axes(dim, x.ndim, "var"))
