@@ -4,6 +4,9 @@
 A kernel is a file ``<name>.comp``, or a function of functions.glsl, which is mapped over arrays.  The manifest has its
 operands, push constants, specialization constants, and the comments ``// grid:``, ``// work:`` and ``// turns:``
 (docs/internals.md).  Unchanged shaders are not compiled again.  This script needs no `ag`.
+
+Shaders are of ``#version 440``: for 450 the compiler first reads what is built into ray tracing and mesh shaders, in
+every process anew, which takes longer than all else.  Cooperative matrices need 450.
 """
 
 from __future__ import annotations
@@ -167,7 +170,7 @@ def kernel_of(function: Function) -> str:
     settings += [f"#define PARAMS float {', '.join(params)};"] if params else []
     return "\n".join([
         f"// {name}: out = {name}_of({', '.join((*operands, *params))}), element by element; see functions.glsl",
-        "// grid: n / turns invocations", "#version 450", "#extension GL_GOOGLE_include_directive : require", *settings,
+        "// grid: n / turns invocations", "#version 440", "#extension GL_GOOGLE_include_directive : require", *settings,
         f'#include "{MAPS[operands]}"', '#include "functions.glsl"', "",
         f"float f({', '.join(f'float {x}' for x in operands)}) {{ "
         f"return {name}_of({', '.join((*operands, *params))}); }}", ""])
@@ -240,7 +243,7 @@ def fixed(shader: Path) -> bool:
 
 def source_hash(shader: Path) -> str:
     """Return the SHA-256 over the text of the shader and of its includes; empty if it does not exist."""
-    if shader not in kernels(shader.parent):
+    if not shader.is_file() and shader.name not in written(shader.parent):
         return ""
     return hashlib.sha256("\0".join(text_of(path) for path in sources(shader)).encode()).hexdigest()
 
@@ -402,17 +405,18 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
     if cooperative(shader) and not knows_cooperative() and (made := prebuilt_entry(shader)) is not None:
         shutil.copyfile(shader.parent / PREBUILT / spv.name, spv)
         return made
-    target = COOPERATIVE_TARGET if cooperative(shader) else TARGET
+    target, twice = COOPERATIVE_TARGET if cooperative(shader) else TARGET, fixed(shader)
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in written(shader.parent).items():
-            Path(folder, name).write_text(text, "utf-8")
+        for path in sources(shader):
+            if not path.is_file():  # generated
+                Path(folder, path.name).write_text(text_of(path), "utf-8")
         source = shader if shader.is_file() else Path(folder, shader.name)
         includes = f"-I{shader.parent}", f"-I{folder}"
         entry = interface(text_of(shader), _run("glslangValidator", "-E", *includes, source))
         _to_spirv(source, spv, target, *includes)
-        if fixed(shader):
+        if twice:
             _to_spirv(source, spv.with_suffix(".fixed.spv"), target, "-DFIXED", *includes)
-    return {**entry, "fixed": fixed(shader), "sha256": source_hash(shader)}
+    return {**entry, "fixed": twice, "sha256": source_hash(shader)}
 
 
 def read_manifest(out: Path) -> Manifest:

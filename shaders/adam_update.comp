@@ -7,7 +7,7 @@
 // First g *= factor, and if bad is not 0 that is all.  A finite g whose square is infinite counts as the largest other.
 // All arithmetic is `precise`, in the order of the reference.
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define TURNS 1
 #include "turns.glsl"

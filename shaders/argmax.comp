@@ -1,7 +1,7 @@
 // argmax: out[o, i] = the first k with the largest x[o, k, i], or with NaN if there is one
 // out[outer, 1, inner], x[outer, length, inner]
 // grid: outer * pieces * inner / columns workgroups
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "shares.glsl"
 shared float tops[128];

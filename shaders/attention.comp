@@ -4,7 +4,7 @@
 // grid: queries / 64 * heads * batch workgroups
 // Products of so few columns, and exponentials, take twice as long as their multiply-adds do in large products.
 // work: heads * batch * queries * keys * d * 4 multiply-adds
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "index.glsl"

@@ -3,7 +3,7 @@
 // grid: squares * owners workgroups
 // work: heads * batch * queries * keys * d * 6 multiply-adds
 // turns: added * 416 * chunks of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "index.glsl"

@@ -1,6 +1,6 @@
 // attention_delta: delta = sum of y g over the features of each head; delta [heads, rest], y, g [heads, features, rest]
 // grid: heads * rest invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

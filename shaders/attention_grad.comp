@@ -4,7 +4,7 @@
 // grid: tiles * heads * batch workgroups
 // Makes 7 multiply-adds per feature of a pair, which take three times as long as in large products.
 // work: heads * batch * queries * keys * d * 20 multiply-adds
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "index.glsl"

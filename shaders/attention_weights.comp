@@ -2,7 +2,7 @@
 // out, x [batch, queries, keys].  A NaN that max() drops still reaches the sum, and so the whole row.
 // grid: batch * queries / 8 workgroups
 // turns: 3 * keys / 16 of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
 #include "ieee.glsl"

@@ -2,7 +2,7 @@
 // out[channels, places, batch], x[channels, image, batch]
 // grid: n invocations
 // work: n * taps operations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, x_at
 #define GRID places

@@ -2,7 +2,7 @@
 // dx, x, g [rows, length]; gamma, mean, variance, dgamma, dbeta [rows, 1], the last two from norm_sums
 // grid: n invocations
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "rate.glsl"

@@ -3,7 +3,7 @@
 // grid: cols / TILE_COLS, rows / TILE_ROWS, pieces * batch workgroups
 // work: batch * rows * cols * inner multiply-adds
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS uint pieces, batch, chunk;

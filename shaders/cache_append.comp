@@ -2,7 +2,7 @@
 // keys[features, capacity, batch], values[others, capacity, batch], k[features, times, batch], v[others, times, batch],
 // places[times, batch]; words are moved as integers
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

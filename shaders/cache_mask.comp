@@ -1,6 +1,6 @@
 // cache_mask: out[t, c, b] = 1 if c <= max(places[t, b], 0), else 0.  out[times, capacity, batch], places[times, batch]
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

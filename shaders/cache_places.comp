@@ -2,7 +2,7 @@
 // out[times, batch], at[batch], lengths[batch or 1]; padding is behind the tokens, or before them where `left`
 // grid: batch invocations
 // turns: times of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

@@ -1,7 +1,7 @@
 // clip_factor: norm = sqrt(near), or 2^80 sqrt(far) where near overflowed; factor = min(1, max_norm / norm), 1 if the
 // norm is not finite, and NaN if the quotient is too small.  All [n]
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

@@ -3,7 +3,7 @@
 // grid: cols / TILE_COLS, rows / TILE_ROWS, groups workgroups
 // work: groups * rows * cols * inner multiply-adds
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "conv2d_forward.glsl"

@@ -2,6 +2,6 @@
 // out[groups * features, places, batch], x[groups * channels, image, batch], w[groups * features, channels, kernel]
 // grid: n invocations
 // work: groups * rows * cols * inner multiply-adds
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "conv2d_forward_direct.glsl"

@@ -2,7 +2,7 @@
 // operands as of conv2d_direct; c, d, e[groups * features or 1, places * batch or 1]
 // grid: n invocations
 // work: groups * rows * cols * inner multiply-adds
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN
 #include "conv2d_forward_direct.glsl"

@@ -2,7 +2,7 @@
 // operands as of conv2d_input_grad; c, d, e[groups * channels or 1, image * batch or 1]
 // grid: cols / TILE_COLS, rows / TILE_ROWS, groups workgroups
 // work: groups * rows * cols * inner multiply-adds
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN

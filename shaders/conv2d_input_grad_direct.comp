@@ -3,6 +3,6 @@
 // out[groups * channels, image, batch], w[groups * features, channels, kernel], g[groups * features, places, batch]
 // grid: n invocations
 // work: groups * rows * cols * inner multiply-adds
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "conv2d_backward_direct.glsl"

@@ -4,7 +4,7 @@
 // grid: cols / TILE_COLS, rows / TILE_ROWS, pieces * groups workgroups
 // work: groups * rows * cols * inner multiply-adds
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };

@@ -1,7 +1,7 @@
 // dropout: out = x / (1 - rate) where u >= rate, else 0 x; u[i] is the i-th uniform number of the stream in `key`.
 // out[n], x[n]; key[4]: seed low, seed high, stream low, stream high.  One block of Philox makes four numbers.
 // grid: n / 4 invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "philox.glsl"

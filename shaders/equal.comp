@@ -1,6 +1,6 @@
 // equal: out = 1 where a = b, else 0, with broadcasting.  out[n], a[...], b[...]
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "broadcast.glsl"
 

@@ -1,7 +1,7 @@
 // flat_ids: out[k] = before[k] * length + ids[k], the place in an array of two axes; a negative id counts from the end
 // out[n], before[n], ids[n].  What is no place gives 0x7fffffff, also where `before` is none.
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

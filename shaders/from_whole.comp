@@ -1,6 +1,6 @@
 // from_whole: out = x, whole numbers with or without a sign, as floats.  out[n], x[n]
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS uint is_signed;
 #define TYPE uint

@@ -1,7 +1,7 @@
 // insert: whole[o, start + k, i] = x[o, k, i], the rest stays; words are moved as integers
 // whole[outer, length, inner], x[outer, count, inner]
 // grid: outer * count * inner invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

@@ -1,7 +1,7 @@
 // inverse_std: out = 1 / sqrt(variance + eps).  out[n], variance[n]
 // grid: n invocations
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "rate.glsl"

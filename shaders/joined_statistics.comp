@@ -2,7 +2,7 @@
 // [rows, pieces]; a row is length long and its pieces chunk, the last may be shorter
 // grid: rows invocations
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

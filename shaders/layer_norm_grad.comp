@@ -3,7 +3,7 @@
 // grid: samples / 8 workgroups
 // turns: 2 * features / 16 of an invocation's loops
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"

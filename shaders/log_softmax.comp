@@ -2,7 +2,7 @@
 // grid: outer * inner / columns workgroups
 // work: outer * length * inner * 40 operations
 // turns: 2 * length / shares of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"

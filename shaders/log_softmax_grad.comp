@@ -1,7 +1,7 @@
 // log_softmax_grad: out = g - exp(y) sum(g), along the middle axis.  out, y, g [outer, length, inner]
 // grid: outer * inner / columns workgroups
 // turns: 2 * length / shares of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"

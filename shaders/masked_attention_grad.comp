@@ -2,7 +2,7 @@
 // grid: tiles * heads * batch * chunks workgroups
 // work: heads * batch * queries * keys * d * 20 multiply-adds
 // turns: times * 13 * group * chunks of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "index.glsl"

@@ -2,7 +2,7 @@
 // out and also[rows, cols]; A[rows, inner], B[inner, cols], transposed with ta, tb; c, d, e[rows or 1, cols or 1]
 // grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
 // work: rows * cols * inner multiply-adds
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN

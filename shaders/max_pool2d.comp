@@ -2,7 +2,7 @@
 // than any number.  out, tap [channels, places, batch], x[channels, image, batch]
 // grid: n invocations
 // work: n * taps * 4 operations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, tap_at, x_at
 #define GRID places

@@ -2,7 +2,7 @@
 // out[channels, image, batch]; tap, g [channels, places, batch]
 // grid: n invocations
 // work: n * taps * 8 operations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, tap_at, g_at
 #define GRID image

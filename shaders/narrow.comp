@@ -1,7 +1,7 @@
 // narrow: out = x rounded to 16 bits; two elements to a word, the second of the last word is 0 if n is odd
 // out[n] of 16 bits, x[n], whose words are moved as integers
 // grid: n / 2 invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "half.glsl"

@@ -1,7 +1,7 @@
 // nonfinite: out[k] = how many elements of piece k of x times factor are infinite or NaN
 // out[pieces], x[n], factor[1]; a piece is chunk long, the last may be shorter
 // grid: pieces / 8 workgroups
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
 

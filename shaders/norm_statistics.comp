@@ -2,7 +2,7 @@
 // A piece is chunk long, the last may be shorter.  Two passes, so that a large mean costs no digits.
 // grid: rows * pieces workgroups
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"

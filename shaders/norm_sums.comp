@@ -2,7 +2,7 @@
 // dgamma, dbeta [rows, pieces], x, g [rows, length]; mean, variance per row or per column: one of the steps is 0
 // grid: rows * pieces workgroups
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"

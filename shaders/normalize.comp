@@ -2,7 +2,7 @@
 // out, x [rows, length]; mean, variance, gamma, beta [rows, 1]
 // grid: n invocations
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "rate.glsl"

@@ -1,7 +1,7 @@
 // part: out[o, k, i] = x[o, start + k step, i]; words are moved as integers
 // out[outer, count, inner], x[outer, length, inner]
 // grid: outer * count * inner invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

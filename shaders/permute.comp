@@ -1,6 +1,6 @@
 // permute: out = x with its axes in another order, given by the strides.  out[n], x[n]; words are moved as integers
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define TYPE uint
 #include "strided.glsl"

@@ -1,6 +1,6 @@
 // pow: out = x^p.  out[n], x[n]
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float p;
 #include "unary.glsl"

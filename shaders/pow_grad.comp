@@ -1,6 +1,6 @@
 // pow_grad: out = g p x^(p - 1), and 0 g for p = 0.  out[n], x[n], g[n]
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x
 #define PARAMS float p;

@@ -1,6 +1,6 @@
 // randint: out[i] = low + the upper half of count times the i-th word of the stream in `key`
 // grid: n / 4 invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define TYPE int
 #define PARAMS int low; uint count;

@@ -1,7 +1,7 @@
 // reconcile: where master does not round to x, master = x
 // master[n]; x[n] of 16 bits, two elements to a word
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "half.glsl"

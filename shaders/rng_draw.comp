@@ -1,7 +1,7 @@
 // rng_draw: out = state, then the stream number, words 2 and 3 of the state, grows by 1.
 // out[4], state[4]: seed low, seed high, stream low, stream high
 // grid: 1 invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

@@ -1,6 +1,6 @@
 // rope: rotary positions; see rope.glsl.  out and x[heads * dim, times, batch]; positions; frequencies[rotary / 2, 2]
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };

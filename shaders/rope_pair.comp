@@ -1,6 +1,6 @@
 // rope_pair: rope of x, and of y, whose heads come behind those of x.  also and y[more heads * dim, times, batch]
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) buffer Also_ { float also[]; };

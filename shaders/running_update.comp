@@ -1,7 +1,7 @@
 // running_update: running += momentum (factor value - running), where that value and the variance are finite.  All [n]
 // grid: n invocations
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

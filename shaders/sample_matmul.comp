@@ -3,7 +3,7 @@
 // grid: squares invocations
 // work: outer * rows * cols * inner * samples multiply-adds
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

@@ -1,7 +1,7 @@
 // scale_update: halve the loss scale and count a skipped step if bad > 0; else double it after interval good steps
 // scaling[4] = (scale, 1 / scale, good steps in a row, skipped steps), bad[1]
 // grid: 1 invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

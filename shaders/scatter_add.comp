@@ -6,7 +6,7 @@
 // An id that is no word, but 0x80000000, leaves NaN at the first word.
 // grid: length / words, outer * inner / rows workgroups
 // work: outer * inner / rows * places * length / words multiply-adds
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

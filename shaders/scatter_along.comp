@@ -3,7 +3,7 @@
 // how: 0 adds, 1 multiplies, 2 and 3 keep the larger and the smaller, 4 puts x there.  An invocation has a column, so
 // the order is fixed without atomics.  An id that is no place, but 0x80000000, leaves NaN at the first one.
 // grid: outer * inner invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "ieee.glsl"

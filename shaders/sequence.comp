@@ -1,6 +1,6 @@
 // sequence: out[k] = first + k step, whole numbers.  out[n], first[1]
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

@@ -3,7 +3,7 @@
 // p, momentum, g [n]; state = (tickets, t), where t grows by 1 if `last`; settings = (lr, mu, weight_decay, nesterov);
 // factor, bad [1]: first g *= factor, and if bad is not 0 that is all.
 // grid: n / turns invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #define TURNS 1
 #include "turns.glsl"

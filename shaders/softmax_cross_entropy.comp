@@ -3,7 +3,7 @@
 // grid: batch / columns workgroups
 // work: classes * batch * 60 operations
 // turns: 2 * classes / shares of an invocation's loops
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"

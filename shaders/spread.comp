@@ -1,7 +1,7 @@
 // spread: out[o, start + k step, i] = x[o, k, i], and 0 in all other places; words are moved as integers
 // out[outer, length, inner], x[outer, count, inner]
 // grid: outer * length * inner invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

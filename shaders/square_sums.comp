@@ -1,7 +1,7 @@
 // square_sums: near[k] = sum of squares of piece k of x, chunk long or less; far[k] = that of x 2^-80.  [pieces], x[n]
 // grid: pieces / 8 workgroups
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
 

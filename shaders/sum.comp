@@ -2,7 +2,7 @@
 // out[outer, pieces, inner], x[outer, length, inner]; a piece is chunk long, the last may be shorter
 // grid: outer * pieces * inner / columns workgroups
 // floats: relaxed
-#version 450
+#version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"

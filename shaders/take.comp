@@ -2,7 +2,7 @@
 // out[outer, places, inner], x[outer, length, inner]; words are moved as integers
 // The id 0x80000000 gives 0, others that are no place give NaN.
 // grid: outer * places * inner invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 

@@ -1,7 +1,7 @@
 // widen: out = x in 32 bits
 // out[n], x[n] of 16 bits, two elements to a word
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "half.glsl"

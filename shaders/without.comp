@@ -1,7 +1,7 @@
 // without: out = ids, but 0x80000000, which stands for nothing, in the place of the id `ignore`
 // out[n], ids[n]
 // grid: n invocations
-#version 450
+#version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 
