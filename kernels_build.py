@@ -21,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -396,8 +397,24 @@ def _number(expression: str, constants: dict[str, str]) -> int:
 # ---------------------------------------------------------------------------------------------- building
 
 
-def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
-    """Compile, optimise and validate one shader; return its manifest entry.
+def _place(shader: Path, folder: str) -> Path:
+    """Write into a folder what is generated of a shader and its includes; return where the shader is."""
+    for path in sources(shader):
+        if not path.is_file():
+            Path(folder, path.name).write_text(text_of(path), "utf-8")
+    return shader if shader.is_file() else Path(folder, shader.name)
+
+
+def preprocessed(shaders: Sequence[Path]) -> dict[Path, str]:
+    """Return the text of each shader of a folder, with its includes, from one process: they begin slowly."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [_place(shader, folder) for shader in shaders]
+        text = _run("glslangValidator", "-E", f"-I{shaders[0].parent}", f"-I{folder}", *paths)
+    return dict(zip(shaders, re.split(r"^(?=#version)", text, flags=re.M)[1:], strict=True))
+
+
+def compile_shader(shader: Path, spv: Path, text: str = "") -> dict[str, Any]:
+    """Compile, optimise and validate one shader, whose preprocessed text may be given; return its manifest entry.
 
     A `fixed` one is compiled again with FIXED defined: some software drivers do not unroll loops over specialization
     constants, and are ten times slower then.
@@ -406,13 +423,9 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
         shutil.copyfile(shader.parent / PREBUILT / spv.name, spv)
         return made
     target, twice = COOPERATIVE_TARGET if cooperative(shader) else TARGET, fixed(shader)
+    entry = interface(text_of(shader), text or preprocessed([shader])[shader])
     with tempfile.TemporaryDirectory() as folder:
-        for path in sources(shader):
-            if not path.is_file():  # generated
-                Path(folder, path.name).write_text(text_of(path), "utf-8")
-        source = shader if shader.is_file() else Path(folder, shader.name)
-        includes = f"-I{shader.parent}", f"-I{folder}"
-        entry = interface(text_of(shader), _run("glslangValidator", "-E", *includes, source))
+        source, includes = _place(shader, folder), (f"-I{shader.parent}", f"-I{folder}")
         _to_spirv(source, spv, target, *includes)
         if twice:
             _to_spirv(source, spv.with_suffix(".fixed.spv"), target, "-DFIXED", *includes)
@@ -489,14 +502,18 @@ def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         built = Path(folder)
+        changed = [name for name in todo if name in names]
+        texts: dict[Path, str] = {}
+        with suppress(ShaderError):  # which the shader that it is of raises again
+            texts = preprocessed([shaders / f"{name}.comp" for name in changed]) if changed else {}
 
         def attempt(name: str) -> dict[str, Any] | str:
+            shader = shaders / f"{name}.comp"
             try:
-                return compile_shader(shaders / f"{name}.comp", built / f"{name}.spv")
+                return compile_shader(shader, built / f"{name}.spv", texts.get(shader, ""))
             except ShaderError as error:
                 return f"{name}.comp: {error}"
 
-        changed = [name for name in todo if name in names]
         results = dict(zip(changed, pool.map(attempt, changed), strict=True))
         if errors := [result for result in results.values() if isinstance(result, str)]:
             raise ShaderError("\n".join(errors))

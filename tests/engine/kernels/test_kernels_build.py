@@ -104,6 +104,8 @@ REFUSED = [
     ("TILE = -4", "TILE = 2 * 8", "specialization constant TILE: `2*8` is not a literal"),
     ('"head.glsl"', '"lost.glsl"', "lost.glsl"),
     ("void main", "void", "syntax error"),
+    ("void main", "#error here\nvoid main", "here"),
+    ("#version 440\n", "", "#version: compute shaders require"),
 ]
 
 
@@ -174,9 +176,10 @@ def test_a_failed_build_changes_nothing(shaders: Path, out: Path) -> None:
     build(shaders, out)
     before = contents(out)
     (shaders / "alright.comp").write_text(SHADER)
-    edit(shaders, "void main", "void")
-    with pytest.raises(ShaderError):
+    edit(shaders, "void main", "#error here\nvoid main")  # in the process that reads all of them
+    with pytest.raises(ShaderError, match=r"here") as caught:
         build(shaders, out)
+    assert str(caught.value).startswith("twice.comp: ") and "alright" not in str(caught.value)
     assert contents(out) == before
 
 
