@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from inspect import Parameter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -23,7 +24,7 @@ from ag.engine.interpreter import current
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import PrimitiveTo
 from ag.errors import AgError, ShapeError
-from ag.names import wrong_arguments
+from ag.names import dedented, kinds_of, parameters_of, wrong_arguments
 
 __all__ = ["AxisOp", "Cotangents", "Elements", "Ids", "Matrix", "Need", "Op", "Result", "RowOrColumn", "Run", "Wide",
            "along_axes", "documented", "launching", "op", "operands_on_one_device", "part_of"]
@@ -101,7 +102,11 @@ class OpDecorator:
     def __call__(self, forward: Callable[Concatenate[Run, Sequence[Buffer], P], Result[S]]
                  ) -> Op[Concatenate[Sequence[TensorLike], P], S]: ...
     def __call__(self, forward: Callable[..., Result[S]]) -> Op[..., S]:
-        function = _Function(forward, self._name or forward.__name__).published()
+        return self.of(forward, parameters_of(forward)[1:])  # without `run`
+
+    def of(self, forward: Callable[..., Result[S]], arguments: Sequence[Parameter]) -> Op[..., S]:
+        """Make an op of a forward rule that takes any arguments: these."""
+        function = _Function(forward, self._name or forward.__name__, arguments).published()
         if self._name is None:
             register(forward.__name__, function)
         return function
@@ -130,27 +135,28 @@ def launching(primitive: PrimitiveTo[Buffer], *names: str) -> GradientRule[Buffe
 
 def composed(function: F) -> F:
     """Make a public function of ops one itself: tensors have it as a method, and its errors begin with its name."""
-    name, signature = function.__name__, inspect.signature(function)
-    listed = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), "")
-    text = inspect.cleandoc(function.__doc__ or "")
+    name, kinds, text = function.__name__, kinds_of(function), dedented(function)
+    listed = next((key for key, kind in kinds.items() if kind is Parameter.VAR_POSITIONAL), "")
     if "Examples" not in text:
-        text = re.sub(r"\n\n(?=>>>)", "\n\nExamples\n--------\n", text, count=1)
+        text = text.replace("\n\n>>>", "\n\nExamples\n--------\n>>>", 1)
     if "Reference: " not in text:  # PyTorch has it under this name, then
-        text = re.sub(r"(?=\n\n\w+\n---|\Z)", f"\n\nReference: PyTorch ``{name}``.", text, count=1)
+        prose = text[: text.rfind("\n\n", 0, text.find("\n---"))] if "\n---" in text else text
+        text = f"{prose}\n\nReference: PyTorch ``{name}``.{text[len(prose) :]}"
     function.__doc__ = text + "\n"
 
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
         for theirs, ours in _NUMPYS.items():
-            if theirs in kwargs and ours in signature.parameters and ours not in kwargs:
+            if theirs in kwargs and ours in kinds and ours not in kwargs:
                 kwargs[ours] = kwargs.pop(theirs)
         if listed in kwargs and len(args) == 1:  # PyTorch's ``x.flip(dims=(0, 1))``
             args = (*args, kwargs.pop(listed))
         try:
             return function(*args, **kwargs)
         except (AgError, TypeError, ValueError, IndexError) as error:
+            signature = inspect.signature(function)  # only now, as it is slow
             try:
-                signature.bind(*args, **kwargs)  # only now, as it is slow
+                signature.bind(*args, **kwargs)
             except TypeError:
                 raise wrong_arguments(name, signature, args, kwargs) from None
             begin = re.match(r"(\w+)(?=: |\(\) )", str(error))
@@ -158,7 +164,7 @@ def composed(function: F) -> F:
                 raise
             raise type(error)(name + str(error)[begin.end() :] if begin else f"{name}: {error}") from None
 
-    if next(iter(signature.parameters.values())).annotation in ("TensorLike", "Tensor"):
+    if call.__annotations__[next(iter(kinds))] in ("TensorLike", "Tensor"):
         register(name, call)
     else:
         OPS[name] = call
@@ -168,14 +174,13 @@ def composed(function: F) -> F:
 class _Function(Generic[S]):
     """Builds the public function of one forward rule."""
 
-    def __init__(self, forward: Callable[..., Result[S]], name: str) -> None:
+    def __init__(self, forward: Callable[..., Result[S]], name: str, visible: Sequence[Parameter]) -> None:
         self.forward = forward
         self.name = name
         self.rule: GradientRule[S] | None = None
-        _, *visible = inspect.signature(forward).parameters.values()  # without `run`
         self.kinds = [KINDS[p.annotation] for p in visible if p.annotation in KINDS]
         self.operands = len(self.kinds)
-        self.params = visible[max(1, self.operands):]
+        self.params = [*visible[max(1, self.operands):]]
         self.listed: str | None = None  # the operand that is a list
         for p in visible[:1]:
             kind = str(p.annotation).removeprefix("Sequence[").removesuffix("]")
@@ -284,11 +289,11 @@ class _Function(Generic[S]):
 
         call.__module__, call.__doc__ = forward.__module__, forward.__doc__
         call.__name__, call.__qualname__ = forward.__name__, forward.__qualname__
-        known = globals() | forward.__globals__  # the op's own types are of the file of its rule
-        call.__annotations__ = {p.name: _evaluated(p.annotation, known) for p in self.signature.parameters.values()}
-        call.__annotations__["return"] = Tensor
+        texts = {key: p.annotation for key, p in self.signature.parameters.items()}
+        call.__annotations__ = {key: _KNOWN[text] if text in _KNOWN else _evaluated(text, forward.__globals__)
+                                for key, text in texts.items()} | {"return": Tensor}
         call.__dict__.update(__signature__=self.signature, vjp=vjp)
-        return cast("Op[..., S]", documented(call))
+        return cast("Op[..., S]", _filled(call, texts))
 
 
 # Parameters that mean the same in every op: docstrings leave them out.
@@ -304,18 +309,20 @@ _SHARED = {text.partition(" : ")[0]: text for text in (
 
 def documented(function: F) -> F:
     """Fill in what the docstring of an op with an example leaves out: docs/adding_an_op.md says what."""
-    text = inspect.cleandoc(function.__doc__ or "")
-    if ">>>" not in text:
+    return _filled(function, {key: function.__annotations__.get(key) for key in kinds_of(function)})
+
+
+def _filled(function: F, parameters: Mapping[str, object]) -> F:
+    if ">>>" not in (function.__doc__ or ""):
         return function
-    prose, *parts = re.split(r"\n\n(\w+)\n-{3,}\n|\n\n(?=>>>)", text)
+    prose, *parts = re.split(r"\n\n(\w+)\n-{3,}\n|\n\n(?=>>>)", dedented(function))
     given = {heading or "Examples": body for heading, body in zip(parts[::2], parts[1::2], strict=True)}
     said = _SHARED | {name.strip(" *"): entry for entry in re.split(r"\n(?=\S)", given.get("Parameters", ""))
                       for name in entry.partition(" : ")[0].split(",")}
-    parameters = inspect.signature(function).parameters
     if "reduction" in parameters:  # losses have other numbers of these names, and PyTorch's names
         said = {name: said[name] for name in said.keys() - {"gamma", "beta", "eps"}}
         prose += "" if "Reference: " in prose else f"\n\nReference: PyTorch ``{function.__name__}``."
-    operands = [name for name, p in parameters.items() if name not in said and p.annotation == "TensorLike"]
+    operands = [name for name, text in parameters.items() if name not in said and text == "TensorLike"]
     of, result = ("shapes that broadcast", "broadcast") if len(operands) > 1 else ("any shape", "same")
     returned = "without these axes" if "keepdim" in parameters else f"of the {result} shape"
     if "reduction" in parameters:
@@ -330,16 +337,19 @@ def documented(function: F) -> F:
     return function
 
 
-_REQUIRED = inspect.Parameter.empty
+_REQUIRED = Parameter.empty
 _BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # hot path: runs no Python, unlike a comprehension
 _WANTS: Callable[[Tensor], bool] = attrgetter("requires_grad")
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # numpy's names of arguments
 _PUBLISHED = dict.fromkeys(KINDS, "TensorLike") | {f"Sequence[{kind}]": "Sequence[TensorLike]" for kind in KINDS}
 
 
+_KNOWN = {"TensorLike": TensorLike, "float": float, "int": int, "bool": bool, "str": str}
+
+
 def _evaluated(annotation: str, known: dict[str, object]) -> object:
     try:
-        return eval(annotation, known)
+        return eval(annotation, globals() | known)  # the op's own types are of the file of its rule
     except (NameError, TypeError):  # a name for type checkers only, or no text
         return annotation
 

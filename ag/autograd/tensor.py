@@ -476,7 +476,7 @@ _METHODS = {"ag_add": "__add__ add", "ag_sub": "__sub__ sub", "ag_mul": "__mul__
 def register(name: str, function: Callable[..., object]) -> None:
     """Let tensors find a public op by its name."""
     OPS[name] = function
-    for method in _METHODS.get(name, "" if name.startswith("ag_") or hasattr(Tensor, name) else name).split():
+    for method in _METHODS.get(name, "" if name.startswith("ag_") or name in vars(Tensor) else name).split():
         setattr(Tensor, method, function)
 
 

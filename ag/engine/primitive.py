@@ -5,14 +5,15 @@ Its signature is the contract: outputs first, then inputs, all positional; param
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial, wraps
+from inspect import Parameter
 from typing import Any, Literal, overload
 
 from ag.engine.buffer import Buffer
 from ag.engine.primitive_types import Array, Call, LayoutRule, Params, Primitive, PrimitiveTo, Returned, ShapeRule
 from ag.engine.shape import broadcast_layout, elementwise_layout, same
+from ag.names import kinds_of
 
 __all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "primitive"]
 
@@ -26,13 +27,9 @@ def _calling(bind: Callable[..., Call]) -> Callable[..., None]:
 
 
 def _names(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    function = inspect.unwrap(function)
-    if "__signature__" not in vars(function):  # the code has them, and `inspect.signature` takes ten times as long
-        code, count = function.__code__, function.__code__.co_argcount
-        return code.co_varnames[:count], code.co_varnames[count : count + code.co_kwonlyargcount]
-    signature = inspect.signature(function).parameters.values()
-    return (tuple(p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD),
-            tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY))
+    kinds = kinds_of(function)
+    return tuple([name for name in kinds if kinds[name] is not Parameter.KEYWORD_ONLY]), tuple([
+        name for name in kinds if kinds[name] is Parameter.KEYWORD_ONLY])
 
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -66,7 +63,7 @@ def primitive(
     """Declare the decorated numpy function as a primitive."""
 
     def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
-        operands, params = _names(function)
+        operands, params = vars(function).get("names") or _names(function)
         name = function.__name__
         if name in PRIMITIVES:
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")

@@ -7,7 +7,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
-from inspect import Signature, signature
+from inspect import CO_VARARGS, Parameter, Signature, cleandoc, signature
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -110,6 +110,39 @@ def _found(name: str) -> object:
     return getattr(import_module(space), own)
 
 
+def kinds_of(function: Callable[..., object]) -> dict[str, Any]:
+    """Return the arguments of a function and their kinds; `inspect.signature` takes ten times as long."""
+    while "__wrapped__" in vars(function):
+        function = vars(function)["__wrapped__"]
+    code = function.__code__
+    names, plain, named = code.co_varnames, code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    kinds: dict[str, Any] = dict.fromkeys(names[:plain], Parameter.POSITIONAL_OR_KEYWORD)
+    if code.co_flags & CO_VARARGS:
+        kinds[names[named]] = Parameter.VAR_POSITIONAL
+    return kinds | dict.fromkeys(names[plain:named], Parameter.KEYWORD_ONLY)
+
+
+def parameters_of(function: Callable[..., object]) -> list[Parameter]:
+    """Return what `inspect.signature` says of a function's arguments."""
+    if "__signature__" in vars(function):
+        return [*vars(function)["__signature__"].parameters.values()]
+    kinds, texts, empty = kinds_of(function), function.__annotations__, Parameter.empty
+    while "__wrapped__" in vars(function):
+        function = vars(function)["__wrapped__"]
+    last, code = function.__defaults__ or (), function.__code__
+    names = code.co_varnames[code.co_argcount - len(last) : code.co_argcount]
+    defaults = dict(zip(names, last, strict=True)) | (function.__kwdefaults__ or {})
+    return [Parameter(name, kind, default=defaults.get(name, empty), annotation=texts.get(name, empty))
+            for name, kind in kinds.items()]
+
+
+def dedented(function: Callable[..., object]) -> str:
+    """Return a docstring as `inspect.cleandoc` does, by the margin before the quotes that end it."""
+    text = function.__doc__ or ""
+    margin = text[text.rfind("\n") :] if "\n" in text else ""
+    return cleandoc(text) if margin.strip() else text.replace(margin or "\n", "\n").strip()
+
+
 def answering(function: Callable[P, R], elsewhere: Mapping[str, str]) -> Callable[P, R]:
     """Return the function with an answer to arguments that it lacks: as `elsewhere` says, or with the nearest."""
 
@@ -149,18 +182,22 @@ def wrong_arguments(function: str, has: Signature, args: tuple[object, ...], kwa
 def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
     """Let functions and classes of a namespace answer wrong arguments; ops and tensors, which are hot, do it alone."""
     table = ARGUMENTS.get(owner, ANY_ARGUMENTS)
+    answered: dict[int, Callable[..., Any]] = {}
+    spaces = {"": names}
     for thing in {id(names[name]): names[name] for name in offered(names)}.values():
         if getattr(thing, "__module__", "") in _HOT:
             continue
         if type(thing) is FunctionType and not vars(thing).keys() & {"__wrapped__", "vjp"}:
-            answered = answering(thing, table)
-            for space in (names, vars(sys.modules[thing.__module__])):  # where pickle looks for it, too
-                space.update({name: answered for name, x in space.items() if x is thing})
+            answered[id(thing)] = answering(thing, table)
+            spaces[thing.__module__] = vars(sys.modules[thing.__module__])  # where pickle looks for it, too
         for cls in thing.__mro__ if type(thing) in (type, ABCMeta) and not issubclass(thing, BaseException) else ():
             init = vars(cls).get("__init__")
             if cls.__module__.startswith("ag.") and isinstance(init, FunctionType) and not hasattr(init, "__wrapped__"):
-                type.__setattr__(cls, "__init__", answering(init, table))
+                if not hasattr(init, "__signature__"):  # what has one answers itself
+                    type.__setattr__(cls, "__init__", answering(init, table))
                 type.__setattr__(cls, "__signature__", Making())
+    for space in spaces.values():
+        space.update({name: answered[id(x)] for name, x in space.items() if id(x) in answered})
     return names
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature, getdoc, signature
+from inspect import Parameter, Signature
 from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from ag.autograd.operands import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import normalize_axis, per_axis, reshaped, true_or_false
 from ag.errors import ShapeError
-from ag.names import wrong_arguments
+from ag.names import dedented, parameters_of, wrong_arguments
 from ag.names.elsewhere import ARGUMENTS
 from ag.nn.layer import Layer, number, sizes
 from ag.nn.linear import Sizes, constant_beside
@@ -40,6 +40,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "Adapt
            "Threshold", "TripletMarginLoss", "Unflatten", "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d"]
 
 _rate = number("ag_dropout: rate", lambda x: 0 <= x < 1, "in [0, 1)")
+_SELF = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 _GIVEN = (bool, int, float, str, type(None), np.bool_, np.integer, np.floating)
 
 
@@ -65,22 +66,27 @@ def _kept(layer: str, name: str, value: Any) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _text(function: Callable[..., Tensor], operands: Sequence[str] = ("x",)) -> str:
-    """Return the docstring of a function without its operands and its result."""
-    text = re.sub(r"\n\nReturns\n-+\n.*?(?=\n\n|\Z)", "", getdoc(function) or "", flags=re.DOTALL)
-    text = re.sub(rf"\n(?:{'|'.join(operands)})\b.* : .*(?:\n    .*)*", "", text)
-    return re.sub(r"\n\nParameters\n-+(?=\n\n|\Z)", "", text) + "\n"
+class _Text:
+    """The docstring of a function without its operands and its result, made when it is read."""
+
+    def __init__(self, function: Callable[..., Tensor], operands: Sequence[str] = ("x",)) -> None:
+        self.function, self.operands = function, operands
+
+    def __get__(self, layer: object, kind: type) -> str:
+        text = re.sub(r"\n\nReturns\n-+\n.*?(?=\n\n|\Z)", "", dedented(self.function), flags=re.DOTALL)
+        text = re.sub(rf"\n(?:{'|'.join(self.operands)})\b.* : .*(?:\n    .*)*", "", text)
+        return re.sub(r"\n\nParameters\n-+(?=\n\n|\Z)", "", text) + "\n"
 
 
 def _layer(name: str) -> type[_FunctionLayer]:
     """Make the layer of a function; the operands of a loss are what it must be given."""
     function = _FUNCTIONS[name] if name in _FUNCTIONS else _OPS[name.lower()]
-    first, *parameters = signature(function).parameters.values()
+    first, *parameters = parameters_of(function)
     operands = [first.name]
     if name.endswith("Loss"):
         operands += [p.name for p in parameters if p.default is p.empty]
     parameters = [p for p in parameters if p.name not in operands]
-    has = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
+    has = Signature([_SELF, *parameters])
 
     def init(self: _FunctionLayer, *args: object, **kwargs: object) -> None:
         try:
@@ -94,7 +100,7 @@ def _layer(name: str) -> type[_FunctionLayer]:
     init.__name__ = "__init__"
     vars(init)["__signature__"] = has
     return type(name, (_FunctionLayer,), {
-        "__init__": init, "__module__": __name__, "__doc__": _text(function, operands),
+        "__init__": init, "__module__": __name__, "__doc__": _Text(function, operands),
         "_called": staticmethod(function), "settings": tuple([p.name for p in parameters])})
 
 
@@ -137,7 +143,7 @@ def _padding(name: str, axes: int, mode: str) -> Callable[..., Tensor]:
         return ops.pad(x, widths, mode, value)
 
     if not name.startswith("Constant"):  # others put no value of the caller's
-        vars(padded)["__signature__"] = Signature([*signature(padded).parameters.values()][:2])
+        vars(padded)["__signature__"] = Signature(parameters_of(padded)[:2])
     return padded
 
 
@@ -185,7 +191,7 @@ class PReLU(Layer):
 
 
 class MaxPool(_FunctionLayer):
-    __doc__ = _text(ops.max_pool2d)
+    __doc__ = _Text(ops.max_pool2d)
     _called = ops.max_pool2d
     _later = MappingProxyType({"dilation": (1, 1), "ceil_mode": False})
 
@@ -197,7 +203,7 @@ class MaxPool(_FunctionLayer):
 
 
 class AvgPool(_FunctionLayer):
-    __doc__ = _text(ops.avg_pool2d)
+    __doc__ = _Text(ops.avg_pool2d)
     _called = ops.avg_pool2d
     _later = MappingProxyType({"ceil_mode": False, "count_include_pad": True})
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from html import escape
-from inspect import signature
 from math import isfinite
 from numbers import Real
 from textwrap import fill
@@ -27,7 +25,7 @@ from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, compare_names
-from ag.names import missing
+from ag.names import kinds_of, missing
 from ag.names.elsewhere import LAYER
 from ag.nn.mode import members, objects_in, set_mode
 from ag.ops import activation, functions
@@ -127,7 +125,7 @@ class Layer(Watched):
         if not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
             if "settings" not in vars(cls) and cls.__init__ is not object.__init__:
-                cls.settings = tuple(signature(cls.__init__).parameters)[1:]
+                cls.settings = tuple(kinds_of(cls.__init__))[1:]
         if cls.settings and cls._adjustable is None:
             cls._adjustable = {}
 
@@ -348,6 +346,8 @@ class Layer(Watched):
         return "\n".join(reversed(lines))
 
     def _repr_html_(self) -> str:
+        from html import escape  # which takes time to load
+
         return f"<pre>{escape(repr(self))}</pre>"
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from math import prod
 from threading import get_ident
 from typing import NamedTuple
@@ -57,6 +56,8 @@ class Summary(list[LayerRow]):
         return aligned(cells, 2)
 
     def _repr_html_(self) -> str:
+        from html import escape  # which takes time to load
+
         return f"<pre>{escape(repr(self))}</pre>"
 
 

@@ -8,9 +8,10 @@ gradient.  A slope is text over the operands (`x`, or `a` and `b`), the result `
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
-from functools import partialmethod
-from inspect import Parameter, Signature
+from functools import cache, partialmethod
+from inspect import Parameter
 from types import CodeType
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ ACTIVATIONS = ("softplus", "logsigmoid", "mish", "hardsigmoid", "hardswish", "re
                "tanhshrink", "softshrink", "hardshrink", "sin")
 UFUNCS: dict[np.ufunc, AnyOp] = {}  # the row of each function of numpy
 Function = Callable[..., object]  # of numpy
+_PLAIN = Parameter.POSITIONAL_OR_KEYWORD
 _OPERANDS = {1: ("x",), 2: ("a", "b")}  # of functions of one and of two
 
 
@@ -86,8 +88,7 @@ class _Rows(dict[str, object]):
 def _row(name: str, function: Function, *slopes: str, doc: str, **param: float) -> AnyOp:
     """Declare a function with a gradient; `param` is the number that it takes beside its operand, with its default."""
     operands = _OPERANDS[len(slopes)]
-    rules = [compile(slope, f"<slope of {name}>", "eval") for slope in slopes]
-    words = {word for rule in rules for word in rule.co_names}
+    words = re.findall(r"[a-z]\w*", " ".join(slopes))
     used = [key for key in (*operands, "y") if key in words]
     made = of_numpy(name, function, operands, param)
 
@@ -106,8 +107,7 @@ def _row(name: str, function: Function, *slopes: str, doc: str, **param: float) 
     def vjp(run: Run, g: Buffer, saved: tuple[Buffer, ...], need: Need, *numbers: float) -> Cotangents:
         values = _Rows({key: _Value(run, buffer) for key, buffer in zip(used, saved, strict=True)})
         values |= {"g": _Value(run, g), **dict(zip(param, numbers, strict=True))}
-        return tuple(_sent(rule, slope, values) if wanted else None
-                     for rule, slope, wanted in zip(rules, slopes, need, strict=True))
+        return tuple(_sent(slope, values) if wanted else None for slope, wanted in zip(slopes, need, strict=True))
 
     return public
 
@@ -124,7 +124,7 @@ def _mask(name: str, function: np.ufunc, doc: str) -> AnyOp:
 def _published(name: str, forward: Callable[..., Result[Any]], function: object, operands: tuple[str, ...],
                param: dict[str, float], doc: str) -> AnyOp:
     """Make the op of a row."""
-    plain, one = Parameter.POSITIONAL_OR_KEYWORD, len(operands) == 1
+    one = len(operands) == 1
     kind = "Buffer" if one else "Compared" if len(name) == 2 else "RowOrColumn"  # gt to ne
     shapes, result = ("any shape", "same") if one else ("shapes that broadcast", "broadcast")
     given = [f"{', '.join(operands)} : Tensor, array_like or float, of {shapes}",
@@ -132,20 +132,25 @@ def _published(name: str, forward: Callable[..., Result[Any]], function: object,
     forward.__name__, forward.__qualname__, forward.__module__ = name, name, __name__
     forward.__doc__ = "\n".join([doc, "", f"Reference: PyTorch ``{name}``.", "", "Parameters", "----------", *given, "",
                                  "Returns", "-------", f"Tensor of the {result} shape", ""])
-    forward.__dict__["__signature__"] = Signature([
-        Parameter("run", plain), *(Parameter(key, plain, annotation=kind) for key in operands),
-        *(Parameter(key, plain, default=value, annotation="float") for key, value in param.items())])
-    public: AnyOp = op(forward)
+    public: AnyOp = op.of(forward, [
+        *(Parameter(key, _PLAIN, annotation=kind) for key in operands),
+        *(Parameter(key, _PLAIN, default=value, annotation="float") for key, value in param.items())])
     _NAMES.append(name)
     if isinstance(function, np.ufunc):
         UFUNCS[function] = public
     return public
 
 
-def _sent(rule: CodeType, slope: str, values: _Rows) -> Buffer | None:
+@cache
+def _compiled(slope: str) -> CodeType:
+    return compile(slope, f"<slope {slope}>", "eval")
+
+
+def _sent(slope: str, values: _Rows) -> Buffer | None:
     """Return the cotangent of an operand."""
     if slope == "1":
         return cast(_Value, values["g"]).buffer
+    rule = _compiled(slope)
     found = eval(rule, {"__builtins__": {}}, values)
     return cast(_Value, found if "g" in rule.co_names else values["g"] * found).buffer
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from inspect import Parameter, Signature
 from math import prod
 from typing import Any, Literal, TypeVar
 from zlib import crc32
@@ -38,9 +37,7 @@ def copied(x: Buffer) -> Buffer:
 def signed(rule: Callable[..., Call], name: str, operands: Iterable[str], params: Iterable[str]) -> None:
     """Give the rule of a primitive with any operands its name, and theirs."""
     rule.__name__ = name
-    rule.__dict__["__signature__"] = Signature(
-        [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD) for key in operands]
-        + [Parameter(key, Parameter.KEYWORD_ONLY) for key in params])
+    rule.__dict__["names"] = tuple(operands), tuple(params)
 
 
 def of_numpy(name: str, function: Callable[..., object], operands: Sequence[str] = ("x",), params: Iterable[str] = (),
