@@ -6,6 +6,7 @@ Rounding is to the nearest, ties to even, with the same bits on every device.  `
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -77,11 +78,12 @@ def refuse_masked(given: object, function: str) -> None:
 
 def _is_masked(given: object) -> bool:
     """Return whether something is a masked array, or a list with one in it."""
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())  # which takes time to load; till then, nothing is
     if isinstance(given, (list, tuple)):
         kinds = set(map(type, given))
-        return any(issubclass(kind, np.ma.MaskedArray) for kind in kinds) or (
+        return any(issubclass(kind, masked) for kind in kinds) or (
             not kinds.isdisjoint((list, tuple)) and any(map(_is_masked, given)))
-    return isinstance(given, np.ma.MaskedArray)
+    return isinstance(given, masked)
 
 
 class Placeholder:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from math import prod
-from statistics import median
 from threading import RLock
 from time import perf_counter
 from typing import Any, Protocol
@@ -40,7 +39,6 @@ _RUN_SECONDS = 2e-3  # of a run, in which launches follow each other, so that th
 _RUNS = 3
 _WARM_SECONDS = 0.1
 _MOST_LAUNCHES = 200
-_NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
 _FIXED = "fixed"  # the kernels for software devices, which come in tiles of one kind
 _SKINNY = "V"
 _ROWS, _INNER, _COLS = 130, 36, 100  # of a trial: more than a tile of any kind has, and no multiple of one
@@ -179,7 +177,8 @@ class Tune:
         first = next(kind for kind in self._rules if kind == _FIXED or TILES[kind] in (usual, usual.turned()))
         seconds: dict[str, float] = {}
         try:
-            buffers = uploaded(self._backend, *(np.resize(_NUMBERS, shape) for shape in shapes))
+            numbers = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
+            buffers = uploaded(self._backend, *(np.resize(numbers, shape) for shape in shapes))
             warm_up(self._backend.recorder, self._backend.command(primitive, buffers, params, self._rules[first]))
             for kind in sorted(self._rules, key=lambda kind: kind != first):
                 if perf_counter() - begin < _MOST_SECONDS or not seconds:
@@ -216,7 +215,7 @@ def time_of(recorder: Stream, command: Command) -> float:
     once = _timed(recorder, recorder.build([unnamed]))  # includes the warm-up
     launches = max(1, min(_MOST_LAUNCHES, int(_RUN_SECONDS / once)))
     sequence = recorder.build([unnamed] * launches)
-    return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
+    return sorted(_timed(recorder, sequence) for _ in range(_RUNS))[_RUNS // 2] / launches
 
 
 def _timed(recorder: Stream, sequence: Sequence) -> float:
