@@ -8,7 +8,6 @@ Leaves are tensors and numpy arrays; everything else belongs to the treedef.  Th
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -106,7 +105,7 @@ def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: l
 
 def _is_dataclass(x: object) -> bool:
     """Return whether an object has the fields of a dataclass, and nothing else."""
-    names = _fields(type(x)) if dataclasses.is_dataclass(x) and not isinstance(x, type) else ()
+    names = _fields(type(x))
     return bool(names) and _has_only(x, names) and all(hasattr(x, name) for name in names)
 
 
@@ -118,7 +117,12 @@ def _has_only(x: object, names: Sequence[str] = ()) -> bool:
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...]:
-    return tuple([field.name for field in dataclasses.fields(kind)])
+    """Return the names of the fields of a dataclass, and none of another class."""
+    if not hasattr(kind, "__dataclass_fields__"):
+        return ()
+    from dataclasses import fields  # which takes time to load
+
+    return tuple([field.name for field in fields(kind)])
 
 
 def _key(x: object) -> TreeDef:
@@ -150,7 +154,7 @@ def _made(treedef: TreeDef, leaves: Sequence[Leaf], complete: list[Tree]) -> Tre
         made = sequence_of(treedef.kind, items)
     else:
         keys = [key if isinstance(key, str) else _made(cast(TreeDef, key), (), []) for key in treedef.keys]
-        if dataclasses.is_dataclass(treedef.kind) and not issubclass(treedef.kind, dict):
+        if hasattr(treedef.kind, "__dataclass_fields__") and not issubclass(treedef.kind, dict):
             made = object.__new__(treedef.kind)
             for name, item in zip(keys, items, strict=True):
                 object.__setattr__(made, cast(str, name), item)
@@ -222,7 +226,7 @@ def opaque_type(treedef: TreeDef) -> str | None:
     if isinstance(treedef, _Constant):
         return None if treedef.kind in _PLAIN or issubclass(treedef.kind, Enum) else treedef.kind.__name__
     if not (treedef.kind in (*_DICTS, list, tuple) or hasattr(treedef.kind, "_fields")
-            or (dataclasses.is_dataclass(treedef.kind) and not issubclass(treedef.kind, (dict, list, tuple)))):
+            or (hasattr(treedef.kind, "__dataclass_fields__") and not issubclass(treedef.kind, (dict, list, tuple)))):
         return treedef.kind.__name__
     keys = [key for key in treedef.keys or () if not isinstance(key, str)]
     return next((name for name in map(opaque_type, (*treedef.items, *cast("list[TreeDef]", keys))) if name), None)

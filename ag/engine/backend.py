@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
@@ -91,7 +90,6 @@ class Finding(_Finding):
         return super().__new__(cls, subject, found, remedy, verdict if remedy else "ok")
 
 
-@dataclass(eq=False)
 class Settings:
     """Settings of all devices of the process: services of the engine change them, backends read them."""
 
@@ -99,7 +97,6 @@ class Settings:
     events: list[Event] | None = None  # where launches are to be noted with their times, while `ag.profile` is active
 
 
-@dataclass(eq=False)
 class Meter:
     """Seconds that a device has worked; work counts when it was waited for."""
 

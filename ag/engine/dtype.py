@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ag.errors import DtypeError
 
 
-@dataclass(eq=False, repr=False, slots=True)
 class DType:
     """An element type; there is one object for each, compared by identity."""
 
-    name: str  # short name, as users write it
-    numpy_name: str  # the type of stored elements; bfloat16, which numpy does not know, is stored as words of 16 bits
-    itemsize: int  # bytes per element
-    is_float: bool  # true for floating-point types, the only ones gradients flow through
-    is_half: bool = False  # true for the 16-bit ones
+    __slots__ = ("is_float", "is_half", "itemsize", "name", "numpy_name")
+
+    def __init__(self, name: str, numpy_name: str, itemsize: int, is_float: bool, is_half: bool = False) -> None:
+        self.name = name  # short, as users write it
+        self.numpy_name = numpy_name  # of stored elements; bfloat16, which numpy does not know, are words of 16 bits
+        self.itemsize = itemsize  # bytes per element
+        self.is_float = is_float  # true for floating-point types, the only ones gradients flow through
+        self.is_half = is_half  # true for the 16-bit ones
 
     def __repr__(self) -> str:
         return self.name

@@ -116,10 +116,10 @@ def kinds_of(function: Callable[..., object]) -> dict[str, Any]:
         function = vars(function)["__wrapped__"]
     code = function.__code__
     names, plain, named = code.co_varnames, code.co_argcount, code.co_argcount + code.co_kwonlyargcount
-    kinds: dict[str, Any] = dict.fromkeys(names[:plain], Parameter.POSITIONAL_OR_KEYWORD)
-    if code.co_flags & CO_VARARGS:
-        kinds[names[named]] = Parameter.VAR_POSITIONAL
-    return kinds | dict.fromkeys(names[plain:named], Parameter.KEYWORD_ONLY)
+    listed = names[named : named + bool(code.co_flags & CO_VARARGS)]
+    return {**dict.fromkeys(names[:plain], Parameter.POSITIONAL_OR_KEYWORD),
+            **dict.fromkeys(listed, Parameter.VAR_POSITIONAL),
+            **dict.fromkeys(names[plain:named], Parameter.KEYWORD_ONLY)}
 
 
 def parameters_of(function: Callable[..., object]) -> list[Parameter]:
@@ -182,7 +182,7 @@ def wrong_arguments(function: str, has: Signature, args: tuple[object, ...], kwa
 def answer_arguments(names: dict[str, Any], owner: str) -> dict[str, Any]:
     """Let functions and classes of a namespace answer wrong arguments; ops and tensors, which are hot, do it alone."""
     table = ARGUMENTS.get(owner, ANY_ARGUMENTS)
-    answered: dict[int, Callable[..., Any]] = {}
+    answered: dict[int, Callable[..., object]] = {}
     spaces = {"": names}
     for thing in {id(names[name]): names[name] for name in offered(names)}.values():
         if getattr(thing, "__module__", "") in _HOT:

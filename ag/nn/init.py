@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Signature, signature
+from inspect import Signature
 from math import ceil, erf, pi, prod, sqrt
 from typing import Concatenate, ParamSpec, cast
 
@@ -21,7 +21,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import host_uniform
 from ag.engine.shape import Shape, counts
 from ag.errors import ShapeError
-from ag.names import wrong_arguments
+from ag.names import parameters_of, wrong_arguments
 from ag.ops.functions import erfinv
 
 __all__ = ["calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
@@ -34,7 +34,7 @@ _GAINS = {**dict.fromkeys((f"conv{t}{n}d" for t in ("", "_transpose") for n in (
 
 def _filling(values: Callable[Concatenate[Shape, P], Array]) -> Callable[Concatenate[Tensor, P], Tensor]:
     """Make a function of a shape one that fills a parameter."""
-    name, (first, *others) = f"{values.__name__.strip('_')}_", signature(values).parameters.values()
+    name, (first, *others) = f"{values.__name__.strip('_')}_", parameters_of(values)
     header = Signature([first.replace(name="tensor", annotation="Tensor"), *others], return_annotation="Tensor")
 
     @wraps(values)

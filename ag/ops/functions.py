@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable
 from functools import cache, partialmethod
 from inspect import Parameter
-from types import CodeType
 from typing import Any, cast
 
 import numpy as np
@@ -141,9 +140,7 @@ def _published(name: str, forward: Callable[..., Result[Any]], function: object,
     return public
 
 
-@cache
-def _compiled(slope: str) -> CodeType:
-    return compile(slope, f"<slope {slope}>", "eval")
+_compiled = cache(lambda slope: compile(slope, f"<slope {slope}>", "eval"))  # at the first gradient
 
 
 def _sent(slope: str, values: _Rows) -> Buffer | None:
