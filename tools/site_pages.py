@@ -145,7 +145,7 @@ def made_by_users(kind: type) -> bool:
     """Tell whether users call a class: a description has its parameters, or it needs none."""
     if getattr(kind, "_is_protocol", False) or issubclass(kind, (tuple, Exception)):
         return False
-    described = any("Parameters\n" in (vars(base).get("__doc__") or "") for base in kind.__mro__)
+    described = any("Parameters\n" in (base.__doc__ or "") for base in kind.__mro__)
     arguments = inspect.signature(kind).parameters.values()
     return described or not any(x.default is x.empty and x.kind < x.VAR_POSITIONAL for x in arguments)
 
