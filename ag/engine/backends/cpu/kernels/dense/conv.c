@@ -4,7 +4,8 @@
 // contract: a product and a sum may become one operation (ag.h)
 #include "conv.h"
 
-enum { RING = 1 << 17, MOST_SAMPLES = 64 };  // floats of a ring, about; samples that are packed together
+// Floats of a ring, about; samples that are packed together; floats that are read from a near cache.
+enum { RING = 1 << 17, MOST_SAMPLES = 64, NEAR = 1 << 12 };
 
 typedef struct {
     float *out;
@@ -25,15 +26,16 @@ static float *place_of(const walk *c, int64_t channel, int64_t y) {
 
 // ---------------------------------------------------------------------------------------------- tiles
 
-INLINE void tile(int rows, int regs, float *to, int64_t step, const walk *c, const float *w, const tap *taps, int64_t count,
-                 const float *x, int64_t pitch) {
+// `packed`: the numbers of all channels and taps lie side by side, and `count` is how many.
+INLINE void tile(int rows, int regs, int packed, float *to, int64_t step, const walk *c, const float *w, const tap *taps,
+                 int64_t count, const float *x, int64_t pitch) {
     reg sum[TALL][2];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (reg){0};
-    const int64_t row = c->w_out;
-    for (int64_t k = 0; k < c->ins; k++, w += c->w_in, x += pitch)
+    const int64_t row = packed ? 1 : c->w_out, channels = packed ? 1 : c->ins;
+    for (int64_t k = 0; k < channels; k++, w += c->w_in, x += pitch)
         for (int64_t t = 0; t < count; t++) {
-            const float *a = w + taps[t].weight, *b = x + taps[t].lanes;
+            const float *a = w + (packed ? t * TALL : taps[t].weight), *b = x + (packed ? t * WIDE : taps[t].lanes);
             const reg p = get(b), q = regs > 1 ? get(b + WIDTH) : p;
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
@@ -52,10 +54,29 @@ INLINE void tile(int rows, int regs, float *to, int64_t step, const walk *c, con
                   const float *x, int64_t pitch
 #define GIVEN to, step, c, w, taps, count, x, pitch
 
-INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) { TILE_OF(rows, regs, GIVEN); }
+INLINE void tile_of_rows(int64_t rows, int regs, int packed, ARGUMENTS) { TILE_OF(rows, regs, packed, GIVEN); }
 
-static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, GIVEN); }
-static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, GIVEN); }
+static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, 0, GIVEN); }
+static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, 0, GIVEN); }
+static __attribute__((noinline)) void packed_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, 1, GIVEN); }
+
+// Weights as [channels made / TALL, channels seen, taps, TALL].
+static void pack_weights(float *to, const walk *c, span some, int64_t taps) {
+    for (int64_t f = some.begin; f < some.end; f += TALL)
+        for (int64_t k = 0; k < c->ins; k++)
+            for (int64_t t = 0; t < taps; t++)
+                for (int64_t i = 0; i < TALL; i++)
+                    *to++ = c->w[least(f + i, some.end - 1) * c->w_out + k * c->w_in + t];
+}
+
+// A tile's lanes as [channels seen, taps, WIDE].
+static void pack_lanes(float *to, const walk *c, const tap *taps, int64_t count, const float *x, int64_t pitch) {
+    for (int64_t k = 0; k < c->ins; k++, x += pitch)
+        for (int64_t t = 0; t < count; t++, to += WIDE) {
+            put(to, get(x + taps[t].lanes));
+            put(to + WIDTH, get(x + taps[t].lanes + WIDTH));
+        }
+}
 
 // ---------------------------------------------------------------------------------------------- rows of places
 
@@ -76,17 +97,21 @@ static void put_lanes(float *row, const lanes *l, int64_t batch, int64_t n, int6
 
 // The channels `some` of `n` lanes of row y.
 static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int64_t n, const tap *taps, int64_t count,
-                       const float *ring, int64_t pitch) {
+                       const float *ring, int64_t pitch, const float *weights, float *panel) {
     const int64_t plane = c->out_size[0] * c->out_size[1] * c->batch;
     const int in_order = l->apart == 1 && l->samples == c->batch;
     float made[TALL * WIDE];
     for (int64_t at = 0; at < n; at += WIDE) {
         const int64_t wide = least(WIDE, n - at);
         const int whole = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
+        const int packed = weights && (wide == WIDE || !whole);
+        if (packed) pack_lanes(panel, c, taps, count, ring + at, pitch);
         for (int64_t f = some.begin; f < some.end; f += TALL) {
-            const int64_t tall = least(TALL, some.end - f);
+            const int64_t tall = least(TALL, some.end - f), all = c->ins * count;
             float *to = whole ? lane_of(place_of(c, f, y), l, c->batch, at) : made;
-            (wide > WIDTH ? wide_tile : slim_tile)(tall, to, whole ? plane : WIDE, c, c->w + f * c->w_out, taps, count,
+            const float *w = packed ? weights + (f - some.begin) * all : c->w + f * c->w_out;
+            if (packed) packed_tile(tall, to, whole ? plane : WIDE, c, w, taps, all, panel, 0);
+            else (wide > WIDTH ? wide_tile : slim_tile)(tall, to, whole ? plane : WIDE, c, c->w + f * c->w_out, taps, count,
                                                    ring + at, pitch);
             for (int64_t i = 0; i < tall && !whole; i++)
                 put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
@@ -105,11 +130,16 @@ static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t
     const int64_t pitch = s.pitch * s.steps, slot = pitch * c->ins;
     const int64_t slots = least((down->kernel - 1) * down->dilation + 1, c->in_size[0]);
     const int64_t all = down->kernel * across->kernel, names = up(slots + 1, 8);
-    float *memory = ag_scratch(slot * (slots + 1) + (int64_t)(sizeof(tap) / 4) * all + 2 * names);
+    // Rows that lie apart take longer to read than side by side: packing pays where many tiles read many of them.
+    const int64_t made = up(some.end - some.begin, TALL), seen = c->ins * all, row = columns * samples;
+    const int packs = seen * WIDE >= NEAR && made >= 4 * TALL && (rows.end - rows.begin) * row >= 32 * WIDE;
+    float *memory = ag_scratch(slot * (slots + 1) + (int64_t)(sizeof(tap) / 4) * all + 2 * names +
+                               (packs ? seen * (made + WIDE) : 0));
     if (!memory) return 0;
     int64_t *held = (int64_t *)memory;  // which row is in a slot; the last slot is for rows of padding
     tap *taps = (tap *)(held + names);
-    float *ring = (float *)(taps + all);
+    float *panel = (float *)(taps + all), *weights = panel + seen * WIDE, *ring = packs ? weights + seen * made : panel;
+    if (packs) pack_weights(weights, c, some, all);
     for (int64_t i = 0; i <= slots; i++) held[i] = -1;
     for (int64_t y = rows.begin; y < rows.end; y++)
         for (int64_t r = 0; r < apart; r++) {
@@ -138,7 +168,8 @@ static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t
                     }
                 }
                 const lanes l = {apart, r, column, samples, sample};
-                make_lanes(c, some, y, &l, (next - column) * samples, taps, n, ring + (column - first) * samples, pitch);
+                make_lanes(c, some, y, &l, (next - column) * samples, taps, n, ring + (column - first) * samples, pitch,
+                           packs && n == all ? weights : NULL, panel);
             }
         }
     return 1;
