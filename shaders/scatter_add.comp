@@ -3,7 +3,7 @@
 // words v, whose sums lie side by side, of some rows.  All its invocations mark the places of these words in bits, from
 // which a list is made.  What g has there is loaded into shared memory at once; then each invocation adds up `each`
 // rows of a word, place after place, without atomics.
-// An id that is no word, but 0x80000000, leaves NaN at the first word.
+// With `wraps` a negative id counts from the end.  An id that is no word, but 0x80000000, leaves NaN at the first word.
 // grid: length / words, outer * inner / rows workgroups
 // work: outer * inner / rows * places * length / words multiply-adds
 #version 440
@@ -12,7 +12,7 @@
 #include "index.glsl"
 #include "ieee.glsl"
 
-layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, out_at, g_at, ids_at; };
+layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, wraps, out_at, g_at, ids_at; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer G_ { float g[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
@@ -22,6 +22,7 @@ layout(constant_id = 0) const uint words = 32;
 layout(constant_id = 1) const uint each = 16;
 const uint ROWS = 128 / words * each, STAGED = 2048, WINDOW = STAGED / ROWS;
 const uint SIXTEEN = 16;                 // additions at once, of several rows or places
+#include "ids.glsl"
 #include "places.glsl"
 shared float staged[STAGED];             // what g has there, by place and row
 

@@ -1,19 +1,19 @@
 // scatter_along: out[o, ids[o, p, i], i] and x[o, p, i] become one, for p from first to last, in this order
 // out[outer, length, inner], x[outer, places, inner], ids[outer, places, inner]
 // how: 0 adds, 1 multiplies, 2 and 3 keep the larger and the smaller, 4 puts x there.  An invocation has a column, so
-// the order is fixed without atomics.  An id that is no place, but 0x80000000, leaves NaN at the first one.
+// the order is fixed without atomics.  With `wraps` a negative id counts from the end.  An id that is no place, but 0x80000000, leaves NaN at the first one.
 // grid: outer * inner invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "ieee.glsl"
 
-layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, how, out_at, x_at, ids_at; };
+layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, how, wraps, out_at, x_at, ids_at; };
 layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { uint x[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
-
-const uint NOTHING = 0x80000000u, NAN_WORD = 0x7fc00000u;
+#include "ids.glsl"
+const uint NAN_WORD = 0x7fc00000u;
 
 float joined(float a, float b) {
     precise float r = how == 0u ? a + b : a * b;
@@ -26,7 +26,7 @@ void main() {
     if (o >= outer) return;
     bool outside = false;
     for (uint p = first; p < last; p++) {
-        const uint from = (o * places + p) * inner + i, id = ids[ids_at + from];
+        const uint from = (o * places + p) * inner + i, id = id_at(from);
         if (id >= length) {
             outside = outside || id != NOTHING;
             continue;

@@ -1,23 +1,23 @@
 // take: out[o, p, i] = x[o, id, i], where id is ids[o, p, i], in steps that are 0 along axes which share ids
 // out[outer, places, inner], x[outer, length, inner]; words are moved as integers
-// The id 0x80000000 gives 0, others that are no place give NaN.
+// With `wraps` a negative id counts from the end.  0x80000000 gives 0, others that are no place give NaN.
 // grid: outer * places * inner invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 
 layout(push_constant) uniform Args {
-    uint outer, length, inner, places, step_outer, step_place, step_inner, out_at, x_at, ids_at;
+    uint outer, length, inner, places, step_outer, step_place, step_inner, wraps, out_at, x_at, ids_at;
 };
 layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { uint x[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };  // a negative id is a large one
-
-const uint NOTHING = 0x80000000u, NAN_WORD = 0x7fc00000u;
+#include "ids.glsl"
+const uint NAN_WORD = 0x7fc00000u;
 
 void main() {
     const uint n = invocation(), i = n % inner, p = n / inner % places, o = n / inner / places;
     if (o >= outer) return;
-    const uint id = ids[ids_at + o * step_outer + p * step_place + i * step_inner];
+    const uint id = id_at(o * step_outer + p * step_place + i * step_inner);
     out_[out_at + n] = id < length ? x[x_at + (o * length + id) * inner + i] : id == NOTHING ? 0u : NAN_WORD;
 }

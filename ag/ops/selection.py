@@ -66,42 +66,42 @@ def _pieces(count: int) -> list[tuple[int, int]]:
     return [(i, min(i + _MOST_PLACES, count)) for i in range(0, max(1, count), _MOST_PLACES)]
 
 
-def places_by(run: Run, x: Buffer, ids: Buffer, cut: Cut) -> Buffer:
-    """Return the places of some axes by ids, whose axes take their place."""
+def places_by(run: Run, x: Buffer, ids: Buffer, cut: Cut, wraps: bool) -> Buffer:
+    """Return the places of some axes by ids, whose axes take their place; with `wraps` negative ones from the end."""
     first, count = cut
-    out = run(kernels.take, x.view(columns_of(x.shape, cut)), ids.view((ids.size,)))
+    out = run(kernels.take, x.view(columns_of(x.shape, cut)), ids.view((ids.size,)), wraps=wraps)
     return out.view((*x.shape[:first], *ids.shape, *x.shape[first + count :]))
 
 
 @part_of("take")
-def chosen_by(run: Run, x: Elements, ids: Ids, cut: Cut) -> Result[tuple[Buffer, Shape]]:
-    return places_by(run, x, ids, cut), (ids, x.shape)
+def chosen_by(run: Run, x: Elements, ids: Ids, cut: Cut) -> Result[tuple[Buffer, Shape, bool]]:
+    return places_by(run, x, ids, cut, True), (ids, x.shape, True)
 
 
 @part_of("ag_embedding_lookup")
-def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, Shape]]:
-    return places_by(run, weight, ids, (1, 1)), (ids, weight.shape)
+def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, Shape, bool]]:
+    return places_by(run, weight, ids, (1, 1), False), (ids, weight.shape, False)
 
 
 @_lookup.vjp
 @chosen_by.vjp
-def _taken_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, cut: Cut = (1, 1)) -> Cotangents:
-    ids, shape = saved
-    return summed_by(run, g, ids, shape, cut), None
+def _taken_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape, bool], need: Need, cut: Cut = (1, 1)) -> Cotangents:
+    ids, shape, wraps = saved
+    return summed_by(run, g, ids, shape, cut, wraps), None
 
 
-def summed_by(run: Run, g: Buffer, ids: Buffer, shape: Shape, cut: Cut) -> Buffer:
+def summed_by(run: Run, g: Buffer, ids: Buffer, shape: Shape, cut: Cut, wraps: bool) -> Buffer:
     """Return what `g` sends to the places of an array of a shape."""
     outer, length, inner = columns_of(shape, cut)
     g, places = g.view((outer, ids.size, inner)), ids.view((ids.size,))
-    parts = (run(kernels.scatter_add, g, places, length=length, first=first, last=last)
+    parts = (run(kernels.scatter_add, g, places, length=length, first=first, last=last, wraps=wraps)
              for first, last in _pieces(ids.size))
     return reduce(lambda total, part: run(add, total, part), parts).view(shape)
 
 
 def _elements_by(run: Run, x: Buffer, ids: Buffer, axis: int) -> Buffer:
-    cut = (axis, 1)
-    return run(kernels.take, x.view(columns_of(x.shape, cut)), ids.view(columns_of(ids.shape, cut))).view(ids.shape)
+    x, places = x.view(columns_of(x.shape, (axis, 1))), ids.view(columns_of(ids.shape, (axis, 1)))
+    return run(kernels.take, x, places, wraps=True).view(ids.shape)
 
 
 @part_of("gather")
@@ -121,7 +121,7 @@ def met_along(run: Run, out: Buffer, x: Buffer, ids: Buffer, axis: int, how: int
     whole, cut = out.view(columns_of(out.shape, (axis, 1))), (axis, 1)
     x, ids = x.view(columns_of(x.shape, cut)), ids.view(columns_of(ids.shape, cut))
     for first, last in _pieces(x.shape[1]):
-        run(kernels.scatter_along, whole, x, ids, how=how, first=first, last=last)
+        run(kernels.scatter_along, whole, x, ids, how=how, first=first, last=last, wraps=True)
     return out
 
 
@@ -139,7 +139,7 @@ def _refuse_outside(function: str, axis: int, count: int, values: Array) -> None
 
 
 def ids_of(function: str, x: Tensor, given: Sequence[tuple[TensorLike, int]]) -> Tensor:
-    """Return one id for several, each with its axis of `x`, which broadcast."""
+    """Return one id for several, each with its axis of `x`, which broadcast; a captured step's own may be negative."""
     backend, places, first = x.buffer.backend, np.zeros((), np.int64), given[0][0]
     for ids, _ in given:
         if isinstance(ids, Tensor) and ids.buffer.backend is not backend:
@@ -156,6 +156,8 @@ def ids_of(function: str, x: Tensor, given: Sequence[tuple[TensorLike, int]]) ->
             places = places * count + np.where(values < 0, values + count, values).astype(np.int64)
         return Tensor(to_buffer(places, backend, I32))
     found = [_on_device(function, x, ids, axis) for ids, axis in given]
+    if len(found) == 1:
+        return found[0]  # kernels count negative ones from the end
     shape = np.broadcast_shapes(*[ids.shape for ids in found])
     flat = Tensor(numbers(x.buffer, prod(shape)))
     for ids, (_, axis) in zip(found, given, strict=True):
@@ -416,12 +418,12 @@ register("__getitem__", getitem)
 @part_of("scatter_add")
 def _sums(run: Run, src: Buffer, ids: Ids, shape: Shape, cut: Cut) -> Result[Buffer]:
     """Return the sums of `src` at the places of an array of a shape."""
-    return summed_by(run, src, ids, shape, cut), ids
+    return summed_by(run, src, ids, shape, cut, True), ids
 
 
 @_sums.vjp
 def _sums_vjp(run: Run, g: Buffer, ids: Buffer, need: Need, shape: Shape, cut: Cut) -> Cotangents:
-    return places_by(run, g.view(shape), ids, cut), None
+    return places_by(run, g.view(shape), ids, cut, True), None
 
 
 Meeting = tuple[Buffer, tuple[Buffer, Buffer, Buffer] | None]  # the ids; both operands and the result

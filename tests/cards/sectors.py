@@ -210,9 +210,9 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
     "sum": lambda: Launch("sum", [normal(1, 1, 512), normal(1, 256, 512)], {"axis": 1, "chunk": 256, "scale": 1.0}),
     "softmax_cross_entropy": lambda: cross_entropy(False),
     "softmax_cross_entropy_ids": lambda: cross_entropy(True),
-    "take": lambda: Launch("take", [normal(64, 512, 1), normal(64, 4096, 1), ids(512, 4096)], {}),
+    "take": lambda: Launch("take", [normal(64, 512, 1), normal(64, 4096, 1), ids(512, 4096)], {"wraps": False}),
     "scatter_add": lambda: Launch("scatter_add", [normal(64, 1024, 1), normal(64, 512, 1), ids(512, 1024)],
-                                  {"length": 1024, "first": 0, "last": 512}),
+                                  {"length": 1024, "first": 0, "last": 512, "wraps": False}),
     "adam_update": adam,
     "sgd_update": sgd,
 }

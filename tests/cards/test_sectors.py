@@ -54,9 +54,9 @@ CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
                              {"ta": False, "tb": True, "chunk": 12}, "S"),
     "softmax_cross_entropy_ids": Launch("softmax_cross_entropy_ids", [
         normal(1, 20), normal(9, 20), normal(9, 20), ids(20, 9)], {"factor": 0.5}, "S"),
-    "take": Launch("take", [normal(5, 40, 1), normal(5, 70, 1), ids(40, 70)], {}, "S"),
+    "take": Launch("take", [normal(5, 40, 1), normal(5, 70, 1), ids(40, 70)], {"wraps": False}, "S"),
     "scatter_add": Launch("scatter_add", [normal(66, 70, 1), normal(66, 40, 1), ids(40, 70)],
-                          {"length": 70, "first": 3, "last": 39}, "S"),
+                          {"length": 70, "first": 3, "last": 39, "wraps": False}, "S"),
     "layer_norm": Launch("layer_norm", [normal(20, 9), normal(1, 9), normal(1, 9), normal(20, 9), normal(20, 1),
                                         normal(20, 1)], {"eps": 1e-5}, "S"),
     "rms_norm": Launch("rms_norm", [normal(20, 9), normal(1, 9), normal(20, 9), normal(20, 1)], {"eps": 1e-6}, "S"),

@@ -63,16 +63,22 @@ def _no_place(out: Array) -> Array:
     return np.array(_NAN_WORD, np.int32).view(out.dtype) if out.dtype.itemsize == 4 else np.array(np.nan)
 
 
-def _take_layout(out: Shape, x: Shape, ids: Shape) -> Layout:
+def _from_end(ids: Array, length: int, wraps: bool) -> Array:
+    """Return ids of which the negative ones count from the end, if they may."""
+    return np.where((ids < 0) & (ids != NOTHING), ids.astype(np.int64) + length, ids) if wraps else ids
+
+
+def _take_layout(out: Shape, x: Shape, ids: Shape, **_params: object) -> Layout:
     """With ids of shape (places,) for all rows, or of the shape of the result."""
     steps = (0, 1, 0) if len(ids) == 1 else (ids[1] * ids[2], ids[2], 1)
     return {"outer": x[0], "length": x[1], "inner": x[2], "places": out[1],
             **dict(zip(("step_outer", "step_place", "step_inner"), steps, strict=True))}
 
 
-@primitive(lambda x, ids: (x[0], ids[0], x[2]) if len(ids) == 1 else ids, layout=_take_layout, cheap=True)
-def take(out: Array, x: Array, ids: Array) -> None:
+@primitive(lambda x, ids, *, wraps: (x[0], ids[0], x[2]) if len(ids) == 1 else ids, layout=_take_layout, cheap=True)
+def take(out: Array, x: Array, ids: Array, *, wraps: bool) -> None:
     # out[o, p, i] = x[o, ids[p], i], or x[o, ids[o, p, i], i]; 0 for NOTHING, and NaN for other ids that are no place
+    ids = _from_end(ids, x.shape[1], wraps)
     wanted = np.broadcast_to(ids[:, None] if ids.ndim == 1 else ids, out.shape)
     inside = (wanted >= 0) & (wanted < x.shape[1])
     out[...] = np.where(wanted == NOTHING, out.dtype.type(0), _no_place(out))
@@ -90,10 +96,10 @@ def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layo
             "each": words * rows // 128}
 
 
-@primitive(lambda g, _ids, *, length, first, last: (g[0], length, g[2]), layout=_scatter_layout)
-def scatter_add(out: Array, g: Array, ids: Array, *, length: int, first: int, last: int) -> None:
+@primitive(lambda g, _ids, *, length, first, last, wraps: (g[0], length, g[2]), layout=_scatter_layout)
+def scatter_add(out: Array, g: Array, ids: Array, *, length: int, first: int, last: int, wraps: bool) -> None:
     # out[o, v, i] is the sum of g[o, p, i] over the places p from first to last with ids[p] = v
-    ids = ids[first:last]
+    ids = _from_end(ids[first:last], length, wraps)
     known = np.flatnonzero((ids >= 0) & (ids < length))
     order = known[np.argsort(ids[known], kind="stable")]
     words = ids[order]
@@ -113,9 +119,9 @@ def _along_layout(out: Shape, x: Shape, ids: Shape, **_params: object) -> Layout
 
 
 @primitive(outputs=0, updates=("out",), layout=_along_layout)
-def scatter_along(out: Array, x: Array, ids: Array, *, first: int, last: int, how: int) -> None:
+def scatter_along(out: Array, x: Array, ids: Array, *, first: int, last: int, how: int, wraps: bool) -> None:
     # out[o, ids[o, p, i], i] and x[o, p, i] become one, for the places p from first to last, in their order
-    ids, x = ids[:, first:last], x[:, first:last]
+    ids, x = _from_end(ids[:, first:last], out.shape[1], wraps), x[:, first:last]
     o, i = np.arange(x.shape[0])[:, None, None], np.arange(x.shape[2])
     inside = (ids >= 0) & (ids < out.shape[1])
     places = tuple([np.broadcast_to(axis, ids.shape)[inside] for axis in (o, ids, i)])

@@ -95,7 +95,7 @@ def test_what_python_makes(device: Device) -> None:
         for name, operands, params, left in (
                 ("add", (nothing, nothing), {}, True), ("add", (x, y), {"into": device.of(5, 3).view((3, 5))}, False),
                 ("matmul_sums", (x, y), {"ta": False, "tb": True}, True),
-                ("take", (table, ids), {}, False)):
+                ("take", (table, ids), {"wraps": True}, False)):
             device.slowly(PRIMITIVES[name], *operands, **params)
             device.left.clear()
             device.launch(PRIMITIVES[name], *operands, **params)

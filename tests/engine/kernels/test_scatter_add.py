@@ -36,7 +36,7 @@ def test_sums_in_the_order_of_places(vulkan: str, dim: int, places: int, vocab: 
         backend.upload(ids.astype(np.int32), buffers[1])
         for first, last in ((0, places), (places // 3, places - places // 4), (places // 2, places // 2)):
             three = buffers[0].view((dim, places, 1)), buffers[1]
-            out = backend.launch(scatter_add, *three, length=vocab, first=first, last=last)
+            out = backend.launch(scatter_add, *three, length=vocab, first=first, last=last, wraps=False)
             wanted = in_order(g[:, first:last], ids[first:last], vocab)
             assert backend.download(out)[:, :, 0].tobytes() == wanted.tobytes()
 
@@ -45,25 +45,25 @@ def test_sums_in_the_order_of_places(vulkan: str, dim: int, places: int, vocab: 
 def test_columns_and_ids_that_are_no_place(device: str, outer: int, inner: int) -> None:
     backend, places, words = backend_of(device), 20, 7
     g = RNG.standard_normal((outer, places, inner)).astype(np.float32)
-    for odd in (NOTHING, words, -1):
+    for odd, wraps in ((NOTHING, False), (NOTHING, True), (words, True), (-1, False), (-1, True), (-8, True)):
         ids = RNG.integers(0, words, places).astype(np.int32)
         ids[3] = odd
         buffers = backend.alloc(g.shape, F32), backend.alloc(ids.shape, I32)
         for values, buffer in zip((g, ids), buffers, strict=True):
             backend.upload(values, buffer)
-        found = backend.download(backend.launch(scatter_add, *buffers, length=words, first=0, last=places))
+        found = backend.download(backend.launch(scatter_add, *buffers, length=words, first=0, last=places, wraps=wraps))
         wanted = np.zeros((outer, words, inner), np.float32)
-        for place, word in enumerate(ids):
+        for place, word in enumerate(np.where(wraps & (ids < 0) & (ids >= -words), ids + words, ids)):
             if 0 <= word < words:
                 wanted[:, word] += g[:, place]
-        if odd != NOTHING:
+        if odd not in (NOTHING, -1 if wraps else NOTHING):
             wanted[:, 0] = np.nan
         np.testing.assert_array_equal(found, wanted)
 
 
 def test_few_words_are_dealt_out_to_many_workgroups() -> None:
     def groups(dim: int, vocab: int) -> tuple[int, int]:
-        layout = scatter_add.layout((dim, vocab, 1), (dim, 9, 1), (9,), length=vocab, first=0, last=9)
+        layout = scatter_add.layout((dim, vocab, 1), (dim, 9, 1), (9,), length=vocab, first=0, last=9, wraps=False)
         assert layout["words"] * layout["rows"] == 128 * layout["each"]
         return layout["words"], -(-vocab // layout["words"]) * -(-dim // layout["rows"])
 

@@ -209,9 +209,9 @@ def permute(rng: Random) -> Launch:
     return launch("permute", x, axes=(*rng.permutation(moving).tolist(), *range(moving, x.ndim)))
 
 
-def ids(rng: Random, length: int, *sizes: int) -> Array:
-    """Ids of so many places; some launches have some that stand for none."""
-    found = rng.integers(0, max(1, length), sizes).astype(np.int32)
+def ids(rng: Random, length: int, *sizes: int, wraps: bool = False) -> Array:
+    """Ids of so many places, with `wraps` also from the end; some launches have some that stand for none."""
+    found = rng.integers(-length if wraps else 0, max(1, length), sizes).astype(np.int32)
     if rng.random() < 0.3 or not length:
         found[rng.random(sizes) < (0.2 if length else 2)] = NOTHING
     return found
@@ -220,8 +220,9 @@ def ids(rng: Random, length: int, *sizes: int) -> Array:
 def take(rng: Random) -> Launch:
     x = words(rng, *shape(rng, 3))
     outer, length, inner = x.shape
-    places = size(rng, 60)
-    return launch("take", x, ids(rng, length, *((places,) if rng.random() < 0.5 else (outer, places, inner))))
+    places, wraps = size(rng, 60), bool(rng.integers(2))
+    of = (places,) if rng.random() < 0.5 else (outer, places, inner)
+    return launch("take", x, ids(rng, length, *of, wraps=wraps), wraps=wraps)
 
 
 def ends(rng: Random, places: int) -> dict[str, int]:
@@ -230,15 +231,17 @@ def ends(rng: Random, places: int) -> dict[str, int]:
 
 
 def scatter_add(rng: Random) -> Launch:
-    g, length = normal(rng, *shape(rng, 3)), size(rng, 100)
-    return launch("scatter_add", g, ids(rng, length, g.shape[1]), length=length, **ends(rng, g.shape[1]))
+    g, length, wraps = normal(rng, *shape(rng, 3)), size(rng, 100), bool(rng.integers(2))
+    return launch("scatter_add", g, ids(rng, length, g.shape[1], wraps=wraps), length=length, wraps=wraps,
+                  **ends(rng, g.shape[1]))
 
 
 def scatter_along(rng: Random) -> Launch:
     x, length = normal(rng, *shape(rng, 3)), size(rng, 30)
     out = normal(rng, x.shape[0], length, x.shape[2])
-    places = ends(rng, x.shape[1])
-    return launch("scatter_along", out, x, ids(rng, length, *x.shape), how=int(rng.integers(5)), **places)
+    places, wraps = ends(rng, x.shape[1]), bool(rng.integers(2))
+    return launch("scatter_along", out, x, ids(rng, length, *x.shape, wraps=wraps), how=int(rng.integers(5)),
+                  wraps=wraps, **places)
 
 
 def flat_ids(rng: Random) -> Launch:

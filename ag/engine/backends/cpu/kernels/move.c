@@ -128,6 +128,11 @@ KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t sha
 #define NAN_WORD 0x7fc00000u
 #define HELD 65536  // words of a copy, at most; 64 columns, or an eighth
 
+// An id, counted from the end of `ends` places if it is negative.
+static inline uint32_t from_end(uint32_t id, int64_t ends) {
+    return id >> 31 && id != NOTHING ? id + (uint32_t)ends : id;
+}
+
 // The word of x at an id, where the words of neighbouring ids are `step` apart.
 static inline word taken(const word *x, uint32_t id, int64_t length, int64_t step) {
     return id < length ? x[id * step] : id == NOTHING ? 0 : NAN_WORD;
@@ -141,9 +146,9 @@ static int all_places(const uint32_t *ids, int64_t n, int64_t length) {
 
 KERNEL(take, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
-    int64_t step_outer; int64_t step_place; int64_t step_inner;
+    int64_t step_outer; int64_t step_place; int64_t step_inner; int64_t wraps;
 }) {
-    const int64_t n = a->inner;
+    const int64_t n = a->inner, ends = a->wraps ? a->length : 0;
     if (a->step_inner && n > 1) {  // an id for each element
         // Many are read from a copy of some columns, as rows may lie in one place of a cache.
         word *held = 2 * a->places >= a->length ? (word *)ag_scratch(HELD) : NULL;
@@ -161,8 +166,10 @@ KERNEL(take, {
                 if (room && a->step_inner == 1 && all_places(id, m, a->length))
                     for (int64_t i = 0; i < m; i++) out[i] = held[id[i] * m + i];
                 else
-                    for (int64_t i = 0; i < m; i++)
-                        out[i] = taken(room ? held + i : x + i, id[i * a->step_inner], a->length, room ? m : n);
+                    for (int64_t i = 0; i < m; i++) {
+                        const uint32_t at = from_end(id[i * a->step_inner], ends);
+                        out[i] = taken(room ? held + i : x + i, at, a->length, room ? m : n);
+                    }
             }
         }
         return;
@@ -180,12 +187,12 @@ KERNEL(take, {
                 out[k] = x[id];
             }
         else if (n == 1)
-            for (int64_t k = 0; k < rows; k++) out[k] = taken(x, ids[k * a->step_place], a->length, 1);
+            for (int64_t k = 0; k < rows; k++) out[k] = taken(x, from_end(ids[k * a->step_place], ends), a->length, 1);
         else
             for (int64_t k = 0; k < rows; k++, out += n) {
-                const uint32_t *id = ids + k * a->step_place;
-                if (*id < a->length) memcpy(out, x + *id * n, (size_t)n * sizeof *out);
-                else for (int64_t i = 0; i < n; i++) out[i] = taken(x + i, *id, a->length, n);
+                const uint32_t id = from_end(ids[k * a->step_place], ends);
+                if (id < a->length) memcpy(out, x + id * n, (size_t)n * sizeof *out);
+                else for (int64_t i = 0; i < n; i++) out[i] = taken(x + i, id, a->length, n);
             }
         r += rows;
     }
@@ -194,7 +201,7 @@ KERNEL(take, {
 // Adds up in the order of the places, whoever makes a row.
 KERNEL(scatter_add, {
     float *out; const float *g; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
-    int64_t first; int64_t last;
+    int64_t first; int64_t last; int64_t wraps;
 }) {
     const int64_t n = a->inner, pieces = n > GRAIN ? (n + GRAIN - 1) / GRAIN : 1, size = (n + pieces - 1) / pieces;
     const span s = share(a->outer * pieces, 1, part, parts);
@@ -206,7 +213,7 @@ KERNEL(scatter_add, {
         else for (int64_t v = 0; v < a->length; v++) memset(out + v * n, 0, (size_t)m * sizeof *out);
         int outside = 0;
         for (int64_t p = a->first; p < a->last; p++) {
-            const uint32_t id = (uint32_t)a->ids[p];
+            const uint32_t id = from_end((uint32_t)a->ids[p], a->wraps ? a->length : 0);
             if (id >= a->length) outside |= id != NOTHING;
             else if (n == 1) out[id] += g[p];
             else EACH(i, m) out[id * n + i] += g[p * n + i];
@@ -224,9 +231,10 @@ static inline float joined(int64_t how, float a, float b) {
 // Goes from place to place, so that every column has their order.
 KERNEL(scatter_along, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
-    int64_t first; int64_t last; int64_t how;
+    int64_t first; int64_t last; int64_t how; int64_t wraps;
 }) {
     const int64_t n = a->inner, pieces = n > GRAIN ? (n + GRAIN - 1) / GRAIN : 1, size = (n + pieces - 1) / pieces;
+    const int64_t ends = a->wraps ? a->length : 0;
     const span s = share(a->outer * pieces, grain_of(a->last - a->first), part, parts);
     for (int64_t r = s.begin; r < s.end; r++) {
         const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin);
@@ -237,10 +245,11 @@ KERNEL(scatter_along, {
             const uint32_t *ids = (const uint32_t *)a->ids + from;
             const word *x = (const word *)a->x + from;
             for (int64_t i = 0; i < m; i++) {
-                if (ids[i] >= a->length) outside |= ids[i] != NOTHING;
-                else if (a->how == 4) out[ids[i] * n + i] = x[i];
+                const uint32_t id = from_end(ids[i], ends);
+                if (id >= a->length) outside |= id != NOTHING;
+                else if (a->how == 4) out[id * n + i] = x[i];
                 else {
-                    float *to = (float *)out + ids[i] * n + i;
+                    float *to = (float *)out + id * n + i;
                     *to = joined(a->how, *to, ((const float *)x)[i]);
                 }
             }
@@ -248,7 +257,8 @@ KERNEL(scatter_along, {
         if (outside && a->length)  // once more, for the columns that have one
             for (int64_t p = a->first; p < a->last; p++) {
                 const uint32_t *ids = (const uint32_t *)a->ids + (o * a->places + p) * n + begin;
-                for (int64_t i = 0; i < m; i++) if (ids[i] >= a->length && ids[i] != NOTHING) out[i] = NAN_WORD;
+                for (int64_t i = 0; i < m; i++)
+                    if (from_end(ids[i], ends) >= a->length && ids[i] != NOTHING) out[i] = NAN_WORD;
             }
     }
 }

@@ -1,0 +1,7 @@
+// The id at a place of `ids`: with `wraps` a negative one counts from the end of `length` places.  Shaders declare these.
+const uint NOTHING = 0x80000000u;  // an id that is left out
+
+uint id_at(uint place) {
+    const uint id = ids[ids_at + place];
+    return wraps != 0 && int(id) < 0 && id != NOTHING ? id + length : id;
+}
