@@ -35,6 +35,8 @@ class Target(NamedTuple):
     # for how many launches memory rests before it is used again: where several launches run at once, whoever gets it
     # earlier waits for its last reader
     rest: int = 0
+    # how many numbers a second factor of `sample_matmul` may have: samples of larger ones are moved to the front before
+    sample_factor: int = 1 << 13
     # of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit
     longest_sequence: int = sys.maxsize
     terms: bool = True  # whether those of attention with terms fit

@@ -51,14 +51,14 @@ def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     return out.view(out.shape[1:])
 
 
-_FEW, _MANY = 8, 1 << 13  # samples, and numbers of a factor; beyond, moving the samples to the front pays
+_FEW, _SMALL = 8, 512  # samples, and numbers of a result: below both, moving the samples to the front pays
 
 
 def sample_products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Products of matrices [outer, rows, cols, samples], one for each place of the first and the last axis."""
     outer, rows, cols, samples = a.shape
-    if samples > 1 and outer * rows * cols and b.shape[1] * b.shape[2] <= _MANY and (
-            samples >= _FEW or rows * cols <= _MANY // 16):
+    if samples > 1 and outer * rows * cols and b.shape[1] * b.shape[2] <= a.backend.target.sample_factor and (
+            samples >= _FEW or rows * cols <= _SMALL):
         return run(sample_matmul, a, b, ta=ta, tb=tb)
     first, second = [(x if samples == 1 else run(permute, x, axes=(0, 3, 1, 2))).view((outer * samples, *x.shape[1:3]))
                      for x in (a, b)]

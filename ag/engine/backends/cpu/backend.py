@@ -128,7 +128,7 @@ class NumpyProgram(Program):
 class NumpyBackend(Backend):
     asynchronous = False
     # Smaller arrays are in the cache anyway; a product is a call of its own, whatever follows.
-    target = Target(fuse_from=1 << 15, epilogues=False)
+    target = Target(fuse_from=1 << 15, epilogues=False, sample_factor=1 << 17)
     dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:

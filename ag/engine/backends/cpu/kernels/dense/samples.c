@@ -47,11 +47,11 @@ static void pack(float *to, const float *b, const sizes *s, int64_t m) {
                 put(to, some(b + k * step_k + least(c + j, s->cols - 1) * step_c, m));
 }
 
-// Where memory for packing ends.
-static void slowly(float *out, const float *a, const float *b, const sizes *s, int64_t m) {
+// Some rows, where memory for packing ends.
+static void slowly(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
     const int64_t row = s->samples * (s->ta ? 1 : s->inner), step_a = s->samples * (s->ta ? s->rows : 1);
     const int64_t col = s->samples * (s->tb ? s->inner : 1), step_b = s->samples * (s->tb ? 1 : s->cols);
-    for (int64_t r = 0; r < s->rows; r++)
+    for (int64_t r = rows.begin; r < rows.end; r++)
         for (int64_t c = 0; c < s->cols; c++)
             for (int64_t n = 0; n < m; n++) {
                 float sum = 0;
@@ -60,36 +60,86 @@ static void slowly(float *out, const float *a, const float *b, const sizes *s, i
             }
 }
 
+// Some rows of the products of m samples, a register's at most; 0 where memory ends.
+static int of_small(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
+    const int64_t row = s->samples * (s->ta ? 1 : s->inner), step = s->samples * (s->ta ? s->rows : 1);
+    float *packed = ag_scratch(up(s->cols, SIDE) * s->inner * WIDTH + 1);
+    if (!packed) return 0;
+    pack(packed, b, s, m);
+    for (int64_t r = rows.begin; r < rows.end; r += SIDE) {
+        const float *three[SIDE];
+        for (int64_t k = 0; k < SIDE; k++) three[k] = a + least(r + k, s->rows - 1) * row;
+        for (int64_t c = 0; c < s->cols; c += SIDE) {
+            float *to = out + (r * s->cols + c) * s->samples;
+            const float *these = packed + c * s->inner * WIDTH;
+            const int64_t line = s->cols * s->samples, down = s->rows - r, across = s->cols - c;
+            if (m == WIDTH) square(to, line, s->samples, down, across, three, step, these, s->inner, WIDTH);
+            else square(to, line, s->samples, down, across, three, step, these, s->inner, m);
+        }
+    }
+    return 1;
+}
+
+// ---------------------------------------------------------------------------------------------- large matrices
+
+// Of a block; samples that are moved to the front together; numbers of a large b.
+enum { ROWS = 48, COLS = 32, GROUP = 16, LARGE = 1 << 13 };
+
+// Packs b as [m, columns / WIDE, inner, WIDE]; what lies behind the last column is any number.
+static void pack_panels(float *to, const float *b, const sizes *s, int64_t m) {
+    const int64_t step_k = s->samples * (s->tb ? 1 : s->cols), step_c = s->samples * (s->tb ? s->inner : 1);
+    const int64_t one = up(s->cols, WIDE) * s->inner;
+    for (int64_t c = 0; c < s->cols; c += WIDE)
+        for (int64_t k = 0; k < s->inner; k++, to += WIDE)
+            ag_turn(to, one, b + c * step_c + k * step_k, step_c, least(WIDE, s->cols - c), m);
+}
+
+// Some rows of a as [m, rows, inner], or as [m, inner, ROWS] where it is transposed.
+static void pack_rows(float *to, const float *a, const sizes *s, int64_t rows, int64_t m) {
+    if (!s->ta) ag_turn(to, ROWS * s->inner, a, s->samples, rows * s->inner, m);
+    for (int64_t k = 0; s->ta && k < s->inner; k++)
+        ag_turn(to + k * ROWS, ROWS * s->inner, a + k * s->rows * s->samples, s->samples, rows, m);
+}
+
+// Some rows of the products of m samples: blocks of the factors are moved to the front, and those of the result back.
+static int of_large(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
+    const int64_t inner = s->inner, one = up(s->cols, WIDE) * inner, line = s->samples * (s->ta ? 1 : inner);
+    float *panels = ag_scratch(m * (one + ROWS * (inner + COLS)));
+    if (!panels) return 0;
+    float *block = panels + m * one, *made = block + m * ROWS * inner;
+    pack_panels(panels, b, s, m);
+    for (int64_t r = rows.begin; r < rows.end; r += ROWS) {
+        const int64_t tall = least(ROWS, rows.end - r), row = s->ta ? 1 : inner;
+        pack_rows(block, a + r * line, s, tall, m);
+        for (int64_t c = 0; c < s->cols; c += COLS) {
+            const int64_t wide = least(COLS, s->cols - c);
+            for (int64_t n = 0; n < m; n++)
+                for (int64_t j = 0; j < wide; j += WIDE)
+                    ag_panel(made + n * ROWS * COLS + j, COLS, tall, least(WIDE, wide - j), block + n * ROWS * inner,
+                             TALL * row, row, s->ta ? ROWS : 1, panels + n * one + (c + j) * inner, WIDE, inner, 0);
+            for (int64_t i = 0; i < tall; i++)
+                ag_turn(out + ((r + i) * s->cols + c) * s->samples, s->samples, made + i * COLS, ROWS * COLS, m, wide);
+        }
+    }
+    return 1;
+}
+
 // work: outer * rows * cols * inner * samples
 KERNEL(sample_matmul, {
     float *out; const float *a; const float *b;
     int64_t outer; int64_t rows; int64_t cols; int64_t inner; int64_t samples; int64_t ta; int64_t tb;
 }) {
     const sizes s = {a->outer, a->rows, a->cols, a->inner, a->samples, a->ta, a->tb};
-    const int64_t groups = (s.samples + WIDTH - 1) / WIDTH, units = s.outer * groups;
-    const int64_t cuts = units && units < parts ? (parts + units - 1) / units : 1, wide = up(s.cols, SIDE);
-    const int64_t row = s.samples * (s.ta ? 1 : s.inner), step = s.samples * (s.ta ? s.rows : 1);
+    const int64_t large = s.cols * s.inner > LARGE && s.inner <= DEEP, width = large ? GROUP : WIDTH;
+    const int64_t groups = (s.samples + width - 1) / width, units = s.outer * groups;
+    const int64_t cuts = units && units < parts ? (parts + units - 1) / units : 1;
     const span mine = share(units * cuts, 1, part, parts);
     for (int64_t i = mine.begin; i < mine.end; i++) {
-        const int64_t o = i / cuts / groups, n = i / cuts % groups * WIDTH, m = least(WIDTH, s.samples - n);
+        const int64_t o = i / cuts / groups, n = i / cuts % groups * width, m = least(width, s.samples - n);
         const float *of_a = a->a + o * s.rows * s.inner * s.samples + n;
-        float *packed = ag_scratch(wide * s.inner * WIDTH + 1), *out = a->out + o * s.rows * s.cols * s.samples + n;
-        if (packed == NULL) {
-            if (i % cuts == 0) slowly(out, of_a, a->b + o * s.inner * s.cols * s.samples + n, &s, m);
-            continue;
-        }
-        pack(packed, a->b + o * s.inner * s.cols * s.samples + n, &s, m);
-        const span some_rows = share(s.rows, SIDE, i % cuts, cuts);
-        for (int64_t r = some_rows.begin; r < some_rows.end; r += SIDE) {
-            const float *rows[SIDE];
-            for (int64_t k = 0; k < SIDE; k++) rows[k] = of_a + least(r + k, s.rows - 1) * row;
-            for (int64_t c = 0; c < s.cols; c += SIDE) {
-                float *to = out + (r * s.cols + c) * s.samples;
-                const float *b = packed + c * s.inner * WIDTH;
-                const int64_t line = s.cols * s.samples, down = s.rows - r, across = s.cols - c;
-                if (m == WIDTH) square(to, line, s.samples, down, across, rows, step, b, s.inner, WIDTH);
-                else square(to, line, s.samples, down, across, rows, step, b, s.inner, m);
-            }
-        }
+        const float *of_b = a->b + o * s.inner * s.cols * s.samples + n;
+        float *out = a->out + o * s.rows * s.cols * s.samples + n;
+        const span rows = share(s.rows, large ? TALL : SIDE, i % cuts, cuts);
+        if (!(large ? of_large : of_small)(out, of_a, of_b, &s, rows, m)) slowly(out, of_a, of_b, &s, rows, m);
     }
 }
