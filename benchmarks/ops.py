@@ -22,6 +22,9 @@ class Case:
         matmul (m, k, n); conv (batch, channels in, channels out, image side, kernel side); attention (matrices,
         length, features); einsum (samples, rows and columns, inner); columns such as softmax, norms and gather
         (features, samples); otherwise (elements,).
+
+    An op that ends in "step" is one with its gradients: the result, its sum with weights unless it is a loss, and the
+    gradients of all operands that are no masks or ids.
     """
 
     op: str
@@ -40,8 +43,10 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """Operations that have to be done; an FMA is two."""
+        """Operations that have to be done; an FMA is two.  A step counts three times."""
         s = self.sizes
+        if self.op.endswith(" step"):
+            return 3 * Case(self.op.removesuffix(" step"), s).flops
         if self.op.startswith("matmul"):
             return 2.0 * s[0] * s[1] * s[2]
         if self.op.startswith("conv"):
@@ -62,8 +67,10 @@ class Case:
 
     @property
     def bytes(self) -> float:
-        """Bytes that have to be moved, each array once."""
+        """Bytes that have to be moved, each array once.  A step counts three times."""
         s = self.sizes
+        if self.op.endswith(" step"):
+            return 3 * Case(self.op.removesuffix(" step"), s).bytes
         if self.op.startswith("matmul"):
             arrays: float = s[0] * s[1] + s[1] * s[2] + s[0] * s[2]
         elif self.op.startswith("conv"):
@@ -83,11 +90,13 @@ class Case:
 def _cases(matmuls: Any, convs: Any, elements: Any, columns: Any, attentions: Any) -> list[Case]:
     return [
         *(Case(op, s) for s in matmuls for op in ("matmul", "matmul dW", "matmul dX", "matmul high", "matmul medium")),
-        *(Case(op, s) for s in convs for op in ("conv", "conv dgrad", "conv wgrad", "conv transposed")),
-        *(Case(op, s) for s in elements for op in ("add", "sum", "AdamW", "where", "bce")),
+        *(Case(op, s) for s in convs for op in ("conv", "conv dgrad", "conv wgrad", "conv transposed",
+                                                "conv transposed step")),
+        *(Case(op, s) for s in elements for op in ("add", "sum", "AdamW", "where", "where step", "bce", "bce step")),
         *(Case(op, s) for s in columns for op in ("softmax", "softmax-CE", "layer norm", "layer norm backward",
-                                                  "RMS norm", "RMS norm backward", "gather")),
-        *(Case(op, s) for s in attentions for op in ("attention", "attention backward", "attention masked", "einsum")),
+                                                  "RMS norm", "RMS norm backward", "gather", "gather step")),
+        *(Case(op, s) for s in attentions for op in ("attention", "attention backward", "attention masked",
+                                                     "attention masked step", "einsum", "einsum step")),
     ]
 
 

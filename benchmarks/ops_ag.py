@@ -62,9 +62,28 @@ def recorded(op: Callable[..., ag.Tensor], *operands: ag.Tensor, **params: Any) 
         return op(*operands, **params)
 
 
+def step(op: Callable[..., ag.Tensor], *operands: ag.Tensor) -> Work:
+    """The op and the gradients of its operands."""
+    weights = tensor(*op(*operands).shape)
+    for x in operands:
+        x.requires_grad = True
+
+    def both() -> Any:
+        with ag.with_grad_tape():
+            y = op(*operands)
+            loss = ag.ag_sum(ag.ag_mul(y, weights)) if y.ndim else y
+        return ag.backward(loss), loss
+
+    return both
+
+
 def work(case: Case) -> Work:
     """The launches of a case, with data of their own."""
-    s = case.sizes
+    s, both = case.sizes, case.op.endswith(" step")
+
+    def made(op: Callable[..., ag.Tensor], *operands: ag.Tensor) -> Work:
+        return step(op, *operands) if both else lambda: op(*operands)
+
     if case.op.startswith("matmul"):
         m, k, n = s
         a, b = {"matmul dW": ((m, n), (n, k)), "matmul dX": ((k, m), (m, n))}.get(case.op, ((m, k), (k, n)))
@@ -78,9 +97,9 @@ def work(case: Case) -> Work:
         x, w = tensor(into, side, side, batch), tensor(out, into, kernel, kernel)
         if case.op == "conv":
             return lambda: ag.ag_conv2d(x, w, padding=kernel // 2)
-        if case.op == "conv transposed":
+        if case.op.startswith("conv transposed"):
             turned = tensor(into, out, kernel, kernel)
-            return lambda: ag.ops.conv_transpose2d(x, turned, padding=kernel // 2)
+            return made(lambda x, w: ag.ops.conv_transpose2d(x, w, padding=kernel // 2), x, turned)
         y = recorded(lambda x, w: ag.ag_conv2d(x, w, padding=kernel // 2), x, w)
         return gradient(y, 0 if case.op == "conv dgrad" else 1)
     if case.op.startswith("attention"):
@@ -88,15 +107,15 @@ def work(case: Case) -> Work:
         q, k, v = (tensor(features, length, matrices) for _ in range(3))
         if case.op == "attention":
             return lambda: ag.ag_attention(q, k, v)
-        if case.op == "attention masked":
+        if case.op.startswith("attention masked"):
             mask = ag.ag_tensor(rng.random((length, matrices)) < 0.9) > 0
             mask = mask.reshape(1, 1, length, matrices)
-            return lambda: ag.ops.attention(q, k, v, attn_mask=mask)
+            return made(lambda q, k, v: ag.ops.attention(q, k, v, attn_mask=mask), q, k, v)
         return gradient(recorded(ag.ag_attention, q, k, v), 0, 1, 2)
-    if case.op == "einsum":
+    if case.op.startswith("einsum"):
         samples, side, inner = s
-        x, y = tensor(side, inner, samples), tensor(inner, side, samples)
-        return lambda: ag.ops.einsum("mkb,knb->mnb", x, y)
+        return made(lambda x, y: ag.ops.einsum("mkb,knb->mnb", x, y), tensor(side, inner, samples),
+                    tensor(inner, side, samples))
     if case.op == "AdamW":
         p, m, v, g = (tensor(s[0]).buffer for _ in range(4))
         backend.upload(np.ones(v.shape, np.float32), v)
@@ -115,15 +134,15 @@ def work(case: Case) -> Work:
         return lambda: ag.ag_add(x, y)
     if case.op == "sum":
         return lambda: ag.ag_sum(x)
-    if case.op == "where":
-        y, mask = tensor(*s), x > 0
-        return lambda: ag.ops.where(mask, x, y)
-    if case.op == "bce":
+    if case.op.startswith("where"):
+        mask = x > 0
+        return made(lambda x, y: ag.ops.where(mask, x, y), x, tensor(*s))
+    if case.op.startswith("bce"):
         y = ag.ops.sigmoid(tensor(*s))
-        return lambda: ag.ops.binary_cross_entropy_with_logits(x, y)
-    if case.op == "gather":
+        return made(lambda x: ag.ops.binary_cross_entropy_with_logits(x, y), x)
+    if case.op.startswith("gather"):
         ids = ag.ag_tensor(rng.integers(0, s[0], s), dtype="i32")
-        return lambda: ag.ops.gather(x, 0, ids)
+        return made(lambda x: ag.ops.gather(x, 0, ids), x)
     if case.op == "softmax":
         return lambda: ag.ag_softmax(x)
     if case.op == "softmax-CE":

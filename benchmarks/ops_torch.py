@@ -36,9 +36,26 @@ def gradient(y: torch.Tensor, *inputs: torch.Tensor) -> Work:
     return lambda: torch.autograd.grad(y, inputs, g, retain_graph=True)
 
 
+def step(op: Callable[..., torch.Tensor], *operands: torch.Tensor) -> Work:
+    """The op and the gradients of its operands."""
+    weights = torch.randn_like(op(*operands))
+    for x in operands:
+        x.requires_grad_()
+
+    def both() -> Any:
+        y = op(*operands)
+        return torch.autograd.grad((y * weights).sum() if y.ndim else y, operands)
+
+    return both
+
+
 def works(case: Case) -> list[Work]:
     """Ways to compute a case; the quickest counts."""
     s = case.sizes
+
+    def made(op: Callable[..., torch.Tensor], *operands: torch.Tensor) -> Work:
+        return step(op, *operands) if case.op.endswith(" step") else lambda: op(*operands)
+
     if case.op.startswith("matmul"):
         m, k, n = s
         a, b = {"matmul dW": ((m, k), (n, k)), "matmul dX": ((k, m), (k, n))}.get(case.op, ((m, k), (k, n)))
@@ -46,17 +63,17 @@ def works(case: Case) -> list[Work]:
         return [{"matmul dW": lambda: x @ y.T, "matmul dX": lambda: x.T @ y}.get(case.op, lambda: x @ y)]
     if case.op.startswith("conv"):
         return [_conv(case, layout) for layout in (torch.contiguous_format, torch.channels_last)]
-    if case.op == "einsum":
+    if case.op.startswith("einsum"):
         x, y = tensor(s[0], s[1], s[2]), tensor(s[0], s[2], s[1])
-        return [lambda: torch.einsum("bmk,bkn->bmn", x, y)]
+        return [made(lambda x, y: torch.einsum("bmk,bkn->bmn", x, y), x, y)]
     if case.op.startswith("attention"):
         matrices, length, features = s
         q, k, v = (tensor(1, matrices, length, features, grad="backward" in case.op) for _ in range(3))
         if case.op == "attention":
             return [lambda: F.scaled_dot_product_attention(q, k, v)]
-        if case.op == "attention masked":
+        if case.op.startswith("attention masked"):
             mask = torch.rand(1, matrices, 1, length, device=args.device) < 0.9
-            return [lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]
+            return [made(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, k, v)]
         return [gradient(F.scaled_dot_product_attention(q, k, v), q, k, v)]
     if case.op == "AdamW":
         p = tensor(s[0], grad=True)
@@ -68,15 +85,15 @@ def works(case: Case) -> list[Work]:
         return [lambda: x + y]
     if case.op == "sum":
         return [lambda: x.sum()]
-    if case.op == "where":
-        y, mask = torch.randn_like(x), x > 0
-        return [lambda: torch.where(mask, x, y)]
-    if case.op == "bce":
+    if case.op.startswith("where"):
+        mask = x > 0
+        return [made(lambda x, y: torch.where(mask, x, y), x, torch.randn_like(x))]
+    if case.op.startswith("bce"):
         y = torch.rand_like(x)
-        return [lambda: F.binary_cross_entropy_with_logits(x, y)]
-    if case.op == "gather":
+        return [made(lambda x: F.binary_cross_entropy_with_logits(x, y), x)]
+    if case.op.startswith("gather"):
         ids = torch.randint(0, x.shape[1], x.shape, device=args.device)
-        return [lambda: x.gather(1, ids)]
+        return [made(lambda x: x.gather(1, ids), x)]
     if case.op == "softmax":
         return [lambda: x.softmax(1)]
     if case.op == "softmax-CE":
@@ -99,9 +116,12 @@ def _conv(case: Case, layout: Any) -> Work:
     x, w = (t.to(memory_format=layout) for t in (tensor(batch, into, side, side), tensor(out, into, kernel, kernel)))
     if case.op == "conv":
         return lambda: F.conv2d(x, w, padding=kernel // 2)
-    if case.op == "conv transposed":
+    if case.op.startswith("conv transposed"):
         turned = tensor(into, out, kernel, kernel).to(memory_format=layout)
-        return lambda: F.conv_transpose2d(x, turned, padding=kernel // 2)
+        by = {"padding": kernel // 2}
+        if case.op.endswith(" step"):
+            return step(lambda x, w: F.conv_transpose2d(x, w, **by), x, turned)
+        return lambda: F.conv_transpose2d(x, turned, **by)
     x.requires_grad_(), w.requires_grad_()
     return gradient(F.conv2d(x, w, padding=kernel // 2), x if case.op == "conv dgrad" else w)
 
