@@ -52,13 +52,6 @@ from ag.nn import (
     ag_train as ag_train, summary as summary,
 )
 
-# optimizers
-from ag import optim as optim
-from ag.optim import (
-    clip_grad_norm as clip_grad_norm, lr_scheduler_cosine as lr_scheduler_cosine,
-    lr_scheduler_step as lr_scheduler_step, lr_scheduler_warmup as lr_scheduler_warmup,
-    optimizer_adam as optimizer_adam, optimizer_adamw as optimizer_adamw, optimizer_sgd as optimizer_sgd,
-)
 from ag.version import __version__ as __version__
 
 # The rest is loaded when it is first used.  ag/_later.py has its names, for type checkers and for `_homes`.
@@ -89,7 +82,7 @@ else:
 
         others = ("AgClassifier", "AgRegressor") if find_spec("sklearn") else ()
         namespaces = [name for name, home in _homes().items() if home == "ag"]
-        return sorted([*_public(), "nn", "ops", "optim", *namespaces, "__version__", *others])
+        return sorted([*_public(), "nn", "ops", *namespaces, "__version__", *others])
 
     def __getattr__(name: str) -> object:
         """Load a name that is first used, or answer one that is not there with the nearest."""

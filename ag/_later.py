@@ -1,6 +1,6 @@
 """The names of `ag` that `ag.__getattr__` loads when they are first used; type checkers read this file as it stands."""
 
-from ag import data as data, io as io, parallel as parallel, training as training
+from ag import data as data, io as io, optim as optim, parallel as parallel, training as training
 from ag.autograd.activation_checkpoint import ag_checkpoint as ag_checkpoint
 from ag.capture.step import CapturedStep as CapturedStep, ag_capture as ag_capture
 from ag.autograd.gradcheck import ag_gradcheck as ag_gradcheck, detect_anomaly as detect_anomaly
@@ -10,6 +10,11 @@ from ag.io import (
     Checkpoint as Checkpoint, ag_load_checkpoint as ag_load_checkpoint, ag_load_model as ag_load_model,
     ag_save_checkpoint as ag_save_checkpoint, ag_save_model as ag_save_model, export_onnx as export_onnx,
     load_onnx as load_onnx, load_weights as load_weights,
+)
+from ag.optim import (
+    clip_grad_norm as clip_grad_norm, lr_scheduler_cosine as lr_scheduler_cosine,
+    lr_scheduler_step as lr_scheduler_step, lr_scheduler_warmup as lr_scheduler_warmup,
+    optimizer_adam as optimizer_adam, optimizer_adamw as optimizer_adamw, optimizer_sgd as optimizer_sgd,
 )
 from ag.parallel import (
     ColumnParallelLinear as ColumnParallelLinear, CompressedDataParallel as CompressedDataParallel,
