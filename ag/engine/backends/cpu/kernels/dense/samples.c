@@ -85,10 +85,13 @@ static int of_small(float *out, const float *a, const float *b, const sizes *s, 
 // Of a block; samples that are moved to the front together; numbers of a large b.
 enum { ROWS = 48, COLS = 32, GROUP = 16, LARGE = 1 << 13 };
 
+// Floats from a sample's block to the next one's: an odd number of cache lines, so that they do not share their places.
+static int64_t apart(int64_t floats) { return up(floats, 16) | 16; }
+
 // Packs b as [m, columns / WIDE, inner, WIDE]; what lies behind the last column is any number.
 static void pack_panels(float *to, const float *b, const sizes *s, int64_t m) {
     const int64_t step_k = s->samples * (s->tb ? 1 : s->cols), step_c = s->samples * (s->tb ? s->inner : 1);
-    const int64_t one = up(s->cols, WIDE) * s->inner;
+    const int64_t one = apart(up(s->cols, WIDE) * s->inner);
     for (int64_t c = 0; c < s->cols; c += WIDE)
         for (int64_t k = 0; k < s->inner; k++, to += WIDE)
             ag_turn(to, one, b + c * step_c + k * step_k, step_c, least(WIDE, s->cols - c), m);
@@ -96,17 +99,19 @@ static void pack_panels(float *to, const float *b, const sizes *s, int64_t m) {
 
 // Some rows of a as [m, rows, inner], or as [m, inner, ROWS] where it is transposed.
 static void pack_rows(float *to, const float *a, const sizes *s, int64_t rows, int64_t m) {
-    if (!s->ta) ag_turn(to, ROWS * s->inner, a, s->samples, rows * s->inner, m);
+    const int64_t one = apart(ROWS * s->inner);
+    if (!s->ta) ag_turn(to, one, a, s->samples, rows * s->inner, m);
     for (int64_t k = 0; s->ta && k < s->inner; k++)
-        ag_turn(to + k * ROWS, ROWS * s->inner, a + k * s->rows * s->samples, s->samples, rows, m);
+        ag_turn(to + k * ROWS, one, a + k * s->rows * s->samples, s->samples, rows, m);
 }
 
 // Some rows of the products of m samples: blocks of the factors are moved to the front, and those of the result back.
 static int of_large(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
-    const int64_t inner = s->inner, one = up(s->cols, WIDE) * inner, line = s->samples * (s->ta ? 1 : inner);
-    float *panels = ag_scratch(m * (one + ROWS * (inner + COLS)));
+    const int64_t inner = s->inner, line = s->samples * (s->ta ? 1 : inner), of_a = apart(ROWS * inner);
+    const int64_t of_b = apart(up(s->cols, WIDE) * inner), of_c = apart(ROWS * COLS);
+    float *panels = ag_scratch(m * (of_a + of_b + of_c));
     if (!panels) return 0;
-    float *block = panels + m * one, *made = block + m * ROWS * inner;
+    float *block = panels + m * of_b, *made = block + m * of_a;
     pack_panels(panels, b, s, m);
     for (int64_t r = rows.begin; r < rows.end; r += ROWS) {
         const int64_t tall = least(ROWS, rows.end - r), row = s->ta ? 1 : inner;
@@ -115,10 +120,10 @@ static int of_large(float *out, const float *a, const float *b, const sizes *s, 
             const int64_t wide = least(COLS, s->cols - c);
             for (int64_t n = 0; n < m; n++)
                 for (int64_t j = 0; j < wide; j += WIDE)
-                    ag_panel(made + n * ROWS * COLS + j, COLS, tall, least(WIDE, wide - j), block + n * ROWS * inner,
-                             TALL * row, row, s->ta ? ROWS : 1, panels + n * one + (c + j) * inner, WIDE, inner, 0);
+                    ag_panel(made + n * of_c + j, COLS, tall, least(WIDE, wide - j), block + n * of_a,
+                             TALL * row, row, s->ta ? ROWS : 1, panels + n * of_b + (c + j) * inner, WIDE, inner, 0);
             for (int64_t i = 0; i < tall; i++)
-                ag_turn(out + ((r + i) * s->cols + c) * s->samples, s->samples, made + i * COLS, ROWS * COLS, m, wide);
+                ag_turn(out + ((r + i) * s->cols + c) * s->samples, s->samples, made + i * COLS, of_c, m, wide);
         }
     }
     return 1;
