@@ -7,7 +7,7 @@ export PYTHON PYTEST_ARGS
 run := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo setup-test demo test test-full lint test-quick test-sync test-slow mutants bench docs wheel gpu-kit clean
+.PHONY: help setup setup-demo setup-test demo test test-full lint test-quick test-sync test-slow test-long mutants bench docs wheel gpu-kit clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -42,6 +42,9 @@ test-sync: setup-test  ## each kernel, and what submits them, under synchronizat
 
 test-slow: setup-test  ## the tests marked slow: long trainings, and the whole tables
 	@tools/test.sh slow
+
+test-long: setup-test  ## before a release: tests that build or compile all anew, or repeat whole files under conditions
+	@tools/test.sh long
 
 mutants: setup-test  ## break the package in some 280 small ways: does the quick leg notice? MUTANTS for some of them
 	@tools/test.sh mutants

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times
+# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants long) in .venv and prints their results and times
 # last, with how slow the machine was (tests/helpers/probe.py). Every leg runs, also after one that failed. Called by make
 # after tools/setup.sh; PYTEST_ARGS holds more arguments for pytest.
 set -euo pipefail
@@ -58,7 +58,9 @@ leg_lint() {
 leg_quick() { hang_s=300 run_pytest quick -m 'not slow'; }
 
 # Tests of ranks and of other programs wait for a tenth of the time, so one worker more.
-leg_slow() { processes=$((workers + 1)) hang_s=1500 run_pytest slow -m slow; }
+leg_slow() { processes=$((workers + 1)) hang_s=1500 run_pytest slow -m 'slow and not long'; }
+
+leg_long() { hang_s=3000 run_pytest long -m long; }
 
 leg_mutants() {
     local words

@@ -22,7 +22,7 @@ from ag.engine.device import backend_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = [  # of entries.py: those of the quick leg, and of the slow one
-    "W1 captured", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    "W1 captured", *(pytest.param(name, marks=(pytest.mark.slow, pytest.mark.long)) for name in (
         "adamw clipped captured", "W1 eager", "W2 captured", "W3 captured", "W4 captured",
         "f16 with an overflow captured", "bf16 sgd momentum eager", "ag_attention"))]
 SAME_BITS: dict[str, Callable[[], AbstractContextManager[object]]] = {
@@ -118,6 +118,7 @@ RUNS = {  # what is tried together: the plugin's settings, files, and at least h
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("run", RUNS)
 def test_whole_files(run: str, lavapipe: str) -> None:
     settings, files, least = RUNS[run]

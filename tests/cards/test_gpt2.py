@@ -11,6 +11,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_a_step_with_the_vocabulary_of_gpt2_survives_a_watchdog(lavapipe: str) -> None:
     done = subprocess.run([sys.executable, Path(__file__).with_name("gpt2.py"), "--device", lavapipe, "--blocks", "1",

@@ -40,6 +40,7 @@ print(json.dumps([forward, backward, max(float(abs(x - y).max()) for x, y in zip
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["installed", "newer"])
 @pytest.mark.parametrize(("features", "heads"), [(32, 2), (64, 1), (128, 1)])
 def test_attention_is_compiled_in_seconds(which: str, features: int, heads: int, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return radv.built(tmp_path_factory.mktemp("radv"))
 
 
-@pytest.fixture(params=["installed", pytest.param("newer", marks=pytest.mark.slow)])
+@pytest.fixture(params=["installed", pytest.param("newer", marks=(pytest.mark.slow, pytest.mark.long))])
 def mesa(request: pytest.FixtureRequest, program: Path) -> radv.Mesa:
     found = radv.installed() if request.param == "installed" else radv.newer()
     if found is None:

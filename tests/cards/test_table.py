@@ -13,12 +13,14 @@ LINES = PAGE.read_text("utf-8").splitlines()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_sectors() -> None:
     assert [f"| {name} | {ratio(make()):.2f} |" for name, make in LAUNCHES.items()] == [
         line for line in LINES if line.rpartition(" | ")[0].removeprefix("| ") in LAUNCHES and line.count("|") == 3]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["installed", "newer"])
 def test_chips(which: str, tmp_path: Path) -> None:
     if why := radv.missing():

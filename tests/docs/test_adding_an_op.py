@@ -125,6 +125,7 @@ def test_the_promised_tests_in_numpy(copy: Path) -> None:
     assert promised_tests(copy, "-m", "not vulkan") > 20
 
 
+@pytest.mark.long
 @pytest.mark.skipif(library() is None, reason="no kernels in C")
 def test_the_promised_tests_in_c(copy: Path) -> None:
     run(copy, "tools/cpu_kernels.py")
@@ -140,6 +141,7 @@ def compiled(copy: Path) -> None:
         assert (copy / SPIRV / f"{name}.spv").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_the_promised_tests_on_vulkan(copy: Path, lavapipe: str, swiftshader: str) -> None:
     compiled(copy)

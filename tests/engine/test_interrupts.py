@@ -145,6 +145,7 @@ def test_anywhere(device: str, captured: bool, check: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 def test_everywhere(device: str, captured: bool, check: str) -> None:

@@ -175,7 +175,8 @@ def test_a_job_fails_when_the_crash_changes_it(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.skipif(os.environ.get("AG_BARRIER_ALL") == "1",
                     reason="trains for a quarter of an hour under validation; its launches are those of other tests")
 @pytest.mark.parametrize(("driver", "seeds"), [
-    ("cpu", 3), pytest.param("lavapipe", 1, marks=pytest.mark.vulkan)])  # SwiftShader takes minutes for as many steps
+    ("cpu", 3),  # SwiftShader takes minutes for as many steps
+    pytest.param("lavapipe", 1, marks=(pytest.mark.vulkan, pytest.mark.long))])
 def test_mixed_precision(driver: str, seeds: int) -> None:
     device = driver if driver == "cpu" else vulkan_device(driver)
     text = output("mixed_precision.py", "--device", device, "--seeds", str(seeds))

@@ -19,7 +19,7 @@ from helpers.training_run import Run
 
 import ag
 
-COUNTS = pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+COUNTS = pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])
 HERE = Path(__file__).parent
 LONGEST = 3_000  # characters of a message, whatever is in the file
 
@@ -170,7 +170,7 @@ def checkpoint_of(run: Run, path: Path) -> bytes:
     return ordered(path.read_bytes())
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(20_000, marks=pytest.mark.slow)])  # each takes a step of training
+@pytest.mark.parametrize("count", [150, pytest.param(5_000, marks=pytest.mark.slow)])  # each takes a step of training
 def test_broken_checkpoints(path: Path, count: int) -> None:
     run = Run()
     run.train(3)

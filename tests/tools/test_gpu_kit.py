@@ -94,6 +94,7 @@ def test_without_a_card_it_ends_at_once(machine: Path) -> None:
     assert status == 3 and "the loader says" in output and "/nowhere.json" in output, output
 
 
+@pytest.mark.long
 def test_calls_that_are_killed_leave_their_rows_and_the_next_ones_end_well(machine: Path) -> None:
     rng, left = random.Random(0), 0
     for call in ROWS:

@@ -94,6 +94,7 @@ def wheel_of(archive: Path, folder: Path, python: Path, **settings: str) -> Path
     return wheel
 
 
+@pytest.mark.long
 def test_a_wheel_trains_without_clone_and_compiler(archive: Path, tmp_path: Path,
                                                    request: pytest.FixtureRequest) -> None:
     """Of another Python, if there is one: `make wheel` builds and checks one for this."""

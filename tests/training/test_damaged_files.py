@@ -67,7 +67,7 @@ def epochs_of_fit(path: Path, resume: bool = True) -> int:
     return history.epochs
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(20_000, marks=pytest.mark.slow)])  # each is a whole job
+@pytest.mark.parametrize("count", [100, pytest.param(5_000, marks=pytest.mark.slow)])  # each is a whole job
 @pytest.mark.parametrize("job", [epochs_of_fit, steps_of_dp_train])
 def test_damaged_checkpoints(job: Callable[..., int], in_memory: Path, count: int) -> None:
     path, goes_on = in_memory / "job", 0

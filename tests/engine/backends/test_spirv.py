@@ -111,7 +111,8 @@ NUMBERS = {p.name: _code(p.name, 0, 0) >> 16 for p in PRIMITIVES.values() if p.f
 
 @needs_kernels
 @pytest.mark.skipif(shutil.which("spirv-val") is None, reason="no SPIRV-Tools")
-@pytest.mark.parametrize("path", [pytest.param(x, marks=[pytest.mark.slow] * (not x.name.startswith("fused")))
+@pytest.mark.parametrize("path", [pytest.param(x, marks=() if x.name.startswith("fused") else
+                                               (pytest.mark.slow, pytest.mark.long))
                                   for x in CHAINS], ids=lambda path: path.name)
 def test_a_chain_has_the_functions_that_it_applies(path: Path, tmp_path: Path) -> None:
     """And no other: what stays is what was compiled, with its `precise`, and is valid."""

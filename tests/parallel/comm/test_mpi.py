@@ -366,6 +366,7 @@ else:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory there is")
 def test_more_than_two_gibibytes(tmp_path: Path) -> None:
     """MPI counts bytes in 32 bits."""

@@ -56,6 +56,7 @@ def sanitized(kind: str, folder: Path, shapes: int, level: str = "") -> subproce
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "level"), [(kind, level) for kind in KINDS for level in dict.fromkeys(("", BEST))])
 def test_nothing_is_found(kind: str, level: str, tmp_path: Path) -> None:
     run = sanitized(kind, tmp_path, 20, level)
@@ -69,6 +70,7 @@ DEFECTS = [  # in the text of `clamp`
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "text", "defect", "message"), DEFECTS, ids=[row[3] for row in DEFECTS])
 def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_path: Path,
                            monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +101,14 @@ def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_found_in_the_helpers(tmp_path: Path) -> None:
     run = helpers(tmp_path, NATIVE)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_defect_of_a_helper_is_found(tmp_path: Path) -> None:
     for source in NATIVE.iterdir():
         if source.suffix in (".c", ".h"):
