@@ -144,6 +144,12 @@ static int all_places(const uint32_t *ids, int64_t n, int64_t length) {
     return largest < length;
 }
 
+// How many columns of an array [length, n] are copied, so that what is wanted of them lies in a near cache; 0 for none.
+static int64_t columns_held(int64_t length, int64_t n) {
+    const int64_t few = HELD / 8 / (length + 1), most = least(64, HELD / (length + 1));
+    return least((few > most ? few : most) / 16 * 16, n);
+}
+
 KERNEL(take, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
     int64_t step_outer; int64_t step_place; int64_t step_inner; int64_t wraps;
@@ -152,8 +158,7 @@ KERNEL(take, {
     if (a->step_inner && n > 1) {  // an id for each element
         // Many are read from a copy of some columns, as rows may lie in one place of a cache.
         word *held = 2 * a->places >= a->length ? (word *)ag_scratch(HELD) : NULL;
-        const int64_t few = HELD / 8 / (a->length + 1), most = least(64, HELD / (a->length + 1));
-        const int64_t room = held ? (few > most ? few : most) / 16 * 16 : 0, size = least(room ? room : GRAIN, n);
+        const int64_t room = held ? columns_held(a->length, n) : 0, size = least(room ? room : GRAIN, n);
         const int64_t tiles = size ? (n + size - 1) / size : 0;
         const span s = share(a->outer * tiles, grain_of(size * a->places), part, parts);
         for (int64_t r = s.begin; r < s.end; r++) {
@@ -233,13 +238,15 @@ KERNEL(scatter_along, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
     int64_t first; int64_t last; int64_t how; int64_t wraps;
 }) {
-    const int64_t n = a->inner, pieces = n > GRAIN ? (n + GRAIN - 1) / GRAIN : 1, size = (n + pieces - 1) / pieces;
-    const int64_t ends = a->wraps ? a->length : 0;
-    const span s = share(a->outer * pieces, grain_of(a->last - a->first), part, parts);
+    const int64_t n = a->inner, few = columns_held(a->length, n), size = few && n > 1 ? few : least(GRAIN, n);
+    const int64_t pieces = size ? (n + size - 1) / size : 0, ends = a->wraps ? a->length : 0;
+    word *held = few && n > size ? (word *)ag_scratch(HELD) : NULL;
+    const span s = share(a->outer * pieces, grain_of((a->last - a->first) * size), part, parts);
     for (int64_t r = s.begin; r < s.end; r++) {
-        const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin);
-        word *out = (word *)a->out + o * a->length * n + begin;
+        const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin), row = held ? m : n;
+        word *whole = (word *)a->out + o * a->length * n + begin, *out = held ? held : whole;
         int outside = 0;
+        for (int64_t v = 0; held && v < a->length; v++) memcpy(held + v * m, whole + v * n, (size_t)m * sizeof *held);
         for (int64_t p = a->first; p < a->last; p++) {
             const int64_t from = (o * a->places + p) * n + begin;
             const uint32_t *ids = (const uint32_t *)a->ids + from;
@@ -247,9 +254,9 @@ KERNEL(scatter_along, {
             for (int64_t i = 0; i < m; i++) {
                 const uint32_t id = from_end(ids[i], ends);
                 if (id >= a->length) outside |= id != NOTHING;
-                else if (a->how == 4) out[id * n + i] = x[i];
+                else if (a->how == 4) out[id * row + i] = x[i];
                 else {
-                    float *to = (float *)out + id * n + i;
+                    float *to = (float *)out + id * row + i;
                     *to = joined(a->how, *to, ((const float *)x)[i]);
                 }
             }
@@ -260,6 +267,7 @@ KERNEL(scatter_along, {
                 for (int64_t i = 0; i < m; i++)
                     if (from_end(ids[i], ends) >= a->length && ids[i] != NOTHING) out[i] = NAN_WORD;
             }
+        for (int64_t v = 0; held && v < a->length; v++) memcpy(whole + v * n, held + v * m, (size_t)m * sizeof *held);
     }
 }
 
