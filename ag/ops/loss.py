@@ -16,7 +16,7 @@ from ag.autograd.tape import answered
 from ag.autograd.tensor import Tensor, TensorLike, to_array
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder, host_array
-from ag.engine.kernels.elementwise import add, mul, scale, sub, target_div, target_log
+from ag.engine.kernels.elementwise import add, exp, mul, scale, sub, target_div, target_log
 from ag.engine.kernels.norm import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.kernels.reduce import expand, sum_over
 from ag.engine.primitive import PrimitiveTo
@@ -277,7 +277,7 @@ def binary_losses(function: str, logits: TensorLike, target: TensorLike, weight:
 @part_of(_BCE)
 def _logistic(run: Run, x: Buffer, t: Buffer) -> Result[tuple[Buffer, Buffer]]:
     """``(1 - t) max(x, 0) + t max(-x, 0) + log(1 + exp(-abs(x)))``: targets of 0 and 1 leave all digits."""
-    rest = run(primitive_of("softplus"), run(scale, run(primitive_of("abs"), x), factor=-1.0), beta=1.0)
+    rest = run(primitive_of("log1p"), run(exp, run(scale, run(primitive_of("abs"), x), factor=-1.0)))
     above, below = (run(primitive_of("relu"), each) for each in (x, run(scale, x, factor=-1.0)))
     return run(add, run(add, run(mul, _others(run, t), above), run(mul, t, below)), rest), (x, t)
 
