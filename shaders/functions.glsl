@@ -202,6 +202,17 @@ float softplus_of(float x, const float beta) {
     return z > 40.0 ? x : div_of(r, beta);
 }
 float logsigmoid_of(float x) { precise float r = -softplus_of(-x, 1.0); return r; }
+// logistic: the loss of a logit a with a target b, (1 - b) max(a, 0) + b max(-a, 0) + log(1 + e^-|a|), and its slope
+float logistic_of(float a, float b) {
+    precise float e = exp_times(1.0, -abs(a), 0.0), one = 1.0 + e, r = (1.0 - b) * relu_of(a) + b * relu_of(-a);
+    precise float sum = r + log_sum(one, e - (one - 1.0));
+    return sum;
+}
+float logistic_slope_of(float a, float b) {  // sigmoid(a) - b, from the end where a small one keeps its digits
+    precise float e = exp_times(1.0, -abs(a), 0.0), small = div_of(e, 1.0 + e);
+    precise float above = (1.0 - b) - small, below = small - b;
+    return a > 0.0 ? above : below;
+}
 
 // Trigonometric functions; sin, cos and tan of sizes from 2^24 on are NaN.  atan2: the angle of the point (b, a)
 float sin_of(float x) { return x == 0.0 ? x : turned(x, 0.0); }

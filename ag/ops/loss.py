@@ -16,7 +16,7 @@ from ag.autograd.tape import answered
 from ag.autograd.tensor import Tensor, TensorLike, to_array
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import Placeholder, host_array
-from ag.engine.kernels.elementwise import add, exp, mul, scale, sub, target_div, target_log
+from ag.engine.kernels.elementwise import mul, of_numpy, scale, sub, target_div, target_log
 from ag.engine.kernels.norm import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids, without
 from ag.engine.kernels.reduce import expand, sum_over
 from ag.engine.primitive import PrimitiveTo
@@ -24,7 +24,7 @@ from ag.engine.shape import Shape
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_clamp
 from ag.ops.creation import ag_cast
-from ag.ops.functions import logsigmoid, primitive_of, where
+from ag.ops.functions import logsigmoid, where
 from ag.ops.indexing import ag_reshape
 from ag.ops.reduce import ag_mean, ag_sum
 from ag.ops.selection import chosen_by
@@ -274,26 +274,23 @@ def binary_losses(function: str, logits: TensorLike, target: TensorLike, weight:
     return losses
 
 
+# Targets of 0 and 1 leave all digits of a loss and of its slope, sigmoid(x) - t.
+_loss = of_numpy("logistic", lambda x, t: (1 - t) * np.maximum(x, 0) + t * np.maximum(-x, 0) +
+                 np.log1p(np.exp(-np.abs(x))), "ab")
+_slope = of_numpy("logistic_slope", lambda x, t: np.where(
+    x > 0, 1 - t - 1 / (1 + np.exp(np.abs(x))), 1 / (1 + np.exp(np.abs(x))) - t), "ab")
+
+
 @part_of(_BCE)
 def _logistic(run: Run, x: Buffer, t: Buffer) -> Result[tuple[Buffer, Buffer]]:
-    """``(1 - t) max(x, 0) + t max(-x, 0) + log(1 + exp(-abs(x)))``: targets of 0 and 1 leave all digits."""
-    rest = run(primitive_of("log1p"), run(exp, run(scale, run(primitive_of("abs"), x), factor=-1.0)))
-    above, below = (run(primitive_of("relu"), each) for each in (x, run(scale, x, factor=-1.0)))
-    return run(add, run(add, run(mul, _others(run, t), above), run(mul, t, below)), rest), (x, t)
+    return run(_loss, x, t), (x, t)
 
 
 @_logistic.vjp
 def _logistic_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
     x, t = saved
-    dx = None
-    if need[0]:  # (1 - t) sigmoid(x) - t sigmoid(-x)
-        p, q = (run(primitive_of("sigmoid"), each) for each in (x, run(scale, x, factor=-1.0)))
-        dx = run(mul, g, run(sub, run(mul, _others(run, t), p), run(mul, t, q)))
+    dx = run(mul, g, run(_slope, x, t)) if need[0] else None
     return dx, run(scale, run(mul, g, x), factor=-1.0) if need[1] else None
-
-
-def _others(run: Run, t: Buffer) -> Buffer:
-    return run(sub, t.backend.constant(1.0, t.dtype), t)
 
 
 def refuse_beyond(function: str, target: object) -> None:
