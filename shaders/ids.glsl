@@ -1,4 +1,5 @@
-// The id at a place of `ids`: with `wraps` a negative one counts from the end of `length` places.  Shaders declare these.
+// The id at a place of `ids`: with `wraps` a negative one counts from the end of `length` places.  Shaders declare
+// all of these.
 const uint NOTHING = 0x80000000u;  // an id that is left out
 
 uint id_at(uint place) {

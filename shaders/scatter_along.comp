@@ -1,14 +1,17 @@
 // scatter_along: out[o, ids[o, p, i], i] and x[o, p, i] become one, for p from first to last, in this order
 // out[outer, length, inner], x[outer, places, inner], ids[outer, places, inner]
 // how: 0 adds, 1 multiplies, 2 and 3 keep the larger and the smaller, 4 puts x there.  An invocation has a column, so
-// the order is fixed without atomics.  With `wraps` a negative id counts from the end.  An id that is no place, but 0x80000000, leaves NaN at the first one.
+// the order is fixed without atomics.  With `wraps` a negative id counts from the end.  An id that is no place, but
+// 0x80000000, leaves NaN at the first one.
 // grid: outer * inner invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "ieee.glsl"
 
-layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, how, wraps, out_at, x_at, ids_at; };
+layout(push_constant) uniform Args {
+    uint outer, length, inner, places, first, last, how, wraps, out_at, x_at, ids_at;
+};
 layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { uint x[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
