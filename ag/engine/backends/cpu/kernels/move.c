@@ -144,6 +144,21 @@ static int all_places(const uint32_t *ids, int64_t n, int64_t length) {
     return largest < length;
 }
 
+enum { ROWS_AHEAD = 6 };  // a row's few columns end before the processor has guessed which come next
+
+// Asks for the same columns some rows further on.
+static inline void expect_columns(const word *x, int64_t m, int64_t n) {
+    for (int64_t i = 0; i < m; i += 16) __builtin_prefetch(x + ROWS_AHEAD * n + i);
+}
+
+// Copies m columns of `rows` rows.
+static void copy_columns(word *to, int64_t to_step, const word *from, int64_t from_step, int64_t rows, int64_t m) {
+    for (int64_t v = 0; v < rows; v++, to += to_step, from += from_step) {
+        expect_columns(from, m, from_step);
+        memcpy(to, from, (size_t)m * sizeof *to);
+    }
+}
+
 // How many columns of an array [length, n] are copied, so that what is wanted of them lies in a near cache; 0 for none.
 static int64_t columns_held(int64_t length, int64_t n) {
     const int64_t few = HELD / 8 / (length + 1), most = least(64, HELD / (length + 1));
@@ -164,10 +179,12 @@ KERNEL(take, {
         for (int64_t r = s.begin; r < s.end; r++) {
             const int64_t o = r / tiles, begin = r % tiles * size, m = least(size, n - begin);
             const word *x = (const word *)a->x + o * a->length * n + begin;
-            if (room) for (int64_t v = 0; v < a->length; v++) memcpy(held + v * m, x + v * n, (size_t)m * sizeof *x);
+            if (room) copy_columns(held, m, x, n, a->length, m);
             for (int64_t p = 0; p < a->places; p++) {
                 const uint32_t *id = (const uint32_t *)a->ids + o * a->step_outer + p * a->step_place + begin * a->step_inner;
                 word *out = (word *)a->out + (o * a->places + p) * n + begin;
+                expect_columns(id, m * a->step_inner, a->step_place);
+                expect_columns(out, m, n);
                 if (room && a->step_inner == 1 && all_places(id, m, a->length))
                     for (int64_t i = 0; i < m; i++) out[i] = held[id[i] * m + i];
                 else
@@ -233,6 +250,23 @@ static inline float joined(int64_t how, float a, float b) {
     return a != a || (b == b && (how == 2 ? a >= b : a <= b)) ? a : b;
 }
 
+// Lets m elements meet those of a row at their ids; whether one is no place.
+static inline __attribute__((always_inline)) int meet(int64_t how, word *out, int64_t row, const word *x,
+                                                      const uint32_t *ids, int64_t m, int64_t length, int64_t ends) {
+    int outside = 0;
+    for (int64_t i = 0; i < m; i++) {
+        const uint32_t id = from_end(ids[i], ends);
+        if (id >= length) {
+            outside |= id != NOTHING;
+            continue;
+        }
+        word *to = out + id * row + i;
+        if (how == 4) *to = x[i];
+        else *(float *)to = joined(how, *(float *)to, ((const float *)x)[i]);
+    }
+    return outside;
+}
+
 // Goes from place to place, so that every column has their order.
 KERNEL(scatter_along, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
@@ -246,20 +280,15 @@ KERNEL(scatter_along, {
         const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin), row = held ? m : n;
         word *whole = (word *)a->out + o * a->length * n + begin, *out = held ? held : whole;
         int outside = 0;
-        for (int64_t v = 0; held && v < a->length; v++) memcpy(held + v * m, whole + v * n, (size_t)m * sizeof *held);
+        if (held) copy_columns(held, m, whole, n, a->length, m);
         for (int64_t p = a->first; p < a->last; p++) {
             const int64_t from = (o * a->places + p) * n + begin;
             const uint32_t *ids = (const uint32_t *)a->ids + from;
             const word *x = (const word *)a->x + from;
-            for (int64_t i = 0; i < m; i++) {
-                const uint32_t id = from_end(ids[i], ends);
-                if (id >= a->length) outside |= id != NOTHING;
-                else if (a->how == 4) out[id * row + i] = x[i];
-                else {
-                    float *to = (float *)out + id * row + i;
-                    *to = joined(a->how, *to, ((const float *)x)[i]);
-                }
-            }
+            expect_columns(ids, m, n);
+            expect_columns(x, m, n);
+            if (a->how == 0) outside |= meet(0, out, row, x, ids, m, a->length, ends);
+            else outside |= meet(a->how, out, row, x, ids, m, a->length, ends);
         }
         if (outside && a->length)  // once more, for the columns that have one
             for (int64_t p = a->first; p < a->last; p++) {
@@ -267,7 +296,7 @@ KERNEL(scatter_along, {
                 for (int64_t i = 0; i < m; i++)
                     if (from_end(ids[i], ends) >= a->length && ids[i] != NOTHING) out[i] = NAN_WORD;
             }
-        for (int64_t v = 0; held && v < a->length; v++) memcpy(whole + v * n, held + v * m, (size_t)m * sizeof *held);
+        if (held) copy_columns(whole, n, held, m, a->length, m);
     }
 }
 
