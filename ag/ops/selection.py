@@ -74,19 +74,20 @@ def places_by(run: Run, x: Buffer, ids: Buffer, cut: Cut, wraps: bool) -> Buffer
 
 
 @part_of("take")
-def chosen_by(run: Run, x: Elements, ids: Ids, cut: Cut) -> Result[tuple[Buffer, Shape, bool]]:
-    return places_by(run, x, ids, cut, True), (ids, x.shape, True)
+def chosen_by(run: Run, x: Elements, ids: Ids, cut: Cut, wraps: bool = False) -> Result[tuple[Buffer, Shape]]:
+    return places_by(run, x, ids, cut, wraps), (ids, x.shape)
 
 
 @part_of("ag_embedding_lookup")
-def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, Shape, bool]]:
-    return places_by(run, weight, ids, (1, 1), False), (ids, weight.shape, False)
+def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, Shape]]:
+    return places_by(run, weight, ids, (1, 1), False), (ids, weight.shape)
 
 
 @_lookup.vjp
 @chosen_by.vjp
-def _taken_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape, bool], need: Need, cut: Cut = (1, 1)) -> Cotangents:
-    ids, shape, wraps = saved
+def _taken_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, cut: Cut = (1, 1),
+               wraps: bool = False) -> Cotangents:
+    ids, shape = saved
     return summed_by(run, g, ids, shape, cut, wraps), None
 
 
@@ -99,29 +100,30 @@ def summed_by(run: Run, g: Buffer, ids: Buffer, shape: Shape, cut: Cut, wraps: b
     return reduce(lambda total, part: run(add, total, part), parts).view(shape)
 
 
-def _elements_by(run: Run, x: Buffer, ids: Buffer, axis: int) -> Buffer:
+def _elements_by(run: Run, x: Buffer, ids: Buffer, axis: int, wraps: bool) -> Buffer:
     x, places = x.view(columns_of(x.shape, (axis, 1))), ids.view(columns_of(ids.shape, (axis, 1)))
-    return run(kernels.take, x, places, wraps=True).view(ids.shape)
+    return run(kernels.take, x, places, wraps=wraps).view(ids.shape)
 
 
 @part_of("gather")
-def gathered_by(run: Run, x: Elements, ids: Ids, axis: int) -> Result[tuple[Buffer, Shape]]:
+def gathered_by(run: Run, x: Elements, ids: Ids, axis: int, wraps: bool = False) -> Result[tuple[Buffer, Shape]]:
     """Return the places along an axis by an id for each element."""
-    return _elements_by(run, x, ids, axis), (ids, x.shape)
+    return _elements_by(run, x, ids, axis, wraps), (ids, x.shape)
 
 
 @gathered_by.vjp
-def _gathered_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, axis: int) -> Cotangents:
+def _gathered_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, axis: int,
+                  wraps: bool = False) -> Cotangents:
     ids, shape = saved
-    return met_along(run, filled_beside(g, 0.0, shape), g, ids, axis, kernels.ADD), None
+    return met_along(run, filled_beside(g, 0.0, shape), g, ids, axis, kernels.ADD, wraps), None
 
 
-def met_along(run: Run, out: Buffer, x: Buffer, ids: Buffer, axis: int, how: int) -> Buffer:
+def met_along(run: Run, out: Buffer, x: Buffer, ids: Buffer, axis: int, how: int, wraps: bool = True) -> Buffer:
     """Let elements of `x` meet those of `out` at their ids along an axis; changes `out`."""
     whole, cut = out.view(columns_of(out.shape, (axis, 1))), (axis, 1)
     x, ids = x.view(columns_of(x.shape, cut)), ids.view(columns_of(ids.shape, cut))
     for first, last in _pieces(x.shape[1]):
-        run(kernels.scatter_along, whole, x, ids, how=how, first=first, last=last, wraps=True)
+        run(kernels.scatter_along, whole, x, ids, how=how, first=first, last=last, wraps=wraps)
     return out
 
 
@@ -247,7 +249,7 @@ def index_select(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     [[3.0, 1.0, 3.0]]
     """
     x, axis, ids = one_axis("index_select", x, dim, index)
-    return chosen_by(x, ids, (axis, 1))
+    return chosen_by(x, ids, (axis, 1), True)
 
 
 @composed
@@ -262,7 +264,7 @@ def take(x: TensorLike, index: TensorLike, dim: int | None = None) -> Tensor:
     if dim is not None:
         return index_select(x, dim, index)
     x = ag_reshape(as_tensor(x), -1)
-    return chosen_by(x, ids_of("take", x, [(index, 0)]), (0, 1))
+    return chosen_by(x, ids_of("take", x, [(index, 0)]), (0, 1), True)
 
 
 def corner_of(function: str, x: Tensor, axis: int, shape: Shape) -> Tensor:
@@ -282,7 +284,7 @@ def gather(x: TensorLike, dim: int, index: TensorLike) -> Tensor:
     [[0.800000011920929, 0.20000000298023224]]
     """
     x, axis, ids = one_axis("gather", x, dim, index)
-    return gathered_by(corner_of("gather", x, axis, ids.shape), ids, axis)
+    return gathered_by(corner_of("gather", x, axis, ids.shape), ids, axis, True)
 
 
 @composed
@@ -302,7 +304,7 @@ def take_along_dim(x: TensorLike, indices: TensorLike, dim: int | None = None) -
         raise ShapeError(f"take_along_dim: indices are {ids.shape} and x is {x.shape}; as many axes are required.")
     shape = np.broadcast_shapes(resized(x.shape, axis, 1), resized(ids.shape, axis, 1))
     return gathered_by(expanded(x, resized(shape, axis, x.shape[axis])),
-                       spread_ids(ids, resized(shape, axis, ids.shape[axis])), axis)
+                       spread_ids(ids, resized(shape, axis, ids.shape[axis])), axis, True)
 
 
 def truth_of(function: str, mask: object) -> Array:
@@ -352,7 +354,7 @@ def getitem(x: Tensor, key: object) -> Tensor:
     if _PLAIN.issuperset(map(type, keys)) or not any(map(_chooses, keys)):  # hot path first
         return ag_slice(x, cast(Index, key))
     part, ids, cut = _located(x, keys)
-    return chosen_by(part, ids, cut)
+    return chosen_by(part, ids, cut, True)
 
 
 def _chooses(key: object) -> bool:
@@ -439,7 +441,7 @@ def _met(run: Run, x: Buffer, src: Buffer, ids: Ids, axis: int, how: int) -> Res
 @_met.vjp
 def _met_vjp(run: Run, g: Buffer, saved: Meeting, need: Need, axis: int, how: int) -> Cotangents:
     ids, values = saved
-    at_ids = partial(_elements_by, run, ids=ids, axis=axis)
+    at_ids = partial(_elements_by, run, ids=ids, axis=axis, wraps=True)
     eq, keep = map(primitive_of, ("eq", "keep"))
     if values is None:
         return g, at_ids(g), None

@@ -65,7 +65,7 @@ def _no_place(out: Array) -> Array:
 
 def _from_end(ids: Array, length: int, wraps: bool) -> Array:
     """Return ids of which the negative ones count from the end, if they may."""
-    return np.where((ids < 0) & (ids != NOTHING), ids.astype(np.int64) + length, ids) if wraps else ids
+    return np.where(ids < 0, ids.astype(np.int64) + length, ids) if wraps else ids
 
 
 def _take_layout(out: Shape, x: Shape, ids: Shape, **_params: object) -> Layout:

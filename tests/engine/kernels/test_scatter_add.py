@@ -56,7 +56,7 @@ def test_columns_and_ids_that_are_no_place(device: str, outer: int, inner: int) 
         for place, word in enumerate(np.where(wraps & (ids < 0) & (ids >= -words), ids + words, ids)):
             if 0 <= word < words:
                 wanted[:, word] += g[:, place]
-        if odd not in (NOTHING, -1 if wraps else NOTHING):
+        if odd != (-1 if wraps else NOTHING):
             wanted[:, 0] = np.nan
         np.testing.assert_array_equal(found, wanted)
 

@@ -210,9 +210,9 @@ def permute(rng: Random) -> Launch:
 
 
 def ids(rng: Random, length: int, *sizes: int, wraps: bool = False) -> Array:
-    """Ids of so many places, with `wraps` also from the end; some launches have some that stand for none."""
+    """Ids of so many places, with `wraps` also from the end; else some launches have some that stand for none."""
     found = rng.integers(-length if wraps else 0, max(1, length), sizes).astype(np.int32)
-    if rng.random() < 0.3 or not length:
+    if not wraps and (rng.random() < 0.3 or not length):
         found[rng.random(sizes) < (0.2 if length else 2)] = NOTHING
     return found
 
@@ -220,7 +220,7 @@ def ids(rng: Random, length: int, *sizes: int, wraps: bool = False) -> Array:
 def take(rng: Random) -> Launch:
     x = words(rng, *shape(rng, 3))
     outer, length, inner = x.shape
-    places, wraps = size(rng, 60), bool(rng.integers(2))
+    places, wraps = size(rng, 60), bool(length and rng.integers(2))
     of = (places,) if rng.random() < 0.5 else (outer, places, inner)
     return launch("take", x, ids(rng, length, *of, wraps=wraps), wraps=wraps)
 

@@ -130,7 +130,7 @@ KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t sha
 
 // An id, counted from the end of `ends` places if it is negative.
 static inline uint32_t from_end(uint32_t id, int64_t ends) {
-    return id >> 31 && id != NOTHING ? id + (uint32_t)ends : id;
+    return id >> 31 ? id + (uint32_t)ends : id;
 }
 
 // The word of x at an id, where the words of neighbouring ids are `step` apart.
@@ -293,8 +293,10 @@ KERNEL(scatter_along, {
         if (outside && a->length)  // once more, for the columns that have one
             for (int64_t p = a->first; p < a->last; p++) {
                 const uint32_t *ids = (const uint32_t *)a->ids + (o * a->places + p) * n + begin;
-                for (int64_t i = 0; i < m; i++)
-                    if (from_end(ids[i], ends) >= a->length && ids[i] != NOTHING) out[i] = NAN_WORD;
+                for (int64_t i = 0; i < m; i++) {
+                    const uint32_t id = from_end(ids[i], ends);
+                    if (id >= a->length && id != NOTHING) out[i] = NAN_WORD;
+                }
             }
         if (held) copy_columns(whole, n, held, m, a->length, m);
     }
