@@ -274,7 +274,7 @@ KERNEL(scatter_along, {
 }) {
     const int64_t n = a->inner, few = columns_held(a->length, n), size = few && n > 1 ? few : least(GRAIN, n);
     const int64_t pieces = size ? (n + size - 1) / size : 0, ends = a->wraps ? a->length : 0;
-    word *held = few && n > size ? (word *)ag_scratch(HELD) : NULL;
+    word *held = few && n > size && 2 * (a->last - a->first) >= a->length ? (word *)ag_scratch(HELD) : NULL;
     const span s = share(a->outer * pieces, grain_of((a->last - a->first) * size), part, parts);
     for (int64_t r = s.begin; r < s.end; r++) {
         const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin), row = held ? m : n;
