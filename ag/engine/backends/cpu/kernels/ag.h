@@ -74,11 +74,10 @@ static inline uint32_t bits_of(float x) { uint32_t b; memcpy(&b, &x, sizeof b); 
 static inline float float_of(uint32_t b) { float x; memcpy(&x, &b, sizeof x); return x; }
 static inline float two_to(int32_t n) { return float_of((uint32_t)(n + 127) << 23); }
 
-static inline float exp_(float x) {
+// e^c without its power of two, whose exponent is `n`.
+static inline float fraction_of_exp(float c, int32_t *n) {
     const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which lies in the low bits then
-    const float c = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
     const float t = c * 1.44269504f + magic, f = t - magic;
-    const int32_t n = (int32_t)(bits_of(t) - 0x4B400000u), half = n >> 1;
     const float r = c - f * 0.693359375f + f * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -86,8 +85,21 @@ static inline float exp_(float x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    return p * two_to(half) * two_to(n - half);  // in two factors, as 2^n may be no float where the result is one
+    *n = (int32_t)(bits_of(t) - 0x4B400000u);
+    return p * (r * r) + r + 1.0f;
+}
+
+static inline float exp_(float x) {
+    int32_t n;
+    const float p = fraction_of_exp(x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x, &n);
+    return p * two_to(n >> 1) * two_to(n - (n >> 1));  // in two factors, as 2^n may be no float where the result is one
+}
+
+// The same up to 88, faster, and 0 instead of numbers below the least normal one.
+static inline float weight_of(float x) {
+    int32_t n;
+    const float p = fraction_of_exp(x < -88.0f ? -88.0f : x, &n);
+    return p * two_to(n);
 }
 
 static inline float log_(float x) {  // of 0 < x < infinity

@@ -18,12 +18,12 @@ static void attend_plainly(float *out, float *lse, const float *q, const float *
     }
     if (s->terms && top == -__builtin_inff()) top = 0.0f;
     for (int64_t j = 0; j < seen_by(s, i); j++)
-        mass += exp_(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top);
+        mass += weight_of(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top);
     if (s->terms && mass == 0.0) mass = 1.0;
     for (int64_t f = 0; f < s->dv; f++) {
         double sum = 0.0;
         for (int64_t j = 0; j < seen_by(s, i); j++)
-            sum += exp_(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top) * kept_at(s, g, i, j) *
+            sum += weight_of(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top) * kept_at(s, g, i, j) *
                    v[at(s, &kv, s->dv, s->keys, f, j)];
         out[at(s, g, s->dv, s->queries, f, i)] = (float)(sum / mass);
     }
@@ -32,15 +32,18 @@ static void attend_plainly(float *out, float *lse, const float *q, const float *
 
 // Scores to exponentials, whose sums are `mass` and whose largest exponent was `top`.
 static void exponentials(float *w, float *top, float *mass, const sizes *s, const block *b) {
-    for (int i = 0; i < WIDE; i++) top[i] = -__builtin_inff();
+    reg low = (reg){0} - __builtin_inff(), high = low;
     for (int64_t j = 0; j < b->keys; j++) {
         float *row = w + j * WIDE;
         if (!s->terms) {
-            for (int i = 0; i < WIDE; i++) row[i] *= s->factor;
+            scale(row, s->factor);
             for (int64_t i = 0; i < blind(s, b, j); i++) row[i] = -__builtin_inff();
         }
-        for (int i = 0; i < WIDE; i++) top[i] = row[i] > top[i] ? row[i] : top[i];
+        low = larger(get(row), low);
+        high = larger(get(row + WIDTH), high);
     }
+    put(top, low);
+    put(top + WIDTH, high);
     if (s->terms)
         for (int i = 0; i < WIDE; i++) top[i] = top[i] == -__builtin_inff() ? 0.0f : top[i];
     for (int i = 0; i < WIDE; i++) mass[i] = 0.0f;
@@ -49,7 +52,7 @@ static void exponentials(float *w, float *top, float *mass, const sizes *s, cons
         for (int64_t j = first; j < least(first + PARTIAL, b->keys); j++) {
             float *row = w + j * WIDE;
             for (int i = 0; i < WIDE; i++) {
-                row[i] = exp_(row[i] - top[i]);
+                row[i] = weight_of(row[i] - top[i]);
                 sum[i] += row[i];
             }
         }
@@ -57,8 +60,8 @@ static void exponentials(float *w, float *top, float *mass, const sizes *s, cons
     }
 }
 
-// Some queries of one sample and head, whose matrices are given.
-static void attend(float *out, float *lse, const float *q, const float *k, const float *v, float *w, const sizes *s,
+// Some queries of one sample and head, whose matrices are given; the result takes the place of q.
+static void attend(float *q, float *lse, const float *k, const float *v, float *w, const sizes *s,
                    span queries, int64_t head, int64_t sample) {
     float top[WIDE], mass[WIDE], *kept = w + s->keys * WIDE;
     for (int64_t query = queries.begin; query < queries.end; query += WIDE) {
@@ -70,7 +73,7 @@ static void attend(float *out, float *lse, const float *q, const float *k, const
             keep(kept, s, &b, head, sample);
             for (int64_t j = 0; j < b.keys * WIDE; j++) w[j] *= kept[j];
         }
-        float *to = out + query;
+        float *to = q + query;
         ag_panel(to, s->line_q, s->dv, b.count, v + b.key, TALL * s->line_k, s->line_k, 1, w, WIDE, b.keys, 0);
         for (int64_t i = 0; i < b.count; i++) {
             if (s->terms && mass[i] == 0.0f) mass[i] = 1.0f;  // nothing is seen
@@ -85,9 +88,9 @@ static void attend(float *out, float *lse, const float *q, const float *k, const
 typedef struct { float *out, *lse; const float *q, *k, *v; } attended;
 
 static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) {
-    const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
-                  size_out = size_of(s.dv, s.line_q);
-    const int64_t floats = size_q + size_k + size_v + size_out + s.line_q, count = together(&s, floats, parts);
+    const int64_t size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k);
+    const int64_t size_q = size_of(s.d > s.dv ? s.d : s.dv, s.line_q);  // the result takes the place of queries
+    const int64_t floats = size_q + size_k + size_v + s.line_q, count = together(&s, floats, parts);
     if (!s.batch || !s.queries) return;
     const int64_t groups = (s.batch + count - 1) / count, units = s.heads * groups, blocks = (s.queries + WIDE - 1) / WIDE;
     const int64_t cuts = units < parts / 2 ? least(blocks, (parts + units - 1) / units) : 1;
@@ -103,17 +106,17 @@ static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) 
                     attend_plainly(a->out, a->lse, a->q, a->k, a->v, &s, &g, t);
             continue;
         }
-        float *q = memory, *k = q + count * size_q, *v = k + count * size_k, *out = v + count * size_v;
-        float *lse = out + count * size_out, *w = lse + count * s.line_q;
-        take(q, a->q, &s, &g, s.d, s.queries, s.line_q);
+        float *q = memory, *k = q + count * size_q, *v = k + count * size_k;
+        float *lse = v + count * size_v, *w = lse + count * s.line_q;
+        take(q, size_q, a->q, &s, &g, s.d, s.queries, s.line_q);
         const group kv = shared(&s, &g);
-        take(k, a->k, &s, &kv, s.d, s.keys, s.line_k);
-        take(v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
+        take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
+        take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
         for (int64_t i = 0; i < g.count; i++)
-            attend(out + i * size_out, lse + i * s.line_q, q + i * size_q, k + i * size_k, v + i * size_v, w, &s, queries,
+            attend(q + i * size_q, lse + i * s.line_q, k + i * size_k, v + i * size_v, w, &s, queries,
                    g.head, first + i);
-        give(a->out, out, &s, &g, s.dv, s.queries, s.line_q, queries);
-        give(a->lse, lse, &s, &g, 1, s.queries, s.line_q, queries);
+        give(a->out, q, size_q, &s, &g, s.dv, s.queries, s.line_q, queries);
+        give(a->lse, lse, s.line_q, &s, &g, 1, s.queries, s.line_q, queries);
     }
 }
 

@@ -53,25 +53,26 @@ static inline group shared(const sizes *s, const group *g) { return (group){g->h
 // samples of a feature do not share their places in the cache.
 static inline int64_t size_of(int64_t features, int64_t line) { return (features * line) | 16; }
 
-// From the features of a head of x [heads * features, time, batch] to matrices, one per sample, `line` floats a row.
-static inline void take(float *to, const float *x, const sizes *s, const group *g, int64_t features, int64_t time,
-                        int64_t line) {
+// From the features of a head of x [heads * features, time, batch] to matrices, one per sample and `size` floats apart, of
+// `line` floats a row.
+static inline void take(float *to, int64_t size, const float *x, const sizes *s, const group *g, int64_t features,
+                        int64_t time, int64_t line) {
     for (int64_t f = 0; f < features; f++) {
         const float *from = x + (g->head * features + f) * time * s->batch + g->sample;
         if (s->batch == 1) memcpy(to + f * line, from, (size_t)time * sizeof *to);
-        else ag_turn(to + f * line, size_of(features, line), from, s->batch, time, g->count);
+        else ag_turn(to + f * line, size, from, s->batch, time, g->count);
     }
 }
 
 // The reverse, for some times.
-static inline void give(float *x, const float *from, const sizes *s, const group *g, int64_t features, int64_t time,
-                        int64_t line, span some) {
+static inline void give(float *x, const float *from, int64_t size, const sizes *s, const group *g, int64_t features,
+                        int64_t time, int64_t line, span some) {
     const int64_t count = some.end - some.begin;
     for (int64_t f = 0; f < features; f++) {
         float *to = x + ((g->head * features + f) * time + some.begin) * s->batch + g->sample;
         const float *row = from + f * line + some.begin;
         if (s->batch == 1) memcpy(to, row, (size_t)count * sizeof *to);
-        else ag_turn(to, s->batch, row, size_of(features, line), g->count, count);
+        else ag_turn(to, s->batch, row, size, g->count, count);
     }
 }
 
@@ -95,6 +96,11 @@ static inline block block_of(const sizes *s, int64_t query, span keys) {
 static inline void products(float *w, const float *k, const float *q, const sizes *s, const block *b, int64_t features) {
     if (b->count < WIDE) memset(w, 0, (size_t)(b->keys * WIDE) * sizeof *w);
     ag_panel(w, WIDE, b->keys, b->count, k + b->key, TALL, 1, s->line_k, q + b->query, s->line_q, features, 0);
+}
+
+static inline void scale(float *row, float factor) {
+    put(row, factor * get(row));
+    put(row + WIDTH, factor * get(row + WIDTH));
 }
 
 // How many of the block's first queries do not see a key.

@@ -31,9 +31,9 @@ static void slopes(const places *p, const sizes *s, const block *b, const operan
         float *w = p->w + j * WIDE, *slope = p->s + j * WIDE, bend[WIDE];
         const float *kept = p->kept + j * WIDE;
         if (s->terms)
-            for (int i = 0; i < WIDE; i++) w[i] = exp_(w[i] - lse[i]);
+            for (int i = 0; i < WIDE; i++) w[i] = weight_of(w[i] - lse[i]);
         else
-            for (int i = 0; i < WIDE; i++) w[i] = exp_(s->factor * w[i] - lse[i]);
+            for (int i = 0; i < WIDE; i++) w[i] = weight_of(s->factor * w[i] - lse[i]);
         for (int i = 0; i < WIDE; i++) bend[i] = !s->terms ? s->factor : p->bend ? p->bend[j * WIDE + i] : 1.0f;
         if (s->rate > 0) {
             for (int i = 0; i < WIDE; i++) {
@@ -100,7 +100,7 @@ static void send_back_plainly(const tensors *t, const sizes *s, const group *g, 
             const int64_t query = at(s, g, 1, s->queries, 0, i);
             const float kept = kept_at(s, g, i, j);
             float bend;
-            const float w = exp_(score_of(product_of(t->q, t->k, s, g, s->d, i, j), &bend, s, g, i, j) - t->lse[query]);
+            const float w = weight_of(score_of(product_of(t->q, t->k, s, g, s->d, i, j), &bend, s, g, i, j) - t->lse[query]);
             const float slope = bend * w * (product_of(t->g, t->v, s, g, s->dv, i, j) * kept - t->delta[query]);
             for (int64_t f = 0; f < s->d; f++) {
                 const int64_t q = at(s, g, s->d, s->queries, f, i), k = at(s, &kv, s->d, s->keys, f, j);
@@ -138,15 +138,15 @@ static void send_all_back(const tensors *a, sizes s, int64_t part, int64_t parts
         }
         float *k = memory, *v = k + count * size_k, *of_heads = v + count * size_v;
         const places p = places_in(of_heads + s.group * count * of_head, &s);
-        take(k, a->k, &s, &kv, s.d, s.keys, s.line_k);
-        take(v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
+        take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
+        take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
         for (int64_t h = 0; h < s.group; h++) {
             const group g = {kv_head * s.group + h, first, kv.count};
             float *q = of_heads + h * count * of_head, *slope = q + count * size_q, *lse = slope + count * size_g;
-            take(q, a->q, &s, &g, s.d, s.queries, s.line_q);
-            take(slope, a->g, &s, &g, s.dv, s.queries, s.line_q);
-            take(lse, a->lse, &s, &g, 1, s.queries, s.line_q);
-            take(lse + count * s.line_q, a->delta, &s, &g, 1, s.queries, s.line_q);
+            take(q, size_q, a->q, &s, &g, s.d, s.queries, s.line_q);
+            take(slope, size_g, a->g, &s, &g, s.dv, s.queries, s.line_q);
+            take(lse, s.line_q, a->lse, &s, &g, 1, s.queries, s.line_q);
+            take(lse + count * s.line_q, s.line_q, a->delta, &s, &g, 1, s.queries, s.line_q);
         }
         for (int64_t i = 0; i < kv.count; i++)
             for (int64_t h = 0; h < s.group; h++) {
@@ -157,10 +157,10 @@ static void send_all_back(const tensors *a, sizes s, int64_t part, int64_t parts
             }
         for (int64_t h = 0; h < s.group && of_q; h++) {
             const group g = {kv_head * s.group + h, first, kv.count};
-            give(a->dq, of_heads + h * count * of_head, &s, &g, s.d, s.queries, s.line_q, queries);
+            give(a->dq, of_heads + h * count * of_head, size_q, &s, &g, s.d, s.queries, s.line_q, queries);
         }
-        if (of_k) give(a->dk, k, &s, &kv, s.d, s.keys, s.line_k, keys);
-        if (of_k) give(a->dv, v, &s, &kv, s.dv, s.keys, s.line_k, keys);
+        if (of_k) give(a->dk, k, size_k, &s, &kv, s.d, s.keys, s.line_k, keys);
+        if (of_k) give(a->dv, v, size_v, &s, &kv, s.dv, s.keys, s.line_k, keys);
     }
 }
 
@@ -208,7 +208,7 @@ static void add_slopes_plainly(float *to, int64_t samples, const tensors *t, con
     for (int64_t i = queries.begin; i < queries.end; i++)
         for (int64_t j = 0; j < s->keys; j++) {
             const int64_t query = at(s, g, 1, s->queries, 0, i);
-            const float w = exp_(score_of(product_of(t->q, t->k, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
+            const float w = weight_of(score_of(product_of(t->q, t->k, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
             const float along = product_of(t->g, t->v, s, g, s->dv, i, j) * kept_at(s, g, i, j);
             to[(i * s->keys + j) * samples] += w * (along - t->delta[query]);
         }
@@ -249,12 +249,12 @@ KERNEL(attention_bias_grad, {
                     add_slopes_plainly(to, samples, &all, &s, &one, queries);
                     continue;
                 }
-                take(q, a->q, &s, &one, s.d, s.queries, s.line_q);
-                take(k, a->k, &s, &kv, s.d, s.keys, s.line_k);
-                take(v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
-                take(g, a->g, &s, &one, s.dv, s.queries, s.line_q);
-                take(lse, a->lse, &s, &one, 1, s.queries, s.line_q);
-                take(delta, a->delta, &s, &one, 1, s.queries, s.line_q);
+                take(q, size_q, a->q, &s, &one, s.d, s.queries, s.line_q);
+                take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
+                take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
+                take(g, size_g, a->g, &s, &one, s.dv, s.queries, s.line_q);
+                take(lse, s.line_q, a->lse, &s, &one, 1, s.queries, s.line_q);
+                take(delta, s.line_q, a->delta, &s, &one, 1, s.queries, s.line_q);
                 add_slopes(to, samples, &(operands){q, k, v, g, lse, delta, h, n}, &p, &s, queries);
             }
     }

@@ -24,7 +24,7 @@ void ag_score(float *w, float *bend, const sizes *s, const block *b, int64_t hea
     for (int64_t j = 0; j < b->keys; j++) {
         float *row = w + j * WIDE, most[WIDE];
         const int64_t key = b->key + j;
-        for (int i = 0; i < WIDE; i++) row[i] *= s->factor;
+        scale(row, s->factor);
         if (cap > 0.0f) {
             for (int i = 0; i < WIDE; i++) most[i] = row[i] / cap;
             map_tanh(most, most, most, 0.0f, WIDE);
@@ -36,7 +36,10 @@ void ag_score(float *w, float *bend, const sizes *s, const block *b, int64_t hea
             for (int64_t i = 0; i < b->count; i++) row[i] += bias.x[i * bias.per_query + j * bias.per_key];
         if (t->bits & SLOPED)
             for (int i = 0; i < WIDE; i++) row[i] -= slope * __builtin_fabsf((float)(int32_t)(key - b->query - i));
-        if (t->bits & MASKED)
+        if (t->bits & MASKED && !mask.per_query) {
+            if (mask.x[j * mask.per_key] == 0.0f)
+                for (int i = 0; i < WIDE; i++) row[i] = hidden;
+        } else if (t->bits & MASKED)
             for (int64_t i = 0; i < b->count; i++)
                 row[i] = mask.x[i * mask.per_query + j * mask.per_key] != 0.0f ? row[i] : hidden;
         if (t->bits & SEGMENTED)

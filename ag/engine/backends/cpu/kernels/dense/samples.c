@@ -1,6 +1,6 @@
 // Products of the matrices of samples, which are the last axis: a register has some samples, and nothing is permuted.
 // contract: a product and a sum may become one operation (ag.h)
-// The second factor of these samples is packed, as its rows lie far apart.
+// The factors of these samples are packed, as their rows lie far apart, often in one place of the cache.
 #include "tiles.h"
 
 enum { SIDE = 3 };  // 3 x 3 elements are made at once, of a register's samples each
@@ -14,23 +14,16 @@ INLINE reg some(const float *x, int64_t m) {
     return v;
 }
 
-// Three rows of a times packed columns, to elements `out_row` apart; rows and columns outside are not stored.
-INLINE void square(float *out, int64_t out_row, int64_t samples, int64_t rows, int64_t cols, const float *const *a,
-                   int64_t step_a, const float *b, int64_t inner, int64_t m) {
-    const float *from[SIDE];
+// Three packed rows times packed columns, to elements `line` apart; rows and columns outside are not stored.
+INLINE void square(float *out, int64_t line, int64_t samples, int64_t rows, int64_t cols, const float *a, const float *b,
+                   int64_t inner, int64_t m) {
     reg sums[SIDE][SIDE];
-    EACH_OF(i) from[i] = a[i];
     EACH_OF(i) EACH_OF(j) sums[i][j] = (reg){0};
-    for (int64_t k = 0; k < inner; k++, b += SIDE * WIDTH) {
-        EACH_OF(i) {
-            const reg x = some(from[i], m);
-            from[i] += step_a;
-            EACH_OF(j) sums[i][j] += x * get(b + j * WIDTH);
-        }
-    }
+    for (int64_t k = 0; k < inner; k++, a += SIDE * WIDTH, b += SIDE * WIDTH)
+        EACH_OF(i) EACH_OF(j) sums[i][j] += get(a + i * WIDTH) * get(b + j * WIDTH);
     EACH_OF(i) EACH_OF(j) {
         if (i >= rows || j >= cols) continue;
-        float *to = out + i * out_row + j * samples;
+        float *to = out + i * line + j * samples;
         if (m == WIDTH) put(to, sums[i][j]);
         else memcpy(to, &sums[i][j], (size_t)m * sizeof *to);
     }
@@ -38,13 +31,12 @@ INLINE void square(float *out, int64_t out_row, int64_t samples, int64_t rows, i
 
 typedef struct { int64_t outer, rows, cols, inner, samples, ta, tb; } sizes;
 
-// Packs b as [columns / SIDE, inner, SIDE, WIDTH]; columns behind the last are the last once more.
-static void pack(float *to, const float *b, const sizes *s, int64_t m) {
-    const int64_t step_k = s->samples * (s->tb ? 1 : s->cols), step_c = s->samples * (s->tb ? s->inner : 1);
-    for (int64_t c = 0; c < s->cols; c += SIDE)
-        for (int64_t k = 0; k < s->inner; k++)
-            for (int64_t j = 0; j < SIDE; j++, to += WIDTH)
-                put(to, some(b + k * step_k + least(c + j, s->cols - 1) * step_c, m));
+// Packs lines, `step` apart, as [lines / SIDE, inner, SIDE, WIDTH]; lines behind the last are the last once more.
+static float *pack(float *to, const float *x, int64_t lines, int64_t step, int64_t inner, int64_t step_k, int64_t m) {
+    for (int64_t c = 0; c < lines; c += SIDE)
+        for (int64_t k = 0; k < inner; k++)
+            for (int64_t j = 0; j < SIDE; j++, to += WIDTH) put(to, some(x + k * step_k + least(c + j, lines - 1) * step, m));
+    return to;
 }
 
 // Some rows, where memory for packing ends.
@@ -62,19 +54,19 @@ static void slowly(float *out, const float *a, const float *b, const sizes *s, s
 
 // Some rows of the products of m samples, a register's at most; 0 where memory ends.
 static int of_small(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
-    const int64_t row = s->samples * (s->ta ? 1 : s->inner), step = s->samples * (s->ta ? s->rows : 1);
-    float *packed = ag_scratch(up(s->cols, SIDE) * s->inner * WIDTH + 1);
+    const int64_t row = s->samples * (s->ta ? 1 : s->inner), step_a = s->samples * (s->ta ? s->rows : 1);
+    const int64_t col = s->samples * (s->tb ? s->inner : 1), step_b = s->samples * (s->tb ? 1 : s->cols);
+    float *packed = ag_scratch((up(s->cols, SIDE) + SIDE) * s->inner * WIDTH + 1);
     if (!packed) return 0;
-    pack(packed, b, s, m);
+    float *three = pack(packed, b, s->cols, col, s->inner, step_b, m);
     for (int64_t r = rows.begin; r < rows.end; r += SIDE) {
-        const float *three[SIDE];
-        for (int64_t k = 0; k < SIDE; k++) three[k] = a + least(r + k, s->rows - 1) * row;
+        pack(three, a + r * row, least(SIDE, s->rows - r), row, s->inner, step_a, m);
         for (int64_t c = 0; c < s->cols; c += SIDE) {
             float *to = out + (r * s->cols + c) * s->samples;
             const float *these = packed + c * s->inner * WIDTH;
             const int64_t line = s->cols * s->samples, down = s->rows - r, across = s->cols - c;
-            if (m == WIDTH) square(to, line, s->samples, down, across, three, step, these, s->inner, WIDTH);
-            else square(to, line, s->samples, down, across, three, step, these, s->inner, m);
+            if (m == WIDTH) square(to, line, s->samples, down, across, three, these, s->inner, WIDTH);
+            else square(to, line, s->samples, down, across, three, these, s->inner, m);
         }
     }
     return 1;

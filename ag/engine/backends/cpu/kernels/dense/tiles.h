@@ -26,6 +26,10 @@ typedef float loose_reg __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE reg get(const float *x) { return *(const loose_reg *)x; }
+INLINE reg larger(reg a, reg b) {
+    const mask of_a = a > b;
+    return (reg)(((mask)a & of_a) | ((mask)b & ~of_a));
+}
 INLINE void put(float *x, reg v) { *(loose_reg *)x = v; }
 
 // tile(rows, ...) for up to TALL rows, so that the compiler knows how many there are and keeps them in registers.
