@@ -25,10 +25,10 @@ float times_power_of_two(float f, float n) {
     return r;
 }
 
-// e^r - 1 for |r| <= ln(2) / 2
+// e^r - 1 for |r| <= ln(2) / 2.  Here and in logarithms, short sums of a polynomial's terms do not wait for each other
 float small_expm1(float r) {
-    precise float p = ((((1.9875691500e-4 * r + 1.3981999507e-3) * r + 8.3334519073e-3) * r + 4.1665795894e-2) * r
-                       + 1.6666665459e-1) * r + 5.0000001201e-1, y = r * r * p + r;
+    precise float z = r * r, low = 1.6666665459e-1 * r + 5.0000001201e-1, more = 8.3334519073e-3 * r + 4.1665795894e-2;
+    precise float p = ((1.9875691500e-4 * r + 1.3981999507e-3) * z + more) * z + low, y = z * p + r;
     return y;
 }
 

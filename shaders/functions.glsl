@@ -193,19 +193,18 @@ float log10_of(float x) {  // log2 x times log10 2, in parts
 
 // logaddexp: log(e^a + e^b).  softplus: log(1 + e^(beta x)) / beta.  logsigmoid: -log(1 + e^-x)
 float logaddexp_of(float a, float b) {
-    precise float r = maximum_of(a, b) + log1p_of(exp_times(1.0, a == b ? 0.0 : -abs(a - b), 0.0));
+    precise float r = maximum_of(a, b) + log1p_of_part(exp_times(1.0, a == b ? 0.0 : -abs(a - b), 0.0));
     return r;
 }
 float softplus_of(float x, const float beta) {
     precise float z = beta * x, low = z < 0.0 && z > -120.0 ? lost(beta, x, z) : 0.0;
-    precise float r = (z > 0.0 ? z : 0.0) + log1p_of(exp_times(1.0, -abs(z), low));
+    precise float r = (z > 0.0 ? z : 0.0) + log1p_of_part(exp_times(1.0, -abs(z), low));
     return z > 40.0 ? x : div_of(r, beta);
 }
 float logsigmoid_of(float x) { precise float r = -softplus_of(-x, 1.0); return r; }
 // logistic: the loss of a logit a with a target b, (1 - b) max(a, 0) + b max(-a, 0) + log(1 + e^-|a|), and its slope
 float logistic_of(float a, float b) {
-    precise float e = exp_times(1.0, -abs(a), 0.0), one = 1.0 + e, r = (1.0 - b) * relu_of(a) + b * relu_of(-a);
-    precise float sum = r + log_sum(one, e - (one - 1.0));
+    precise float r = (1.0 - b) * relu_of(a) + b * relu_of(-a), sum = r + log1p_of_part(exp_times(1.0, -abs(a), 0.0));
     return sum;
 }
 float logistic_slope_of(float a, float b) {  // sigmoid(a) - b, from the end where a small one keeps its digits

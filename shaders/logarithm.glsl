@@ -16,14 +16,27 @@ float log_or_end(float x, float v) {
     return r;
 }
 
+// log(2^e (1 + z)) for 1 + z from sqrt(1/2) to sqrt(2)
+float log_near(float z, float e) {
+    precise float square = z * z, low_terms = (2.0000714765e-1 - 1.6668057665e-1 * z) * square
+                                              + (3.3333331174e-1 - 2.4999993993e-1 * z);
+    precise float high_terms = (7.0376836292e-2 * square + (1.1676998740e-1 - 1.1514610310e-1 * z)) * square
+                               + (1.4249322787e-1 - 1.2420140846e-1 * z);
+    precise float p = high_terms * (square * square) + low_terms;
+    precise float rest = p * (z * square) - 2.12194440e-4 * e - 0.5 * square, y = z + rest + 0.693359375 * e;
+    return y;
+}
+
 // log(x + low), x normal and low below its last bit
 float log_sum(float x, float low) {
     precise float e = binary_exponent(x), z = (mantissa(x) - 1.0) + low * power_of_two(e > 126.0 ? -126.0 : -e);
-    precise float p = (((((((7.0376836292e-2 * z - 1.1514610310e-1) * z + 1.1676998740e-1) * z - 1.2420140846e-1) * z
-                          + 1.4249322787e-1) * z - 1.6668057665e-1) * z + 2.0000714765e-1) * z - 2.4999993993e-1) * z
-                      + 3.3333331174e-1, square = z * z, rest = p * z * square - 2.12194440e-4 * e - 0.5 * square;
-    precise float y = z + rest + 0.693359375 * e;
-    return y;
+    return log_near(z, e);
+}
+
+// log(1 + x) for x from 0 to 1
+float log1p_of_part(float x) {
+    precise float z = x > 0.414213562 ? 0.5 * x - 0.5 : x;
+    return log_near(z, x > 0.414213562 ? 1.0 : 0.0);
 }
 
 // log2 x to 2^-31 of itself, as the sum of two floats, the second of which is returned where `low` is 1: e + log2 m,

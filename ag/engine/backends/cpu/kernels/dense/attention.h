@@ -39,7 +39,7 @@ typedef struct { int64_t head, sample, count; } group;
 
 // How many samples are done together: as many as a register has, fewer where these are long or threads would be idle.
 static inline int64_t together(const sizes *s, int64_t floats, int64_t parts) {
-    int64_t count = least(s->batch, WIDTH);
+    int64_t count = least(s->batch, 16);
     while (count > 1 && (count * floats > TOGETHER ||
                          (count > 4 && s->heads * ((s->batch + count - 1) / count) < parts / 2)))
         count = (count + 1) / 2;
