@@ -20,22 +20,28 @@ typedef struct {
 // What a tap multiplies: weights, and lanes of the ring.
 typedef struct { int64_t weight, lanes; } tap;
 
+static int64_t taps_of(const walk *c) { return c->down.kernel * c->across.kernel; }
+
 static float *place_of(const walk *c, int64_t channel, int64_t y) {
     return c->out + (channel * c->out_size[0] + y) * c->out_size[1] * c->batch;
 }
 
 // ---------------------------------------------------------------------------------------------- tiles
 
-// `packed`: the numbers of all channels and taps lie side by side, and `count` is how many.
+// What a tile reads lies side by side: nothing, weights, or weights and lanes of all channels and taps, `count` of them.
+enum { NOTHING, WEIGHTS, ALL };
+
 INLINE void tile(int rows, int regs, int packed, float *to, int64_t step, const walk *c, const float *w, const tap *taps,
                  int64_t count, const float *x, int64_t pitch) {
     reg sum[TALL][2];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (reg){0};
-    const int64_t row = packed ? 1 : c->w_out, channels = packed ? 1 : c->ins;
-    for (int64_t k = 0; k < channels; k++, w += c->w_in, x += pitch)
+    const int64_t row = packed ? 1 : c->w_out, channels = packed == ALL ? 1 : c->ins;
+    const int64_t next = packed ? TALL * taps_of(c) : c->w_in;
+    for (int64_t k = 0; k < channels; k++, w += next, x += pitch)
         for (int64_t t = 0; t < count; t++) {
-            const float *a = w + (packed ? t * TALL : taps[t].weight), *b = x + (packed ? t * WIDE : taps[t].lanes);
+            const float *a = w + (packed == ALL ? t : taps[t].weight) * (packed ? TALL : 1);
+            const float *b = x + (packed == ALL ? t * WIDE : taps[t].lanes);
             const reg p = get(b), q = regs > 1 ? get(b + WIDTH) : p;
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
@@ -56,17 +62,22 @@ INLINE void tile(int rows, int regs, int packed, float *to, int64_t step, const 
 
 INLINE void tile_of_rows(int64_t rows, int regs, int packed, ARGUMENTS) { TILE_OF(rows, regs, packed, GIVEN); }
 
-static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, 0, GIVEN); }
-static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, 0, GIVEN); }
-static __attribute__((noinline)) void packed_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, 1, GIVEN); }
+static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, NOTHING, GIVEN); }
+static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, NOTHING, GIVEN); }
+static __attribute__((noinline)) void wide_packed(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, WEIGHTS, GIVEN); }
+static __attribute__((noinline)) void slim_packed(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, WEIGHTS, GIVEN); }
+static __attribute__((noinline)) void all_packed(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, ALL, GIVEN); }
 
 // Weights as [channels made / TALL, channels seen, taps, TALL].
 static void pack_weights(float *to, const walk *c, span some, int64_t taps) {
-    for (int64_t f = some.begin; f < some.end; f += TALL)
+    for (int64_t f = some.begin; f < some.end; f += TALL) {
+        const float *from[TALL];
+        for (int64_t i = 0; i < TALL; i++) from[i] = c->w + least(f + i, some.end - 1) * c->w_out;
         for (int64_t k = 0; k < c->ins; k++)
-            for (int64_t t = 0; t < taps; t++)
-                for (int64_t i = 0; i < TALL; i++)
-                    *to++ = c->w[least(f + i, some.end - 1) * c->w_out + k * c->w_in + t];
+            for (int64_t t = k * c->w_in; t < k * c->w_in + taps; t++, to += TALL)
+#pragma GCC unroll 8
+                for (int64_t i = 0; i < TALL; i++) to[i] = from[i][t];
+    }
 }
 
 // A tile's lanes as [channels seen, taps, WIDE].
@@ -104,15 +115,15 @@ static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int6
     for (int64_t at = 0; at < n; at += WIDE) {
         const int64_t wide = least(WIDE, n - at);
         const int whole = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
-        const int packed = weights && (wide == WIDE || !whole);
+        const int packed = panel && count == taps_of(c) && (wide == WIDE || !whole);
         if (packed) pack_lanes(panel, c, taps, count, ring + at, pitch);
         for (int64_t f = some.begin; f < some.end; f += TALL) {
-            const int64_t tall = least(TALL, some.end - f), all = c->ins * count;
+            const int64_t tall = least(TALL, some.end - f), step = whole ? plane : WIDE;
             float *to = whole ? lane_of(place_of(c, f, y), l, c->batch, at) : made;
-            const float *w = packed ? weights + (f - some.begin) * all : c->w + f * c->w_out;
-            if (packed) packed_tile(tall, to, whole ? plane : WIDE, c, w, taps, all, panel, 0);
-            else (wide > WIDTH ? wide_tile : slim_tile)(tall, to, whole ? plane : WIDE, c, c->w + f * c->w_out, taps, count,
-                                                   ring + at, pitch);
+            const float *w = weights ? weights + (f - some.begin) * c->ins * taps_of(c) : c->w + f * c->w_out;
+            if (packed) all_packed(tall, to, step, c, w, taps, c->ins * count, panel, 0);
+            else if (weights) (wide > WIDTH ? wide_packed : slim_packed)(tall, to, step, c, w, taps, count, ring + at, pitch);
+            else (wide > WIDTH ? wide_tile : slim_tile)(tall, to, step, c, w, taps, count, ring + at, pitch);
             for (int64_t i = 0; i < tall && !whole; i++)
                 put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
         }
@@ -129,10 +140,10 @@ static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t
                samples, sample, pitch_of(count * samples)};
     const int64_t pitch = s.pitch * s.steps, slot = pitch * c->ins;
     const int64_t slots = least((down->kernel - 1) * down->dilation + 1, c->in_size[0]);
-    const int64_t all = down->kernel * across->kernel, names = up(slots + 1, 8);
+    const int64_t all = taps_of(c), names = up(slots + 1, 8);
     // Rows that lie apart take longer to read than side by side: packing pays where many tiles read many of them.
     const int64_t made = up(some.end - some.begin, TALL), seen = c->ins * all, row = columns * samples;
-    const int packs = seen * WIDE >= NEAR && made >= 4 * TALL && (rows.end - rows.begin) * row >= 32 * WIDE;
+    const int packs = (rows.end - rows.begin) * row >= 32 * WIDE, packs_lanes = packs && seen * WIDE >= NEAR && made >= 4 * TALL;
     float *memory = ag_scratch(slot * (slots + 1) + (int64_t)(sizeof(tap) / 4) * all + 2 * names +
                                (packs ? seen * (made + WIDE) : 0));
     if (!memory) return 0;
@@ -169,7 +180,7 @@ static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t
                 }
                 const lanes l = {apart, r, column, samples, sample};
                 make_lanes(c, some, y, &l, (next - column) * samples, taps, n, ring + (column - first) * samples, pitch,
-                           packs && n == all ? weights : NULL, panel);
+                           packs ? weights : NULL, packs_lanes ? panel : NULL);
             }
         }
     return 1;

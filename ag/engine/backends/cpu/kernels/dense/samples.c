@@ -3,9 +3,9 @@
 // The factors of these samples are packed, as their rows lie far apart, often in one place of the cache.
 #include "tiles.h"
 
-enum { SIDE = 3 };  // 3 x 3 elements are made at once, of a register's samples each
+enum { HIGH = 3, BROAD = 4 };  // elements that are made at once, of a register's samples each
 
-#define EACH_OF(i) _Pragma("GCC unroll 3") for (int i = 0; i < SIDE; i++)
+#define EACH_OF(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < count; i++)
 
 INLINE reg some(const float *x, int64_t m) {
     if (m == WIDTH) return get(x);
@@ -17,11 +17,11 @@ INLINE reg some(const float *x, int64_t m) {
 // Three packed rows times packed columns, to elements `line` apart; rows and columns outside are not stored.
 INLINE void square(float *out, int64_t line, int64_t samples, int64_t rows, int64_t cols, const float *a, const float *b,
                    int64_t inner, int64_t m) {
-    reg sums[SIDE][SIDE];
-    EACH_OF(i) EACH_OF(j) sums[i][j] = (reg){0};
-    for (int64_t k = 0; k < inner; k++, a += SIDE * WIDTH, b += SIDE * WIDTH)
-        EACH_OF(i) EACH_OF(j) sums[i][j] += get(a + i * WIDTH) * get(b + j * WIDTH);
-    EACH_OF(i) EACH_OF(j) {
+    reg sums[HIGH][BROAD];
+    EACH_OF(i, HIGH) EACH_OF(j, BROAD) sums[i][j] = (reg){0};
+    for (int64_t k = 0; k < inner; k++, a += HIGH * WIDTH, b += BROAD * WIDTH)
+        EACH_OF(i, HIGH) EACH_OF(j, BROAD) sums[i][j] += get(a + i * WIDTH) * get(b + j * WIDTH);
+    EACH_OF(i, HIGH) EACH_OF(j, BROAD) {
         if (i >= rows || j >= cols) continue;
         float *to = out + i * line + j * samples;
         if (m == WIDTH) put(to, sums[i][j]);
@@ -31,11 +31,11 @@ INLINE void square(float *out, int64_t line, int64_t samples, int64_t rows, int6
 
 typedef struct { int64_t outer, rows, cols, inner, samples, ta, tb; } sizes;
 
-// Packs lines, `step` apart, as [lines / SIDE, inner, SIDE, WIDTH]; lines behind the last are the last once more.
-static float *pack(float *to, const float *x, int64_t lines, int64_t step, int64_t inner, int64_t step_k, int64_t m) {
-    for (int64_t c = 0; c < lines; c += SIDE)
+// Packs lines, `step` apart, as [lines / few, inner, few, WIDTH]; lines behind the last are the last once more.
+INLINE float *pack(float *to, int64_t few, const float *x, int64_t lines, int64_t step, int64_t inner, int64_t step_k, int64_t m) {
+    for (int64_t c = 0; c < lines; c += few)
         for (int64_t k = 0; k < inner; k++)
-            for (int64_t j = 0; j < SIDE; j++, to += WIDTH) put(to, some(x + k * step_k + least(c + j, lines - 1) * step, m));
+            for (int64_t j = 0; j < few; j++, to += WIDTH) put(to, some(x + k * step_k + least(c + j, lines - 1) * step, m));
     return to;
 }
 
@@ -56,12 +56,12 @@ static void slowly(float *out, const float *a, const float *b, const sizes *s, s
 static int of_small(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
     const int64_t row = s->samples * (s->ta ? 1 : s->inner), step_a = s->samples * (s->ta ? s->rows : 1);
     const int64_t col = s->samples * (s->tb ? s->inner : 1), step_b = s->samples * (s->tb ? 1 : s->cols);
-    float *packed = ag_scratch((up(s->cols, SIDE) + SIDE) * s->inner * WIDTH + 1);
+    float *packed = ag_scratch((up(s->cols, BROAD) + HIGH) * s->inner * WIDTH + 1);
     if (!packed) return 0;
-    float *three = pack(packed, b, s->cols, col, s->inner, step_b, m);
-    for (int64_t r = rows.begin; r < rows.end; r += SIDE) {
-        pack(three, a + r * row, least(SIDE, s->rows - r), row, s->inner, step_a, m);
-        for (int64_t c = 0; c < s->cols; c += SIDE) {
+    float *three = pack(packed, BROAD, b, s->cols, col, s->inner, step_b, m);
+    for (int64_t r = rows.begin; r < rows.end; r += HIGH) {
+        pack(three, HIGH, a + r * row, least(HIGH, s->rows - r), row, s->inner, step_a, m);
+        for (int64_t c = 0; c < s->cols; c += BROAD) {
             float *to = out + (r * s->cols + c) * s->samples;
             const float *these = packed + c * s->inner * WIDTH;
             const int64_t line = s->cols * s->samples, down = s->rows - r, across = s->cols - c;
@@ -136,7 +136,7 @@ KERNEL(sample_matmul, {
         const float *of_a = a->a + o * s.rows * s.inner * s.samples + n;
         const float *of_b = a->b + o * s.inner * s.cols * s.samples + n;
         float *out = a->out + o * s.rows * s.cols * s.samples + n;
-        const span rows = share(s.rows, large ? TALL : SIDE, i % cuts, cuts);
+        const span rows = share(s.rows, large ? TALL : HIGH, i % cuts, cuts);
         if (!(large ? of_large : of_small)(out, of_a, of_b, &s, rows, m)) slowly(out, of_a, of_b, &s, rows, m);
     }
 }
