@@ -186,6 +186,7 @@ KERNEL(take, {
                 expect_columns(id, m * a->step_inner, a->step_place);
                 expect_columns(out, m, n);
                 if (room && a->step_inner == 1 && all_places(id, m, a->length))
+#pragma GCC unroll 8
                     for (int64_t i = 0; i < m; i++) out[i] = held[id[i] * m + i];
                 else
                     for (int64_t i = 0; i < m; i++) {
@@ -254,6 +255,11 @@ static inline float joined(int64_t how, float a, float b) {
 static inline __attribute__((always_inline)) int meet(int64_t how, word *out, int64_t row, const word *x,
                                                       const uint32_t *ids, int64_t m, int64_t length, int64_t ends) {
     int outside = 0;
+    if (how == 0 && all_places(ids, m, length)) {
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < m; i++) *(float *)(out + ids[i] * row + i) += ((const float *)x)[i];
+        return 0;
+    }
     for (int64_t i = 0; i < m; i++) {
         const uint32_t id = from_end(ids[i], ends);
         if (id >= length) {
