@@ -41,17 +41,6 @@ if _typing.TYPE_CHECKING:  # which are no ops here
     from ag.parallel.comm.tensor_collectives import gather as gather, scatter as scatter
 from ag.ops import *  # type: ignore[assignment]
 
-# layers
-from ag import nn as nn
-from ag.nn import (
-    KeyValueCache as KeyValueCache, Layer as Layer, ag_avg_pool as ag_avg_pool, ag_batch_norm as ag_batch_norm,
-    ag_conv2d_layer as ag_conv2d_layer, ag_dropout as ag_dropout, ag_embedding as ag_embedding, ag_eval as ag_eval,
-    ag_flatten_layer as ag_flatten_layer, ag_global_pool as ag_global_pool, ag_layer_norm as ag_layer_norm,
-    ag_linear as ag_linear, ag_max_pool as ag_max_pool, ag_multihead_attention as ag_multihead_attention,
-    ag_residual as ag_residual, ag_resnet as ag_resnet, ag_rms_norm as ag_rms_norm, ag_sequential as ag_sequential,
-    ag_train as ag_train, summary as summary,
-)
-
 from ag.version import __version__ as __version__
 
 # The rest is loaded when it is first used.  ag/_later.py has its names, for type checkers and for `_homes`.
@@ -82,7 +71,7 @@ else:
 
         others = ("AgClassifier", "AgRegressor") if find_spec("sklearn") else ()
         namespaces = [name for name, home in _homes().items() if home == "ag"]
-        return sorted([*_public(), "nn", "ops", *namespaces, "__version__", *others])
+        return sorted([*_public(), "ops", *namespaces, "__version__", *others])
 
     def __getattr__(name: str) -> object:
         """Load a name that is first used, or answer one that is not there with the nearest."""
