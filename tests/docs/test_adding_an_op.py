@@ -157,6 +157,7 @@ def test_the_trial_on_vulkan(copy: Path, lavapipe: str) -> None:
         "[event.kernel for event in launches.events if event.kernel != 'transfer'] == ['matmul_chain']")
 
 
+@pytest.mark.long
 def test_the_tests_that_know_all_ops_pass(copy: Path) -> None:
     """In numpy, so that they also show that everything works without kernels in C."""
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not vulkan and not slow", "-k", "not test_types",
@@ -164,6 +165,7 @@ def test_the_tests_that_know_all_ops_pass(copy: Path) -> None:
         "tests/docs/test_site.py", "tests/engine/compile", limit=900, AG_CPU="numpy")
 
 
+@pytest.mark.long
 def test_types_and_style_are_right(copy: Path) -> None:
     run(copy, "-m", "ruff", "check", ".")
     (copy / "user.py").write_text("import ag\n\ny: ag.Tensor = ag.ag_smooth_relu(1.0, beta=2.0)\n", "utf-8")

@@ -68,6 +68,7 @@ def test_kompute_with_clang(kompute: list[str]) -> None:
     parse(compiler("clang++", "clang"), f"-I{sysconfig.get_path('include')}", *kompute)
 
 
+@pytest.mark.long
 def test_kompute_with_mingw(kompute: list[str], windows: list[str]) -> None:
     command = compiler(MINGW.format("g++"), "g++-mingw-w64-x86-64-posix")
     parse(command, "-DNOMINMAX", "-DWIN32_LEAN_AND_MEAN", *windows, *kompute)

@@ -26,7 +26,8 @@ LAVAPIPE = [icd for icd in os.environ.get("AG_TEST_ICDS", "").split(os.pathsep) 
 VERSIONS = "3.13", "3.12", "3.11", "3.10"  # that the kit is made for
 USABLE = "import os, sysconfig, sys; sys.exit(not os.path.isfile(sysconfig.get_path('include') + '/Python.h'))"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not LAVAPIPE, reason="lavapipe is not installed here")]
+pytestmark = [pytest.mark.slow, pytest.mark.long,
+              pytest.mark.skipif(not LAVAPIPE, reason="lavapipe is not installed here")]
 
 
 def python_of_the_machine() -> str:
@@ -94,7 +95,6 @@ def test_without_a_card_it_ends_at_once(machine: Path) -> None:
     assert status == 3 and "the loader says" in output and "/nowhere.json" in output, output
 
 
-@pytest.mark.long
 def test_calls_that_are_killed_leave_their_rows_and_the_next_ones_end_well(machine: Path) -> None:
     rng, left = random.Random(0), 0
     for call in ROWS:

@@ -21,7 +21,8 @@ OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
 NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "not_built.txt")
 NEEDED = ("g++", "glslangValidator", "spirv-opt", "spirv-val")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="wheels of Linux")]
+pytestmark = [pytest.mark.slow, pytest.mark.long,
+              pytest.mark.skipif(sys.platform != "linux", reason="wheels of Linux")]
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -94,7 +95,6 @@ def wheel_of(archive: Path, folder: Path, python: Path, **settings: str) -> Path
     return wheel
 
 
-@pytest.mark.long
 def test_a_wheel_trains_without_clone_and_compiler(archive: Path, tmp_path: Path,
                                                    request: pytest.FixtureRequest) -> None:
     """Of another Python, if there is one: `make wheel` builds and checks one for this."""

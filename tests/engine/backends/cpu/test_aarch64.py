@@ -33,6 +33,7 @@ def lacking() -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 def test_kernels_for_aarch64(tmp_path: Path) -> None:
     cpu_kernels.build([COMPILER], tmp_path, {"": []})
