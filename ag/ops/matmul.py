@@ -57,9 +57,11 @@ _FEW, _SMALL = 8, 512  # samples, and numbers of a result: below both, moving th
 def sample_products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Products of matrices [outer, rows, cols, samples], one for each place of the first and the last axis."""
     outer, rows, cols, samples = a.shape
-    if samples > 1 and outer * rows * cols and b.shape[1] * b.shape[2] <= a.backend.target.sample_factor and (
-            samples >= _FEW or rows * cols <= _SMALL):
-        return run(sample_matmul, a, b, ta=ta, tb=tb)
+    if samples > 1 and outer * rows * cols and (samples >= _FEW or rows * cols <= _SMALL):
+        if b.shape[1] * b.shape[2] <= a.backend.target.sample_factor:
+            return run(sample_matmul, a, b, ta=ta, tb=tb)
+        if rows * cols <= a.backend.target.sample_factor:  # the transposed product, of the smaller one as second
+            return run(permute, run(sample_matmul, b, a, ta=not tb, tb=not ta), axes=(0, 2, 1, 3))
     first, second = [(x if samples == 1 else run(permute, x, axes=(0, 3, 1, 2))).view((outer * samples, *x.shape[1:3]))
                      for x in (a, b)]
     out = products(run, first, second, ta, tb)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from helpers.errors import expect_error
 
 import ag
@@ -47,3 +48,15 @@ def test_a_diagonal_needs_axes_of_one_size() -> None:
     for shape in ((1, 3), (3, 1)):
         with expect_error("a row or a column", ag.ShapeError, f"einsum: axes 'i' of an operand have {shape[0]} and "):
             ops.einsum("ii->i", np.ones(shape))
+
+
+@pytest.mark.parametrize(("first", "second", "equation"), [
+    ((8, 512, 9), (512, 300, 9), "mkb,knb->mnb"), ((512, 8, 9), (512, 300, 9), "kmb,knb->mnb"),
+    ((8, 512, 9), (300, 512, 9), "mkb,nkb->mnb"), ((512, 8, 9), (300, 512, 9), "kmb,nkb->mnb")])
+def test_the_larger_factor_of_samples_may_be_any(device: str, first: tuple[int, ...], second: tuple[int, ...],
+                                                 equation: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=shape) for shape in (first, second))
+    want = np.einsum(equation, x, y)
+    got = ops.einsum(equation, ag.ag_tensor(x, device=device), ag.ag_tensor(y, device=device)).numpy()
+    assert np.abs(got - want).max() < 2e-5 * np.abs(want).max()

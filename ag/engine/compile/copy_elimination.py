@@ -1,4 +1,4 @@
-"""Leave out launches without a use: dead code, copies, and the clip factor's products per gradient.
+"""Leave out what has no use: dead code, copies, repeated numbers, and the clip factor's products per gradient.
 
     g = matmul(..); copy(flat[0:6], g)                          ->   flat[0:6] = matmul(..)
     mul g1 g1 f; mul g2 g2 f; copy flat g1 g2; adam(flat, one)  ->   adam(flat, f)
@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from ag.engine.buffer import Buffer
 from ag.engine.compile.graph import Graph
+from ag.engine.kernels.reduce import expand
 from ag.engine.program import Launch, Unallocated
 from ag.engine.target import Target
 
@@ -63,6 +64,25 @@ def eliminate_dead_launches(graph: Graph, target: Target) -> None:
             wanted.update(b.block.address for b in launch.operands)
     for i in dead:
         graph.remove(i)
+
+
+def keep_numbers(graph: Graph, target: Target) -> None:
+    """Let elementwise launches read one number instead of an array that is filled with it."""
+    for i, launch in graph:
+        if launch.primitive is expand and launch.buffers[1].size == 1 and _only_its_numbers_count(graph, i):
+            filled = launch.buffers[0]
+            for j in (i, *graph.readers[filled.block.address].copy()):
+                buffers = [filled.view(()) if b.block is filled.block else b for b in graph[j].buffers]
+                graph.replace(j, graph[j]._replace(buffers=tuple(buffers)))
+            graph.replace(i, graph[i]._replace(params={**launch.params, "shape": ()}))
+
+
+def _only_its_numbers_count(graph: Graph, i: int) -> bool:
+    """Return whether all readers are elementwise, and have their shapes of other operands."""
+    block = graph[i].buffers[0].block
+    return graph.writers[block.address] == [i] and graph.is_private(block.address) and all(
+        x.primitive.fusable and x.buffers[0].shape in [b.shape for b in x.operands if b.block is not block]
+        for x in map(graph.__getitem__, graph.readers[block.address]))
 
 
 def fold_scaling(graph: Graph, target: Target) -> None:

@@ -12,7 +12,7 @@ from typing import cast
 
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device
-from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_launches, fold_scaling
+from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_launches, fold_scaling, keep_numbers
 from ag.engine.compile.fuse_elementwise import fuse_elementwise, fuse_epilogues
 from ag.engine.compile.graph import Graph, settle
 from ag.engine.compile.memory_plan import plan_memory
@@ -31,6 +31,7 @@ PASSES: tuple[tuple[Pass, Wanted | None], ...] = (  # and when they are wanted, 
     (fold_scaling, None),
     (eliminate_copies, None),
     (eliminate_dead_launches, None),
+    (keep_numbers, None),
     (rematerialize, lambda recording, target: recording.recompute),
     (fuse_elementwise, None),
     (fuse_epilogues, lambda recording, target: target.epilogues),

@@ -1,4 +1,4 @@
-"""Copy elimination: a producer writes where its output would be copied, unless somebody else could see that."""
+"""Copies, products with 1, and arrays that are filled with a number are left out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from helpers.programs import values as buffer
 import ag
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
+from ag.engine.compile import pipeline
+from ag.engine.compile.copy_elimination import keep_numbers
+from ag.engine.compile.graph import Graph
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, exp, scale
+from ag.engine.kernels.reduce import expand, sum_over
+from ag.engine.target import Target
 from ag.ops.arithmetic import mul
 
 
@@ -105,6 +110,65 @@ COPIES: dict[Compute, tuple[tuple[int, ...], list[str]]] = {  # elements of the 
 def test_copies(backend: Backend, compute: Compute) -> None:
     sizes, expected = COPIES[compute]
     check(backend, compute, [(n,) for n in sizes], *expected)
+
+
+def a_number_times(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    return [run(mul, run(expand, number, shape=x.shape, factor=0.1), x)]
+
+
+def a_number_by_two(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    filled = run(expand, number, shape=x.shape, factor=1.0)
+    return [run(add, run(mul, x, filled), x), run(add, filled.view((1, 8)).view((8,)), x)]
+
+
+def a_number_that_changes(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    filled = run(expand, number, shape=x.shape, factor=1.0)
+    run(scale, number, factor=2.0, into=number)
+    return [run(mul, x, filled)]
+
+
+def a_square(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    filled = run(expand, number, shape=x.shape, factor=3.0)
+    return [run(mul, filled, filled)]
+
+
+def a_held_array(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    filled = run(expand, number, shape=x.shape, factor=3.0)
+    return [filled, run(mul, filled, x)]
+
+
+def an_array_that_changes(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    filled = run(expand, number, shape=x.shape, factor=3.0)
+    run(copy, x.view((2,)), into=filled.view((2,), 2))
+    return [run(mul, filled, x)]
+
+
+def a_sum_of_numbers(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    return [sum_over(run, run(expand, number, shape=x.shape, factor=3.0), (0,))]
+
+
+def a_broadcast(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    return [run(mul, run(expand, number, shape=(3, 8), factor=3.0), x)]  # whose shape only the numbers have
+
+
+NUMBERS: dict[Compute, int] = {  # elements that are written
+    a_number_times: 1, a_number_by_two: 1, a_number_that_changes: 1, a_square: 8, a_held_array: 8,
+    an_array_that_changes: 8, a_sum_of_numbers: 8, a_broadcast: 24,
+}
+
+
+@pytest.mark.parametrize("compute", NUMBERS, ids=lambda compute: compute.__name__)
+def test_numbers(backend: Backend, compute: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def noting(graph: Graph, target: Target) -> None:
+        keep_numbers(graph, target)
+        sizes.extend(launch.buffers[0].size for _, launch in graph if launch.primitive is expand)
+
+    passes = [(noting if rule is keep_numbers else rule, wanted) for rule, wanted in pipeline.PASSES]
+    monkeypatch.setattr(pipeline, "PASSES", passes)
+    check(backend, compute, [(8,), (1,)])
+    assert sizes == [NUMBERS[compute]]
 
 
 def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> None:
