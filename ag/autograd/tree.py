@@ -63,8 +63,7 @@ Leaf = Any  # a tensor or a numpy array
 def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
     """The arrays of a tree in order, each once, and its hashable structure; a ValueError refuses what holds itself."""
     leaves: list[Leaf] = []
-    treedef = _structure(tree, leaves, {}, [])
-    return leaves, treedef
+    return leaves, _structure(tree, leaves, {}, [])
 
 
 def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: list[Tree]) -> TreeDef:

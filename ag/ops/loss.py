@@ -71,8 +71,7 @@ def _mean_squares(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     if pred.size == 0:
         raise ShapeError(f"ag_mse_loss: pred is {pred.shape}; a mean needs at least one element.")
     d = run(sub, pred, target)
-    axes = tuple(range(d.ndim))
-    return sum_over(run, run(mul, d, d), axes, 1.0 / pred.size).view(()), d
+    return sum_over(run, run(mul, d, d), tuple(range(d.ndim)), 1.0 / pred.size).view(()), d
 
 
 @_mean_squares.vjp

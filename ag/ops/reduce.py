@@ -116,8 +116,7 @@ def _extreme_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Shape], need:
                  keepdim: bool) -> Cotangents:
     x, found, axes = saved
     is_found = run(equal, x, found)
-    share = run(div, g.view(found.shape), sum_over(run, is_found, axes))
-    return (run(mul, is_found, share),)
+    return (run(mul, is_found, run(div, g.view(found.shape), sum_over(run, is_found, axes))),)
 
 
 @along_axes

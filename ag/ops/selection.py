@@ -323,8 +323,7 @@ def nonzero(x: TensorLike) -> Tensor:
     >>> ag.ops.nonzero([[0.0, 3.0], [4.0, 0.0]]).numpy().tolist()
     [[0, 1], [1, 0]]
     """
-    rows = np.argwhere(truth_of("nonzero", x))
-    return Tensor(to_buffer(rows, as_tensor(x).buffer.backend, I32))
+    return Tensor(to_buffer(np.argwhere(truth_of("nonzero", x)), as_tensor(x).buffer.backend, I32))
 
 
 @composed
@@ -353,8 +352,7 @@ def getitem(x: Tensor, key: object) -> Tensor:
     keys = key if type(key) is tuple else (key,)
     if _PLAIN.issuperset(map(type, keys)) or not any(map(_chooses, keys)):  # hot path first
         return ag_slice(x, cast(Index, key))
-    part, ids, cut = _located(x, keys)
-    return chosen_by(part, ids, cut, True)
+    return chosen_by(*_located(x, keys), True)
 
 
 def _chooses(key: object) -> bool:
@@ -453,8 +451,7 @@ def _met_vjp(run: Run, g: Buffer, saved: Meeting, need: Need, axis: int, how: in
         rest = met_along(run, run(add, x, of_x), run(add, src, of_src), ids, axis, kernels.MULTIPLY)
 
         def sent(t: Buffer, is_zero: Buffer, factor: Buffer, count: Buffer) -> Buffer:
-            without = run(div, factor, run(add, t, is_zero))
-            return run(keep, run(eq, count, is_zero), without)
+            return run(keep, run(eq, count, is_zero), run(div, factor, run(add, t, is_zero)))
 
         g_rest = run(mul, g, rest)
         return sent(x, of_x, g_rest, zeros), sent(src, of_src, at_ids(g_rest), at_ids(zeros)), None

@@ -78,7 +78,6 @@ def keep_numbers(graph: Graph, target: Target) -> None:
 
 
 def _only_its_numbers_count(graph: Graph, i: int) -> bool:
-    """Return whether all readers are elementwise, and have their shapes of other operands."""
     block = graph[i].buffers[0].block
     return graph.writers[block.address] == [i] and graph.is_private(block.address) and all(
         x.primitive.fusable and x.buffers[0].shape in [b.shape for b in x.operands if b.block is not block]
