@@ -189,8 +189,8 @@ class Comparison(Interpreter):
                                 f"tensors, make optimizers and move models after backward.")
 
     def _was_there(self, b: Buffer) -> bool:
-        """Return whether memory is older than the call."""
-        return b.constant is None and b.block.made < self._began
+        """Return whether memory is older than the call, and no constant, which the first call may have made."""
+        return b.block.made < self._began and not (b.block.changes and b.block.changes.fixed)
 
     def end(self) -> None:
         """Compare the number of ops when the second call has returned."""

@@ -105,6 +105,19 @@ def test_arrays_and_other_arguments(device: str) -> None:
     assert results(ag.ag_checkpoint, ag.ag_capture) == expected
 
 
+def test_constants_that_the_first_call_makes(device: str) -> None:
+    ids = [4, 5, 1, 0, 3]
+    with ag.ag_device(device):
+        backend_of(device).constants.clear()
+        x = ag.ag_param(X)
+        with ag.with_grad_tape():
+            loss = ag.ag_checkpoint(lambda x: ag.ops.cross_entropy(x, ids, ignore_index=1), x)
+        got = ag.backward(loss)[x].numpy()
+        with ag.with_grad_tape():
+            loss = ag.ops.cross_entropy(x, ids, ignore_index=1)
+        assert np.array_equal(got, ag.backward(loss)[x].numpy())
+
+
 def test_defaults_are_those_of_the_first_call() -> None:
     devices = []
 
