@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import log, pi
+from math import log, pi, prod
 from typing import TypeVar
 
+from ag.autograd.create import as_tensor
 from ag.autograd.op import composed, documented
 from ag.autograd.operands import CLASS_RULE, checked_ids, number_given
 from ag.autograd.tensor import Tensor, TensorLike
@@ -20,13 +21,14 @@ from ag.ops.activation import ag_sigmoid
 from ag.ops.arithmetic import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.compositions import norm
 from ag.ops.functions import eq, gt, isnan, log1p, lt, minimum, ne, softplus, square, where
-from ag.ops.indexing import ag_reshape
+from ag.ops.indexing import ag_concat, ag_reshape
+from ag.ops.matmul import ag_matmul
 from ag.ops.reduce import ag_sum
 from ag.ops.selection import gathered_by
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy",
            "dice_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
-           "margin_ranking_loss", "multi_margin_loss", "nll_loss", "poisson_nll_loss",
+           "linear_cross_entropy", "margin_ranking_loss", "multi_margin_loss", "nll_loss", "poisson_nll_loss",
            "sigmoid_focal_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -88,6 +90,57 @@ def cross_entropy(logits: TensorLike, target: TensorLike, weight: TensorLike | N
         raise ValueError(f"{_ALL}: ignore_index is {ignore} and the target has probabilities; it is for class ids.")
     losses, counts = parts.class_losses(_ALL, logits, shape, ids, soft, weight, label_smoothing, ignore)
     return _reduced(losses if len(shape) == 2 else ag_reshape(losses, *shape[1:]), reduction, counts)
+
+
+_LOGITS = 1 << 22  # that are there at a time, about
+
+
+@_loss
+def linear_cross_entropy(W: TensorLike, h: TensorLike, ids: TensorLike, weight: TensorLike | None = None,
+                         ignore_index: int = -100, label_smoothing: float = 0.0, chunk: int | None = None,
+                         reduction: str = "mean") -> Tensor:
+    """Cross-entropy of the logits ``W @ h`` by class ids, without ever making all of these logits.
+
+    The logits of some samples are made at a time, in `backward` once more.
+    Reference: Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", ICLR 2025.
+
+    Parameters
+    ----------
+    W : Tensor of shape (classes, features)
+        Such as a table of word vectors.
+    h : Tensor of shape (features, ...)
+    ids : Tensor or array_like of shape (...)
+        Class ids.
+    weight, ignore_index, label_smoothing
+        As in `cross_entropy`.
+    chunk : int, optional
+        The number of samples at a time; by default as many as have four million logits.
+
+    >>> W, h = ag.ops.eye(2), [[3.0, 0.0], [0.0, 0.0]]
+    >>> round(ag.ops.linear_cross_entropy(W, h, [0, 1]).item(), 4)
+    0.3709
+    """
+    from ag.autograd.activation_checkpoint import ag_checkpoint  # which takes time to load
+
+    of_table, shape, ignore = _shape_of(W), _shape_of(h), _ignored(ignore_index)
+    if len(of_table) != 2 or not shape or shape[0] != of_table[1] or _shape_of(ids) != shape[1:] or 0 in shape:
+        raise ShapeError(f"{_ALL}: W is {of_table}, h is {shape} and ids are {_shape_of(ids)}; (classes, features), "
+                         f"(features, ...) and (...) are required, with at least one of each.")
+    W, labels = as_tensor(W), checked_ids(_ALL, W, ids, of_table[0], "label", CLASS_RULE, True, ignore)
+    columns, labels, samples = ag_reshape(h, shape[0], -1), ag_reshape(labels, -1), prod(shape[1:])
+    size = max(1, _LOGITS // of_table[0]) if chunk is None else whole_number(_ALL, "chunk", chunk)
+    if size < 1:
+        raise ValueError(f"{_ALL}: chunk is {chunk}; at least one sample is required.")
+
+    def losses_of(W: Tensor, h: Tensor, ids: Tensor) -> Tensor:
+        logits = ag_matmul(W, h)
+        return parts.class_losses(_ALL, logits, logits.shape, ids, ids, weight, label_smoothing, ignore)[0]
+
+    losses = ag_concat([ag_checkpoint(losses_of, W, columns[:, i : i + size], labels[i : i + size])
+                        for i in range(0, samples, size)], 0)
+    beside = _wide(W[:, :1])[0]  # the weights of classes are of its type, and on its device
+    counts = parts.counts_of(parts.class_weights(_ALL, weight, beside), beside, parts.without_ignored(labels, ignore))
+    return _reduced(ag_reshape(losses, *shape[1:]), reduction, counts)
 
 
 def _ignored(index: int) -> int:
