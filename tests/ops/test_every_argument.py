@@ -21,7 +21,7 @@ BAD: dict[str, Any] = {
 SQUARE = np.arange(1.0, 5.0).reshape(2, 2)
 NAMESPACE = {"ag": ag, "nn": ag.nn, "np": np, "SQUARE": SQUARE}
 GOOD = {  # what is good for an argument of this name
-    **dict.fromkeys(("x", "w", "a", "b", "A", "B", "q", "k", "v", "logits", "target", "weight"), "SQUARE"),
+    **dict.fromkeys(("x", "w", "W", "h", "a", "b", "A", "B", "q", "k", "v", "logits", "target", "weight"), "SQUARE"),
     **dict.fromkeys(("input", "input1", "input2", "inputs", "targets", "var"), "SQUARE"),
     **dict.fromkeys(("anchor", "positive", "negative"), "SQUARE"),
     **dict.fromkeys(("in_features", "out_features", "in_ch", "out_ch", "d_model", "n_heads", "num_features"), "2"),

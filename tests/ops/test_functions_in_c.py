@@ -81,7 +81,9 @@ WANTED: dict[str, Callable[..., Array]] = {
     "frac": lambda x: x - np.trunc(x), "copysign": np.copysign, "fmod": np.fmod,
     "remainder": in_float32(np.remainder), "floor_divide": in_float32(np.floor_divide),
     "maximum": np.maximum, "minimum": np.minimum, "keep": lambda m, v: np.where(m != 0, v, 0),
-    "drop": lambda m, v: np.where(m != 0, 0, v), "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
+    "drop": lambda m, v: np.where(m != 0, 0, v),
+    "either": in_float32(lambda a, b: (a.view("u4") | b.view("u4")).view("f4")),
+    "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
     "signbit": np.signbit, "gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal,
     "eq": np.equal, "ne": np.not_equal, "logical_not": np.logical_not, "logical_and": np.logical_and,
     "logical_or": np.logical_or, "logical_xor": np.logical_xor}

@@ -97,6 +97,14 @@ def test_what_is_not_chosen_sends_exactly_0(device: str, name: str) -> None:
             assert grads[a].numpy()[0, 1] == 0 and grads[b].numpy().tolist() == [[0.0, 1.0]]
 
 
+def test_a_chosen_zero_keeps_its_sign(device: str) -> None:
+    with ag.ag_device(device):
+        mask, zeros = ag.ag_tensor([[True, False, True]], dtype="bool"), ag.ag_tensor([[-0.0, -0.0, 0.0]])
+        chosen = ops.where(mask, zeros, 1.0), ops.where(mask, 1.0, zeros), ops.masked_fill(zeros, mask, -0.0)
+        assert [np.signbit(x.numpy()).tolist() for x in chosen] == [
+            [[True, False, False]], [[False, True, False]], [[True, True, True]]]
+
+
 @pytest.mark.parametrize("shape", [(1,), (7, 1), (300, 5), (5, 300), (3, 70, 5), (70_000,), (33, 65)])
 def test_places_of_the_largest(device: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)

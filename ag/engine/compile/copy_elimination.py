@@ -12,6 +12,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.compile.graph import Graph
 from ag.engine.kernels.reduce import expand
 from ag.engine.program import Launch, Unallocated
+from ag.engine.shape import broadcast_layout
 from ag.engine.target import Target
 
 _PADDING = 32  # bytes: what lies between the parts of a flat buffer is less, and zeros
@@ -78,10 +79,11 @@ def keep_numbers(graph: Graph, target: Target) -> None:
 
 
 def _only_its_numbers_count(graph: Graph, i: int) -> bool:
-    block = graph[i].buffers[0].block
-    return graph.writers[block.address] == [i] and graph.is_private(block.address) and all(
-        x.primitive.fusable and x.buffers[0].shape in [b.shape for b in x.operands if b.block is not block]
-        for x in map(graph.__getitem__, graph.readers[block.address]))
+    block, place = graph[i].buffers[0].block, graph[i].buffers[0].block.address
+    return graph.writers[place] == [i] and graph.is_private(place) and all(
+        x.primitive.layout is broadcast_layout and any(
+            b.block is not block and b.shape == x.buffers[0].shape for b in x.operands)
+        for x in map(graph.__getitem__, graph.readers[place]))
 
 
 def fold_scaling(graph: Graph, target: Target) -> None:

@@ -19,7 +19,7 @@ from ag.engine.compile.graph import Graph
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
-from ag.engine.kernels.elementwise import add, copy, exp, scale
+from ag.engine.kernels.elementwise import abs_grad, add, copy, exp, scale
 from ag.engine.kernels.reduce import expand, sum_over
 from ag.engine.target import Target
 from ag.ops.arithmetic import mul
@@ -151,9 +151,18 @@ def a_broadcast(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
     return [run(mul, run(expand, number, shape=(3, 8), factor=3.0), x)]  # whose shape only the numbers have
 
 
+def a_gradient(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    return [run(abs_grad, x, run(expand, number, shape=x.shape, factor=3.0))]  # whose kernel broadcasts nothing
+
+
+def half_a_gradient(run: Any, x: Buffer, number: Buffer) -> list[Buffer]:
+    filled = run(expand, number, shape=x.shape, factor=3.0)
+    return [run(mul, x, filled), run(abs_grad, x, filled)]
+
+
 NUMBERS: dict[Compute, int] = {  # elements that are written
     a_number_times: 1, a_number_by_two: 1, a_number_that_changes: 1, a_square: 8, a_held_array: 8,
-    an_array_that_changes: 8, a_sum_of_numbers: 8, a_broadcast: 24,
+    an_array_that_changes: 8, a_sum_of_numbers: 8, a_broadcast: 24, a_gradient: 8, half_a_gradient: 8,
 }
 
 

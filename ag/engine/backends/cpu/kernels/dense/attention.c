@@ -35,7 +35,10 @@ static void exponentials(float *w, float *top, float *mass, const sizes *s, cons
     reg low = (reg){0} - __builtin_inff(), high = low;
     for (int64_t j = 0; j < b->keys; j++) {
         float *row = w + j * WIDE;
-        for (int64_t i = 0; i < blind(s, b, j); i++) row[i] = -__builtin_inff();
+        if (!s->terms) {
+            scale(row, s->factor);
+            for (int64_t i = 0; i < blind(s, b, j); i++) row[i] = -__builtin_inff();
+        }
         low = larger(get(row), low);
         high = larger(get(row + WIDTH), high);
     }
@@ -89,8 +92,6 @@ static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) 
     const int64_t size_q = size_of(s.d > s.dv ? s.d : s.dv, s.line_q);  // the result takes the place of queries
     const int64_t floats = size_q + size_k + size_v + s.line_q, count = together(&s, floats, parts);
     if (!s.batch || !s.queries) return;
-    sizes scaled = s;  // of queries times the factor
-    scaled.factor = 1.0f;
     const int64_t groups = (s.batch + count - 1) / count, units = s.heads * groups, blocks = (s.queries + WIDE - 1) / WIDE;
     const int64_t cuts = units < parts / 2 ? least(blocks, (parts + units - 1) / units) : 1;
     float *memory = ag_scratch(count * floats + s.keys * 2 * WIDE);
@@ -108,13 +109,12 @@ static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) 
         float *q = memory, *k = q + count * size_q, *v = k + count * size_k;
         float *lse = v + count * size_v, *w = lse + count * s.line_q;
         take(q, size_q, a->q, &s, &g, s.d, s.queries, s.line_q);
-        for (int64_t i = 0; i < g.count * size_q; i++) q[i] *= s.factor;
         const group kv = shared(&s, &g);
         take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
         take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
         for (int64_t i = 0; i < g.count; i++)
-            attend(q + i * size_q, lse + i * s.line_q, k + i * size_k, v + i * size_v, w, &scaled, queries, g.head,
-                   first + i);
+            attend(q + i * size_q, lse + i * s.line_q, k + i * size_k, v + i * size_v, w, &s, queries,
+                   g.head, first + i);
         give(a->out, q, size_q, &s, &g, s.dv, s.queries, s.line_q, queries);
         give(a->lse, lse, s.line_q, &s, &g, 1, s.queries, s.line_q, queries);
     }

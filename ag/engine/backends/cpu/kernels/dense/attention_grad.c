@@ -31,9 +31,9 @@ static void slopes(const places *p, const sizes *s, const block *b, const operan
         float *w = p->w + j * WIDE, *slope = p->s + j * WIDE, bend[WIDE];
         const float *kept = p->kept + j * WIDE;
         if (s->terms)
-            for (int i = 0; i < WIDE; i++) w[i] = weight_of(w[i] - lse[i]);
+            for (int i = 0; i < WIDE; i++) w[i] = exp_(w[i] - lse[i]);
         else
-            for (int i = 0; i < WIDE; i++) w[i] = weight_of(s->factor * w[i] - lse[i]);
+            for (int i = 0; i < WIDE; i++) w[i] = exp_(s->factor * w[i] - lse[i]);
         for (int i = 0; i < WIDE; i++) bend[i] = !s->terms ? s->factor : p->bend ? p->bend[j * WIDE + i] : 1.0f;
         if (s->rate > 0) {
             for (int i = 0; i < WIDE; i++) {
@@ -100,7 +100,7 @@ static void send_back_plainly(const tensors *t, const sizes *s, const group *g, 
             const int64_t query = at(s, g, 1, s->queries, 0, i);
             const float kept = kept_at(s, g, i, j);
             float bend;
-            const float w = weight_of(score_of(product_of(t->q, t->k, s, g, s->d, i, j), &bend, s, g, i, j) - t->lse[query]);
+            const float w = exp_(score_of(product_of(t->q, t->k, s, g, s->d, i, j), &bend, s, g, i, j) - t->lse[query]);
             const float slope = bend * w * (product_of(t->g, t->v, s, g, s->dv, i, j) * kept - t->delta[query]);
             for (int64_t f = 0; f < s->d; f++) {
                 const int64_t q = at(s, g, s->d, s->queries, f, i), k = at(s, &kv, s->d, s->keys, f, j);
@@ -208,7 +208,7 @@ static void add_slopes_plainly(float *to, int64_t samples, const tensors *t, con
     for (int64_t i = queries.begin; i < queries.end; i++)
         for (int64_t j = 0; j < s->keys; j++) {
             const int64_t query = at(s, g, 1, s->queries, 0, i);
-            const float w = weight_of(score_of(product_of(t->q, t->k, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
+            const float w = exp_(score_of(product_of(t->q, t->k, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
             const float along = product_of(t->g, t->v, s, g, s->dv, i, j) * kept_at(s, g, i, j);
             to[(i * s->keys + j) * samples] += w * (along - t->delta[query]);
         }

@@ -23,7 +23,7 @@ void ag_score(float *w, float *bend, const sizes *s, const block *b, int64_t hea
     const spread shown = spread_of(t->mask, t->bits >> MASK, s, b, head, sample);
     const int64_t samples = t->bits & BY_SAMPLE ? s->batch : 1, of = t->bits & BY_SAMPLE ? sample : 0;
     const int64_t keys = b->keys, count = b->count;
-    for (int64_t j = 0; s->factor != 1.0f && j < keys; j++) scale(w + j * WIDE, s->factor);
+    for (int64_t j = 0; j < keys; j++) scale(w + j * WIDE, s->factor);
     for (int64_t j = 0; bend && j < keys * WIDE; j++) bend[j] = s->factor;
     for (int64_t j = 0; cap > 0.0f && j < keys; j++) {
         float *row = w + j * WIDE;
