@@ -100,7 +100,7 @@ float gelu_tanh_grad_of(float x, float g) {
 #include "remainder.glsl"
 
 // Comparisons and logic: 1 or 0; NaN is true.  keep, drop: b where the mask a is true, or false, else 0 whatever b is.
-// either: what is not 0, which has no bits; also -0.0, which a sum with 0 loses
+// either: b if a is 0, not -0.0; a sum with 0 would lose the sign of -0.0
 float gt_of(float a, float b) { return a > b ? 1.0 : 0.0; }
 float ge_of(float a, float b) { return a >= b ? 1.0 : 0.0; }
 float lt_of(float a, float b) { return a < b ? 1.0 : 0.0; }
@@ -113,7 +113,7 @@ float logical_or_of(float a, float b) { return a == 0.0 ? b == 0.0 ? 0.0 : 1.0 :
 float logical_xor_of(float a, float b) { return a == 0.0 ? b == 0.0 ? 0.0 : 1.0 : b == 0.0 ? 1.0 : 0.0; }
 float keep_of(float a, float b) { return a == 0.0 ? 0.0 : b; }
 float drop_of(float a, float b) { return a == 0.0 ? b : 0.0; }
-float either_of(float a, float b) { return uintBitsToFloat(floatBitsToUint(a) | floatBitsToUint(b)); }
+float either_of(float a, float b) { return floatBitsToUint(a) == 0u ? b : a; }
 float isnan_of(float x) { return isnan(x) ? 1.0 : 0.0; }
 float isinf_of(float x) { return isinf(x) ? 1.0 : 0.0; }
 float isfinite_of(float x) { return abs(x) < INFINITY ? 1.0 : 0.0; }

@@ -170,7 +170,7 @@ logical_or = _mask("logical_or", np.logical_or, "Whether one is not 0; ``a | b``
 logical_xor = _mask("logical_xor", np.logical_xor, "Whether one is 0; ``a ^ b`` of truth values.")
 _keep = of_numpy("keep", lambda a, b: np.where(a != 0, b, 0), "ab")
 _drop = of_numpy("drop", lambda a, b: np.where(a != 0, 0, b), "ab")
-_either = of_numpy("either", lambda a, b: (a.view(f"u{a.itemsize}") | b.view(f"u{b.itemsize}")).view(a.dtype), "ab")
+_either = of_numpy("either", lambda a, b: np.where((a == 0) & ~np.signbit(a), b, a), "ab")
 
 
 @op

@@ -82,7 +82,7 @@ WANTED: dict[str, Callable[..., Array]] = {
     "remainder": in_float32(np.remainder), "floor_divide": in_float32(np.floor_divide),
     "maximum": np.maximum, "minimum": np.minimum, "keep": lambda m, v: np.where(m != 0, v, 0),
     "drop": lambda m, v: np.where(m != 0, 0, v),
-    "either": in_float32(lambda a, b: (a.view("u4") | b.view("u4")).view("f4")),
+    "either": lambda a, b: np.where((a == 0) & ~np.signbit(a), b, a),
     "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
     "signbit": np.signbit, "gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal,
     "eq": np.equal, "ne": np.not_equal, "logical_not": np.logical_not, "logical_and": np.logical_and,
