@@ -63,7 +63,8 @@ Leaf = Any  # a tensor or a numpy array
 def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
     """The arrays of a tree in order, each once, and its hashable structure; a ValueError refuses what holds itself."""
     leaves: list[Leaf] = []
-    return leaves, _structure(tree, leaves, {}, [])
+    treedef = _structure(tree, leaves, {}, [])
+    return leaves, treedef
 
 
 def _structure(x: Tree, leaves: list[Leaf], numbers: dict[int, int], complete: list[Tree]) -> TreeDef:

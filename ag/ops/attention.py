@@ -96,7 +96,10 @@ def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
 
 
 def _laid_out(run: Run, q: Buffer, k: Buffer, *others: Buffer) -> tuple[list[Buffer], int]:
-    """Operands as [features, time, batch] beside 1, or, of the same bits, as heads of one and the number of samples."""
+    """Operands as [features, time, batch] beside 1, or as [batch * features, time, 1] beside the number of samples.
+
+    Heads of all samples are heads of one, then; the bits, also of dropout, are the same.
+    """
     xs = q, k, *others
     if q.ndim == 2 or not q.backend.target.samples_first(q.shape[2], min(q.shape[1], k.shape[1])):
         return [x if x.ndim == 3 else x.view((*x.shape, 1)) for x in xs], 1

@@ -403,11 +403,14 @@ def _resized(x: Tensor, axis: int, out: int, factor: float | None, mode: str, co
     at = at if mode == "bicubic" else np.maximum(at, 0)
     first = np.minimum(np.floor(at).astype(int), n - 1)
     t = np.clip(at - first, 0, 1).astype(kind)
-    terms = [(0, 1 - t), (1, t)] if mode != "bicubic" else [  # Keys' cubic convolution, with a = -0.75
-        (k, np.where((d := abs(t - k)) <= 1, (1.25 * d - 2.25) * d * d + 1, ((-0.75 * d + 3.75) * d - 6) * d + 3))
-        for k in range(-1, 3)]
+    terms = [(k, _cubic(abs(t - k))) for k in range(-1, 3)] if mode == "bicubic" else [(0, 1 - t), (1, t)]
     return reduce(ag_add, (ag_mul(taken(x, axis, np.clip(first + offset, 0, n - 1)), beside(x, axis, weight))
                            for offset, weight in terms))
+
+
+def _cubic(t: Array) -> Array:
+    """Return Keys' cubic convolution, with a = -0.75, at distances up to 2."""
+    return np.where(t <= 1, (1.25 * t - 2.25) * t * t + 1, ((-0.75 * t + 3.75) * t - 6) * t + 3)
 
 
 @composed

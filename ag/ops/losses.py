@@ -132,14 +132,16 @@ def linear_cross_entropy(W: TensorLike, h: TensorLike, ids: TensorLike, weight: 
     if size < 1:
         raise ValueError(f"{_ALL}: chunk is {chunk}; at least one sample is required.")
 
+    beside = _wide(W[:, :1])[0]  # the weights of classes are of its type, and on its device
+    of_classes = parts.class_weights(_ALL, weight, beside)
+
     def losses_of(W: Tensor, h: Tensor, ids: Tensor) -> Tensor:
         logits = ag_matmul(W, h)
-        return parts.class_losses(_ALL, logits, logits.shape, ids, ids, weight, label_smoothing, ignore)[0]
+        return parts.class_losses(_ALL, logits, logits.shape, ids, ids, of_classes, label_smoothing, ignore)[0]
 
     losses = ag_concat([ag_checkpoint(losses_of, W, columns[:, i : i + size], labels[i : i + size])
                         for i in range(0, samples, size)], 0)
-    beside = _wide(W[:, :1])[0]  # the weights of classes are of its type, and on its device
-    counts = parts.counts_of(parts.class_weights(_ALL, weight, beside), beside, parts.without_ignored(labels, ignore))
+    counts = parts.counts_of(of_classes, beside, parts.without_ignored(labels, ignore))
     return _reduced(ag_reshape(losses, *shape[1:]), reduction, counts)
 
 

@@ -46,7 +46,8 @@ _LONG = 128  # elements; rows of memory from here on are worth a matrix product 
 
 def _seen(x: Array, grid: Shape, window: Window, groups: int) -> Array:
     """Gather what the taps see of `x` from a grid: ``[groups, parts, channels * taps, places * batch]``."""
-    # One part, or one for each row of places if rows are long: those below each other lie whole rows of memory apart.
+    # One part, or one for each row of places if rows are long; then only taps side by side are copied, as those one
+    # below the other are whole rows of memory apart.  `_as_seen` gives weights the same order.
     (high, wide), (down, across), dilation = window.kernel, window.stride, window.dilation
     images = x.reshape(groups, len(x) // groups, *x.shape[1:])
     channels, *image, batch = images.shape[1:]
