@@ -115,12 +115,10 @@ void ag_panel(float *c, int64_t step_c, int64_t rows, int64_t cols, const float 
 
 // ---------------------------------------------------------------------------------------------- transposing
 
-INLINE void turn_square(float *to, int64_t step_to, const float *from, int64_t step_from) {
-    reg x[WIDTH];
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++) x[i] = get(from + i * step_from);
+// Of a square of n x n blocks of lanes, or of WIDTH / n such squares side by side, rows become columns.
+INLINE void exchange(int n, reg *x) {
 #define STEP(m) \
-    _Pragma("GCC unroll 16") for (int i = 0; i < WIDTH; i++) if (!(i & m)) { \
+    _Pragma("GCC unroll 16") for (int i = 0; m < n && i < n; i++) if (!(i & m)) { \
         EXCHANGED(x[i], x[i + m], m, first, second); \
         x[i] = first; \
         x[i + m] = second; \
@@ -134,51 +132,67 @@ INLINE void turn_square(float *to, int64_t step_to, const float *from, int64_t s
     STEP(2)
     STEP(1)
 #undef STEP
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++) put(to + i * step_to, x[i]);
 }
 
-// Fewer than WIDTH floats; a call of memcpy would take longer.
-INLINE void copy_few(float *to, const float *from, int64_t count) {
-#if WIDTH > 8
-    if (count & 8) {
-        memcpy(to, from, 8 * sizeof *to);
-        to += 8;
-        from += 8;
+// Four floats each of rows `step` apart.  Whole pairs are put into a register, as single floats would take longer.
+INLINE reg fours(const float *x, int64_t step) {
+    double __attribute__((vector_size(4 * WIDTH))) pairs = {0};
+#pragma GCC unroll 4
+    for (int i = 0; i < WIDTH / 4; i++) {
+        double two[2];
+        memcpy(two, x + i * step, sizeof two);
+        pairs[2 * i] = two[0];
+        pairs[2 * i + 1] = two[1];
     }
-#endif
-#if WIDTH > 4
-    if (count & 4) {
-        memcpy(to, from, 4 * sizeof *to);
-        to += 4;
-        from += 4;
-    }
-#endif
-    for (count &= 3; count; count--) *to++ = *from++;
+    return (reg)pairs;
+}
+
+// These are no part of the loops around them, which would keep too many addresses.
+static __attribute__((noinline)) void turn_square(float *to, int64_t step_to, const float *from, int64_t step_from) {
+    reg x[WIDTH];
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++, from += step_from) x[i] = get(from);
+    exchange(WIDTH, x);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++, to += step_to) put(to, x[i]);
+}
+
+// Four columns, and four rows.
+static __attribute__((noinline)) void turn_columns(float *to, int64_t step_to, const float *from, int64_t step_from) {
+    reg x[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++, from += step_from) x[i] = fours(from, 4 * step_from);
+    exchange(4, x);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++, to += step_to) put(to, x[i]);
+}
+
+static __attribute__((noinline)) void turn_rows(float *to, int64_t step_to, const float *from, int64_t step_from) {
+    reg x[4];
+    float turned[4][WIDTH];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++, from += step_from) x[i] = get(from);
+    exchange(4, x);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) put(turned[i], x[i]);
+#pragma GCC unroll 16
+    for (int j = 0; j < WIDTH; j++, to += step_to) memcpy(to, &turned[j % 4][j / 4 * 4], 4 * sizeof *to);
 }
 
 void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, int64_t rows, int64_t cols) {
-    float square[WIDTH * WIDTH], turned[WIDTH * WIDTH];
-    for (int64_t i = 0; i < rows; i += WIDTH) {
-        const int64_t tall = least(WIDTH, rows - i);
-        for (int64_t j = 0; j < cols; j += WIDTH) {
-            const int64_t wide = least(WIDTH, cols - j);
+    for (int64_t i = 0, tall; i < rows; i += tall) {
+        tall = rows - i >= WIDTH ? WIDTH : rows - i >= 4 ? 4 : 1;
+        for (int64_t j = 0, wide; j < cols; j += wide) {
+            const int64_t left = cols - j;
             const float *x = from + i * step_from + j;
             float *y = to + j * step_to + i;
-            if (tall == WIDTH && wide == WIDTH) {
-                turn_square(y, step_to, x, step_from);
-                continue;
-            }
-            memset(square, 0, sizeof square);
-            for (int64_t r = 0; r < tall; r++) {
-                if (wide == WIDTH) put(square + r * WIDTH, get(x + r * step_from));
-                else copy_few(square + r * WIDTH, x + r * step_from, wide);
-            }
-            turn_square(turned, WIDTH, square, WIDTH);
-            for (int64_t r = 0; r < wide; r++) {
-                if (tall == WIDTH) put(y + r * step_to, get(turned + r * WIDTH));
-                else copy_few(y + r * step_to, turned + r * WIDTH, tall);
-            }
+            wide = left >= WIDTH ? WIDTH : tall == WIDTH ? least(4, left) : left;
+            if (tall == WIDTH && wide == WIDTH) turn_square(y, step_to, x, step_from);
+            else if (tall == WIDTH && wide == 4) turn_columns(y, step_to, x, step_from);
+            else if (tall == 4 && wide == WIDTH) turn_rows(y, step_to, x, step_from);
+            else
+                for (int64_t c = 0; c < wide; c++)
+                    for (int64_t r = 0; r < tall; r++) y[c * step_to + r] = x[r * step_from + c];
         }
     }
 }
