@@ -3,9 +3,14 @@
 // The factors of these samples are packed, as their rows lie far apart, often in one place of the cache.
 #include "tiles.h"
 
-enum { HIGH = 3, BROAD = 4 };  // elements that are made at once, of a register's samples each
+// Elements that are made at once, of a register's samples each: as many as there are registers for.
+#if WIDTH == 16
+enum { HIGH = 4, BROAD = 6 };
+#else
+enum { HIGH = 3, BROAD = 4 };
+#endif
 
-#define EACH_OF(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < count; i++)
+#define EACH_OF(i, count) _Pragma("GCC unroll 6") for (int i = 0; i < count; i++)
 
 INLINE reg some(const float *x, int64_t m) {
     if (m == WIDTH) return get(x);
@@ -14,7 +19,7 @@ INLINE reg some(const float *x, int64_t m) {
     return v;
 }
 
-// Three packed rows times packed columns, to elements `line` apart; rows and columns outside are not stored.
+// Packed rows times packed columns, to elements `line` apart; rows and columns outside are not stored.
 INLINE void square(float *out, int64_t line, int64_t samples, int64_t rows, int64_t cols, const float *a, const float *b,
                    int64_t inner, int64_t m) {
     reg sums[HIGH][BROAD];
@@ -75,7 +80,7 @@ static int of_small(float *out, const float *a, const float *b, const sizes *s, 
 // ---------------------------------------------------------------------------------------------- large matrices
 
 // Of a block; samples that are moved to the front together; numbers of a large b.
-enum { ROWS = 48, COLS = 32, GROUP = 16, LARGE = 1 << 13 };
+enum { ROWS = 48, COLS = WIDTH == 16 ? 64 : 32, GROUP = 16, LARGE = 1 << 13 };
 
 // Floats from a sample's block to the next one's: an odd number of cache lines, so that they do not share their places.
 static int64_t apart(int64_t floats) { return up(floats, 16) | 16; }
@@ -110,10 +115,14 @@ static int of_large(float *out, const float *a, const float *b, const sizes *s, 
         pack_rows(block, a + r * line, s, tall, m);
         for (int64_t c = 0; c < s->cols; c += COLS) {
             const int64_t wide = least(COLS, s->cols - c);
-            for (int64_t n = 0; n < m; n++)
+            for (int64_t n = 0; n < m; n++) {
+                for (int64_t i = tall * n / m; i < tall * (n + 1) / m; i++)  // the result's memory, until it is written
+                    for (int64_t j = 0; j < wide; j++)
+                        __builtin_prefetch(out + ((r + i) * s->cols + c + j) * s->samples, 1);
                 for (int64_t j = 0; j < wide; j += WIDE)
                     ag_panel(made + n * of_c + j, COLS, tall, least(WIDE, wide - j), block + n * of_a,
                              TALL * row, row, s->ta ? ROWS : 1, panels + n * of_b + (c + j) * inner, WIDE, inner, 0);
+            }
             for (int64_t i = 0; i < tall; i++)
                 ag_turn(out + ((r + i) * s->cols + c) * s->samples, s->samples, made + i * COLS, of_c, m, wide);
         }
@@ -129,7 +138,8 @@ KERNEL(sample_matmul, {
     const sizes s = {a->outer, a->rows, a->cols, a->inner, a->samples, a->ta, a->tb};
     const int64_t large = s.cols * s.inner > LARGE && s.inner <= DEEP, width = large ? GROUP : WIDTH;
     const int64_t groups = (s.samples + width - 1) / width, units = s.outer * groups;
-    const int64_t cuts = units && units < parts ? (parts + units - 1) / units : 1;
+    const int64_t wanted = (parts + 1) / 2;  // as every cut packs b
+    const int64_t cuts = units && units < wanted ? (wanted + units - 1) / units : 1;
     const span mine = share(units * cuts, 1, part, parts);
     for (int64_t i = mine.begin; i < mine.end; i++) {
         const int64_t o = i / cuts / groups, n = i / cuts % groups * width, m = least(width, s.samples - n);
