@@ -133,18 +133,21 @@ static void add_region(const slopes *s, const region *at, span features, span co
     const int64_t count = features.end - features.begin;
     const strip x = strip_of(s, at, channels);
     const int64_t above = at->y * s->down.stride - s->down.padding, seen = seen_rows(s, at->rows);
-    const int64_t step_x = channels * x.steps * x.pitch, pitch_g = pitch_of(at->columns * s->batch), step_g = count * pitch_g;
     const int64_t length = at->columns * s->batch, image = s->image[0] * s->image[1] * s->batch;
-    const int64_t plane = s->places[0] * s->places[1] * s->batch;
+    const int64_t wide = s->places[1] * s->batch, plane = s->places[0] * wide;
+    const int whole = (length | wide | s->begin) % WIDTH == 0;  // vectors end with rows of g, which stay where they are
+    const int64_t step_x = channels * x.steps * x.pitch, pitch_g = whole ? plane : pitch_of(length);
+    const int64_t step_g = whole ? wide : count * pitch_g;
     int64_t *from = (int64_t *)memory, *to = from + at->rows;
-    float *gs = memory + up(4 * at->rows, 16), *xs = gs + at->rows * step_g;
+    float *gs = memory + up(4 * at->rows, 16), *xs = whole ? gs : gs + at->rows * step_g;
+    const float *rows_g = whole ? s->g + features.begin * plane + (at->y * s->places[1] + at->column) * s->batch : gs;
     for (int64_t r = 0; r < seen; r++) pack_strip(xs + r * step_x, s->x + channel * image, &x, above + r);
     for (int64_t r = 0; r < at->rows; r++) {
         const int64_t place = ((at->y + r) * s->places[1] + at->column) * s->batch;  // of the row's first lane
         from[r] = place < s->begin ? least(s->begin - place, length) : 0;
         to[r] = place + length > s->end ? (s->end > place ? s->end - place : 0) : length;
         if (to[r] < from[r]) to[r] = from[r];
-        for (int64_t f = 0; f < count; f++) {
+        for (int64_t f = 0; f < count && !whole; f++) {
             float *row = gs + r * step_g + f * pitch_g;
             memcpy(row, s->g + (features.begin + f) * plane + place, (size_t)length * sizeof *row);
             memset(row + length, 0, (size_t)(pitch_g - length) * sizeof *row);
@@ -160,7 +163,7 @@ static void add_region(const slopes *s, const region *at, span features, span co
                      ((c / s->taps - channel) * x.steps + rest) * x.pitch + (shift - (x.first - at->column)) * s->batch;
         }
         for (int64_t f = 0; f < count; f += HIGH) {
-            for (int64_t i = 0; i < HIGH; i++) t.g[i] = gs + least(f + i, count - 1) * pitch_g;
+            for (int64_t i = 0; i < HIGH; i++) t.g[i] = rows_g + least(f + i, count - 1) * pitch_g;
             float made[WIDTH];
             put(made, tile_of(&t, at->rows, from, to));
             for (int64_t i = 0; i < least(HIGH, count - f); i++) {
@@ -223,7 +226,7 @@ KERNEL(conv2d_weight_grad, {
     const int64_t taps = a->kernel[0] * a->kernel[1], length = a->channels * taps;
     const int64_t pixels = a->image[0] * a->image[1] * a->batch;
     const int64_t high = (a->features + HIGH - 1) / HIGH, wide = (length + BROAD - 1) / BROAD, count = a->pieces * a->groups;
-    const int64_t cuts = (parts + count - 1) / (count ? count : 1);
+    const int64_t wanted = (parts + 1) / 2, cuts = (wanted + count - 1) / (count ? count : 1);
     int64_t down = 1, least_cost = INT64_MAX;
     for (int64_t d = 1; d <= cuts; d++) {  // of rectangles of the result: what is computed, and what is packed
         const int64_t rows = (high + d - 1) / d * HIGH, cols = (wide + cuts / d - 1) / (cuts / d) * BROAD;
