@@ -226,10 +226,10 @@ static void make_part(walk c, int64_t groups, int64_t step_w, int64_t part, int6
     if (!columns || !height || !samples || !c.outs) return;
     const int64_t over = (columns + wide - 1) / wide, deep = (c.batch + samples - 1) / samples;
     const int64_t rows = groups * over * deep * height, tall = (c.outs + TALL - 1) / TALL;
-    const int64_t cuts = least(tall, (2 * parts + rows - 1) / rows), places = c.out_size[0] * c.out_size[1] * c.batch;
+    const int64_t cuts = least(tall, (parts + rows - 1) / rows), places = c.out_size[0] * c.out_size[1] * c.batch;
     const float *in = c.in, *w = c.w;
     float *out = c.out;
-    const span s = share(rows * cuts, 1, part, parts);
+    const span s = share(rows * cuts, 2, part, parts);  // every part packs the rows around its own, and weights
     for (int64_t at = s.begin; at < s.end;) {
         const int64_t y = at % height, unit = at / height, end = least(height, y + s.end - at);
         const int64_t cut = unit % cuts, column = unit / cuts % over * wide, sample = unit / cuts / over % deep * samples;
