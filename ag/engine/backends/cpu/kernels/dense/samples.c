@@ -146,7 +146,8 @@ KERNEL(sample_matmul, {
         const float *of_a = a->a + o * s.rows * s.inner * s.samples + n;
         const float *of_b = a->b + o * s.inner * s.cols * s.samples + n;
         float *out = a->out + o * s.rows * s.cols * s.samples + n;
-        const span rows = share(s.rows, large ? TALL : HIGH, i % cuts, cuts);
-        if (!(large ? of_large : of_small)(out, of_a, of_b, &s, rows, m)) slowly(out, of_a, of_b, &s, rows, m);
+        const int moves = large || (m < WIDTH && s.inner <= DEEP);  // fewer samples would leave lanes idle
+        const span rows = share(s.rows, moves ? TALL : HIGH, i % cuts, cuts);
+        if (!(moves ? of_large : of_small)(out, of_a, of_b, &s, rows, m)) slowly(out, of_a, of_b, &s, rows, m);
     }
 }
