@@ -1,12 +1,12 @@
 // layer_norm: out = gamma (x - mean) / deviation + beta, with mean and variance of each column
 // out, x [features, samples]; mean, variance [1, samples]; gamma, beta [features, 1]
-// grid: samples / 8 workgroups
-// turns: 3 * features / 16 of an invocation's loops
+// grid: samples / columns workgroups
+// turns: 2 * features / shares of an invocation's loops
 // floats: relaxed
 #version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#include "reduce.glsl"
+#include "columns.glsl"
 #include "rate.glsl"
 
 layout(push_constant) uniform Args {
@@ -19,36 +19,30 @@ layout(set = 0, binding = 2) buffer Variance_ { float variance[]; };
 layout(set = 0, binding = 3) readonly buffer X_ { float x[]; };
 layout(set = 0, binding = 4) readonly buffer Gamma_ { float gamma[]; };
 layout(set = 0, binding = 5) readonly buffer Beta_ { float beta[]; };
+#define LOAD EACH(i) some[i] = x[x_at + place(k, i, end) * samples + column]
 
 void main() {
     const uint column = column_of(samples), share = share_of(samples), end = column < samples ? features : 0;
-    const uint x_0 = x_at + column, out_0 = out_at + column;
-    float mine = 0.0;
-    FOURS(f, share, end) {
-        float some[FOUR];
-        EACH(i) some[i] = x[x_0 + place(f, i, end) * samples];
-        EACH(i) mine += within(f, i, end) ? some[i] : 0.0;
+    const float origin = whole == 0 && end > 0 ? x[x_at + column] : 0.0;
+    float some[loads];
+    Moments mine = Moments(0.0, 0.0, 0.0);
+    {
+        PASS {
+            LOAD;
+            include(mine, some, origin, k, end);
+        } AGAIN;
     }
-    const float centre = column_sum(0, mine, samples) / float(features);
-    mine = 0.0;
-    FOURS(f, share, end) {
-        float some[FOUR];
-        EACH(i) some[i] = x[x_0 + place(f, i, end) * samples];
-        EACH(i) {
-            const float apart = within(f, i, end) ? some[i] - centre : 0.0;
-            mine += apart * apart;
-        }
-    }
-    const float spread = column_sum(1, mine, samples) / float(features), rate = rate_of(spread, eps);
-    FOURS(k, share, end) {
-        float some[FOUR];
+    const Moments all = column_moments(mine, some, origin, share, end, features, samples);
+    const float rate = rate_of(all.apart, eps);
+    PASS {
+        if (whole == 0) LOAD;
         EACH(i) {
             const uint f = place(k, i, end);
-            some[i] = (x[x_0 + f * samples] - centre) * rate * gamma[gamma_at + f] + beta[beta_at + f];
+            some[i] = (some[i] - all.mean) * rate * gamma[gamma_at + f] + beta[beta_at + f];
         }
-        EACH(i) if (within(k, i, end)) out_[out_0 + (k + i * shares) * samples] = some[i];
-    }
+        EACH(i) if (within(k, i, end)) out_[out_at + k * samples + column + i * (shares * samples)] = some[i];
+    } AGAIN;
     if (share != 0 || column >= samples) return;
-    mean[mean_at + column] = centre;
-    variance[variance_at + column] = spread;
+    mean[mean_at + column] = all.mean;
+    variance[variance_at + column] = all.apart;
 }

@@ -1,14 +1,15 @@
 // normalize: out = gamma (x - mean) / deviation + beta, all but x and out per row
 // out, x [rows, length]; mean, variance, gamma, beta [rows, 1]
-// grid: n invocations
+// grid: n / turns invocations
 // floats: relaxed
 #version 440
 #extension GL_GOOGLE_include_directive : require
-#include "index.glsl"
+#include "turns.glsl"
+#include "quotient.glsl"
 #include "rate.glsl"
 
 layout(push_constant) uniform Args {
-    uint n, length, out_at, x_at, gamma_at, beta_at, mean_at, variance_at;
+    uint n, by_length[2], out_at, x_at, gamma_at, beta_at, mean_at, variance_at;
     float eps;
 };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
@@ -19,8 +20,10 @@ layout(set = 0, binding = 4) readonly buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 
 void main() {
-    const uint i = invocation(), row = i / length;
-    if (i >= n) return;
-    const float rate = rate_of(variance[variance_at + row], eps);
-    out_[out_at + i] = (x[x_at + i] - mean[mean_at + row]) * rate * gamma[gamma_at + row] + beta[beta_at + row];
+    for (uint turn = 0; turn < turns; turn++) {
+        const uint i = element(turn), row = quotient(i, by_length[0], by_length[1]);
+        if (i >= n) return;
+        const float rate = rate_of(variance[variance_at + row], eps);
+        out_[out_at + i] = (x[x_at + i] - mean[mean_at + row]) * rate * gamma[gamma_at + row] + beta[beta_at + row];
+    }
 }

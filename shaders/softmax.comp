@@ -10,21 +10,23 @@
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, x_at; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+#define LOAD EACH(i) some[i] = x[x_0 + place(k, i, end) * inner]
 
 void main() {
-    const uint column = column_of(inner), share = share_of(inner);
+    const uint column = column_of(inner), share = share_of(inner), end = column < outer * inner ? length : 0;
     const uint first = column / inner * length * inner + column % inner, x_0 = x_at + first, out_0 = out_at + first;
-    const uint end = column < outer * inner ? length : 0;
+    float some[loads];
     Exponentials mine = NONE;
-    FOURS(k, share, end) {
-        float some[FOUR];
-        EACH(i) some[i] = x[x_0 + place(k, i, end) * inner];
-        EACH(i) if (within(k, i, end)) include(mine, some[i]);
+    {
+        PASS {
+            LOAD;
+            include(mine, some, k, end);
+        } AGAIN;
     }
     const Exponentials all = column_exponentials(mine, inner);
-    FOURS(k, share, end) {
-        float some[FOUR];
-        EACH(i) some[i] = ieee_exp(x[x_0 + place(k, i, end) * inner] - all.largest) / all.total;
-        EACH(i) if (within(k, i, end)) out_[out_0 + (k + i * shares) * inner] = some[i];
-    }
+    PASS {
+        if (whole == 0) LOAD;
+        EACH(i) if (within(k, i, end))
+            out_[out_0 + k * inner + i * (shares * inner)] = ieee_exp(some[i] - all.largest) / all.total;
+    } AGAIN;
 }

@@ -6,6 +6,7 @@
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#define MOST 16
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, t_at; float factor; };
@@ -13,39 +14,37 @@ layout(set = 0, binding = 0) buffer Losses_ { float losses[]; };
 layout(set = 0, binding = 1) buffer Dx_ { float dx[]; };
 layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
 layout(set = 0, binding = 3) readonly buffer T_ { float t[]; };
+#define LOAD EACH(i) { \
+    const uint at = place(k, i, end) * batch + column; \
+    some[i] = x[x_at + at]; \
+    targets[i] = t[t_at + at]; \
+}
 
 void main() {
-    const uint column = column_of(batch), share = share_of(batch);
-    const uint end = column < batch ? classes : 0;
+    const uint column = column_of(batch), share = share_of(batch), end = column < batch ? classes : 0;
     Exponentials mine = NONE;
-    float my_weight = 0.0, my_loss = 0.0;
-    FOURS(c, share, end) {
-        float some[FOUR], targets[FOUR];
-        EACH(i) {
-            const uint at = place(c, i, end) * batch + column;
-            some[i] = x[x_at + at];
-            targets[i] = t[t_at + at];
-        }
-        EACH(i) if (within(c, i, end)) {
-            include(mine, some[i]);
-            my_weight += targets[i];
-        }
+    float some[loads], targets[loads], weight = 0.0, loss = 0.0;
+    {
+        PASS {
+            LOAD
+            include(mine, some, k, end);
+            float part = 0.0;
+            EACH(i) part += within(k, i, end) ? targets[i] : 0.0;
+            weight += part;
+        } AGAIN;
     }
     const Exponentials all = column_exponentials(mine, batch);
-    const float log_total = ieee_log(all.total), ratio = column_sum(2, my_weight, batch) / all.total;
-    FOURS(c, share, end) {
-        float some[FOUR], targets[FOUR];
-        EACH(i) {
-            const uint at = place(c, i, end) * batch + column;
-            some[i] = x[x_at + at] - all.largest;
-            targets[i] = t[t_at + at];
+    const float log_total = ieee_log(all.total), ratio = column_sum(0, weight, batch) / all.total;
+    PASS {
+        float part = 0.0;
+        if (whole == 0) LOAD
+        EACH(i) if (within(k, i, end)) {
+            const float z = some[i] - all.largest;
+            part += targets[i] * (log_total - (targets[i] == 0.0 ? 0.0 : z));  // 0 where z is -inf
+            dx[dx_at + k * batch + column + i * (shares * batch)] = factor * (ratio * ieee_exp(z) - targets[i]);
         }
-        EACH(i) if (within(c, i, end)) {
-            my_loss += targets[i] * (log_total - (targets[i] == 0.0 ? 0.0 : some[i]));  // 0 where some[i] is -inf
-            dx[dx_at + (c + i * shares) * batch + column] = factor * (ratio * ieee_exp(some[i]) - targets[i]);
-        }
-    }
-    barrier();  // all have read what `found` held before
-    const float loss = column_sum(0, my_loss, batch);
+        loss += part;
+    } AGAIN;
+    loss = column_sum(1, loss, batch);
     if (share == 0 && column < batch) losses[losses_at + column] = loss;
 }

@@ -15,31 +15,32 @@ layout(set = 0, binding = 0) buffer Losses_ { float losses[]; };
 layout(set = 0, binding = 1) buffer Dx_ { float dx[]; };
 layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
 layout(set = 0, binding = 3) readonly buffer Ids_ { uint ids[]; };  // a negative id is a large one
+#define LOAD EACH(i) some[i] = x[x_at + place(k, i, end) * batch + column]
 
 const uint NOTHING = 0x80000000u;
 
 void main() {
-    const uint column = column_of(batch), share = share_of(batch);
-    const uint end = column < batch ? classes : 0;
+    const uint column = column_of(batch), share = share_of(batch), end = column < batch ? classes : 0;
+    float some[loads];
     Exponentials mine = NONE;
-    FOURS(c, share, end) {
-        float some[FOUR];
-        EACH(i) some[i] = x[x_at + place(c, i, end) * batch + column];
-        EACH(i) if (within(c, i, end)) include(mine, some[i]);
+    {
+        PASS {
+            LOAD;
+            include(mine, some, k, end);
+        } AGAIN;
     }
     const Exponentials all = column_exponentials(mine, batch);
     if (column >= batch) return;
     const uint id = ids[ids_at + column];
     const float valid = id < classes ? 1.0 : NOT_A_NUMBER, scale = valid * factor / all.total;
-    FOURS(c, share, end) {
-        float some[FOUR];
-        EACH(i) some[i] = x[x_at + place(c, i, end) * batch + column] - all.largest;
-        EACH(i) if (within(c, i, end)) {
-            const uint here = c + i * shares;
-            const float y = id == NOTHING ? 0.0 : scale * ieee_exp(some[i]);
-            dx[dx_at + here * batch + column] = here == id ? y - factor : y;
-            if (here == id) losses[losses_at + column] = ieee_log(all.total) - some[i];
+    PASS {
+        if (whole == 0) LOAD;
+        EACH(i) if (within(k, i, end)) {
+            const float z = some[i] - all.largest, y = id == NOTHING ? 0.0 : scale * ieee_exp(z);
+            const bool here = i * shares == id - k;
+            dx[dx_at + k * batch + column + i * (shares * batch)] = here ? y - factor : y;
+            if (here) losses[losses_at + column] = ieee_log(all.total) - z;
         }
-    }
+    } AGAIN;
     if (share == 0 && id >= classes) losses[losses_at + column] = id == NOTHING ? 0.0 : NOT_A_NUMBER;
 }

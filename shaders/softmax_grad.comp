@@ -4,35 +4,35 @@
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#define MOST 16
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, y_at, g_at; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer Y_ { float y[]; };
 layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+#define LOAD EACH(i) { \
+    const uint at = place(k, i, end) * inner; \
+    ys[i] = y[y_0 + at]; \
+    gs[i] = g[g_0 + at]; \
+}
 
 void main() {
-    const uint column = column_of(inner), share = share_of(inner);
+    const uint column = column_of(inner), share = share_of(inner), end = column < outer * inner ? length : 0;
     const uint first = column / inner * length * inner + column % inner;
     const uint y_0 = y_at + first, g_0 = g_at + first, out_0 = out_at + first;
-    const uint end = column < outer * inner ? length : 0;
-    float mine = 0.0;
-    FOURS(k, share, end) {
-        float ys[FOUR], gs[FOUR];
-        EACH(i) {
-            const uint at = place(k, i, end) * inner;
-            ys[i] = y[y_0 + at];
-            gs[i] = g[g_0 + at];
-        }
-        EACH(i) if (within(k, i, end)) mine += ys[i] * gs[i];
+    float ys[loads], gs[loads], mine = 0.0;
+    {
+        PASS {
+            LOAD
+            float part = 0.0;
+            EACH(i) part += within(k, i, end) ? ys[i] * gs[i] : 0.0;
+            mine += part;
+        } AGAIN;
     }
     const float total = column_sum(0, mine, inner);
-    FOURS(k, share, end) {
-        float some[FOUR];
-        EACH(i) {
-            const uint at = place(k, i, end) * inner;
-            some[i] = y[y_0 + at] * (g[g_0 + at] - total);
-        }
-        EACH(i) if (within(k, i, end)) out_[out_0 + (k + i * shares) * inner] = some[i];
-    }
+    PASS {
+        if (whole == 0) LOAD
+        EACH(i) if (within(k, i, end)) out_[out_0 + k * inner + i * (shares * inner)] = ys[i] * (gs[i] - total);
+    } AGAIN;
 }

@@ -44,11 +44,16 @@ CHOICES = {  # values that make other code
     "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
     "kernel_0": (3, 1),
 }
+TOLD = (*CHOICES, "loads", "whole")
+SHARED = ((4096, 8192), (50257, 2048), (10, 4096), (512, 65536))  # columns, which several invocations may share
 # Their loops are those of matmul, whose registers do not depend on the alignment of operands, as counted once.
 ALIKE = {"batched_matmul", "matmul_chain", "matmul_chain_pair", "matmul_sums"}
 # Those on matrix units choose their sizes by what a device has.
 KERNELS: dict[str, Any] = {name: entry for name, entry in json.loads((SPV / "manifest.json").read_text("utf-8"))[
     "kernels"].items() if "_coop" not in name}
+
+
+CARD = Tiles(60, (), threads=1024, kept=32)  # what AMD's chips have in common
 
 
 class Compiled(NamedTuple):
@@ -203,6 +208,11 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
         constants |= {"c_along": 2} if "c_along" in constants else {}
     chosen = {name: values for name, values in CHOICES.items() if name in constants and kernel not in ALIKE}
     chosen |= {"vector": (1,)} if kernel in ALIKE or "ta" in constants else {}
+    if "loads" in constants:
+        for length, inner in SHARED:
+            values = CARD.columns(length, inner, 1, constants["loads"])
+            yield "", {name: values.get(name, default) for name, default in constants.items()}
+        return
     in_tiles = "TILE_ROWS" in constants
     for kind in tiles if in_tiles else ("",):
         sizes = {tile: tile.constants() for tile in (TILES[kind], TILES[kind].turned())} if in_tiles else {None: {}}
@@ -264,7 +274,7 @@ def _lines(program: Path, chip: Chip, kernels: Collection[str],
         for kind, constants in variants(kernel, tiles):
             words = list(constants.values())
             lines.append(" ".join(map(str, (file, push, len(entry["operands"]), len(words), *words))))
-            made.append((kernel, kind, {name: constants[name] for name in CHOICES if name in constants}))
+            made.append((kernel, kind, {name: constants[name] for name in TOLD if name in constants}))
     return lines, made
 
 

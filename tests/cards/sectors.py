@@ -6,7 +6,7 @@ Launches are so large that edges do not count, and `interpreter.py` runs some wo
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,13 +43,15 @@ class Launch(NamedTuple):
 
 
 def planned(launch: Launch) -> plans.Plan:
-    rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile, shared=SHARED, room=ROOM)
+    rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile, shared=SHARED, room=ROOM, threads=1024,
+                 kept=32)
     return plans.planned(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
                            tuple(launch.params.items()), rule, True)
 
 
-def run(launch: Launch, most: int | None = None) -> tuple[list[Array], Workgroup]:
-    """The operands afterwards and what was touched, by all workgroups or by the `most` in the middle."""
+def run(launch: Launch, most: int | None = None, order: Callable[[int], Iterable[int]] = range
+        ) -> tuple[list[Array], Workgroup]:
+    """The operands afterwards and what was touched, by all workgroups in an order, or by the `most` in the middle."""
     plan = planned(launch)
     entry = plans.manifest()["kernels"][plan.kernel]
     names = [constant["name"] for constant in entry["spec"]]
@@ -63,7 +65,7 @@ def run(launch: Launch, most: int | None = None) -> tuple[list[Array], Workgroup
     x, y, z = plan.grid
     count = x * y * z
     first, end = (0, count) if most is None else (max(0, (count - most) // 2), min(count, (count + most) // 2))
-    for i in range(first, end):
+    for i in order(count) if most is None else range(first, end):
         group.run((i % x, i // x % y, i // x // y), plan.grid)
     return [words.view(x.dtype).reshape(x.shape) for words, x in zip(buffers, launch.operands, strict=True)], group
 

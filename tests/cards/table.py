@@ -28,6 +28,8 @@ CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and co
        for kernel in ("attention", "attention_grad") for blocks in (1, 2, 3, 4)},
     **{f"{kernel} of {32 * blocks} features, held": (kernel, "", {"blocks": blocks, "held": 1})
        for kernel in ("attention", "attention_grad") for blocks in (1, 2, 4)},
+    **{f"{kernel}, read again": (kernel, "", {"whole": 0}) for kernel in (
+        "softmax", "softmax_cross_entropy_ids", "layer_norm")},
     **{kernel: (kernel, "", {}) for kernel in (
         "conv2d_direct", "fused", "layer_norm", "layer_norm_grad", "norm_sums", "rms_norm", "rms_norm_grad",
         "rms_norm_sums", "softmax", "softmax_cross_entropy", "softmax_cross_entropy_ids", "sum", "permute",

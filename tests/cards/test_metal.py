@@ -43,9 +43,15 @@ def test_arrays_have_the_size_of_the_code() -> None:
     chosen = {path.stem for path in FILES if sized_by_constants(path)}
     others = {name for name in chosen if f"{name}.fixed" in chosen or not (SPV / f"{name}.fixed.spv").is_file()}
     others -= {f"{name}.fixed" for name in others}
-    assert others == {"attention", "attention_grad", "masked_attention", "masked_attention_grad", "attention_bias_grad"}
+    shared = {name for name in others if any(c["name"] == "loads" for c in KERNELS[name]["spec"])}
+    others -= shared
+    assert shared >= {"softmax", "layer_norm"} and others == {
+        "attention", "attention_grad", "masked_attention", "masked_attention_grad", "attention_bias_grad"}
     q = (LARGEST_HEAD, 8, 1)
     most = attention.layout(q, (1, 8, 1), q, q, q, (4,), heads=1, factor=1.0, causal=False, rate=0.0)["blocks"]
+    for name in shared:  # whose defaults are the most elements, and the most invocations of such a driver
+        given = {c["name"]: c["default"] for c in KERNELS[name]["spec"]}
+        assert given["loads"] in (16, 32) and given["THREADS"] == tiles_of(apple("0.2.2017")).threads
     for name in others:
         assert next(c["default"] for c in KERNELS[name]["spec"] if c["name"] == "blocks") == most
 

@@ -35,6 +35,22 @@ def test_whoever_reads_a_column_touches_a_sector_per_word() -> None:
     assert out.touched == out.fewest and of_x.touched == 8 * of_x.fewest
 
 
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "softmax_cross_entropy_ids"])
+def test_a_column_that_fits_is_read_once(name: str) -> None:
+    """All workgroups run in any order, and their results are the same."""
+    launch, at = LAUNCHES[name](), PRIMITIVES[name].operands.index("x")
+    results, group = run(launch)
+    assert counted(group)[at].touched == launch.operands[at].size // 8
+    again, _ = run(launch, order=np.random.default_rng(0).permutation)
+    for got, want in zip(again, results, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_column_that_does_not_fit_is_read_twice() -> None:
+    _, group = run(Launch("softmax", [normal(1, 5000, 264), normal(1, 5000, 264)], {"axis": 1}), 1)
+    assert 2 * 5000 <= counted(group)[1].touched <= 2.02 * 5000  # behind the end, the last element
+
+
 WINDOW = Window((3, 2), (2, 1), (1, 1))
 CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
     "matmul": Launch("matmul", [normal(70, 37), normal(70, 21), normal(21, 37)], {"ta": False, "tb": False}, "S4"),

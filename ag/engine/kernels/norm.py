@@ -16,7 +16,7 @@ import numpy as np
 from ag.engine.kernels.indexing import NOTHING
 from ag.engine.kernels.reduce import SHORT, ones, total
 from ag.engine.primitive import Array, Call, primitive
-from ag.engine.shape import Layout, Shape, axis_layout, columns_of
+from ag.engine.shape import Layout, Shape, axis_layout
 
 _BLOCK = 1 << 16  # elements that the numpy functions work on at a time
 
@@ -59,8 +59,13 @@ def _sums_layout(out: Shape, _out: Shape, x: Shape, _g: Shape, mean: Shape, _v: 
     return {**_pieces_layout(out, x), "row_step": int(mean[0] > 1), "column_step": int(mean[1] > 1)}
 
 
+def _columns_layout(out: Shape) -> Layout:
+    """Those that a shader shares among invocations, as `axis_layout` has them."""
+    return {"outer": 1, "length": out[0], "inner": out[1]}
+
+
 def _features_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
-    return {"features": out[0], "samples": out[1]}
+    return {"features": out[0], "samples": out[1], **_columns_layout(out)}
 
 
 def _rows_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
@@ -231,52 +236,31 @@ def batch_norm_grad(
 #     log_softmax:      y = x - max x - log sum exp(x - max x)          gradient: g - exp(y) sum g
 #     cross-entropy:    sum t (lse - x), where lse = log sum exp x      gradient: softmax(x) sum t - t
 
-_SHORT, _LONG, _FEW = 32, 1024, 64  # columns that one invocation does; that a workgroup may do, if they are few
-_VERY_LONG = 1 << 14  # columns that are shared by more: 50257 of 2048 took an H100 2.3 ms with 16, 1.3 with 32
-
-
-def shared_columns(length: int, inner: int, columns: int) -> Layout:
-    """Choose how many invocations share a column of `length` elements, `inner` apart, and columns per workgroup."""
-    shares = 16
-    if length <= _SHORT:
-        shares = 1
-    elif length >= _LONG and (inner == 1 or columns <= _FEW):
-        shares = 128
-    elif length >= _VERY_LONG:
-        shares = 32
-    return columns_of(shares)
-
-
-def _softmax_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
-    inner = prod(x[axis + 1 :])
-    return {**axis_layout(out, x, axis=axis), **shared_columns(x[axis], inner, prod(x[:axis]) * inner)}
-
-
-@primitive(layout=_softmax_layout)
+@primitive(layout=axis_layout)
 def softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
     np.exp(out, out=out)
     out /= total(out, axis)
 
 
-@primitive(layout=_softmax_layout)
+@primitive(layout=axis_layout)
 def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.multiply(y, g - total(y * g, axis), out=out)
 
 
-@primitive(layout=_softmax_layout)
+@primitive(layout=axis_layout)
 def log_softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
     out -= np.log(total(np.exp(out), axis))
 
 
-@primitive(layout=_softmax_layout)
+@primitive(layout=axis_layout)
 def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.subtract(g, np.exp(y) * total(g, axis), out=out)
 
 
 def _loss_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
-    return {"classes": dx[0], "batch": dx[1], **shared_columns(dx[0], dx[1], dx[1])}
+    return {"classes": dx[0], "batch": dx[1], **_columns_layout(dx)}
 
 
 @primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_loss_layout, outputs=2, bound=True,

@@ -23,7 +23,7 @@ from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.backends.shader.cache_files import CacheError, cache_folder, read_cache, warn_once, write_cache
 from ag.engine.backends.shader.manifest import Limits, files_of, in_tiles, lacking, manifest
 from ag.engine.backends.shader.plans import Product, product_of
-from ag.engine.backends.shader.tiles import TILES, Rule, Tiles
+from ag.engine.backends.shader.tiles import FEWEST_THREADS, TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.kernels.matmul import matmul
@@ -244,8 +244,8 @@ def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
         if usual.fixed or _verdict(backend, _FIXED, replace(usual, fixed=True)) == _WRONG:
             raise KernelError(f"matmul: products come out wrong in all kinds of tiles on {where}; install "
                               f"a newer driver, or use the device 'cpu'.")
-        return replace(usual, fixed=True)
-    return replace(usual, rates=rates, skinny=usual.skinny and _SKINNY not in wrong)
+        return replace(usual, fixed=True, threads=FEWEST_THREADS)
+    return replace(usual, rates=rates, skinny=usual.skinny and _SKINNY not in wrong, threads=FEWEST_THREADS)
 
 
 def wrong_now(backend: TunedBackend, rule: Tiles) -> list[str]:

@@ -135,6 +135,10 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         values["vector"] = values["vector"] and aligned
     if "held" in constants:
         values["held"], needs = _held(values, needs, tiles)
+    if "loads" in constants:
+        values |= tiles.columns(values["length"], values["inner"], values["outer"], int(constants["loads"]))
+        grown = values["THREADS"] // needs.threads  # as its shared memory does
+        needs = needs._replace(threads=values["THREADS"], shared_bytes=needs.shared_bytes * grown)
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
     parts = {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)

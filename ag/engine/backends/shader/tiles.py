@@ -26,6 +26,14 @@ _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
 _INTEGRATED_UNITS = 12
 
+# Of columns that invocations share: up to how many elements one has alone; how many columns a workgroup has side by
+# side, words of a sector at least; how many elements an invocation keeps of a column, at most, and loads at once of a
+# longer one, that a workgroup cannot keep; and the invocations of a workgroup, at least and at most.
+_SHORT, _SIDE_BY_SIDE, _OF_LONG = 32, (32, 16, 8), 8
+_MOST_ADDED = 2048  # elements that an invocation adds up: long sums lose digits
+_KEPT, _KEPT_ELSEWHERE, _FEW_KEPT = {"NVIDIA": 32, "AMD": 32}, 16, 4  # Intel's registers may be half as many
+FEWEST_THREADS, _MOST_THREADS = 128, 1024
+
 _LEAST_UNITS = 2  # of a card, even if it has one: `Target` takes 1 for a processor
 _FEWEST_UNITS = 8  # a software driver has one, but may use several cores
 
@@ -125,6 +133,9 @@ class Rule(Protocol):
     def held(self, most: int, each: int, shared: int, registers: int) -> int:
         return 0
 
+    def columns(self, length: int, inner: int, outer: int, most: int) -> dict[str, int]:
+        return {}
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -138,11 +149,13 @@ class Tiles:
     skinny: bool = True  # has the tiles for few rows or columns
     shared: int = 0  # bytes of shared memory of a workgroup, at most
     room: int = 0  # and of a unit
+    threads: int = FEWEST_THREADS  # invocations of a workgroup, at most
+    kept: int = _FEW_KEPT  # elements that an invocation keeps in registers, at most
 
     @cached_property
     def _hash(self) -> int:
         return hash((self.units, self.rates, self.forced, self.fixed, self.direct_rows, self.skinny, self.shared,
-                     self.room))
+                     self.room, self.threads, self.kept))
 
     def __hash__(self) -> int:
         return self._hash  # hot path: every launch looks up its plan by it
@@ -173,6 +186,32 @@ class Tiles:
         return next((n for n in range(most, 0, -1) if shared + n * each <= self.shared
                      and 3 * at_once(n) >= 2 * at_once(0) > 0), 0)
 
+    def columns(self, length: int, inner: int, outer: int, most: int) -> dict[str, int]:
+        """Return how invocations share columns whose elements are `inner` apart (shaders/columns.glsl).
+
+        `most` elements may be kept.  Long columns that are few get more invocations, to keep the card busy.
+        """
+        if length <= _SHORT:
+            return _columns(FEWEST_THREADS, 1, min(_power(length), most), length <= most)
+        most, count = min(most, self.kept), max(1, outer * inner)
+        least = _power(-(-length // most))  # invocations that keep a column
+        wide = [(w, max(FEWEST_THREADS // w, least)) for w in _SIDE_BY_SIDE]
+        if inner == 1:
+            shares = max(_SIDE_BY_SIDE[-1], least)
+            wide = [(max(1, FEWEST_THREADS // shares), shares)]
+        fitting = [(w, shares) for w, shares in wide if w * shares <= self.threads and shares * most >= length]
+        if not fitting:
+            width = wide[-1][0]
+            while width > 2 and (4 * count < width * self.units or self.threads // width * _MOST_ADDED < length):
+                width //= 2
+            shares = self.threads // width
+            return _columns(width, shares, min(_OF_LONG, most), False)
+        width, shares = next((x for x in fitting if count >= x[0] * self.units), fitting[-1])
+        kept = _power(-(-length // shares))
+        while kept > _FEW_KEPT and count * shares < _BUSY * self.units and 2 * width * shares <= self.threads:
+            shares, kept = 2 * shares, kept // 2
+        return _columns(width, shares, kept, True)
+
     def _timed(self, tile: Tile, rate: Rate, rows: int, cols: int, count: int) -> tuple[float, Tile]:
         if (rows < cols) != (tile.rows < tile.cols):
             tile = tile.turned()
@@ -181,8 +220,18 @@ class Tiles:
         return rounds * tile.rows * tile.cols / rate.many, tile
 
 
-def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: True, shared: int = sys.maxsize) -> Tiles:
-    """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; `shared` as of `Tiles`."""
+def _power(n: int) -> int:
+    """The power of two from `n` on."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _columns(width: int, shares: int, loads: int, whole: bool) -> dict[str, int]:
+    return {"columns": width, "shares": shares, "THREADS": width * shares, "loads": loads, "whole": int(whole)}
+
+
+def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: True, shared: int = sys.maxsize,
+             threads: int = _MOST_THREADS) -> Tiles:
+    """Return the rule for a device: the kinds of tiles that fit it, or S, which needs least; the rest as of `Tiles`."""
     forced = os.environ.get("AG_MATMUL_TILE", "")
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
@@ -191,8 +240,10 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = lambda _tile: Tr
                      room=sys.maxsize)
     rates = _RATES.get("AMD RDNA" if _has_large_tiles(device) else device.vendor, _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
-    return Tiles(units_of(device), tuple(fitting), forced, _keeps_defaults(device), skinny=fits(TILES["V"]),
-                 shared=shared, room=_room(device))
+    fixed = _keeps_defaults(device)
+    return Tiles(units_of(device), tuple(fitting), forced, fixed, skinny=fits(TILES["V"]), shared=shared,
+                 room=_room(device), threads=min(threads, FEWEST_THREADS if fixed else _MOST_THREADS),
+                 kept=_KEPT.get(device.vendor, _KEPT_ELSEWHERE))
 
 
 def _room(device: DeviceInfo) -> int:

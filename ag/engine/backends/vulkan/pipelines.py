@@ -117,7 +117,8 @@ class Kernels:
         self._manager, self._segments = manager, segments
         self._where = f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
-        self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits), limits["max_shared_memory"])
+        self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits), limits["max_shared_memory"],
+                              min(limits["max_work_group_invocations"], limits["max_work_group_size"][0]))
         self._few_registers = has_few_registers(device)
         self.covered = limits["max_storage_buffer_range"]  # bytes; larger segments are reached by their address
         self._makes_parts = limits["api_version"] >= VULKAN_1_1  # a launch may begin at a later workgroup
