@@ -63,16 +63,17 @@ SHARED void norm_by_features(float *out, float *mean, float *variance, const flo
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, n, step);
         const int64_t width = t.width;
-        const float *from = x + t.begin;
+        const piece own = in_one_piece(x + t.begin, n, step, width);
+        const float *from = own.x;
         float *to = out + t.begin, middle[COLUMNS] = {0}, rate[COLUMNS];
         double total[COLUMNS] = {0}, squares[COLUMNS] = {0};
         if (mean) {
-            DOWN(0, n, width, middle, total, { EACH(c, width) middle[c] += from[k * step + c]; })
+            DOWN(0, n, width, middle, total, { EACH(c, width) middle[c] += from[k * own.step + c]; })
             EACH(c, width) mean[t.column + c] = middle[c] = (float)(total[c] / (double)n);
         }
         DOWN(0, n, width, rate, squares, {
             EACH(c, width) {
-                const float h = mean ? from[k * step + c] - middle[c] : from[k * step + c];
+                const float h = mean ? from[k * own.step + c] - middle[c] : from[k * own.step + c];
                 rate[c] += h * h;
             }
         })
@@ -82,7 +83,7 @@ SHARED void norm_by_features(float *out, float *mean, float *variance, const flo
             rate[c] = rate_of(spread, eps);
         }
         for (int64_t k = 0; k < n; k++) {
-            const float factor = gamma[k], offset = mean ? beta[k] : 0.0f, *row = from + k * step;
+            const float factor = gamma[k], offset = mean ? beta[k] : 0.0f, *row = from + k * own.step;
             if (mean) EACH(c, width) to[k * step + c] = (row[c] - middle[c]) * rate[c] * factor + offset;
             else EACH(c, width) to[k * step + c] = row[c] * rate[c] * factor;
         }

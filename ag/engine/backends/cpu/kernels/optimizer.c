@@ -35,20 +35,31 @@ static inline float moved(float x, float y, float rate, float beta, int near) {
     return near ? x + (y - x) * rate : (x - y) * beta + y;
 }
 
+typedef struct { float step, floor, kept, rate1, rate2, beta1, beta2; } adam_numbers;
+
+static inline __attribute__((always_inline)) void adam_elements(
+    float *p, float *m, float *v, const float *g, int64_t n, adam_numbers x, int near1, int near2, int decays) {
+    EACH(i, n) {
+        const float grad = with_square(g[i]), old = decays ? p[i] * x.kept : p[i];
+        const float mean = moved(m[i], grad, x.rate1, x.beta1, near1);
+        const float square = moved(v[i], grad * grad, x.rate2, x.beta2, near2);
+        m[i] = mean;
+        v[i] = square;
+        p[i] = old - mean / (__builtin_sqrtf(square) + x.floor) * x.step;
+    }
+}
+
 // A parameter's elements, which have the counts `row`.
 static void adam_step(float *p, float *m, float *v, const float *g, int64_t n, const float *row, const adam *with) {
     const double root = __builtin_sqrt(counted(row[1], with->rate2));
-    const float step = (float)(with->lr * root / counted(row[0], with->rate1)), floor = (float)(with->eps * root);
-    const float kept = (float)(1.0 - with->lr * with->weight_decay);
-    const float rate1 = (float)with->rate1, rate2 = (float)with->rate2;
-    const float beta1 = (float)with->beta1, beta2 = (float)with->beta2;
-    const int near1 = rate1 <= 0.5f, near2 = rate2 <= 0.5f, decays = with->weight_decay != 0.0;
-    EACH(i, n) {
-        const float grad = with_square(g[i]);
-        m[i] = moved(m[i], grad, rate1, beta1, near1);
-        v[i] = moved(v[i], grad * grad, rate2, beta2, near2);
-        p[i] = (decays ? p[i] * kept : p[i]) - m[i] / (__builtin_sqrtf(v[i]) + floor) * step;
-    }
+    const adam_numbers x = {
+        (float)(with->lr * root / counted(row[0], with->rate1)), (float)(with->eps * root),
+        (float)(1.0 - with->lr * with->weight_decay), (float)with->rate1, (float)with->rate2, (float)with->beta1,
+        (float)with->beta2};
+    const int near1 = x.rate1 <= 0.5f, near2 = x.rate2 <= 0.5f, decays = with->weight_decay != 0.0;
+    if (near1 && near2 && decays) adam_elements(p, m, v, g, n, x, 1, 1, 1);
+    else if (near1 && near2) adam_elements(p, m, v, g, n, x, 1, 1, 0);
+    else adam_elements(p, m, v, g, n, x, near1, near2, decays);
 }
 
 KERNEL(adam_update, {

@@ -10,6 +10,9 @@
 #define BLOCK 512  // elements of a row that are added up in float
 #define STRIDE 64  // rows that are
 #define COLUMNS 128  // of a tile: its sums stay in the first-level cache
+#define PAGE 1024  // floats
+#define FEW 256  // rows that a cache may have no places for
+#define MANY 2048  // and that in one piece fit the second-level cache
 
 #define INFINITY_ __builtin_inff()
 #define IVDEP _Pragma("GCC ivdep")
@@ -89,6 +92,17 @@ static inline tile tile_at(int64_t number, int64_t length, int64_t inner) {
         for (int64_t k = (first) + begin_; k < (first) + least(begin_ + STRIDE, rows); k++) body \
         EACH(c, width) total[c] += part[c]; \
     }
+
+// A tile that is gone over several times.  Rows that are whole pages apart have the same few places of a cache, so that
+// they would push each other out; those lie in one piece meanwhile, if there is memory.
+typedef struct { float *x; int64_t step; } piece;
+
+static inline piece in_one_piece(const float *x, int64_t rows, int64_t step, int64_t width) {
+    float *own = step % PAGE == 0 && rows >= FEW && rows <= MANY ? ag_scratch(rows * COLUMNS) : NULL;
+    if (own == NULL) return (piece){(float *)x, step};
+    for (int64_t k = 0; k < rows; k++) memcpy(own + k * COLUMNS, x + k * step, (size_t)width * sizeof *x);
+    return (piece){own, COLUMNS};
+}
 
 // The largest of each column.
 static inline void column_max(float *top, const float *x, int64_t rows, int64_t step, int64_t width) {

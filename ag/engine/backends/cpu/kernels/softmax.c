@@ -22,18 +22,20 @@ static void softmax_row(float *out, const float *x, int64_t n) {
 }
 
 static void softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
-    float top[COLUMNS], part[COLUMNS];
+    const piece own = in_one_piece(x, length, step, width);
+    const float *from = own.x;
+    float top[COLUMNS], part[COLUMNS], *made = own.x == x ? out : own.x;
     double total[COLUMNS] = {0};
-    column_max(top, x, length, step, width);
+    column_max(top, from, length, own.step, width);
     DOWN(0, length, width, part, total, {
         EACH(c, width) {
-            const float e = exp_(x[k * step + c] - top[c]);
-            out[k * step + c] = e;
+            const float e = exp_(from[k * own.step + c] - top[c]);
+            made[k * own.step + c] = e;
             part[c] += e;
         }
     })
     EACH(c, width) top[c] = (float)(1.0 / total[c]);
-    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] *= top[c];
+    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = made[k * own.step + c] * top[c];
 }
 
 KERNEL(softmax, { float *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
@@ -93,12 +95,14 @@ static void log_softmax_row(float *out, const float *x, int64_t n) {
 }
 
 static void log_softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
+    const piece own = in_one_piece(x, length, step, width);
+    const float *from = own.x;
     float top[COLUMNS], part[COLUMNS];
     double total[COLUMNS] = {0};
-    column_max(top, x, length, step, width);
-    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += exp_(x[k * step + c] - top[c]); })
+    column_max(top, from, length, own.step, width);
+    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += exp_(from[k * own.step + c] - top[c]); })
     EACH(c, width) part[c] = ln((float)total[c]);
-    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = x[k * step + c] - top[c] - part[c];
+    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = from[k * own.step + c] - top[c] - part[c];
 }
 
 KERNEL(log_softmax, { float *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
