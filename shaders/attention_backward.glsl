@@ -1,8 +1,8 @@
 // attention_grad, and with TERMS masked_attention_grad.
 #include "attention_args.glsl"
 layout(push_constant) uniform Args {
-    uint batch, heads, queries, keys, tiles, d, dv, HIDES, dq_at, dk_at, dv_at, q_at, k_at, v_at, g_at, lse_at,
-         delta_at, key_at TERM_OFFSETS;
+    uint batch, heads, queries, keys, tiles, d, dv, piece, span, HIDES, dq_at, dk_at, dv_at, q_at, k_at, v_at, g_at,
+         lse_at, delta_at, key_at TERM_OFFSETS;
     float factor, rate TERM_FACTORS;
 };
 layout(set = 0, binding = 0) buffer Dq_ { float dq[]; };
@@ -21,8 +21,9 @@ layout(set = 0, binding = 2) buffer DvQuads_ { vec4 dv_quads[]; };
 // `of_keys`: whether rows are keys and columns queries.
 void walk(bool of_keys, uint row_0) {
     const uint row_1 = of_keys ? K : Q, row_2 = of_keys ? V : G, column_1 = of_keys ? Q : K, column_2 = of_keys ? G : V;
-    const uint first = of_keys ? first_query(row_0) : first_key(row_0);
-    const uint end = of_keys ? end_query(row_0) : end_key(row_0);
+    const uint first = max(of_keys ? first_query(row_0) : first_key(row_0), piece * span);
+    const uint end = min(of_keys ? end_query(row_0) : end_key(row_0), (piece + 1) * span);
+    if (piece > 0 && first >= end) return;
     mat4 sums[blocks], sums_v[blocks];
     clear(sums);
     clear(sums_v);

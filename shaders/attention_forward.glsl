@@ -1,7 +1,7 @@
 // attention, and with TERMS masked_attention: its numbers and operands, and what a workgroup does.
 #include "attention_args.glsl"
 layout(push_constant) uniform Args {
-    uint batch, heads, queries, keys, d, dv, HIDES, out_at, lse_at, q_at, k_at, v_at, key_at TERM_OFFSETS;
+    uint batch, heads, queries, keys, d, dv, piece, span, HIDES, out_at, lse_at, q_at, k_at, v_at, key_at TERM_OFFSETS;
     float factor, rate TERM_FACTORS;
 };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
@@ -38,13 +38,7 @@ vec4 quad(uint operand, uint f, uint t) {
          : v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4];
 }
 
-void put(uint operand, uint f, uint t, float value) {
-    if (f < dv && t < queries) out_[out_at + place(q_head, dv, queries, f, t)] = value;
-}
-
-void put_quad(uint operand, uint f, uint t, vec4 values) {
-    if (f < dv && t < queries) out_quads[(out_at + place(q_head, dv, queries, f, t)) / 4] = values;
-}
+#include "attention_result.glsl"
 
 void main() {
     const uint tiles = (queries + ROWS - 1) / ROWS, part = workgroup() / batch / heads;
@@ -58,13 +52,13 @@ void main() {
     item = workgroup() % batch;
     enter(workgroup() / batch % heads);
     const uint row_0 = (tiles - 1 - tile) * ROWS, query = row_0 + row();  // if causal, the last have the most to do
-    const uint end = end_key(row_0);
+    const uint end = min(end_key(row_0), (piece + 1) * span);
     mat4 sums[blocks];
     clear(sums);
     vec4 total = vec4(0.0);
     start();
     hold(0, Q, row_0, d);
-    for (uint column_0 = first_key(row_0); column_0 < end; column_0 += COLUMNS) {
+    for (uint column_0 = max(first_key(row_0), piece * span); column_0 < end; column_0 += COLUMNS) {
         mat4 w = products(0, Q, row_0, K, column_0, d);
         for (uint e = 0; e < 16; e++) {
             w[e / 4][e % 4] = score(query + e / 4, column_0 + column() + e % 4, w[e / 4][e % 4]);
@@ -76,15 +70,21 @@ void main() {
         accumulate(sums, V, column_0, dv);
     }
     total = added(total);
-#ifdef TERMS
-    total += vec4(equal(total, vec4(0.0)));  // a query that sees nothing: 0 / 1
-#endif
-    const vec4 most = base(largest[row() / 4]);
+    vec4 most = largest[row() / 4];
+    if (piece > 0) {
+        vec4 before = vec4(-INFINITY);
+        for (uint c = 0; c < 4; c++)
+            if (query + c < queries) before[c] = lse[lse_at + place(q_head, 1, queries, 0, query + c)];
+        join(sums, total, most, before);
+    }
+    most = base(most);
+    const bool last = (piece + 1) * span >= keys;
+    const vec4 divisor = total + vec4(equal(total, vec4(0.0)));  // a query that sees nothing: 0 / 1
     [[unroll]] for (uint b = 0; b < blocks; b++) {
-        for (uint c = 0; c < 4; c++) sums[b][c] /= total[c];
+        for (uint c = 0; c < 4; c++) sums[b][c] /= divisor[c];
     }
     store(sums, 0, row_0, dv);
     for (uint c = 0; c < 4; c++)
         if (column() == 0 && query + c < queries)
-            lse[lse_at + place(q_head, 1, queries, 0, query + c)] = most[c] + ieee_log(total[c]);
+            lse[lse_at + place(q_head, 1, queries, 0, query + c)] = most[c] + ieee_log(last ? divisor[c] : total[c]);
 }

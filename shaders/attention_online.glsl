@@ -49,3 +49,17 @@ vec4 added(vec4 total) {
     for (uint i = 0; i < 8; i++) all += slices[i * ROWS / 4 + row() / 4];
     return all;
 }
+
+// Joins sums with those of earlier pieces, of which `before` are the logarithms of sums of exponentials.  What these
+// made is to be multiplied with `shrink`.
+void join(inout mat4 sums[blocks], inout vec4 total, inout vec4 most, vec4 before) {
+    const vec4 joined = max(most, before), old = ieee_exps(before - base(joined));
+    const vec4 factor = ieee_exps(most - base(joined));
+    [[unroll]] for (uint b = 0; b < blocks; b++) {
+        for (uint c = 0; c < 4; c++) sums[b][c] *= factor[c];
+    }
+    total = total * factor + old;
+    most = joined;
+    barrier();  // all have read `largest` and what was before
+    if (column() == 0) shrink[row() / 4] = old / (total + vec4(equal(total, vec4(0.0))));
+}

@@ -19,6 +19,11 @@ from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
 _TILE, _BLOCK = 64, 32  # times of which one workgroup has the results, and features that it does together
+# What a workgroup does in a dispatch: about half a second's multiply-adds, where one unit of a slow card makes 4e9 per
+# second.  Longer contexts are cut into pieces of keys, or of queries in the gradient of keys, whatever the device.
+MOST_SECONDS, _MOST_WORK = 0.5, 2_000_000_000
+_FORWARD, _BACKWARD = 4, 20  # multiply-adds per feature of a pair, as in the kernels' comments on work
+_MOST_BLOCKS = 4  # of `_BLOCK` features, in a workgroup
 _LINE = 16  # samples that share a line of the cache, which two threads must not write to
 
 
@@ -26,10 +31,15 @@ def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float, held: int, kv_
            ) -> dict[str, Any]:
     """`held`: of how many operands a workgroup reads the same rows again and again."""
     d, dv = q[0] // (heads * samples), v[0] // ((kv_heads or heads) * samples)
+    work, times = _TILE * max(d, dv) * _FORWARD, k[1]  # multiply-adds of a workgroup, for each of so many
+    if held > 1:
+        work, times = _TILE * max(d, dv) * _BACKWARD * (heads // (kv_heads or heads)), max(k[1], q[1])
+    pieces = max(1, -(-times * work // _MOST_WORK)) if max(d, dv) <= _BLOCK * _MOST_BLOCKS else 1
+    span = max(1, -(-times // (pieces * _BLOCK))) * _BLOCK
     return {"batch": q[2] * samples, "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv,
-            "dropped": int(rate > 0), "blocks": max(1, -(-max(d, dv) // _BLOCK)),
-            "tiles": -(-q[1] // _TILE) - -k[1] // _TILE, "held": held,
-            "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
+            "piece": 0, "pieces": max(1, -(-times // span)), "span": span, "dropped": int(rate > 0),
+            "blocks": max(1, -(-max(d, dv) // _BLOCK)), "tiles": -(-q[1] // _TILE) - -k[1] // _TILE,
+            "held": held, "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
 
 
 @primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
@@ -217,7 +227,7 @@ def attention_weights(out: Array, x: Array, *, factor: float, causal: bool) -> N
 
 UNLIMITED = 1 << 30  # keys before or after its own that a query sees
 _MASKED, _BIASED, _SEGMENTED, _BY_SAMPLE, _SLOPED, _FIRST = (1 << i for i in range(8, 14))
-_COLUMNS, _MOST_BLOCKS = 32, 4  # of a workgroup: keys beside `_TILE` queries, and `_BLOCK` features
+_COLUMNS = 32  # of a workgroup: keys beside `_TILE` queries
 
 
 def _axes(x: Shape) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from ag.engine.backends.shader.manifest import BUILD, Entry, Needs, in_tiles, manifest, needs_of, refuse_stale
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.dtype import F32
+from ag.engine.kernels.attention import MOST_SECONDS
 from ag.engine.kernels.elementwise import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape, nbytes_of
@@ -65,10 +66,14 @@ class Plan:
     work: int  # multiply-adds, if these take longer than reading and writing the operands
     needs: Needs  # of the device
     functions: frozenset[int] = frozenset()  # numbers of those that a chain applies
+    pieces: int = 1  # how often it is dispatched, each time with another number
+    piece_at: int = 0  # in this word
 
     def __post_init__(self) -> None:
         self.compiled = _compiled(self.file, self.spec)
         self.seconds = seconds_of(self.work, sum(self.sizes))  # if the sizes are known
+        if self.pieces > 1:
+            self.seconds = max(self.seconds, self.pieces * MOST_SECONDS)
         self.read, self.written = (tuple(i for i, w in enumerate(self.writes) if w == which) for which in (False, True))
         self._pack = struct.Struct(f"{len(self.words)}I").pack
         # Bytes before the offsets, their packer, and the bytes behind; None if offsets are scattered.
@@ -77,6 +82,11 @@ class Plan:
         if self.offsets == tuple((first + i, i) for i in range(count)):
             block = self._pack(*self.words)
             self.around = block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
+
+    def pushes(self, first: bytes) -> list[bytes]:
+        """Return the push constants of each piece, given those of the first."""
+        at = 4 * self.piece_at
+        return [first] + [first[:at] + struct.pack("I", i) + first[at + 4 :] for i in range(1, self.pieces)]
 
     def push(self, operand_words: list[int]) -> bytes:
         """Pack the push constants, given every operand's offset in words."""
@@ -146,8 +156,10 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     values = {**constants, **parts, **steps(values), **values}
     words: list[int] = []
     offsets = []
+    piece_at = 0
     for member in entry["push"]:
         argument = member["name"]
+        piece_at = len(words) if argument == "piece" else piece_at
         if argument.endswith("_at"):
             offsets.append((len(words), names.index(argument[:-3])))
             words.append(0)
@@ -164,7 +176,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     functions = frozenset([values[f"op{k}"] >> 16 for k in range(1, len(chain) + 1)])
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs,
-                functions)
+                functions, values["pieces"] if piece_at else 1, piece_at)
 
 
 def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:

@@ -216,20 +216,23 @@ class VulkanBackend(TunedBackend):
                 self.check_operands(primitive, buffers)
                 break
         with self.lock:
-            command = self.command(primitive, buffers, params)
-            if command is None:
+            commands = self._kernels.commands(*self._planned(primitive, buffers, params), buffers)
+            if self._trace and commands:
+                grid = commands[0].grid
+                print(f"ag: {self.name} {primitive.name} {[b.shape for b in buffers]} {params} grid {grid}")
+            if self._shadow and self.recording is None and commands:  # inside a capture the host cannot read
+                self._run_checked(primitive, buffers, params, commands)
                 return
-            if self._trace:
-                print(f"ag: {self.name} {primitive.name} {[b.shape for b in buffers]} {params} grid {command.grid}")
-            if self._shadow and self.recording is None:  # inside a capture the host cannot read
-                self._run_checked(primitive, buffers, params, command)
-            else:
+            for command in commands:
                 self.recorder.record(command)
 
-    def _run_checked(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params, command: Command) -> None:
+    def _run_checked(
+        self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params, commands: list[Command]
+    ) -> None:
         """Run a launch on the numpy reference as well, and name the first element that differs: AG_SHADOW=1."""
         expected = [stored(self.download(b), b.dtype) for b in buffers]
-        self.recorder.record(command)
+        for command in commands:
+            self.recorder.record(command)
         with np.errstate(all="ignore"):
             primitive.reference(*expected, **params)
         for i in sorted({*range(primitive.outputs), *primitive.updates}):
@@ -245,8 +248,9 @@ class VulkanBackend(TunedBackend):
         with self.lock:
             planned = [self._planned(x.primitive, x.buffers, x.params) for x in launches]
             self._kernels.make(planned)
-            commands = [self._kernels.command(*each, x.buffers) for each, x in zip(planned, launches, strict=True)]
-            return VulkanProgram(self, launches, [c for c in commands if c is not None])
+            return VulkanProgram(self, launches, [
+                command for each, x in zip(planned, launches, strict=True)
+                for command in self._kernels.commands(*each, x.buffers)])
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:

@@ -169,6 +169,13 @@ class Kernels:
                        plan.grid, [ends[i] for i in plan.read], [ends[i] for i in plan.written], seconds,
                        not self._makes_parts)
 
+    def commands(self, plan: Plan, addresses: tuple[int, ...], buffers: tuple[Buffer, ...]) -> list[Command]:
+        """Return the dispatches of a plan, one after the other; none for an empty grid."""
+        first = self.command(plan, addresses, buffers)
+        if first is None or plan.pieces == 1:
+            return [] if first is None else [first]
+        return [first._replace(push=push, cost=first.cost / plan.pieces) for push in plan.pushes(first.push)]
+
     def moving(self, source: int, target: int, nbytes: int) -> Command:
         shape = (nbytes // F32.itemsize,)
         command = self.command(self.plan(copy, (shape, shape), {}, (target, source)), (target, source))
