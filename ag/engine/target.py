@@ -6,6 +6,7 @@ The answers depend on sizes alone, so that a device always adds up in the same o
 from __future__ import annotations
 
 import sys
+from math import ceil
 from typing import NamedTuple
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
@@ -17,6 +18,10 @@ ONE_PIECE = 1023  # the longest inner axis that no device cuts: below, adding up
 _LONGEST_ROW, _ROW_PIECE = 1 << 16, 1 << 14  # rows that every device adds up in pieces, and their length
 _SHORTEST_ROW_PIECE = 1 << 12  # below, combining pieces costs more than it gains
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
+# Of a convolution's weight gradient, which is made in large tiles: the time of a tile that a unit has alone, relative
+# to one of many, as on an H100 (ag/engine/backends/shader/tiles.py); the shortest piece; and what writing and adding up
+# a piece takes, relative to a multiply-add of its elements.
+_LARGE_TILE, _ALONE, _SHORTEST_PLACES, _ADDING = 128, 1.2, 256, 53
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
 # Words that lie a batch apart are a sector of 8 words each for a card, or of 2 samples two sectors where one would do.
 # Putting samples first costs about three sectors per word, and attention reads each once per 32 to 64 times: below, it
@@ -51,6 +56,21 @@ class Target(NamedTuple):
             pieces = max(1, min(_PER_UNIT * self.units // max(1, tiles), inner // _SHORTEST_PIECE, _MOST_PIECES))
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
+
+    def split_places(self, inner: int, rows: int, cols: int, count: int) -> int:
+        """Split-K of a weight gradient: as `split_inner`, but in several times as many pieces, to fill all units."""
+        length = self.split_inner(inner, rows, cols, count)
+        if self.units == 1 or inner <= ONE_PIECE:
+            return length
+        fewest = -(-inner // length)
+        tiles = -(-rows // _LARGE_TILE) * -(-cols // _LARGE_TILE) * count / self.units
+
+        def time(pieces: int) -> float:
+            return max(ceil(tiles * pieces), _ALONE) / (tiles * pieces) + pieces * _ADDING / inner
+
+        most = max(fewest, min(max(8, 4 * fewest), inner // _SHORTEST_PLACES, _MOST_PIECES))
+        pieces = min(range(fewest, most + 1), key=time)
+        return -(-inner // (pieces * _TILE)) * _TILE
 
     def split_row(self, length: int, rows: int) -> int:
         """The length of the pieces of long rows, one for every unit, unless they would be too short."""

@@ -40,7 +40,7 @@ def _conv2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, w
 
 def _weight_grad(run: Run, x: Buffer, g: Buffer, shape: Shape, window: Window, groups: int) -> Buffer:
     """Cotangent of weights by which `g` was computed from `x`."""
-    chunk = x.backend.target.split_inner(prod(g.shape[1:]), shape[0] // groups, prod(shape[1:]), groups)
+    chunk = x.backend.target.split_places(prod(g.shape[1:]), shape[0] // groups, prod(shape[1:]), groups)
     return added_up(run, run(conv2d_weight_grad, x, g, window=window, groups=groups, chunk=chunk))
 
 

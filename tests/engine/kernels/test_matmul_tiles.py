@@ -185,3 +185,16 @@ def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_number_of_pieces(inner: int, rows: int, cols: int, units: int, pieces: int) -> None:
     length = Target(units=units).split_inner(inner, rows, cols, 1)
     assert length % 64 == 0 and (-(-inner // length) if inner else 0) == pieces
+
+
+@pytest.mark.parametrize(("inner", "rows", "cols", "units", "pieces", "fill"), [  # images of 56 x 56, 14 x 14, 28 x 28
+    (200_704, 64, 576, 132, 79, 0.99), (12_544, 256, 2304, 132, 11, 0.99), (50_176, 512, 256, 132, 33, 0.99),
+    (12_544, 256, 2304, 60, 5, 0.99), (50_176, 512, 256, 36, 9, 0.99), (12_544, 256, 2304, 1, 1, 0),
+    (900, 64, 64, 132, 1, 0), (0, 64, 64, 132, 0, 0)])
+def test_pieces_of_weight_gradients_fill_all_units(inner: int, rows: int, cols: int, units: int, pieces: int,
+                                                   fill: float) -> None:
+    """In rounds of tiles of 128 x 128."""
+    length = Target(units=units).split_places(inner, rows, cols, 1)
+    tiles = -(-rows // 128) * -(-cols // 128) * pieces
+    assert length % 64 == 0 and -(-inner // length) == pieces
+    assert tiles / units >= fill * -(-tiles // units)
