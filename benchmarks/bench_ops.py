@@ -17,7 +17,8 @@ def main() -> None:
     command_line = parser(__doc__, seconds=0.3)
     command_line.add_argument("--sizes", choices=list(SIZES), help="default: by the kind of device")
     args = parsed(command_line)
-    sizes = "quick" if args.quick else args.sizes or _sizes_for(args.device)
+    judged = args.sizes == "judged"
+    sizes = ("judged quick" if judged else "quick") if args.quick else args.sizes or _sizes_for(args.device)
     more = ["--sizes", sizes, "--seconds", str(args.seconds)]
     peers = {"ag": [sys.executable, "ops_ag.py", "--device", args.device, *more]}
     if args.torch:
@@ -28,24 +29,32 @@ def main() -> None:
     columns = {"launches": "launches", "us": "us", "gflops": "GFLOP/s", "gbytes": "GB/s", "roof_percent": "% of roof"}
     if args.torch:
         columns |= {"torch_us": "torch us", "x_torch": "x torch"}
-    table(["operation", *columns.values()],
-          [[case.name, *(r[c] for c in columns)] for case, r in zip(SIZES[sizes], results, strict=True)])
+    table(["operation", *columns.values(), "kernels"],
+          [[Case(r["op"], r["sizes"]).name, *(r[c] for c in columns), " ".join(r["kernels"])] for r in results])
+    shown = {(r["op"], r["sizes"]) for r in results}
+    if left := [case.name for case in SIZES[sizes] if (case.op, case.sizes) not in shown]:
+        print(f"left out, as float32's kernels ran: {', '.join(left)}")
     write("ops", args, roofs=roofs, results=results)
 
 
 def results_of(rows: list[Row], cases: list[Case]) -> tuple[Row, list[Row]]:
-    """The roofs, and a result for each case that all rounds so far have a row of."""
+    """The roofs, and a result for each case that all rounds so far have a row of.
+
+    Products of lower precision count only if kernels for matrix units made them: devices without make them in float32.
+    """
     roofs = {key: statistics.median(r[key] for r in rows if r["case"] == "roofs")
              for key in ("flops", "bytes", "empty")}
     found = medians((r for r in rows if r["case"] != "roofs"), ["peer", "case"], "us")
     launches = {r["case"]: r["launches"] for r in rows if "launches" in r}
+    kernels = {r["case"]: r["kernels"] for r in rows if "kernels" in r}
     results = []
     for case in cases:
-        if ("ag", case.name) not in found:
+        ran = kernels.get(case.name, [])
+        if ("ag", case.name) not in found or (case.precision != "highest" and not any("_coop" in k for k in ran)):
             continue
         us, torch = found["ag", case.name], found.get(("torch", case.name))
         roof = 1e6 * (max(case.flops / roofs["flops"], case.bytes / roofs["bytes"]) + roofs["empty"])
-        results.append({"op": case.op, "sizes": case.sizes, "us": us, "launches": launches[case.name],
+        results.append({"op": case.op, "sizes": case.sizes, "us": us, "launches": launches[case.name], "kernels": ran,
                         "gflops": case.flops / us / 1e3, "gbytes": case.bytes / us / 1e3,
                         "intensity": case.flops / case.bytes, "roof_percent": 100 * roof / us,
                         "torch_us": torch, "x_torch": torch / us if torch else None})

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # What a machine with a graphics card should run, in three calls of under nine minutes each: are the kernels right, how
-# fast are single operations, how fast are training steps, against PyTorch on the same card where it is installed.
+# fast are single operations, how fast are training steps, against PyTorch on the same card where it is installed. Or in
+# one of under five minutes, `judge`: what is far from its goal, and steps in float32 and bfloat16.
 #
-#   benchmarks/gpu_check.sh kernels|operations|steps [DEVICE [TORCH_DEVICE]]
+#   benchmarks/gpu_check.sh kernels|operations|steps|judge [DEVICE [TORCH_DEVICE]]
 #
 # DEVICE is the first card if none is named; without a card this ends at once with status 3 and the Vulkan loader's own
 # words. `make gpu-kit` packs all that a machine without network, compiler and git needs, and calls this. Python is what
@@ -13,7 +14,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 call=${1:-}
-case $call in kernels | operations | steps) ;; *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
+case $call in kernels | operations | steps | judge) ;; *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
 python=${PYTHON:-python3}
 results=${RESULTS:-benchmarks/results}
 quick=${QUICK:+--quick}
@@ -75,6 +76,11 @@ if [ "$call" = kernels ]; then  # a wrong kernel makes every figure worthless
 elif [ "$call" = operations ]; then
     bench 60 transfer --seconds 0.2
     bench 420 ops --seconds 0.2
+elif [ "$call" = judge ]; then
+    best=fused
+    [ "${torch_device#cuda}" = "$torch_device" ] || best=fused,graph
+    bench 150 ops --sizes judged --seconds 0.1
+    bench 110 step --seconds 0.3 --workloads W3,W4 --variants captured --against $best
 else
     bench 480 step --seconds 0.7 --workloads W2,W3,W4,W1,W1b --against eager,fused
 fi

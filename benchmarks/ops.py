@@ -110,5 +110,13 @@ SIZES = {  # quick: a second on a software driver; small: a processor; large: a 
                     [(32, 16, 16, 32, 3), (64, 64, 64, 56, 3), (64, 256, 256, 14, 3), (64, 256, 512, 28, 1)],
                     [(1 << 20,), (1 << 24,), (1 << 26,)],
                     [(128, 1024), (512, 65536), (4096, 8192), (50257, 2048)],
-                    [(64, 64, 32), (128, 1024, 64), (32, 4096, 64)]),
+                     [(64, 64, 32), (128, 1024, 64), (32, 4096, 64)]),
 }
+# What a card is to be judged by in one short call: columns beside copying, attention, gradients of weights and products
+# on matrix units.
+_JUDGED = {"softmax", "softmax-CE", "layer norm", "layer norm backward", "RMS norm", "RMS norm backward", "attention",
+           "attention backward", "conv wgrad", "matmul", "matmul high", "matmul medium"}
+_SMALL = {(128, 1024), (64, 64, 32), (32, 16, 16, 32, 3)}
+SIZES["judged"] = [case for case in SIZES["large"] if case.op in _JUDGED and case.sizes not in _SMALL and (
+    not case.op.startswith("matmul") or case.sizes == (4096, 4096, 4096))]
+SIZES["judged quick"] = [case for case in SIZES["quick"] if case.op in _JUDGED]

@@ -22,7 +22,7 @@ parser.add_argument("--device", default="cpu")
 parser.add_argument("--seconds", type=float, default=1.0)
 parser.add_argument("--sizes", choices=list(SIZES), required=True)
 args = parser.parse_args()
-limit_threads(1 if args.sizes == "quick" else THREADS)
+limit_threads(1 if "quick" in args.sizes else THREADS)
 
 import numpy as np  # noqa: E402 - after the thread pools are limited
 import roofs  # noqa: E402
@@ -158,8 +158,8 @@ def work(case: Case) -> Work:
     return gradient(recorded(norm, x, *vectors), *range(1 + len(vectors)))
 
 
-def measured(launches: Work) -> tuple[float, int]:
-    """Median seconds of a replay on the device, and the number of its launches.
+def measured(launches: Work) -> tuple[float, int, list[str]]:
+    """Median seconds of a replay on the device, the number of its launches, and the kernels that ran.
 
     The device is kept busy while it is measured, and before: a card that rests between launches lowers its clock to a
     sixth.
@@ -187,12 +187,12 @@ def measured(launches: Work) -> tuple[float, int]:
     seconds = [sum(e.end - e.begin for e in events[i : i + parts]) / 1e9 for i in range(0, len(events), parts)]
     program.close()
     del kept
-    return statistics.median(seconds), per_run
+    return statistics.median(seconds), per_run, sorted({event.kernel for event in events})
 
 
 with ag.ag_device(args.device):
-    emit(case="roofs", sizes=args.sizes, **roofs.measure(backend, quick=args.sizes == "quick"))
+    emit(case="roofs", sizes=args.sizes, **roofs.measure(backend, quick="quick" in args.sizes))
     for case in SIZES[args.sizes]:
         with ag.ag_matmul_precision(case.precision):
-            seconds, launches = measured(work(case))
-        emit(case=case.name, us=1e6 * seconds, launches=launches)
+            seconds, launches, kernels = measured(work(case))
+        emit(case=case.name, us=1e6 * seconds, launches=launches, kernels=kernels)

@@ -98,5 +98,6 @@ def run_dp_train() -> None:
 
 
 if __name__ == "__main__":
+    ag.ag_dtype(args.dtype)
     with ag.ag_device(args.device):
         run_dp_train() if args.variant == "dp_train" else run_steps()

@@ -43,6 +43,8 @@ channels_last = {"memory_format": torch.channels_last} if w.curve == "resnet8" e
 
 def tensor(array: Any) -> torch.Tensor:
     found = torch.tensor(array, device=args.device)
+    if args.dtype == "bf16" and found.is_floating_point():
+        found = found.bfloat16()
     return found.to(**channels_last) if found.dim() == 4 else found
 
 

@@ -50,6 +50,7 @@ def arguments(*variants: str) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--quick", action="store_true", help="few steps until the compared loss, small batches")
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="of weights, activations and gradients")
     args = parser.parse_args()
     limit_threads(1 if args.quick else THREADS)
     return args

@@ -84,10 +84,12 @@ def of_operations(rows: list[Row]) -> list[list[str]]:
         lines.append([goal.title, f"{goal.percent:g}%",
                       " to ".join(dict.fromkeys(f"{f(found):.3g}" for f in (min, max))) + "%" if found else "",
                       said(min(found) >= goal.percent, len(found) == len(asked)) if found else "not measured"])
+    timed = {row["case"] for row in rows}
     for title, op, goal_tflops in TFLOPS:
         best = max((row["gflops"] / 1e3 for row in results if row["op"] == op), default=None)
-        lines.append([title, f"{goal_tflops} TFLOP/s", f"{best:.3g} TFLOP/s" if best else "",
-                      said(best >= goal_tflops) if best else "not measured"])
+        elsewhere = "float32's kernels ran" if any(case.op == op and case.name in timed for case in cases) else ""
+        lines.append([title, f"{goal_tflops} TFLOP/s", f"{best:.3g} TFLOP/s" if best else elsewhere,
+                      said(best >= goal_tflops) if best else "MISSED" if elsewhere else "not measured"])
     return lines
 
 
@@ -97,10 +99,13 @@ def of_steps(rows: list[Row]) -> list[list[str]]:
     w1 = us.get(("W1", "ag captured"))
     lines = [["W1, captured", f"{LONGEST_W1_US} us", f"{w1:.4g} us" if w1 else "",
               said(w1 <= LONGEST_W1_US) if w1 else "not measured"]]
-    for workload in ("W2", "W3", "W4"):
-        ours, theirs = us.get((workload, "ag captured")), us.get((workload, "torch eager"))
-        ratio = theirs / ours if ours and theirs else None
-        lines.append([f"{workload}, captured, against PyTorch", "1x",
+    peers = {peer for _, peer in us if peer.startswith("torch")}
+    for workload, dtype in (("W2", ""), ("W3", ""), ("W4", ""), ("W3", " bf16"), ("W4", " bf16")):
+        ours = us.get((workload, f"ag captured{dtype}"))
+        best = min((us[workload, peer] for peer in peers if peer.endswith("bf16") == bool(dtype)
+                    and (workload, peer) in us), default=None)
+        ratio = best / ours if ours and best else None
+        lines.append([f"{workload}{dtype}, captured, against PyTorch's best", "1x",
                       f"{ratio:.2f}x" if ratio else f"{ours:.4g} us" if ours else "",
                       said(ratio >= 1) if ratio else "not measured"])
     return lines

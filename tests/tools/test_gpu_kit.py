@@ -20,7 +20,7 @@ from helpers.devices import built_layers
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("bash", "cat", "date", "dirname", "env", "mkdir", "rm", "sed", "tee", "timeout")
-ROWS = {"kernels": "kernels", "operations": "ops", "steps": "step"}
+ROWS = {"kernels": "kernels", "operations": "ops", "steps": "step", "judge": "ops"}
 
 LAVAPIPE = [icd for icd in os.environ.get("AG_TEST_ICDS", "").split(os.pathsep) if "lvp" in icd]
 VERSIONS = "3.13", "3.12", "3.11", "3.10"  # that the kit is made for
@@ -137,4 +137,4 @@ def test_another_python_is_named(machine: Path) -> None:
 
 def test_usage(machine: Path) -> None:
     status, output = check(machine, "everything")
-    assert status == 2 and "kernels|operations|steps" in output
+    assert status == 2 and "kernels|operations|steps|judge" in output

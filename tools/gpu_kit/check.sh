@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks this machine's graphics card, in three calls of under nine minutes each:
+# Checks this machine's graphics card, in three calls of under nine minutes each, or judges its speed in one of under
+# five, `judge`:
 #
-#   gpu-kit/check.sh kernels|operations|steps [DEVICE [TORCH_DEVICE]]
+#   gpu-kit/check.sh kernels|operations|steps|judge [DEVICE [TORCH_DEVICE]]
 #
 # Needs Python 3.10 to 3.13 (PYTHON, default: python3) and the card's driver. Rows and log go to gpu-kit/results.
 set -euo pipefail
