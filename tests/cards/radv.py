@@ -34,7 +34,7 @@ PROMISED = "AG_TEST_NEWER_MESA"  # set where the set-up reached a mirror: then t
 SKINNY = "V"  # the kind of tiles that every device has for products with few rows or columns
 NEW = 24  # the first version of those that may be unpacked there
 CHIPS = {  # the names that some Mesa or other has for a chip
-    "RDNA 4": ("gfx1201",), "RDNA 3": ("navi31", "gfx1100"), "RDNA 2": ("navi21", "gfx1030"),
+    "RDNA 4": ("gfx1201",), "RDNA 3.5": ("gfx1151",), "RDNA 3": ("navi31", "gfx1100"), "RDNA 2": ("navi21", "gfx1030"),
     "Vega": ("vega10", "gfx900"), "Polaris": ("polaris10",),
 }
 _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")

@@ -123,7 +123,7 @@ def test_multiply_adds_in_code_of_either_form(code: str, share: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["matmul_coop_f16", "batched_matmul_coop_f16"])
-@pytest.mark.parametrize("name", ["RDNA 3", "RDNA 4"])
+@pytest.mark.parametrize("name", ["RDNA 3", "RDNA 3.5", "RDNA 4"])
 def test_float16_on_matrix_units_has_room(program: Path, name: str, kernel: str) -> None:
     mesa = radv.newest(program)
     if mesa is None:
