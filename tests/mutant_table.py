@@ -121,9 +121,10 @@ kernel("epilogue: an operand's row", "epilogue.glsl", "c_at + word_of(c_along, r
 kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS], a_k[i].y, b_k[j]",
        "sums[s + QUADS], a_k[i].x, b_k[j]", "matmul")
 kernel("softmax: the maximum is not taken off", "softmax.comp",
-       "x[x_0 + place(k, i, end) * inner] - all.largest", "x[x_0 + place(k, i, end) * inner]", "softmax")
-kernel("softmax: what is behind the end counts", "softmax.comp", "if (within(k, i, end)) include(mine, some[i]);",
-       "include(mine, some[i]);", "softmax")
+       "ieee_exp(some[i] - all.largest)", "ieee_exp(some[i])", "softmax")
+kernel("softmax: what is behind the end counts", "columns.glsl",
+       "within(k, i, end) ? ieee_exp(some[i] - base(most)) : 0.0",
+       "ieee_exp(some[i] - base(most))", "softmax")
 kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
 shader("adam: bias correction", "counts.glsl", "counted(counts_at(slot) + 1, rate2)",
        "counted(counts_at(slot) + 1, rate1)", ("adam_update",), f"{KERNEL}[lavapipe-adam_update]")
@@ -144,13 +145,15 @@ shader("a quotient is too small", "quotient.glsl", "(high + n) >> shift", "high 
        "engine/backends/test_quotients.py::test_quotients_on_the_device[lavapipe]")
 shader("a shift of another axis", "walk.glsl", "8 * ((axis - 1) % 4)", "8 * (axis % 4)", ("permute",),
        f"{KERNEL}[lavapipe-permute]")
-shader("norm statistics: length of the last piece", "norm_statistics.comp", "row_sum(1, mine) / float(end - first)",
-       "row_sum(1, mine) / float(chunk)", ("norm_statistics",), "engine/kernels/test_norm.py::test_rows_in_pieces")
+shader("norm statistics: length of the last piece", "norm_statistics.comp", "float size = float(end - first)",
+       "float size = float(chunk)", ("norm_statistics",), "engine/kernels/test_norm.py::test_rows_in_pieces")
 shader("norm: a round reaches behind the end", "rows.glsl", "i + (some - 1) * 128 < end", "i < end",
        ("norm_statistics", "norm_sums"), "engine/kernels/test_norm.py::test_rows_in_pieces")
-kernel("layer norm: what is behind the end counts", "layer_norm.comp", "within(f, i, end) ? some[i] : 0.0", "some[i]",
+shader("attention: what earlier pieces summed up", "attention_online.glsl", "total * factor + old", "total * factor",
+       ("attention",), "engine/kernels/test_attention_pieces.py::test_equals_float64[plain]")
+kernel("layer norm: what is behind the end counts", "columns.glsl", "within(k, i, end) ? some[i] : 0.0", "some[i]",
        "layer_norm")
-kernel("RMS norm: what is behind the end counts", "rms_norm.comp", "within(f, i, end) ? some[i] * some[i] : 0.0",
+kernel("RMS norm: what is behind the end counts", "rms_norm.comp", "within(k, i, end) ? some[i] * some[i] : 0.0",
        "some[i] * some[i]", "rms_norm")
 kernel("RMS norm: a sum is of another column's rate", "rms_norm_sums.comp", "rate_of(square[square_at + i], eps)",
        "rate_of(square[square_at], eps)", "rms_norm_sums")
