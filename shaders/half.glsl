@@ -1,6 +1,7 @@
 // Conversions between float32 and the 16-bit types, in integers: GLSL's packHalf2x16 may round either way and lose
 // denormal numbers.  Rounding is to the nearest, ties to even.  `bfloat` chooses bfloat16 over IEEE half precision.
 layout(constant_id = 0) const uint bfloat = 0;
+#include "half_bits.glsl"
 
 uint float_to_bfloat(uint bits) {
     const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
@@ -22,11 +23,4 @@ uint to_half_bits(uint bits) {
     return bfloat != 0 ? float_to_bfloat(bits) : float_to_half(bits);
 }
 
-// As bits: an operation on floats may turn a denormal number into 0, or a signalling NaN into a quiet one.
-uint to_float_bits(uint h) {
-    if (bfloat != 0) return h << 16;
-    const uint sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31u, digits = h & 0x3FFu;
-    if (exponent == 31u) return sign | 0x7F800000u | digits << 13;
-    if (exponent > 0u) return sign | exponent + 112u << 23 | digits << 13;
-    return sign | floatBitsToUint(float(digits) * 5.9604644775390625e-8);                 // digits times 2^-24
-}
+uint to_float_bits(uint h) { return bfloat != 0 ? h << 16 : half_to_float_bits(h); }

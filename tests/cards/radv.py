@@ -42,7 +42,7 @@ _OPERATION = re.compile(r"(?:^[ \t]+(?:[^=;\n]* = )?|:: )(?:[sv]|ds|buffer|globa
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
 CHOICES = {  # values that make other code
     "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
-    "kernel_0": (3, 1),
+    "kernel_0": (3, 1), "type": (3, 5, 7),
 }
 TOLD = (*CHOICES, "loads", "whole")
 SHARED = ((4096, 8192), (50257, 2048), (10, 4096), (512, 65536))  # columns, which several invocations may share

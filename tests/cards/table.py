@@ -15,6 +15,8 @@ from cards import radv
 from cards.radv import CHIPS, Chip, Compiled, Mesa
 from cards.sectors import LAUNCHES, ratio
 
+from ag.engine.kernels.packing import PACKINGS
+
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 BEGIN, END = "<!-- tests/cards/table.py writes from here -->", "<!-- to here -->"
 CONVOLUTIONS = ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")
@@ -22,6 +24,8 @@ CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and co
     **{f"matmul in {tile}": ("matmul", tile, {}) for tile in radv.TILES},
     **{f"{kernel} in {tile}": (kernel, tile, {})
        for kernel in ("matmul_chain", "batched_matmul", *CONVOLUTIONS) for tile in ("L2", "L8", "M4")},
+    **{f"packed_matmul of {packing} in {tile}": ("packed_matmul", tile, {"type": PACKINGS[packing].number})
+       for packing in ("q8_0", "q4_1", "q6_k") for tile in ("L2", "L8", "M4")},
     **{f"{kernel}, unaligned, in {tile}": (kernel, tile, {"vector": 0})
        for kernel in CONVOLUTIONS for tile in ("L2", "L8")},
     **{f"{kernel} of {32 * blocks} features": (kernel, "", {"blocks": blocks})

@@ -15,6 +15,7 @@ from ag.engine.kernels import (
     matmul,
     norm,
     optimizer,
+    packed,
     random,
     reduce,
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import packed
 from helpers.guarded import Launch, check, guarded, reference, run
 from helpers.tiled import make_directly, tiled_backend
 from table.cases import CASES
@@ -20,6 +21,7 @@ from ag.engine.backends.shader.manifest import manifest
 from ag.engine.backends.shader.tiles import Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, I32, as_dtype
+from ag.engine.kernels.packing import PACKINGS
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.shape import Window
 
@@ -121,6 +123,12 @@ def launches() -> list[Launch]:
     extra += [Launch(PRIMITIVES["conv2d_chain"], [image, weights, *others], {**pixels, "chain": steps}),
               Launch(PRIMITIVES["conv2d_input_grad_chain"], [weights, image, *others],
                      {**pixels, "image": (3, 3), "chain": steps})]
+    for packing in PACKINGS:
+        extra += [packed.product(rng, name, packing, 40, 70, 6, ta)
+                  for name in ("packed_matmul", "packed_matmul_pieces") for ta in (False, True)]
+        extra += [packed.lookup(rng, packing, 5, 40, 9)]
+    extra += [packed.product(rng, name, "q8_0", 9, 32, 5, False) for name in (
+        "packed_matmul_chain", "packed_matmul_chain_pair")]
     return [*device.launches.values(), *extra, *caches(rng)]
 
 

@@ -25,7 +25,7 @@ SUMS = {
     "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "joined_statistics", "matmul", "matmul_sums",
     "batched_matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "attention", "attention_grad",
     "attention_delta", "attention_weights", "rms_norm", "rms_norm_grad", "rms_norm_sums",
-    "prod", "sample_matmul"}
+    "prod", "sample_matmul", "packed_matmul", "packed_matmul_pieces"}
 HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 

@@ -7,13 +7,15 @@ from math import isqrt, prod, sqrt
 from typing import Any
 
 import numpy as np
-from engine.backends.cpu.random_sizes import Random
+from engine.backends.cpu.random_sizes import Random, size
+from helpers import packed
 from helpers.guarded import Launch
 from helpers.random_operands import geometry, random_operands
 from table.rows import Array
 
 from ag.engine.kernels.attention import UNLIMITED
 from ag.engine.kernels.conv import conv2d, max_pool2d
+from ag.engine.kernels.packing import PACKINGS
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.shape import Window, places
 from ag.errors import ShapeError
@@ -46,6 +48,16 @@ def matrices(name: str, rng: Random) -> Launch:
     if not batched:
         return launch(name, a[0], b[0], ta=ta, tb=tb)
     return launch(name, a, b, ta=ta, tb=tb, chunk=int(rng.integers(1, 2 * b.shape[2 if tb else 1] + 2)))
+
+
+def packed_matrices(name: str, rng: Random) -> Launch:
+    sizes = [size(rng, most) for most in (120, 300, 80)]
+    return packed.product(rng, name, str(rng.choice([*PACKINGS])), *sizes, ta=bool(rng.integers(2)))
+
+
+def packed_rows(rng: Random) -> Launch:
+    sizes = [size(rng, most) for most in (50, 300, 80)]
+    return packed.lookup(rng, str(rng.choice([*PACKINGS])), *sizes)
 
 
 def of_samples(rng: Random) -> Launch:
@@ -167,6 +179,8 @@ def pooling(name: str, rng: Random) -> Launch:
 PRODUCTS = {
     "sample_matmul": of_samples,
     **{name: partial(matrices, name) for name in ("matmul", "matmul_sums", "batched_matmul")},
+    **{name: partial(packed_matrices, name) for name in ("packed_matmul", "packed_matmul_pieces")},
+    "gather_rows": packed_rows,
     **{name: partial(convolution, name) for name in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
     **{name: partial(attention, name) for name in ("attention", "attention_grad")},
     **{name: partial(masked_attention, name) for name in (

@@ -254,8 +254,8 @@ static int is_product(const int64_t *kernel, const int64_t *stride, const int64_
 static void multiply_pixels(float *out, const float *w, const float *in, int64_t groups, int64_t outs, int64_t ins,
                             int64_t pixels, int transposed, int64_t part, int64_t parts) {
     for (int64_t i = 0; i < groups; i++) {
-        const product p = {out + i * outs * pixels, w + i * outs * ins, in + i * ins * pixels, outs, pixels, ins,
-                           transposed ? outs : ins, pixels, transposed, 0};
+        const product p = {out + i * outs * pixels, floats(w + i * outs * ins, transposed ? outs : ins, transposed),
+                           floats(in + i * ins * pixels, pixels, 0), outs, pixels, ins};
         ag_multiply(&p, part, parts);
     }
 }

@@ -1,10 +1,12 @@
-// Products of matrices: one, one with the sums of the first factor's rows, and a batch in pieces of the inner axis.
+// Products of matrices: one, one with the sums of the first factor's rows, and a batch in pieces of the inner axis; and
+// one whose first factor is packed.
 // The result is cut into panels of WIDE columns, and these into tiles (tiles.h).  Large factors are packed first: of B,
 // some panels of DEEP rows, which stay in the second-level cache, and of A a block of TALL_BLOCK rows.
 // contract: a product and a sum may become one operation (ag.h)
-#include "tiles.h"
+#include "stored.h"
 
-enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15, STRIP = 8, FEW = 4 };
+enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15, STRIP = 8, FEW = 4,
+       TURN = 64, BLOCKS = TALL == 8 ? BLOCK_OF : 3 * BLOCK_OF };  // the last: of rows, a multiple of TALL and BLOCK_OF
 
 // Products of small parts of factors as they are, for where there is no memory: the same bits, slowly.
 static void multiply_plainly(const product *p, span rows, span cols) {
@@ -14,8 +16,8 @@ static void multiply_plainly(const product *p, span rows, span cols) {
             for (int64_t k = 0; k < p->inner; k += DEEP) {
                 float sum = 0.0f;
                 for (int64_t l = k; l < least(k + DEEP, p->inner); l++)
-                    sum += p->a[p->ta ? l * p->step_a + i : i * p->step_a + l] *
-                           p->b[p->tb ? j * p->step_b + l : l * p->step_b + j];
+                    sum += ag_number(&p->a, p->a.turned ? l * p->a.step + i : i * p->a.step + l) *
+                           ag_number(&p->b, p->b.turned ? j * p->b.step + l : l * p->b.step + j);
                 total = k ? total + sum : sum;
             }
             p->c[i * p->cols + j] = total;
@@ -23,36 +25,59 @@ static void multiply_plainly(const product *p, span rows, span cols) {
 }
 
 // Rows k to k + deep of `cols` columns of B, rows of WIDE.
-static void pack_panel(float *to, const product *p, int64_t k, int64_t deep, int64_t col, int64_t cols) {
-    if (p->tb) {
-        ag_turn(to, WIDE, p->b + col * p->step_b + k, p->step_b, cols, deep);
+static void pack_panel(float *to, const operand *b, int64_t k, int64_t deep, int64_t col, int64_t cols) {
+    const float *from = b->at;
+    if (b->turned) {
+        float line[WIDE * TURN];
+        if (!b->type) ag_turn(to, WIDE, from + col * b->step + k, b->step, cols, deep);
+        for (int64_t l = 0; b->type && l < deep; l += TURN) {
+            const int64_t few = least(TURN, deep - l);
+            for (int64_t j = 0; j < cols; j++) ag_load(line + j * TURN, b, (col + j) * b->step + k + l, few);
+            ag_turn(to + l * WIDE, WIDE, line, TURN, cols, few);
+        }
         return;
     }
-    const float *from = p->b + k * p->step_b + col;
+    from += k * b->step + col;
+    if (b->type) {
+        memset(to, 0, (size_t)deep * WIDE * sizeof *to);
+        for (int64_t i = 0; i < deep; i++) ag_load(to + i * WIDE, b, (k + i) * b->step + col, cols);
+        return;
+    }
     if (cols == WIDE) {
-        for (int64_t i = 0; i < deep; i++, to += WIDE, from += p->step_b) {
+        for (int64_t i = 0; i < deep; i++, to += WIDE, from += b->step) {
             put(to, get(from));
             put(to + WIDTH, get(from + WIDTH));
         }
         return;
     }
-    for (int64_t i = 0; i < deep; i++, to += WIDE, from += p->step_b) {
+    for (int64_t i = 0; i < deep; i++, to += WIDE, from += b->step) {
         memset(to, 0, WIDE * sizeof *to);
         memcpy(to, from, (size_t)cols * sizeof *to);
     }
 }
 
 // Rows of A, DEEP of their places: side by side, or in tiles if A is transposed.
-static void pack_rows(float *to, const product *p, int64_t row, int64_t rows, int64_t k, int64_t deep) {
-    if (!p->ta) {
-        for (int64_t i = 0; i < rows; i++)
-            memcpy(to + i * PITCH, p->a + (row + i) * p->step_a + k, (size_t)deep * sizeof *to);
+static void pack_rows(float *to, const operand *a, int64_t row, int64_t rows, int64_t k, int64_t deep) {
+    if (!a->turned) {
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t first = (row + i) * a->step + k;
+            if (a->type) ag_load(to + i * PITCH, a, first, deep);
+            else memcpy(to + i * PITCH, (const float *)a->at + first, (size_t)deep * sizeof *to);
+        }
+        return;
+    }
+    if (a->type) {  // whole blocks of a row of A as it lies in memory, which then go into all tiles
+        float line[TALL_BLOCK];
+        for (int64_t l = 0; l < deep; l++) {
+            ag_load(line, a, (k + l) * a->step + row, rows);
+            for (int64_t i = 0; i < rows; i += TALL) memcpy(to + i * PITCH + l * TALL, line + i, TALL * sizeof *to);
+        }
         return;
     }
     for (int64_t i = 0; i < rows; i += TALL, to += TALL * PITCH) {
-        const float *from = p->a + k * p->step_a + row + i;
+        const float *from = (const float *)a->at + k * a->step + row + i;
         const int64_t tall = least(TALL, rows - i);
-        for (int64_t l = 0; l < deep; l++, from += p->step_a) {
+        for (int64_t l = 0; l < deep; l++, from += a->step) {
             if (tall == TALL) memcpy(to + l * TALL, from, TALL * sizeof *to);  // some instructions, and no call
             else memcpy(to + l * TALL, from, (size_t)tall * sizeof *to);
         }
@@ -69,9 +94,11 @@ static void multiply(const product *p, span rows, span cols) {
         multiply_plainly(p, rows, cols);
         return;
     }
-    const int64_t row_a = p->ta ? 1 : p->step_a, step_a = p->ta ? p->step_a : 1;
+    const operand *a = &p->a, *b = &p->b;
+    const int64_t row_a = a->turned ? 1 : a->step, step_a = a->turned ? a->step : 1;
     // A is read again for every panel.  Few of them find its rows in the cache, where these are in one piece.
-    const int packs_a = large && wide > (p->ta ? 1 : FEW) * WIDE, packs_b = p->tb || (large && tall > 2 * TALL);
+    const int packs_a = a->type || (large && wide > (a->turned ? 1 : FEW) * WIDE);
+    const int packs_b = b->type || b->turned || (large && tall > 2 * TALL);
     for (int64_t col = cols.begin; col < cols.end; col += PANELS * WIDE) {
         const int64_t end = least(col + PANELS * WIDE, cols.end);
         for (int64_t k = 0; k < inner || k == 0; k += DEEP) {
@@ -79,25 +106,26 @@ static void multiply(const product *p, span rows, span cols) {
             const int64_t first = packs_b ? col : end - (end - col) % WIDE;  // the last may have too few columns
             // Some rows of all panels at a time: rows of B are long, and lie on as many pages, often in the same few
             // places of the cache.
-            const int64_t strip = p->tb ? deep : STRIP;
+            const int64_t strip = b->turned ? deep : STRIP;
             for (int64_t l = 0; l < deep; l += strip)
                 for (int64_t j = first; j < end; j += WIDE)
-                    pack_panel(panels + (j - col) * DEEP + l * WIDE, p, k + l, least(strip, deep - l), j,
+                    pack_panel(panels + (j - col) * DEEP + l * WIDE, b, k + l, least(strip, deep - l), j,
                                least(WIDE, end - j));
             for (int64_t i = rows.begin; i < rows.end; i += TALL_BLOCK) {
                 const int64_t some = least(TALL_BLOCK, rows.end - i);
-                if (packs_a) pack_rows(block, p, i, some, k, deep);
+                if (packs_a) pack_rows(block, a, i, some, k, deep);
                 for (int64_t j = col; j < end; j += WIDE) {
                     const int64_t few = least(WIDE, end - j);
                     const int packed = packs_b || few < WIDE;
-                    const float *b = packed ? panels + (j - col) * DEEP : p->b + k * p->step_b + j;
+                    const float *under = packed ? panels + (j - col) * DEEP : (const float *)b->at + k * b->step + j;
+                    const int64_t step_b = packed ? WIDE : b->step;
                     float *c = p->c + i * p->cols + j;
                     if (packs_a)
-                        ag_panel(c, p->cols, some, few, block, TALL * PITCH, p->ta ? 1 : PITCH, p->ta ? TALL : 1, b,
-                                 packed ? WIDE : p->step_b, deep, k > 0);
+                        ag_panel(c, p->cols, some, few, block, TALL * PITCH, a->turned ? 1 : PITCH,
+                                 a->turned ? TALL : 1, under, step_b, deep, k > 0);
                     else
-                        ag_panel(c, p->cols, some, few, p->a + i * row_a + k * step_a, TALL * row_a, row_a, step_a, b,
-                                 packed ? WIDE : p->step_b, deep, k > 0);
+                        ag_panel(c, p->cols, some, few, (const float *)a->at + i * row_a + k * step_a, TALL * row_a,
+                                 row_a, step_a, under, step_b, deep, k > 0);
                 }
             }
         }
@@ -115,82 +143,112 @@ INLINE float lanes_of(reg v) {
     return x[0];
 }
 
-// The products of `rows` rows of x and v.
-INLINE void some_rows_by_vector(int rows, float *y, const float *x, int64_t step, const float *v, int64_t inner) {
+// The products of `rows` rows of x, from number `first` on, and v.
+INLINE void some_rows_by_vector(int type, int rows, float *y, const operand *x, int64_t first, const float *v,
+                                int64_t inner) {
     float total[4] = {0.0f};
     for (int64_t k = 0; k < inner; k += 8 * DEEP) {
         const int64_t end = least(k + 8 * DEEP, inner);
         reg p[4] = {{0}}, q[4] = {{0}};
         int64_t l = k;
-        for (; l + WIDE <= end; l += WIDE) {
-            const reg first = get(v + l), second = get(v + l + WIDTH);
+        for (; l + AT_A_TIME(type) <= end; l += AT_A_TIME(type))
 #pragma GCC unroll 4
             for (int i = 0; i < rows; i++) {
-                p[i] += get(x + i * step + l) * first;
-                q[i] += get(x + i * step + l + WIDTH) * second;
+                reg some[BLOCK_OF];
+                const int64_t at = first + i * x->step + l;
+                load_regs(type, x, x->first + at, some);
+                expect_quants(type, x, x->first + at);
+                for (int j = 0; j < AT_A_TIME(type) / WIDTH; j += 2) {
+                    p[i] += some[j] * get(v + l + j * WIDTH);
+                    q[i] += some[j + 1] * get(v + l + (j + 1) * WIDTH);
+                }
             }
-        }
 #pragma GCC unroll 4
         for (int i = 0; i < rows; i++) {
             float rest = 0.0f;
-            for (int64_t m = l; m < end; m++) rest += x[i * step + m] * v[m];
+            for (int64_t m = l; m < end; m++) rest += ag_number(x, first + i * x->step + m) * v[m];
             total[i] += lanes_of(p[i] + q[i]) + rest;
         }
     }
     for (int i = 0; i < rows; i++) y[i] = total[i];
 }
 
-// y[i] = the product of row i of x [rows, inner] and v.
-static void rows_by_vector(float *y, const float *x, int64_t step, const float *v, int64_t inner, span rows) {
+INLINE void rows_of_type(int type, float *y, const operand *x, const float *v, int64_t inner, span rows) {
     int64_t i = rows.begin;
-    if (inner < WIDE) {
-        for (; i < rows.end; i++) {
-            float total = 0.0f;
-            for (int64_t k = 0; k < inner; k++) total += x[i * step + k] * v[k];
-            y[i] = total;
-        }
+    for (; i + 4 <= rows.end; i += 4) some_rows_by_vector(type, 4, y + i, x, i * x->step, v, inner);
+    for (; i < rows.end; i++) some_rows_by_vector(type, 1, y + i, x, i * x->step, v, inner);
+}
+
+// y[i] = the product of row i of x [rows, inner] and v.
+static void rows_by_vector(float *y, const operand *x, const float *v, int64_t inner, span rows) {
+    if (inner >= WIDE) {
+        OF_TYPE(x, rows_of_type, y, x, v, inner, rows)
         return;
     }
-    for (; i + 4 <= rows.end; i += 4) some_rows_by_vector(4, y + i, x + i * step, step, v, inner);
-    for (; i < rows.end; i++) some_rows_by_vector(1, y + i, x + i * step, step, v, inner);
+    for (int64_t i = rows.begin; i < rows.end; i++) {
+        float total = 0.0f;
+        for (int64_t k = 0; k < inner; k++) total += ag_number(x, i * x->step + k) * v[k];
+        y[i] = total;
+    }
 }
 
 // y[i] = the product of column i of x [inner, cols] and v.
-static void vector_by_columns(float *y, const float *x, int64_t step, const float *v, int64_t inner, span cols) {
+static void vector_by_columns(float *y, const operand *x, const float *v, int64_t inner, span cols) {
     enum { BLOCK = 1024 };
-    float sum[BLOCK];
+    float sum[BLOCK], loaded[4 * BLOCK];
+    const int64_t step = x->type ? BLOCK : x->step;
     for (int64_t c = cols.begin; c < cols.end; c += BLOCK) {
         const int64_t m = least(BLOCK, cols.end - c);
         memset(y + c, 0, (size_t)m * sizeof *y);
         for (int64_t k = 0; k < inner; k += DEEP) {
             const int64_t end = least(k + DEEP, inner);
-            const float *row = x + k * step + c;
-            int64_t l = k;
             memset(sum, 0, sizeof sum);
-            for (; l + 4 <= end; l += 4, row += 4 * step)
+            for (int64_t l = k, count; l < end; l += count) {
+                count = l + 4 <= end ? 4 : 1;
+                const float *row = x->type ? loaded : (const float *)x->at + l * step + c;
+                for (int64_t i = 0; x->type && i < count; i++) ag_load(loaded + i * BLOCK, x, (l + i) * x->step + c, m);
+                if (count == 1) {
+                    for (int64_t i = 0; i < m; i++) sum[i] += v[l] * row[i];
+                    continue;
+                }
                 for (int64_t i = 0; i < m; i++) {
                     float t = sum[i] + v[l] * row[i];
                     t += v[l + 1] * row[i + step];
                     t += v[l + 2] * row[i + 2 * step];
                     sum[i] = t + v[l + 3] * row[i + 3 * step];
                 }
-            for (; l < end; l++, row += step)
-                for (int64_t i = 0; i < m; i++) sum[i] += v[l] * row[i];
+            }
             for (int64_t i = 0; i < m; i++) y[c + i] += sum[i];
         }
     }
+}
+
+// A matrix by a vector, whose numbers lie side by side; with `swap` the vector is A, and the matrix B transposed.
+static void multiply_vector(const product *p, int swap, span s) {
+    const operand *x = swap ? &p->b : &p->a, *vector = swap ? &p->a : &p->b;
+    const float *v = vector->at;
+    if (vector->type) {
+        float *loaded = ag_scratch(up(p->inner, BLOCK_OF));
+        if (!loaded) {
+            const span one = {0, 1};
+            multiply_plainly(p, swap ? one : s, swap ? s : one);
+            return;
+        }
+        ag_load(loaded, vector, 0, p->inner);
+        v = loaded;
+    }
+    (!x->turned == swap ? vector_by_columns : rows_by_vector)(p->c, x, v, p->inner, s);
 }
 
 // ---------------------------------------------------------------------------------------------- shares
 
 // The part is a rectangle of the result, as square as pays.
 void ag_multiply(const product *p, int64_t part, int64_t parts) {
+    const int whole = in_blocks(&p->a) && p->a.turned;  // shares of A's rows have whole blocks
     if (p->cols == 1 || p->rows == 1) {  // a matrix by a vector
-        const int swap = p->cols != 1;  // then it is the product of the transposed factors
-        const int by_columns = swap ? !p->tb : p->ta != 0;
-        const span s = share(swap ? p->cols : p->rows, LANES, part, parts);
-        (by_columns ? vector_by_columns : rows_by_vector)(p->c, swap ? p->b : p->a, swap ? p->step_b : p->step_a,
-                                                          swap ? p->a : p->b, p->inner, s);
+        const int swap = p->cols != 1;
+        const span s = share(swap ? p->cols : p->rows, whole ? BLOCK_OF : LANES, part, parts);
+        multiply_vector(p, swap, s);
         return;
     }
     const int64_t tall = (p->rows + TALL - 1) / TALL, wide = (p->cols + WIDE - 1) / WIDE;
@@ -205,15 +263,15 @@ void ag_multiply(const product *p, int64_t part, int64_t parts) {
         }
     }
     const int64_t across = parts / down;
-    multiply(p, share(p->rows, TALL, part / across, down), share(p->cols, WIDE, part % across, across));
+    multiply(p, share(p->rows, whole ? BLOCKS : TALL, part / across, down), share(p->cols, WIDE, part % across, across));
 }
 
 // work: rows * cols * inner
 KERNEL(matmul, {
     float *out; const float *a; const float *b; int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
 }) {
-    const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
-                       a->tb ? a->inner : a->cols, a->ta, a->tb};
+    const product p = {a->out, floats(a->a, a->ta ? a->rows : a->inner, a->ta),
+                       floats(a->b, a->tb ? a->inner : a->cols, a->tb), a->rows, a->cols, a->inner};
     ag_multiply(&p, part, parts);
 }
 
@@ -222,8 +280,8 @@ KERNEL(matmul_sums, {
     float *out; float *row_sums; const float *a; const float *b;
     int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
 }) {
-    const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
-                       a->tb ? a->inner : a->cols, a->ta, a->tb};
+    const product p = {a->out, floats(a->a, a->ta ? a->rows : a->inner, a->ta),
+                       floats(a->b, a->tb ? a->inner : a->cols, a->tb), a->rows, a->cols, a->inner};
     ag_multiply(&p, part, parts);
     const pieces_of_axis of_a = {a->ta ? 1 : a->rows, a->inner, a->ta ? a->rows : 1, 1, a->inner};
     ag_add_up(a->row_sums, a->a, of_a, 1.0f, part, parts);
@@ -239,10 +297,35 @@ KERNEL(batched_matmul, {
     const int64_t step_a = a->ta ? a->rows : a->inner, step_b = a->tb ? a->inner : a->cols;
     for (int64_t i = s.begin; i < s.end; i++) {
         const int64_t number = i / cuts, piece = number / a->batch, matrix = number % a->batch, k = piece * a->chunk;
-        const product p = {a->out + number * a->rows * a->cols,
-                           a->a + matrix * a->rows * a->inner + (a->ta ? k * step_a : k),
-                           a->b + matrix * a->inner * a->cols + (a->tb ? k : k * step_b),
-                           a->rows, a->cols, least(a->chunk, a->inner - k), step_a, step_b, a->ta, a->tb};
+        const float *first = a->a + matrix * a->rows * a->inner + (a->ta ? k * step_a : k);
+        const float *second = a->b + matrix * a->inner * a->cols + (a->tb ? k : k * step_b);
+        const product p = {a->out + number * a->rows * a->cols, floats(first, step_a, a->ta),
+                           floats(second, step_b, a->tb), a->rows, a->cols, least(a->chunk, a->inner - k)};
         ag_multiply(&p, i % cuts, cuts);
+    }
+}
+
+// work: rows * cols * inner
+KERNEL(packed_matmul, {
+    float *out; const float *b; const uint32_t *words;
+    int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t type; int64_t planes[3];
+}) {
+    const product p = {a->out, packed(a->words, a->ta ? a->rows : a->inner, a->ta, a->type, a->planes),
+                       floats(a->b, a->cols, 0), a->rows, a->cols, a->inner};
+    ag_multiply(&p, part, parts);
+}
+
+// work: rows * cols * inner
+KERNEL(packed_matmul_pieces, {
+    float *out; const float *b; const uint32_t *words;
+    int64_t rows; int64_t cols; int64_t inner; int64_t chunk; int64_t ta; int64_t type; int64_t planes[3];
+}) {
+    product p = {a->out, packed(a->words, a->ta ? a->rows : a->inner, a->ta, a->type, a->planes),
+                 floats(a->b, a->cols, 0), a->rows, a->cols, 0};
+    for (int64_t k = 0; k < a->inner || k == 0; k += a->chunk, p.c += a->rows * a->cols) {
+        p.inner = least(a->chunk, a->inner - k);
+        p.a.first = a->ta ? k * a->rows : k;
+        p.b.at = a->b + k * a->cols;
+        ag_multiply(&p, part, parts);
     }
 }

@@ -58,10 +58,27 @@ HIDDEN void ag_panel(float *c, int64_t step_c, int64_t rows, int64_t cols, const
                      int64_t step_a, const float *b, int64_t step_b, int64_t inner, int add);
 
 typedef struct {
-    float *c;  // [rows, cols]
-    const float *a, *b;
-    int64_t rows, cols, inner, step_a, step_b;  // rows of a and b as they lie in memory are so many floats apart
-    int64_t ta, tb;                             // whether it is the product of a or b transposed
+    const void *at;        // numbers, or quants of blocks
+    int64_t step;          // rows as they lie in memory are so many numbers apart
+    int64_t turned;        // whether the product is of its transpose
+    int64_t type;          // how numbers are stored: stored.h
+    int64_t first;         // where there is a type: the number that the operand begins with
+    const void *plane[3];  // of blocks: what belongs to their quants
+} operand;
+
+static inline operand floats(const float *at, int64_t step, int64_t turned) {
+    return (operand){at, step, turned, 0, 0, {0}};
+}
+
+// A matrix in words, of rows of `step` numbers; its planes begin at these words.
+static inline operand packed(const uint32_t *words, int64_t step, int64_t turned, int64_t type, const int64_t *planes) {
+    return (operand){words, step, turned, type, 0, {words + planes[0], words + planes[1], words + planes[2]}};
+}
+
+typedef struct {
+    float *c;      // [rows, cols]
+    operand a, b;  // b is not in blocks
+    int64_t rows, cols, inner;
 } product;
 
 // Part `part` of `parts` of a product (matmul.c); the calling thread's scratch is used.

@@ -1,0 +1,15 @@
+// packed_matmul_chain_pair: as packed_matmul_chain, and also = the product or a result from inside the chain
+// out and also[rows, cols]; A in words and B as in packed_matmul; c, d, e[rows or 1, cols or 1]
+// grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
+// work: rows * cols * inner multiply-adds
+#version 440
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#define CHAIN
+#define ALSO
+#define PARAMS uint also_at;
+#define PRODUCTS 1
+#define FIRST 0
+#define END inner
+#include "packed_product.glsl"
+#include "epilogue.glsl"
