@@ -29,7 +29,10 @@ from ag.engine.device import (
 from ag.engine.random import ag_seed as ag_seed
 
 # tensors and the tape
-from ag.autograd.create import ag_param as ag_param, ag_tensor as ag_tensor, is_ag_tensor as is_ag_tensor
+from ag.autograd.create import (
+    ag_frozen as ag_frozen, ag_param as ag_param, ag_tensor as ag_tensor, is_ag_tensor as is_ag_tensor,
+)
+from ag.autograd.frozen import FrozenTensor as FrozenTensor
 from ag.autograd.tape import (
     Gradients as Gradients, backward as backward, no_grad as no_grad, with_grad_tape as with_grad_tape,
 )

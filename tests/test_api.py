@@ -97,6 +97,7 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
         "self, q, k=None, v=None, causal_mask=False, cache=None, *, attn_mask=None, attn_bias=None, scale=None, "
         "window=None, softcap=None, alibi=None, segments=None",
         "generation computes each position once, and scores have terms"),
+    "Layer.state_dict": ("self, frozen=False", "frozen tensors are left out unless they are asked for"),
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),
     "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state, interrupted=False",
                  "a job can be continued, or compared to the bit, with the optimizer's state, and tells of Ctrl-C"),

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from ag.autograd.frozen import FrozenTensor, Memory, uploaded
 from ag.autograd.half import scaled, unscaled
 from ag.autograd.operands import as_array, column, to_buffer
 from ag.autograd.tensor import HOST_OPERATORS, ArrayLike, Tensor, TensorLike
@@ -14,25 +15,32 @@ from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import F16, F32, DType, as_dtype
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import copied
+from ag.engine.kernels.packing import packing_named
 from ag.engine.kernels.reduce import expand
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
-from ag.errors import CaptureError, DeviceError, DtypeError
+from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 
 
 def unpickled(values: Array, dtype: str, device: str, requires_grad: bool, name: str | None,
               grad: Tensor | None) -> Tensor:
     """Restore a pickled tensor on its device, or on the default device if that is missing."""
     wanted = as_dtype(dtype, "pickle")
-    try:
-        backend = backend_of(device)
-    except DeviceError as error:
-        backend = default_backend(wanted)
-        _say_elsewhere(device, backend.name, str(error))
-    backend.refuse_while_recording("unpickles a tensor")
+    backend = device_or_default(device, wanted)
     x = Tensor(to_buffer(values, backend, wanted), requires_grad)
     x.name, x.grad = name, grad
     return x
+
+
+def device_or_default(device: str, dtype: DType) -> Device:
+    """Return where a tensor is unpickled: its device, or the default device if that is missing."""
+    try:
+        backend = backend_of(device)
+    except DeviceError as error:
+        backend = default_backend(dtype)
+        _say_elsewhere(device, backend.name, str(error))
+    backend.refuse_while_recording("unpickles a tensor")
+    return backend
 
 
 @cache
@@ -163,6 +171,66 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
         raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16', 'bf16', or 'f64' on "
                          f"the CPU.")
     return Tensor(to_buffer(_host_numbers(data, "ag_param"), backend, wanted), requires_grad=True)
+
+
+def restored(blocks: Array, packing: str, device: str, turned: bool) -> FrozenTensor:
+    """Restore a pickled tensor on its device, or on the default device if that is missing."""
+    found = ag_frozen(blocks, packing, device_or_default(device, F32).name)
+    return found.T if turned else found
+
+
+HOST_OPERATORS["restored"] = restored
+
+
+def ag_frozen(data: ArrayLike, packing: str, device: str | None = None) -> FrozenTensor:
+    """Make a matrix that is never trained, in few bits: weights of a model that is fine-tuned, or only runs.
+
+    Rows are cut into blocks of 32 numbers (of 256 for q4_k and q6_k); bf16 and f16 have none.
+
+    Parameters
+    ----------
+    data : array_like or Tensor of shape (rows, columns), or blocks
+        Numbers, which are rounded as by the package ``gguf``; or an array of type uint8 that has in every row the bytes
+        of its blocks, as a GGUF file has them: they are kept to the bit.
+    packing : str
+        ``"bf16"``, ``"f16"``, ``"q8_0"``, ``"q4_0"`` or ``"q4_1"``; of blocks also ``"q4_k"`` or ``"q6_k"``.
+    device : str, optional
+        As of `ag_tensor`.  Ops on other devices copy it there when they first need it.
+
+    Returns
+    -------
+    FrozenTensor
+
+    Raises
+    ------
+    DtypeError, ShapeError, ValueError
+        If the packing is unknown, rows are no whole blocks, or numbers are not finite or too large.
+
+    Examples
+    --------
+    >>> W = ag.ag_frozen([[1.0] * 32] * 2, "q4_0")
+    >>> W.shape, W.nbytes, (W @ ([1.0] * 32)).numpy().tolist()
+    ((2, 32), 36, [[32.0], [32.0]])
+    """
+    kind, backend = packing_named("ag_frozen", packing), place_of("ag_frozen", "f32", device)[0]
+    if backend.recording is not None:
+        backend.recording.refuse(CaptureError(
+            "ag_frozen: a frozen tensor is made inside a captured step; make it before the step."))
+    array = data.numpy() if isinstance(data, Tensor) else as_array(data, "ag_frozen")
+    if array.ndim != 2:
+        raise ShapeError(f"ag_frozen: data of shape {array.shape} was given; a matrix is required, or blocks as bytes "
+                         f"in rows.")
+    try:
+        if array.dtype == np.uint8:
+            words, inner = kind.from_blocks(array)
+        else:
+            kind.check("ag_frozen", inner := array.shape[1])
+            words = kind.pack(array)
+    except (ValueError, DtypeError) as error:
+        if str(error).startswith("ag_frozen"):
+            raise
+        raise type(error)(f"ag_frozen: {error}") from None
+    return FrozenTensor(Memory(uploaded(words, backend)), kind, (len(array), inner))
 
 
 def is_ag_tensor(x: object) -> bool:

@@ -15,6 +15,7 @@ from inspect import Parameter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from ag.autograd.frozen import FrozenTensor
 from ag.autograd.half import Widening, rounded, widening
 from ag.autograd.operands import KINDS, alike, as_numbers, number_given, operands_on_one_device
 from ag.autograd.tape import Cotangent, Node, is_recording
@@ -57,6 +58,9 @@ class Op(Protocol[P, S]):
 
     def vjp(self, rule: GradientRule[S]) -> GradientRule[S]:
         """Declare ``rule(run, g, saved, need, *params)``: one cotangent or None per tensor operand."""
+
+    def frozen(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Declare what the op is where its first operand is a `FrozenTensor`: a function of the same arguments."""
 
 
 Axes = int | tuple[int, ...] | None
@@ -164,7 +168,7 @@ def composed(function: F) -> F:
                 raise
             raise type(error)(name + str(error)[begin.end() :] if begin else f"{name}: {error}") from None
 
-    if call.__annotations__[next(iter(kinds))] in ("TensorLike", "Tensor"):
+    if call.__annotations__[next(iter(kinds))].split(" ")[0] in ("TensorLike", "Tensor"):
         register(name, call)
     else:
         OPS[name] = call
@@ -178,6 +182,7 @@ class _Function(Generic[S]):
         self.forward = forward
         self.name = name
         self.rule: GradientRule[S] | None = None
+        self.of_frozen: Callable[..., Tensor] | None = None  # what calls with a frozen tensor as first operand make
         self.kinds = [KINDS[p.annotation] for p in visible if p.annotation in KINDS]
         self.operands = len(self.kinds)
         self.params = [*visible[max(1, self.operands):]]
@@ -245,6 +250,8 @@ class _Function(Generic[S]):
                     params = self.checked(params)
                 values: tuple[object, ...] = inputs
             else:
+                if self.of_frozen is not None and type(args[0]) is FrozenTensor:
+                    return self.of_frozen(*args)
                 if listed is None:
                     values, params = args[:operands], args[operands:]
                 else:
@@ -287,12 +294,16 @@ class _Function(Generic[S]):
             self.rule = rule
             return rule
 
+        def frozen(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+            self.of_frozen = function
+            return function
+
         call.__module__, call.__doc__ = forward.__module__, forward.__doc__
         call.__name__, call.__qualname__ = forward.__name__, forward.__qualname__
         texts = {key: p.annotation for key, p in self.signature.parameters.items()}
         call.__annotations__ = {key: _KNOWN[text] if text in _KNOWN else _evaluated(text, forward.__globals__)
                                 for key, text in texts.items()} | {"return": Tensor}
-        call.__dict__.update(__signature__=self.signature, vjp=vjp)
+        call.__dict__.update(__signature__=self.signature, vjp=vjp, frozen=frozen)
         return cast("Op[..., S]", _filled(call, texts))
 
 

@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple, NoReturn, cast
 
 import numpy as np
 
+from ag.autograd.frozen import FrozenTensor
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import CODE, HOST_OPERATORS, OPS, ArrayLike, Tensor, TensorLike, to_array
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
-from ag.engine.device import default_backend, default_dtype
+from ag.engine.device import default_backend, default_dtype, was_named
 from ag.engine.dtype import BF16, BOOL, F32, F64, I32, DType
 from ag.engine.interpreter import current
 from ag.engine.kernels.convert import Placeholder, array_to_upload, converted, host_array, loaded, narrow, stored
@@ -75,10 +76,17 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     return Tensor(to_buffer(as_array(value, function), backend, dtype))
 
 
-def as_input(x: TensorLike, weight: Tensor) -> Tensor:
+def device_beside(weight: FrozenTensor) -> Device:
+    """Return where host values beside a frozen tensor go: the default device, if it was named, or the tensor's."""
+    return default_backend() if was_named() else weight.memory.home.backend
+
+
+def as_input(x: TensorLike, weight: Tensor | FrozenTensor) -> Tensor:
     """Return `x`; host values become a tensor on the device and of the type of a layer's `weight`."""
     if isinstance(x, Tensor):
         return x
+    if isinstance(weight, FrozenTensor):
+        return Tensor(to_buffer(column(as_array(x, "ag_tensor")), device_beside(weight), F32))
     return Tensor(to_buffer(column(as_array(x, "ag_tensor")), weight.buffer.backend, weight.buffer.dtype))
 
 
@@ -173,6 +181,8 @@ def operands_on_one_device(
     plain = arrays = False
     for x, kind in zip(operands, kinds, strict=True):
         if type(x) is not Tensor:
+            if type(x) is FrozenTensor:
+                x.refuse(function)
             plain, arrays = True, arrays or not isinstance(x, (int, float))
             continue
         b = x.buffer
@@ -251,10 +261,13 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
         raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
 
 
-def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str,
+def checked_ids(function: str, beside: TensorLike | FrozenTensor, ids: ArrayLike, count: int, noun: str, rule: str,
                 computed: bool = False, ignore: int | None = None) -> Tensor:
     """`ids` as an int32 tensor beside another; each must be one of 0..count-1, unless `ignore` or `computed` here."""
-    backend = operands_on_one_device(function, (beside,))[0]
+    if isinstance(beside, FrozenTensor):
+        backend = ids.buffer.backend if isinstance(ids, Tensor) else device_beside(beside)
+    else:
+        backend = operands_on_one_device(function, (beside,))[0]
     check = partial(refuse_outside, function, count, noun, rule, ignore=ignore)
     if isinstance(ids, Tensor):
         if ids.buffer.backend is not backend:

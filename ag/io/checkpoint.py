@@ -42,6 +42,7 @@ LARGEST_RATE = float(np.finfo(np.float32).max)  # devices hold rates in float32
 def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None) -> None:
     """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
 
+    Frozen tensors are left out: load the file with a `model_fn` that makes them.
     Reference: ggmlR ``ag_save_model`` (which stores a function and runs it on load).
 
     Parameters
@@ -213,8 +214,8 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], where: str)
 
 
 def _known(layer: Layer) -> bool:
-    """Return whether a file can describe the layer: it and all inside are this library's, as made."""
-    return LIBRARY.get(type(layer).__name__) is type(layer) and (
+    """Return whether a file can describe the layer: it and all inside are this library's, as made, and not frozen."""
+    return LIBRARY.get(type(layer).__name__) is type(layer) and not layer.frozen() and (
         layer.is_as_made() or all(map(_known, layer.children().values())))
 
 

@@ -16,6 +16,7 @@ from weakref import ProxyType, ref
 
 import numpy as np
 
+from ag.autograd.frozen import FrozenTensor
 from ag.autograd.operands import number_given
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
@@ -108,7 +109,8 @@ class Layer(Watched):
                                  f"{self._elsewhere[name]!r} here.")
         known = object.__getattribute__(self, "__dict__")  # looking is nothing that a captured step reads
         before = known.get(name)
-        if isinstance(before, Tensor) and before.requires_grad and not isinstance(value, (Tensor, NoneType)):
+        if isinstance(before, Tensor) and before.requires_grad and not isinstance(
+                value, (Tensor, FrozenTensor, NoneType)):
             raise TypeError(f"{type(self).__name__}: a {type(value).__name__} was assigned to {name!r}, which is a "
                             f"parameter; write {name}.data = ... to change its values, or assign an ag_param.")
         if self._adjustable is not None and name in self.settings and name in known:
@@ -223,6 +225,11 @@ class Layer(Watched):
         """Tensors that are state but not trained, by name, each once."""
         return self._once(False)
 
+    def frozen(self) -> dict[str, FrozenTensor]:
+        """Frozen tensors (`ag_frozen`) by name; one that stands in two places comes twice, under both names."""
+        return {_joined(prefix, own): x for prefix, layer in self.modules() for own, x in members(vars(layer))
+                if isinstance(x, FrozenTensor)}
+
     @property
     def n_parameters(self) -> int:
         """Return how many numbers are trained: the elements of the parameters, each tensor once."""
@@ -267,15 +274,26 @@ class Layer(Watched):
             raise TypeError(f"{type(self).__name__}: requires_grad is {trained!r:.60}; True or False is required.")
         self.unfreeze() if trained else self.freeze()
 
-    def state_dict(self) -> dict[str, Array]:
-        """Host copies of parameters and buffers, by name; tied ones under each of their names."""
-        return {name: x.numpy() for name, x in self.named_tensors().items()}
+    def state_dict(self, frozen: bool = False) -> dict[str, Array]:
+        """Host copies of parameters and buffers, by name; tied ones under each of their names.
+
+        With `frozen` also the float32 numbers of frozen tensors.
+        """
+        return {name: x.numpy() for name, x in (self.named_tensors() | (self.frozen() if frozen else {})).items()}
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over arrays by name; nothing changes if they do not fit.
 
-        With `strict` every name must occur on both sides, and of a tied tensor one.  Its values must be the same.
+        With `strict` every name must occur on both sides, and of a tied tensor one.  Its values must be the same, and
+        so must those of frozen tensors that the state has.
         """
+        if isinstance(state, Mapping) and (frozen := {name: x for name, x in self.frozen().items() if name in state}):
+            arrays = number_arrays({name: state[name] for name in frozen}, "load_state_dict: the state")
+            for name, x in frozen.items():
+                if not np.array_equal(x.numpy(), arrays[name], equal_nan=True):
+                    raise CheckpointError(f"load_state_dict: the state has other values of {name} than the model, in "
+                                          f"which it is frozen; assign another ag_frozen, or leave it out.")
+            state = {name: x for name, x in state.items() if name not in frozen}
         load_into(self.named_tensors(), state, strict)
 
     def to(self, device: str) -> Layer:
@@ -286,6 +304,8 @@ class Layer(Watched):
                 grad = x.grad
                 x.rebind(ag_to_device(x, target.name).buffer)
                 x.grad = None if grad is None else ag_to_device(grad, target.name)
+        for frozen in self.frozen().values():
+            frozen.memory.move(target)
         return self
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:
@@ -337,7 +357,10 @@ class Layer(Watched):
             trained = sizes.pop(depth + 1, {}) | {x.id: x.size for x in own.values() if x.requires_grad}
             sizes.setdefault(depth, {}).update(trained)
             args = ", ".join(f"{setting}={value!r}" for setting, value in layer._told().items())
-            detail = "  " * bool(own) + ", ".join(f"{own_name} {x.shape}" for own_name, x in own.items())
+            shown = [f"{own_name} {x.shape}" for own_name, x in own.items()]
+            shown += [f"{own_name} {x.shape} {x.packing}" for own_name, x in members(vars(layer))
+                      if isinstance(x, FrozenTensor)]
+            detail = "  " * bool(shown) + ", ".join(shown)
             line = (f"{name}{': ' * bool(name)}{type(layer).__name__}({args}){detail}  "
                     f"[{sum(trained.values()):,} parameters]")
             whole = re.sub(r"(?<=\S) (?=\(|\d|parameters)", "\0", line)  # no break within a name and its shape
@@ -491,6 +514,11 @@ def buffers_of(model: object) -> dict[str, Tensor]:
     """Buffers of a layer, or of any object that has some."""
     found: dict[str, Tensor] = model.buffers() if hasattr(model, "buffers") else {}
     return found
+
+
+def frozen_of(model: object) -> dict[str, FrozenTensor]:
+    """Frozen tensors of a layer."""
+    return model.frozen() if isinstance(model, Layer) else {}
 
 
 def named_tensors(model: Model) -> dict[str, Tensor]:

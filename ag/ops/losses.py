@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import log, pi, prod
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from ag.autograd.create import as_tensor
+from ag.autograd.create import as_tensor, filled
+from ag.autograd.frozen import FrozenTensor
 from ag.autograd.op import composed, documented
-from ag.autograd.operands import CLASS_RULE, checked_ids, number_given
+from ag.autograd.operands import CLASS_RULE, as_input, checked_ids, number_given
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.dtype import F32
 from ag.engine.shape import Shape, true_or_false, whole_number
 from ag.errors import ShapeError
 from ag.ops import loss as parts
@@ -96,7 +98,7 @@ _LOGITS = 1 << 22  # that are there at a time, about
 
 
 @_loss
-def linear_cross_entropy(W: TensorLike, h: TensorLike, ids: TensorLike, weight: TensorLike | None = None,
+def linear_cross_entropy(W: TensorLike | FrozenTensor, h: TensorLike, ids: TensorLike, weight: TensorLike | None = None,
                          ignore_index: int = -100, label_smoothing: float = 0.0, chunk: int | None = None,
                          reduction: str = "mean") -> Tensor:
     """Cross-entropy of the logits ``W @ h`` by class ids, without ever making all of these logits.
@@ -106,7 +108,7 @@ def linear_cross_entropy(W: TensorLike, h: TensorLike, ids: TensorLike, weight: 
 
     Parameters
     ----------
-    W : Tensor of shape (classes, features)
+    W : Tensor or FrozenTensor of shape (classes, features)
         Such as a table of word vectors.
     h : Tensor of shape (features, ...)
     ids : Tensor or array_like of shape (...)
@@ -122,24 +124,30 @@ def linear_cross_entropy(W: TensorLike, h: TensorLike, ids: TensorLike, weight: 
     """
     from ag.autograd.activation_checkpoint import ag_checkpoint  # which takes time to load
 
-    of_table, shape, ignore = _shape_of(W), _shape_of(h), _ignored(ignore_index)
+    table = cast(TensorLike, W)  # as ops take a frozen tensor, too
+    of_table, shape, ignore = _shape_of(table), _shape_of(h), _ignored(ignore_index)
     if len(of_table) != 2 or not shape or shape[0] != of_table[1] or _shape_of(ids) != shape[1:] or 0 in shape:
         raise ShapeError(f"{_ALL}: W is {of_table}, h is {shape} and ids are {_shape_of(ids)}; (classes, features), "
                          f"(features, ...) and (...) are required, with at least one of each.")
-    W, labels = as_tensor(W), checked_ids(_ALL, W, ids, of_table[0], "label", CLASS_RULE, True, ignore)
+    if isinstance(W, FrozenTensor):
+        h = as_input(h, W)
+        beside = filled((of_table[0], 1), 1.0, h.buffer.backend, F32)
+    else:
+        table = W = as_tensor(W)
+        beside = _wide(W[:, :1])[0]  # the weights of classes are of its type, and on its device
+    labels = checked_ids(_ALL, beside, ids, of_table[0], "label", CLASS_RULE, True, ignore)
     columns, labels, samples = ag_reshape(h, shape[0], -1), ag_reshape(labels, -1), prod(shape[1:])
     size = max(1, _LOGITS // of_table[0]) if chunk is None else whole_number(_ALL, "chunk", chunk)
     if size < 1:
         raise ValueError(f"{_ALL}: chunk is {chunk}; at least one sample is required.")
 
-    beside = _wide(W[:, :1])[0]  # the weights of classes are of its type, and on its device
     of_classes = parts.class_weights(_ALL, weight, beside)
 
-    def losses_of(W: Tensor, h: Tensor, ids: Tensor) -> Tensor:
+    def losses_of(W: TensorLike, h: Tensor, ids: Tensor) -> Tensor:
         logits = ag_matmul(W, h)
         return parts.class_losses(_ALL, logits, logits.shape, ids, ids, of_classes, label_smoothing, ignore)[0]
 
-    losses = ag_concat([ag_checkpoint(losses_of, W, columns[:, i : i + size], labels[i : i + size])
+    losses = ag_concat([ag_checkpoint(losses_of, table, columns[:, i : i + size], labels[i : i + size])
                         for i in range(0, samples, size)], 0)
     counts = parts.counts_of(of_classes, beside, parts.without_ignored(labels, ignore))
     return _reduced(ag_reshape(losses, *shape[1:]), reduction, counts)

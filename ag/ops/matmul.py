@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from math import prod
 
+from ag.autograd.frozen import FrozenTensor
 from ag.autograd.op import Cotangents, Matrix, Need, Result, Run, op, part_of
+from ag.autograd.operands import as_input
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.indexing import permute
 from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums, sample_matmul
+from ag.engine.kernels.packed import packed_matmul, packed_matmul_pieces
 from ag.engine.kernels.reduce import sum_over, sum_to
 from ag.engine.shape import Shape
 from ag.engine.target import ONE_PIECE
@@ -79,7 +83,7 @@ def ag_matmul(run: Run, A: Matrix, B: Buffer) -> Result[Factors]:
 
     Parameters
     ----------
-    A : Tensor or array_like of shape (m, k)
+    A : Tensor, FrozenTensor or array_like of shape (m, k)
     B : Tensor or array_like of shape (k, ...)
         Further axes of `B` are columns side by side, as in a batch of sequences.
 
@@ -113,6 +117,34 @@ def _matmul_vjp(run: Run, g: Buffer, saved: Factors, need: Need) -> Cotangents:
     )
 
 
+@part_of("ag_matmul")
+def product_of_frozen(run: Run, B: Buffer, A: FrozenTensor) -> Result[Shape]:
+    shape = B.shape
+    if not shape or A.shape[1] != shape[0]:
+        raise ShapeError(f"ag_matmul: A is {A.shape} and B is {shape}; columns of A must equal rows of B.")
+    return _packed_product(run, A, B).view((A.shape[0], *shape[1:])), shape
+
+
+def _packed_product(run: Run, a: FrozenTensor, b: Buffer) -> Buffer:
+    rows, inner = a.shape
+    columns, words = b.view((inner, prod(b.shape[1:]))), a.memory.on(b.backend)
+    chunk = b.backend.target.split_inner(inner, rows, columns.shape[1], 1)
+    if inner <= ONE_PIECE or inner <= chunk:
+        return run(packed_matmul, columns, words, packing=a.packing, rows=rows, inner=inner, ta=a.turned)
+    return added_up(run, run(packed_matmul_pieces, columns, words, packing=a.packing, rows=rows, inner=inner,
+                             ta=a.turned, chunk=chunk))
+
+
+@product_of_frozen.vjp
+def _product_of_frozen_vjp(run: Run, g: Buffer, saved: Shape, need: Need, A: FrozenTensor) -> Cotangents:
+    return (_packed_product(run, A.T, g).view(saved),)
+
+
+@ag_matmul.frozen
+def _frozen_matmul(A: FrozenTensor, B: TensorLike) -> Tensor:
+    return product_of_frozen(as_input(B, A), A)
+
+
 @part_of("ag_linear")
 def affine(run: Run, W: Buffer, x: Buffer, b: Buffer) -> Result[Factors]:
     """``W @ x + b`` for `W` of shape (m, k), `x` of shape (k, ...) and `b` of shape (m, 1)."""
@@ -133,3 +165,21 @@ def _affine_vjp(run: Run, g: Buffer, saved: Factors, need: Need) -> Cotangents:
         dw = product(run, g, x, False, True) if need[0] else None
         db = sum_to(run, g, (w.shape[0], 1)) if need[2] else None
     return dw, product(run, w, g, True, False).view(shape) if need[1] else None, db
+
+
+@part_of("ag_linear")
+def affine_of_frozen(run: Run, x: Buffer, b: Buffer, W: FrozenTensor) -> Result[tuple[Shape, Shape]]:
+    out = run(add, _packed_product(run, W, x), b)
+    return out.view((out.shape[0], *x.shape[1:])), (x.shape, b.shape)
+
+
+@affine_of_frozen.vjp
+def _affine_of_frozen_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape], need: Need, W: FrozenTensor) -> Cotangents:
+    of_x, of_b = saved
+    db = sum_to(run, g.view((g.shape[0], prod(g.shape[1:]))), of_b) if need[1] else None
+    return _packed_product(run, W.T, g).view(of_x) if need[0] else None, db
+
+
+@affine.frozen
+def _frozen_affine(W: FrozenTensor, x: TensorLike, b: Tensor) -> Tensor:
+    return affine_of_frozen(x, b, W)

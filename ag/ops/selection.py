@@ -15,13 +15,26 @@ from typing import TypeGuard, cast
 import numpy as np
 
 from ag.autograd.create import as_tensor, filled
-from ag.autograd.op import Cotangents, Elements, Ids, Need, Result, Run, composed, documented, part_of
+from ag.autograd.frozen import FrozenTensor
+from ag.autograd.op import (
+    Cotangents,
+    Elements,
+    Ids,
+    Need,
+    Result,
+    Run,
+    composed,
+    documented,
+    no_gradient,
+    part_of,
+)
 from ag.autograd.operands import checked_ids, host_values, lift, number_given, to_buffer
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike, register
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, I32
 from ag.engine.interpreter import recording_here
 from ag.engine.kernels import indexing as kernels
+from ag.engine.kernels import packed
 from ag.engine.kernels.convert import Placeholder, array_to_upload, host_array
 from ag.engine.kernels.elementwise import add, copy, div, mul
 from ag.engine.kernels.indexing import resized
@@ -81,6 +94,18 @@ def chosen_by(run: Run, x: Elements, ids: Ids, cut: Cut, wraps: bool = False) ->
 @part_of("ag_embedding_lookup")
 def _lookup(run: Run, weight: Buffer, ids: Ids) -> Result[tuple[Buffer, Shape]]:
     return places_by(run, weight, ids, (1, 1), False), (ids, weight.shape)
+
+
+@part_of("ag_embedding_lookup")
+def rows_of_frozen(run: Run, ids: Ids, table: FrozenTensor) -> Result[None]:
+    features, length = table.shape
+    out = ids.backend.alloc((features, ids.size), F32)
+    run(packed.gather_rows, table.memory.on(ids.backend), ids.view((ids.size,)), into=out, packing=table.packing,
+        length=length, features=features)
+    return out.view((features, *ids.shape)), None
+
+
+rows_of_frozen.vjp(no_gradient)
 
 
 @_lookup.vjp
@@ -201,14 +226,14 @@ def spread_ids(ids: Tensor, shape: Shape) -> Tensor:
 
 
 @documented
-def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
+def ag_embedding_lookup(weight: TensorLike | FrozenTensor, idx: ArrayLike) -> Tensor:
     """Columns of a matrix, by number.
 
     Reference: ggmlR ``ag_embedding`` (which drops the id -1 without a word).
 
     Parameters
     ----------
-    weight : Tensor of shape (dim, vocab)
+    weight : Tensor of shape (dim, vocab), or the transpose of a FrozenTensor
         One column per word.
     idx : array_like of integers, of any shape S
         0-based ids of words; a tensor is read on the host, unless a captured step computes it: no word gives NaN then.
@@ -223,8 +248,14 @@ def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     shape = weight.shape if hasattr(weight, "shape") else np.shape(host_array(weight, "ag_embedding_lookup"))
     if len(shape) != 2:
         raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
-    return _lookup(weight, checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id",
-                                       "ids are 0-based numbers of words", True))
+    ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words", True)
+    if isinstance(weight, FrozenTensor):
+        if not weight.turned:
+            raise ShapeError(f"ag_embedding_lookup: weight, frozen in {weight.packing}, has its blocks along the words "
+                             f"and they are required along the features. Freeze the table with a row for each word, "
+                             f"and give its transpose, W.T.")
+        return rows_of_frozen(ids, weight)
+    return _lookup(weight, ids)
 
 
 def one_axis(function: str, x: TensorLike, dim: int, index: TensorLike) -> tuple[Tensor, int, Tensor]:

@@ -24,9 +24,9 @@ from ag.ops.attention import attention_of_heads, plain_attention
 from ag.ops.creation import ag_cast
 from ag.ops.einsum import _products as products_of
 from ag.ops.indexing import ag_flatten, ag_reshape, ag_transpose
-from ag.ops.matmul import affine, ag_matmul
+from ag.ops.matmul import affine, affine_of_frozen, ag_matmul, product_of_frozen
 from ag.ops.selection import _lookup as lookup_of
-from ag.ops.selection import chosen_by, gathered_by
+from ag.ops.selection import chosen_by, gathered_by, rows_of_frozen
 from ag.ops.shapes import _expanded
 
 
@@ -524,4 +524,6 @@ WRITERS: Mapping[object, Writer] = {
 REFUSED: Mapping[object, str] = {
     arithmetic.dropped: "draws random numbers, which a graph cannot; call eval() of the layer, or leave it out.",
     normalization.batch_norm_train: "moves running averages in train mode, which a graph cannot; call its eval().",
+    **dict.fromkeys((product_of_frozen, affine_of_frozen, rows_of_frozen), "has a frozen tensor, which is not written; "
+                    "put ag_tensor(W.numpy()) in its place."),
 }

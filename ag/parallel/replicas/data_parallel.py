@@ -479,9 +479,9 @@ class DataParallel(Layer):
         """Return the model's parameters and buffers by all their names."""
         return named_tensors(self.module)
 
-    def state_dict(self) -> dict[str, Array]:
+    def state_dict(self, frozen: bool = False) -> dict[str, Array]:
         """Return the model's state, without a prefix."""
-        state: dict[str, Array] = self.module.state_dict()
+        state: dict[str, Array] = self.module.state_dict(frozen) if frozen else self.module.state_dict()
         return state
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:

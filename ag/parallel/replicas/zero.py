@@ -290,9 +290,10 @@ class ShardedParameters(ShardedGradients):
     def named_tensors(self) -> dict[str, Tensor]:
         return {**self.parameters(), **self.buffers()}
 
-    def state_dict(self) -> dict[str, Array]:
-        return {name: self._sharded[x.id].numpy() if x.id in self._sharded else x.numpy()
-                for name, x in super().named_tensors().items()}
+    def state_dict(self, frozen: bool = False) -> dict[str, Array]:
+        own = {name: self._sharded[x.id].numpy() if x.id in self._sharded else x.numpy()
+               for name, x in super().named_tensors().items()}
+        return own | ({name: x.numpy() for name, x in self.frozen().items()} if frozen else {})
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         whole = {key: ag_tensor(s.numpy(), "cpu", s.dtype) for key, s in self._sharded.items()}
