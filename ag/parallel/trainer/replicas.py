@@ -6,7 +6,7 @@ Load balance: with ``balance="auto"`` shares follow the host's time per sample. 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate, zip_longest
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.frozen import FrozenTensor
 from ag.autograd.op import Cotangents, Need, Result, Run, part_of
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
@@ -24,7 +25,7 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed, generator_state
 from ag.errors import CommError, DeviceError, RankLostError, ShapeError
-from ag.nn.layer import buffers_of, load_into
+from ag.nn.layer import buffers_of, frozen_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
 from ag.parallel.comm.comm import Comm, Json, Member, comm_of, everyone, this_process
 from ag.parallel.comm.device_threads import DeviceThreads, Task, named
@@ -191,13 +192,15 @@ class Replicas:
         return self._balance.weights
 
     def share_constants(self) -> None:
-        """Copy the first model's constant buffers to all others."""
+        """Copy the first model's constant buffers to all others, and let them share its frozen tensors."""
         def constants(replica: Replica) -> dict[str, Tensor]:
             return {name: x for name, x in buffers_of(replica.model).items() if name not in replica.buffers.tensors}
 
         values = {name: x.numpy() for name, x in constants(self.first).items()}
         for replica in self._replicas[1:]:
             load_into(constants(replica), values, source="dp_train: a buffer of replica 0")
+            for name, x in frozen_of(replica.model).items():
+                x.share(frozen_of(self.first.model)[name])
 
     def compare(self, part: str, host: Array, theirs: Sequence[Array], why: str) -> None:
         """Raise a CommError unless the weights or buffers of every replica are the host's."""
@@ -224,13 +227,15 @@ def check_same_models(replicas: list[Replica]) -> None:
     for replica in replicas:
         _check_same_tensors("parameter", first.params, replica.params, replica.index)
         _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
+        _check_same_tensors("frozen tensor", frozen_of(first.model), frozen_of(replica.model), replica.index)
         for name, p in replica.params.items():
             if owners.setdefault(p.id, replica.index) != replica.index:
                 raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
                                 f"replica {owners[p.id]}; make_model must create new parameters on every call.")
 
 
-def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
+def _check_same_tensors(kind: str, first: Mapping[str, Tensor | FrozenTensor],
+                        other: Mapping[str, Tensor | FrozenTensor], index: int) -> None:
     theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
     for a, b in zip_longest(theirs, mine, fillvalue="none"):
         if a != b:
