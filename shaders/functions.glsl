@@ -5,6 +5,7 @@
 // separate kernels do, and no driver makes one function of two (sigmoid and its gradient have much in common).
 #include "tanh.glsl"
 #include "normal.glsl"
+#include "rounding.glsl"
 
 // ---------------------------------------------------------------------------- as in ag/engine/kernels/elementwise.py
 
@@ -26,6 +27,9 @@ float scale_of(float x, const float factor) { precise float r = factor * x; retu
 float exp_of(float x) { return ieee_exp(x); }
 float log_of(float x) { return ieee_log(x); }
 float sqrt_of(float x) { return x < 0.0 || isnan(x) ? NOT_A_NUMBER : x == 0.0 || isinf(x) ? x : sqrt(x); }
+
+// rounded: x as a 16-bit type keeps it
+float rounded_of(float x, const float bfloat) { return bfloat != 0.0 ? rounded_to_bfloat(x) : rounded_to_half(x); }
 
 // abs: |x|, and abs_grad: g sign(x), 0 at 0; a NaN in either is not lost
 float abs_of(float x) { return abs(x); }

@@ -45,7 +45,8 @@ NEEDS = {".v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, ".v
 CPUINFO = Path("/proc/cpuinfo")  # where Linux lists what a processor can do
 _PER_FILE = 12  # functions; files are compiled side by side
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
-MEMBER = re.compile(r"((?:const )?(?:float|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
+MEMBER = re.compile(r"((?:const )?(?:float|number|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)"
+                    r"(?:\[(\d+)\])?")
 
 
 class KernelError(Exception):
@@ -84,20 +85,21 @@ def function_text(function: Function) -> str:
     call = ", ".join([f"{x}[i]" for x in ("x", "y")[: len(operands)]] + ["value"] * len(params))
     unused = [x for x, used in (("y", len(operands) == 2), ("value", params)) if not used]
     body = "".join(f"    (void){x};\n" for x in unused)
-    pointers = " ".join(f"const float *{x};" for x in operands)
+    pointers = " ".join(f"const number *{x};" for x in operands)
     if operands == ("a", "b"):
         sizes = "int64_t n; int64_t ndim; int64_t shape[8]; int64_t a_stride[8]; int64_t b_stride[8];"
-        run = (f"    map_broadcast(map_{name}, a->out, a->a, a->b, (walk){{a->n, a->ndim, a->shape, a->a_stride, "
-               f"a->b_stride}}, part, parts);\n")
+        sizes += " int64_t types;"
+        run = (f"    map_broadcast(map_{name}, a->types, a->out, a->a, a->b, (walk){{a->n, a->ndim, a->shape, "
+               f"a->a_stride, a->b_stride}}, part, parts);\n")
     else:
-        sizes = " ".join(["int64_t n;", *(f"double {p};" for p in params)])
-        inputs = ", ".join([f"a->{x} + s.begin" for x in (operands * 2)[:2]])
+        sizes = " ".join(["int64_t n;", *(f"double {p};" for p in params), "int64_t types;"])
+        inputs = ", ".join([f"a->{x}" for x in (operands * 2)[:2]])
         value = f"(float)a->{params[0]}" if params else "0.0f"
-        run = (f"    const span s = share(a->n, BLOCK, part, parts);\n"
-               f"    map_all(map_{name}, a->out + s.begin, {inputs}, {value}, s.end - s.begin);\n")
+        run = (f"    map_all(map_{name}, a->types, a->out, {inputs}, {value}, "
+               "share(a->n, BLOCK, part, parts));\n")
     return (f"void map_{name}(float *out, const float *x, const float *y, float value, int64_t n) {{\n{body}"
             f"#pragma GCC ivdep\n    for (int64_t i = 0; i < n; i++) out[i] = {name}_of({call});\n}}\n"
-            f"KERNEL({name}, {{ float *out; {pointers} {sizes} }}) {{\n{run}}}\n")
+            f"KERNEL({name}, {{ number *out; {pointers} {sizes} }}) {{\n{run}}}\n")
 
 
 def functions_files() -> dict[str, str]:
@@ -126,8 +128,8 @@ def interface(text: str) -> dict[str, Any]:
         for member in filter(None, map(str.strip, block.split(";"))):
             match = MEMBER.fullmatch(member)
             if match is None or (match[1].endswith("*") and (numbers or match[3])):
-                raise KernelError(f"{name}: `{member}` is not a pointer to float, double, int32_t, uint32_t or void, "
-                                  f"which come first, nor an int64_t or double, or an array of these.")
+                raise KernelError(f"{name}: `{member}` is not a pointer to float, number, double, int32_t, uint32_t or "
+                                  f"void, which come first, nor an int64_t or double, or an array of these.")
             if match[1].endswith("*"):
                 kind = match[1].removeprefix("const ").removesuffix(" *")
                 operands.append({"name": match[2], "type": kind, "writes": not match[1].startswith("const")})

@@ -27,7 +27,7 @@ from ag.engine.kernels.elementwise import scale as times
 from ag.engine.kernels.optimizer import nonfinite, scale_update
 from ag.engine.kernels.reduce import max as largest
 from ag.engine.kernels.reduce import sum_over
-from ag.engine.primitive import Array, PrimitiveTo, Returned
+from ag.engine.primitive import Array, Primitive, PrimitiveTo, Returned
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +35,10 @@ S = TypeVar("S")
 
 
 class Widening:
-    """`Backend.launch` with 16-bit operands widened first; one object per call of a rule, as it caches conversions."""
+    """`Backend.launch` with 16-bit operands widened first where a kernel takes none.
+
+    There is one object per call of a rule, as it caches conversions.
+    """
 
     def __init__(self, launch: Run) -> None:
         self._launch = launch
@@ -43,7 +46,14 @@ class Widening:
 
     def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                  **params: object) -> Returned:
-        return self._launch(primitive, *[self._wide(x) for x in operands], into=into, **params)
+        return self._launch(primitive, *self._taken(primitive, operands), into=into, **params)
+
+    def _taken(self, primitive: Primitive, operands: tuple[Buffer, ...]) -> list[Buffer]:
+        """Return what the primitive's kernel may take in the place of operands."""
+        halves = operands[0].backend.halves.get(primitive.name, ())[primitive.outputs:]
+        if not halves or (primitive.moves and len({x.dtype for x in operands}) > 1):
+            return [self._wide(x) for x in operands]
+        return [x if half else self._wide(x) for x, half in zip(operands, halves, strict=True)]
 
     def _wide(self, x: Buffer) -> Buffer:
         if not x.dtype.is_half:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from contextvars import ContextVar, Token
-from functools import partial, reduce, wraps
+from functools import reduce, wraps
 from heapq import heappop, heappush
 from inspect import iscoroutinefunction, isgeneratorfunction, signature
 from itertools import accumulate
@@ -327,10 +327,14 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
 
 
 def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DType
-            ) -> Iterator[tuple[Tensor, Buffer]]:
+            ) -> Iterator[tuple[Tensor, Cotangent]]:
     """Convert cotangents of 16-bit ops to the types in which the tape stores them."""
     for x, g in cotangents:
-        if g is not None and x.requires_grad:
+        if g is None or not x.requires_grad:
+            continue
+        if isinstance(g, SliceCotangent) and x.node is not None and g.dtype is made_of is x.buffer.dtype:
+            yield x, g
+        else:
             yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
@@ -378,6 +382,10 @@ class SliceCotangent:
         self.shape = shape
         self._parts = [(start, part, spread)]  # first element, cotangent, function that pads it with zeros
 
+    @property
+    def dtype(self) -> DType:
+        return self._parts[0][1].dtype
+
     def extend(self, other: SliceCotangent) -> None:
         """Add the parts of another cotangent of the same tensor."""
         self._parts += other._parts
@@ -388,10 +396,10 @@ class SliceCotangent:
         ends = list(accumulate(part.size for _, part, _ in parts))
         backend = parts[0][1].backend
         if len(parts) == 1 or ends[-1] != prod(self.shape) or [start for start, *_ in parts] != [0, *ends[:-1]]:
-            return reduce(partial(backend.launch, add), [spread() for *_, spread in self._parts])
+            return reduce(_sum, [spread() for *_, spread in self._parts])
         out = backend.alloc(self.shape, parts[0][1].dtype)
         for start, part, _ in parts:
-            backend.launch(copy, part, into=out.view(part.shape, start))
+            backend.launch(copy, part.words(), into=out.view(part.shape, start).words())
         return out
 
 
@@ -407,8 +415,11 @@ def plus(known: Cotangent, g: Cotangent) -> Cotangent:
     if isinstance(known, SliceCotangent) and isinstance(g, SliceCotangent):
         known.extend(g)
         return known
-    g = whole(g)
-    return converted(launch_on(g)(add, whole(known), g), g.dtype)
+    return _sum(whole(known), whole(g))
+
+
+def _sum(a: Buffer, b: Buffer) -> Buffer:
+    return converted(launch_on(b)(add, a, b), b.dtype)
 
 
 def shaped_like(x: Tensor, g: Cotangent) -> Cotangent:

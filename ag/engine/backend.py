@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.engine.arena import Block, guard_words
 from ag.engine.buffer import Buffer, Device, fix, note_written
-from ag.engine.dtype import DType
+from ag.engine.dtype import F32, DType
 from ag.engine.interpreter import recording_here
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program
@@ -165,11 +165,13 @@ class Backend(Device):
         if into is not None:
             return into, (into, *operands) if primitive.outputs == 1 else (*into, *operands)
         shapes = primitive.shape(*[o.shape for o in operands], **params)
-        alloc = alloc or self.alloc
+        alloc, dtype = alloc or self.alloc, operands[0].dtype
+        if dtype.is_half and not primitive.moves:  # kernels compute in float32 with such
+            dtype = F32
         if primitive.outputs == 1:
-            out = alloc(shapes, operands[0].dtype)
+            out = alloc(shapes, dtype)
             return out, (out, *operands)
-        outs = tuple(alloc(s, operands[0].dtype) for s in shapes)
+        outs = tuple(alloc(s, dtype) for s in shapes)
         return outs, (*outs, *operands)
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,

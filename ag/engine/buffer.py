@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from math import prod
 from threading import RLock, get_ident
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -31,6 +33,8 @@ class Device(ABC):
     name: str  # the device's name (`"cpu"`, `"vulkan:0"`)
     arena: Arena
     target: Target = Target()  # what the compiler and the choice of kernels go by
+    # by name of a primitive, which of its operands may have 16 bits; others are converted before
+    halves: Mapping[str, tuple[bool, ...]] = MappingProxyType({})
     asynchronous: bool  # whether launches return before the work is done
 
     @cached_property

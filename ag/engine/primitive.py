@@ -40,11 +40,12 @@ Scaling = tuple[Primitive, str, str]
 @overload
 def primitive(
     shape: ShapeRule = ..., *, outputs: Literal[1] = ..., layout: LayoutRule = ..., updates: tuple[str, ...] = ...,
-    bound: bool = ..., copies: bool = ..., neutral: float | None = ..., in_place: bool | tuple[str, str] | None = ...,
-    cheap: bool | None = ..., fusable: bool = ..., scaling: Scaling | None = ...) -> Declare[Buffer]: ...
+    bound: bool = ..., moves: bool = ..., copies: bool = ..., neutral: float | None = ...,
+    in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ..., fusable: bool = ...,
+    scaling: Scaling | None = ...) -> Declare[Buffer]: ...
 @overload
 def primitive(
-    *, outputs: Literal[0], layout: LayoutRule = ..., updates: tuple[str, ...], bound: bool = ...,
+    *, outputs: Literal[0], layout: LayoutRule = ..., updates: tuple[str, ...], bound: bool = ..., moves: bool = ...,
     scaling: Scaling | None = ...) -> Declare[None]: ...
 @overload
 def primitive(
@@ -57,9 +58,9 @@ def primitive(
 ) -> Declare[tuple[Buffer, Buffer, Buffer]]: ...
 def primitive(
     shape: ShapeRule = same, *, layout: LayoutRule = elementwise_layout, outputs: int = 1,
-    updates: tuple[str, ...] = (), bound: bool = False, copies: bool = False, neutral: float | None = None,
-    in_place: bool | tuple[str, str] | None = None, cheap: bool | None = None, fusable: bool = False,
-    scaling: Scaling | None = None) -> Declare[Any]:
+    updates: tuple[str, ...] = (), bound: bool = False, moves: bool = False, copies: bool = False,
+    neutral: float | None = None, in_place: bool | tuple[str, str] | None = None, cheap: bool | None = None,
+    fusable: bool = False, scaling: Scaling | None = None) -> Declare[Any]:
     """Declare the decorated numpy function as a primitive."""
 
     def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
@@ -81,8 +82,8 @@ def primitive(
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         declared: PrimitiveTo[Any] = PrimitiveTo(
-            name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), copies, neutral,
-            pairs, elementwise and not updates if cheap is None else cheap, fusable,
+            name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), moves, copies,
+            neutral, pairs, elementwise and not updates if cheap is None else cheap, fusable,
             scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
         PRIMITIVES[name] = declared
         return declared

@@ -36,6 +36,7 @@ class Primitive(NamedTuple):
     layout: LayoutRule
     outputs: int  # how many leading operands are freshly allocated outputs
     updates: tuple[int, ...]  # positions (among all operands) of inputs that are written in place
+    moves: bool  # whether the output has elements of the inputs, in their type
     copies: bool  # whether the output is the input, element for element
     neutral: float | None  # for two inputs: a value of the second that makes the output equal to the first
     # positions of an output and of an input that may be one buffer, if shape and type are the same: the input is not

@@ -36,8 +36,9 @@ class Launch(NamedTuple):
         if self.primitive.copies:
             return True
         neutral = self.primitive.neutral
+        result, x = self.buffers[:2]
         return neutral is not None and self.buffers[2].constant == neutral and (
-            self.buffers[0].shape == self.buffers[1].shape)
+            result.shape == x.shape and result.dtype is x.dtype)
 
     @property
     def operands(self) -> tuple[Buffer, ...]:

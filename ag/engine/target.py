@@ -6,7 +6,9 @@ The answers depend on sizes alone, so that a device always adds up in the same o
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from math import ceil
+from types import MappingProxyType
 from typing import NamedTuple
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
@@ -45,6 +47,7 @@ class Target(NamedTuple):
     # of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit
     longest_sequence: int = sys.maxsize
     terms: bool = True  # whether those of attention with terms fit
+    halves: Mapping[str, tuple[bool, ...]] = MappingProxyType({})  # `Device.halves`
     # whether the driver's compiler finds so few that attention's gradient would keep much of a large head in memory
     few_registers: bool = False
 

@@ -65,10 +65,11 @@ def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need:
             spread_g = run(spread, spread_g, axis=axis, start=start, step=step, length=shape[axis])
         return spread_g
 
-    if len(cuts) == 1 and not g.dtype.is_half:
+    if len(cuts) == 1:
         axis, start, step, _ = cuts[0]
-        if step == 1 and prod(shape[:axis]) == 1:
-            return (SliceCotangent(shape, start * prod(shape[axis + 1 :]), g, whole),)
+        first = start * prod(shape[axis + 1 :])
+        if step == 1 and prod(shape[:axis]) == 1 and not (g.dtype.is_half and (first | g.size) & 1):  # in whole words
+            return (SliceCotangent(shape, first, g, whole),)
     return (whole(),)
 
 

@@ -75,7 +75,8 @@ def keep_numbers(graph: Graph, target: Target) -> None:
             for j in (i, *graph.readers[filled.block.address].copy()):
                 buffers = [filled.view(()) if b.block is filled.block else b for b in graph[j].buffers]
                 graph.replace(j, graph[j]._replace(buffers=tuple(buffers)))
-            graph.replace(i, graph[i]._replace(params={**launch.params, "shape": ()}))
+            numbers = graph[i].buffers[0], launch.buffers[1].view(())
+            graph.replace(i, graph[i]._replace(buffers=numbers, params={**launch.params, "shape": ()}))
 
 
 def _only_its_numbers_count(graph: Graph, i: int) -> bool:

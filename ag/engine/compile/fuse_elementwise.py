@@ -13,6 +13,8 @@ from math import prod
 
 from ag.engine.buffer import Buffer
 from ag.engine.compile.graph import Graph
+from ag.engine.dtype import BF16
+from ag.engine.kernels.convert import rounded
 from ag.engine.kernels.elementwise import MOST_STEPS, OPERANDS, OTHERS, Instruction, as_matrix, fused, fused_pair
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.program import Launch
@@ -54,6 +56,13 @@ class Chain:
         """Return whether all operands have as many elements as the result, or 1, so that its shape does not matter."""
         return all(x.size in (1, prod(self.shape)) for x in self.operands)
 
+    @property
+    def rounded(self) -> Chain:
+        """The chain with its result as it is read from memory."""
+        if self.steps[-1][0] == rounded.name:
+            return self
+        return replace(self, steps=[*self.steps, *_rounding(self.out, OPERANDS + len(self.steps) - 1)])
+
     def launch(self) -> Launch:
         operands = (*self.operands, *(self.operands[0],) * (OPERANDS - len(self.operands)))
         out, steps = shaped(self.out, self.out.shape, self.shape), tuple(self.steps)
@@ -62,6 +71,12 @@ class Chain:
         kept, register = self.kept
         also = kept if kept.shape == self.shape else kept.view(self.shape)
         return Launch(fused_pair, (out, also, *operands), {"chain": steps, "kept": register}, True)
+
+
+def _rounding(result: Buffer, register: int) -> tuple[Instruction, ...]:
+    """The instruction that makes of a register what is read from memory where it is stored, if these differ."""
+    bfloat = float(result.dtype is BF16)
+    return ((rounded.name, register, register, bfloat),) if result.dtype.is_half else ()
 
 
 def shaped(x: Buffer, old: Shape, new: Shape) -> Buffer:
@@ -103,7 +118,7 @@ def _with_source(graph: Graph, chains: dict[int, Chain], chain: Chain, source: B
     readers = graph.readers[place]
     if readers[0] != i or any(graph.is_written(x, earlier.members[-1], i) for x in earlier.operands):
         return None
-    joined = _joined(earlier, chain, stored=len(readers) > 1)
+    joined = _joined(earlier.rounded, chain, stored=len(readers) > 1)
     if joined is None or joined.kept is None:
         return joined
     others = [k for k in graph.readers[joined.kept[0].block.address] if k not in joined.members]
@@ -182,13 +197,19 @@ def fuse_epilogues(graph: Graph, target: Target) -> None:
             products[place] = i
         for j in sorted({products.get(b.block.address, i) for b in launch.buffers}, reverse=True):
             both = _in_one(graph, j, i) if j < i else None
-            if both is not None:
+            if both is not None and _is_taken(both, target):
                 del products[graph[j].buffers[0].block.address]
                 fused[i] = j, both
                 break
     for i, (j, both) in fused.items():
         graph.remove(j)
         graph.replace(i, both)
+
+
+def _is_taken(launch: Launch, target: Target) -> bool:
+    """Return whether the kernel takes the 16-bit operands."""
+    takes = target.halves.get(launch.primitive.name, (False,) * len(launch.buffers))
+    return all(taken or not b.dtype.is_half for b, taken in zip(launch.buffers, takes, strict=True))
 
 
 def _in_one(graph: Graph, j: int, i: int) -> Launch | None:
@@ -209,13 +230,16 @@ def _behind(product: Launch, chain: Chain) -> Launch | None:
     """A launch of the product with the chain behind it; None if an operand has another shape than it may."""
     made, *inputs = product.buffers
     others: list[Buffer] = []
-    registers = {k: k for k in range(OPERANDS, OPERANDS + len(chain.steps))}
+    first = _rounding(made, 0)  # of what is read from memory in 16 bits
+    if len(first) + len(chain.steps) > MOST_STEPS:
+        return None
+    registers = {k: k + len(first) for k in range(OPERANDS, OPERANDS + len(chain.steps))}
     for k in sorted({k for _, x, y, _ in chain.steps for k in (x, y)} - registers.keys()):
         x = chain.operands[k]
         if x.block is made.block:
             if (x.address, x.size) != (made.address, made.size):
                 return None
-            registers[k] = 0
+            registers[k] = OPERANDS if first else 0
             continue
         shape = _in_matrix(x.shape, chain.out.shape, as_matrix(made.shape))
         if shape is None:
@@ -223,13 +247,14 @@ def _behind(product: Launch, chain: Chain) -> Launch | None:
         others.append(x.view(shape))
         registers[k] = len(others)
     others += [inputs[0].view((1, 1))] * (len(OTHERS) - len(others))
-    steps = tuple((name, registers[x], registers[y], value) for name, x, y, value in chain.steps)
+    steps = (*first, *((name, registers[x], registers[y], value) for name, x, y, value in chain.steps))
     out, params = chain.out.view(made.shape), {**product.params, "chain": steps}
     if chain.kept is None:
         return Launch(PRIMITIVES[f"{product.primitive.name}_chain"], (out, *inputs, *others), params, True)
     rule, (also, register) = PRIMITIVES.get(f"{product.primitive.name}_chain_pair"), chain.kept
     if rule is None:
         return None
+    register = registers.get(register, OPERANDS if first else 0)
     return Launch(rule, (out, also.view(made.shape), *inputs, *others), {**params, "kept": register}, True)
 
 

@@ -13,6 +13,7 @@ from typing import cast
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.copy_elimination import eliminate_copies, eliminate_dead_launches, fold_scaling, keep_numbers
+from ag.engine.compile.fold_rounding import fold_rounding
 from ag.engine.compile.fuse_elementwise import fuse_elementwise, fuse_epilogues
 from ag.engine.compile.graph import Graph, settle
 from ag.engine.compile.memory_plan import plan_memory
@@ -29,6 +30,7 @@ OnUpload = Callable[[Array, DType, Device], Buffer | None]
 
 PASSES: tuple[tuple[Pass, Wanted | None], ...] = (  # and when they are wanted, if not always
     (fold_scaling, None),
+    (fold_rounding, None),
     (eliminate_copies, None),
     (eliminate_dead_launches, None),
     (keep_numbers, None),
@@ -73,5 +75,5 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
 def _program(recording: Recording) -> Program:
     backend = cast(Backend, recording.backend)
     exact = backend.settings.precision == "highest"  # kernels of a lower precision take no epilogues
-    target = backend.target._replace(epilogues=backend.target.epilogues and exact)
+    target = backend.target._replace(epilogues=backend.target.epilogues and exact, halves=backend.halves)
     return backend.program(compile_program(recording, target))

@@ -7,13 +7,13 @@ Rounding is to the nearest, ties to even, with the same bits on every device.  `
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, BOOL, F16, F32, DType
-from ag.engine.primitive import Array, primitive
+from ag.engine.primitive import Array, Params, Primitive, primitive
 from ag.errors import CheckpointError, DtypeError, ShapeError
 
 BFLOAT16 = np.dtype("V2")  # of arrays that hold bfloat16 elements: files have them, and numpy has no such type
@@ -145,6 +145,21 @@ def refuse_unlike(arrays: Mapping[str, Array], types: Mapping[str, DType], refus
         raise CheckpointError(f"{refusal}: {', '.join(wrong)}.")
 
 
+def computes_in_halves(primitive: Primitive, dtypes: Iterable[DType]) -> bool:
+    """Return whether a primitive computes with operands of 16 bits, and does not only move or convert them."""
+    return "bfloat" not in primitive.params and not primitive.moves and any(dtype.is_half for dtype in dtypes)
+
+
+def compute_in_float32(primitive: Primitive, arrays: list[Array], dtypes: list[DType], params: Params) -> None:
+    """Run the reference of a primitive with 16-bit operands, and round its results once."""
+    wide = [loaded(x, dtype).astype(np.float32) if dtype.is_half else x
+            for x, dtype in zip(arrays, dtypes, strict=True)]
+    primitive.reference(*wide, **params)
+    for i in (*range(primitive.outputs), *primitive.updates):
+        if dtypes[i].is_half:
+            arrays[i][...] = stored(wide[i], dtypes[i])
+
+
 @primitive()
 def widen(out: Array, x: Array, *, bfloat: bool) -> None:
     out[...] = loaded(x, BF16) if bfloat else x
@@ -153,6 +168,12 @@ def widen(out: Array, x: Array, *, bfloat: bool) -> None:
 @primitive()
 def narrow(out: Array, x: Array, *, bfloat: bool) -> None:
     out[...] = stored(x, BF16 if bfloat else F16)
+
+
+@primitive(fusable=True)
+def rounded(out: Array, x: Array, *, bfloat: float) -> None:
+    dtype = BF16 if bfloat else F16
+    out[...] = loaded(stored(x, dtype), dtype)
 
 
 @primitive()

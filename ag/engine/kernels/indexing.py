@@ -28,20 +28,20 @@ def _places(whole: Array, axis: int, start: int, step: int, count: int) -> Array
     return whole[(slice(None),) * axis + (slice(start, stop if stop >= 0 else None, step),)]
 
 
-@primitive(lambda x, *, axis, start, step, count: resized(x, axis, count), layout=axis_layout)
+@primitive(lambda x, *, axis, start, step, count: resized(x, axis, count), layout=axis_layout, moves=True)
 def part(out: Array, x: Array, *, axis: int, start: int, step: int, count: int) -> None:
     # out[.., k, ..] = x[.., start + k step, ..]
     np.copyto(out, _places(x, axis, start, step, count))
 
 
-@primitive(lambda x, *, axis, start, step, length: resized(x, axis, length), layout=_count_layout)
+@primitive(lambda x, *, axis, start, step, length: resized(x, axis, length), layout=_count_layout, moves=True)
 def spread(out: Array, x: Array, *, axis: int, start: int, step: int, length: int) -> None:
     # The adjoint of `part`: out[.., start + k step, ..] = x[.., k, ..], and 0 elsewhere.
     out.fill(0)
     np.copyto(_places(out, axis, start, step, x.shape[axis]), x)
 
 
-@primitive(outputs=0, updates=("whole",), layout=_count_layout)
+@primitive(outputs=0, updates=("whole",), layout=_count_layout, moves=True)
 def insert(whole: Array, x: Array, *, axis: int, start: int) -> None:
     # whole[.., start + k, ..] = x[.., k, ..]
     np.copyto(_places(whole, axis, start, 1, x.shape[axis]), x)

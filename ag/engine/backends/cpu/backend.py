@@ -23,7 +23,7 @@ from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.cpu_threads import one_by_one, overwrite
 from ag.engine.dtype import BF16, BOOL, F16, F32, F64, I32, U32, DType
 from ag.engine.interpreter import recording_here
-from ag.engine.kernels.convert import loaded, stored
+from ag.engine.kernels.convert import compute_in_float32, computes_in_halves, loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program, before_host
 from ag.engine.shape import Shape
@@ -202,7 +202,7 @@ class NumpyBackend(Backend):
         return loaded(memory, buffer.dtype)
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
-        call = partial(primitive.reference, *[b.native for b in buffers], **params)
+        call = NumpyBackend.call(self, primitive, buffers, params)
         with quiet():
             if self.settings.events is None:
                 call()
@@ -210,7 +210,10 @@ class NumpyBackend(Backend):
                 self.timed(primitive, call)
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
-        return primitive.bind(*[b.native for b in buffers], **params)
+        arrays, dtypes = [b.native for b in buffers], [b.dtype for b in buffers]
+        if computes_in_halves(primitive, dtypes):
+            return partial(compute_in_float32, primitive, arrays, dtypes, params)
+        return primitive.bind(*arrays, **params)
 
     def timed(self, primitive: Primitive, call: Call) -> None:
         begin = perf_counter_ns()

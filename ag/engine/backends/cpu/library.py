@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Any, NamedTuple, cast
 
 from ag.engine.cpu_threads import available, callers, share_by
-from ag.engine.dtype import BOOL, F32, F64, I32, U32, DType
+from ag.engine.dtype import BF16, BOOL, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.elementwise import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
@@ -32,8 +32,9 @@ _BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "to
 # No file, or a library of another kind of processor; no JSON; not what a manifest says; a library without a kernel.
 _DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError
 _NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
-_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32, BOOL), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
-                                        "void": (F32, I32, U32, BOOL)}
+_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32, BOOL), "number": (F32, BOOL, BF16, F16), "double": (F64,),
+                                        "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32, BOOL)}
+_CODES = {BF16: 1, F16: 2}  # of halves.h, where other types are 0
 _WORD = {"int64_t": "q", "double": "d"}
 # Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
 SHARED_FROM = 1 << 14
@@ -115,6 +116,7 @@ class Kernel:
             values: Params = {**params, **primitive.layout(*shapes, **params)}
         except ShapeError:  # more axes than layouts have; numpy takes any
             return None
+        values["types"] = sum(_CODES.get(dtype, 0) << 2 * i for i, dtype in enumerate(dtypes))
         words: list[object] = []
         for name, _, length in self.numbers:
             words += cast(Sequence[object], values[name])[:length] if length > 1 else [values[name]]
@@ -170,6 +172,8 @@ class Library:
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
         self.level = level  # for which processors they are; empty: for all
+        self.halves = {name: tuple([BF16 in types for types in kernel.types]) for name, kernel in self.kernels.items()
+                       if any(BF16 in types for types in kernel.types)}
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
@@ -197,9 +201,10 @@ def _address(function: object) -> int:
 def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]],
             functions: frozenset[str]) -> Kernel:
     operands, numbers = entry["operands"], entry["numbers"]
+    moved = (BF16, F16) if any(n["name"] == "types" for n in numbers) else ()
     return Kernel(
-        _address(getattr(library, f"ag_{name}")),
-        tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
+        _address(getattr(library, f"ag_{name}")), tuple(o["name"] for o in operands),
+        tuple(_TYPES[o["type"]] + moved * (o["type"] == "void") for o in operands),
         tuple(bool(o["writes"]) for o in operands),
         tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
         tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {}, {})

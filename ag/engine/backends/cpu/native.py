@@ -14,6 +14,7 @@ from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quietly
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer, note_written
+from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program
@@ -66,6 +67,7 @@ class NativeBackend(NumpyBackend):
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
         self.run, self.launch_briefly, self._kernels = kernels.run, kernels.launch_briefly, kernels.kernels
         self._library = kernels
+        self.halves = kernels.halves
         self.starts: list[int] = []  # by segment: what makes a pointer of an address
         if _code is not None and kernels.launch_at and not guard and type(self).launch is NativeBackend.launch:
             setattr(self, "launch", self._compiled_launch(self.launch, kernels))  # noqa: B010 - in the place of the method
@@ -129,6 +131,8 @@ class NativeBackend(NumpyBackend):
         if len(self.starts) < len(self.arena.segments):
             self._find_starts()
         shape, dtype = primitive.shape(*[b.shape for b in operands], **params), operands[0].dtype
+        if dtype.is_half and not primitive.moves:
+            dtype = F32
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
             kernel.ready.clear()

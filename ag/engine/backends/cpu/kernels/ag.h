@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <string.h>
 
+typedef float number;  // of operands that may have 16 bits (halves.h)
+
 #define KERNEL(name, fields) \
     typedef struct fields name##_args; \
     void ag_##name(const name##_args *a, int64_t part, int64_t parts); \
@@ -127,13 +129,13 @@ static inline float log_(float x) {  // of 0 < x < infinity
 typedef struct { int64_t outer, length, inner, pieces, chunk; } pieces_of_axis;
 
 // What the kernel `sum` does; products use it, too, so that sums of rows have its bits.
-void ag_add_up(float *out, const float *x, pieces_of_axis p, float scale, int64_t part, int64_t parts);
+void ag_add_up(float *out, const float *x, int type, pieces_of_axis p, float scale, int64_t part, int64_t parts);
 
 // ---------------------------------------------------------------------------------------------- strided operands
 
 // `count` elements of an operand, from element `first` of the result on; strides are 0 where the operand is repeated.
-// Gives a pointer into the operand where they lie side by side, else copies them to `into`.
-const float *ag_strided(const float *x, const int64_t *stride, const int64_t *shape, int64_t ndim, int64_t first,
+// Gives a pointer into the operand where they lie side by side in 32 bits, else copies them to `into`.
+const float *ag_strided(const float *x, int type, const int64_t *stride, const int64_t *shape, int64_t ndim, int64_t first,
                         int64_t count, float *into);
 
 #endif

@@ -5,6 +5,7 @@
 #include "ag.h"
 
 #define precise
+#define uint uint32_t
 #define uintBitsToFloat float_of
 #define floatBitsToUint bits_of
 #define isnan(x) ((x) != (x))

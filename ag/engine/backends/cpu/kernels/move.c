@@ -16,34 +16,42 @@ KERNEL(copy, { void *out; const void *x; int64_t n; }) {
 // ---------------------------------------------------------------------------------------------- slices
 // x[outer, length, inner]; places along an axis are start, start + step, ..., and a step may be negative.
 
-// `count` rows of n elements each, `from` and `to` elements apart.
-static void copy_rows(word *out, int64_t to, const word *x, int64_t from, int64_t count, int64_t n) {
-    if (to == n && from == n) memcpy(out, x, (size_t)(count * n) * sizeof *x);
-    else if (n == 1 && to == 1 && from == 2) EACH(k, count) out[k] = x[2 * k];
-    else if (n == 1 && to == 1 && from == -1) EACH(k, count) out[k] = x[-k];
-    else if (n == 1) EACH(k, count) out[k * to] = x[k * from];
-    else for (int64_t k = 0; k < count; k++) memcpy(out + k * to, x + k * from, (size_t)n * sizeof *x);
+// `count` rows of n elements each, `from` and `to` elements apart; they begin at elements `out_at` and `x_at`.
+static void copy_rows(void *out_, int64_t out_at, int64_t to, const void *x_, int64_t x_at, int64_t from, int64_t count,
+                      int64_t n, int type) {
+    const int64_t size = bytes_of(type);
+    char *out = (char *)out_ + out_at * size;
+    const char *x = (const char *)x_ + x_at * size;
+    if (to == n && from == n) memcpy(out, x, (size_t)(count * n * size));
+    else if (n == 1 && type) EACH(k, count) ((half_word *)out)[k * to] = ((const half_word *)x)[k * from];
+    else if (n == 1 && to == 1 && from == 2) EACH(k, count) ((word *)out)[k] = ((const word *)x)[2 * k];
+    else if (n == 1 && to == 1 && from == -1) EACH(k, count) ((word *)out)[k] = ((const word *)x)[-k];
+    else if (n == 1) EACH(k, count) ((word *)out)[k * to] = ((const word *)x)[k * from];
+    else for (int64_t k = 0; k < count; k++) memcpy(out + k * to * size, x + k * from * size, (size_t)(n * size));
 }
 
 KERNEL(part, {
     void *out; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t step; int64_t count;
+    int64_t types;
 }) {
     const int64_t n = a->inner;
     const span s = share(a->outer * a->count, grain_of(n), part, parts);
     for (int64_t r = s.begin; r < s.end;) {
         const int64_t o = r / a->count, k = r % a->count, rows = least(a->count - k, s.end - r);
-        copy_rows((word *)a->out + r * n, n, (const word *)a->x + (o * a->length + a->start + k * a->step) * n,
-                  a->step * n, rows, n);
+        copy_rows(a->out, r * n, n, a->x, (o * a->length + a->start + k * a->step) * n, a->step * n, rows, n,
+                  type_of(a->types, 0));
         r += rows;
     }
 }
 
-KERNEL(insert, { void *whole; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t count; }) {
+KERNEL(insert, {
+    void *whole; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t count; int64_t types;
+}) {
     const int64_t n = a->inner;
     const span s = share(a->outer * a->count, grain_of(n), part, parts);
     for (int64_t r = s.begin; r < s.end;) {
         const int64_t o = r / a->count, k = r % a->count, rows = least(a->count - k, s.end - r);
-        copy_rows((word *)a->whole + (o * a->length + a->start + k) * n, n, (const word *)a->x + r * n, n, rows, n);
+        copy_rows(a->whole, (o * a->length + a->start + k) * n, n, a->x, r * n, n, rows, n, type_of(a->types, 0));
         r += rows;
     }
 }
@@ -53,19 +61,21 @@ static inline int64_t up(int64_t x, int64_t divisor) { return x >= 0 ? (x + divi
 
 KERNEL(spread, {
     void *out; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t step; int64_t count;
+    int64_t types;
 }) {
     const int64_t n = a->inner, step = a->step;
+    const int type = type_of(a->types, 0);
     const span s = share(a->outer * a->length, grain_of(n), part, parts);
     for (int64_t r = s.begin; r < s.end;) {
         const int64_t o = r / a->length, k = r % a->length, rows = least(a->length - k, s.end - r);
-        memset((word *)a->out + r * n, 0, (size_t)(rows * n) * sizeof(word));
+        memset((char *)a->out + r * n * bytes_of(type), 0, (size_t)(rows * n * bytes_of(type)));
         // those places that are in k ... k + rows - 1
         const int64_t low = step > 0 ? up(k - a->start, step) : up(a->start - (k + rows - 1), -step);
         const int64_t high = step > 0 ? up(k + rows - a->start, step) : up(a->start - k + 1, -step);
         const int64_t first = low > 0 ? low : 0, end = least(high, a->count);
         if (first < end)
-            copy_rows((word *)a->out + (o * a->length + a->start + first * step) * n, step * n,
-                      (const word *)a->x + (o * a->count + first) * n, n, end - first, n);
+            copy_rows(a->out, (o * a->length + a->start + first * step) * n, step * n, a->x, (o * a->count + first) * n, n,
+                      end - first, n, type);
         r += rows;
     }
 }
@@ -116,7 +126,7 @@ KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t sha
     for (int64_t i = s.begin; i < s.end; i += GRAIN) {
         float *out = (float *)a->out + i;
         const int64_t m = least(GRAIN, s.end - i);
-        const float *x = ag_strided(a->x, a->x_stride, a->shape, a->ndim, i, m, out);
+        const float *x = ag_strided(a->x, 0, a->x_stride, a->shape, a->ndim, i, m, out);
         if (x != out) memcpy(out, x, (size_t)m * sizeof *x);
     }
 }

@@ -36,44 +36,63 @@ KERNEL(running_update, {
 // ---------------------------------------------------------------------------------------------- layer and RMS norm
 
 // The mean of (x - middle)^2 over n elements in one piece.
-SHARED float row_spread(const float *x, float middle, int64_t n) {
-    float terms[BLOCK];
+SHARED float row_spread(const float *x, int type, float middle, int64_t n) {
+    float terms[BLOCK], block[BLOCK];
     double total = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
-        EACH(i, m) terms[i] = (x[b + i] - middle) * (x[b + i] - middle);
+        const float *row = wide(x, type, b, m, block);
+        EACH(i, m) terms[i] = (row[i] - middle) * (row[i] - middle);
         total += block_sum(terms, m);
     }
     return (float)(total / (double)n);
 }
 
-// All samples; where there is one, its features lie in one piece.
-SHARED void norm_by_features(float *out, float *mean, float *variance, const float *x, const float *gamma,
-                             const float *beta, int64_t n, int64_t step, float eps, int64_t part, int64_t parts) {
-    const span s = share(tiles_of(1, step), 1, part, parts);
-    if (step == 1 && s.begin < s.end) {
-        const float middle = mean ? (float)(row_sum(x, n) / (double)n) : 0.0f;
-        const float spread = row_spread(x, middle, n), rate = rate_of(spread, eps);
-        if (mean) *mean = middle;
-        *variance = spread;
-        if (mean) EACH(i, n) out[i] = (x[i] - middle) * rate * gamma[i] + beta[i];
-        else EACH(i, n) out[i] = x[i] * rate * gamma[i];
+typedef struct { int out, x, gamma, beta; } norm_types;
+
+// One sample, whose features lie in one piece.
+SHARED void norm_row(float *out, float *mean, float *variance, const float *x, const float *gamma, const float *beta,
+                     norm_types t, int64_t n, float eps) {
+    const float middle = mean ? (float)(row_sum(x, t.x, n) / (double)n) : 0.0f;
+    const float spread = row_spread(x, t.x, middle, n), rate = rate_of(spread, eps);
+    float memory[4][BLOCK];
+    if (mean) *mean = middle;
+    *variance = spread;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const float *row = wide(x, t.x, b, m, memory[0]), *factor = wide(gamma, t.gamma, b, m, memory[1]);
+        const float *offset = mean ? wide(beta, t.beta, b, m, memory[2]) : NULL;
+        float *made = room(out, t.out, b, memory[3]);
+        if (mean) EACH(i, m) made[i] = (row[i] - middle) * rate * factor[i] + offset[i];
+        else EACH(i, m) made[i] = row[i] * rate * factor[i];
+        kept(out, t.out, b, m, made);
     }
+}
+
+// All samples.
+SHARED void norm_by_features(float *out, float *mean, float *variance, const float *x, const float *gamma,
+                             const float *beta, norm_types types, int64_t n, int64_t step, float eps, int64_t part,
+                             int64_t parts) {
+    const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1 && s.begin < s.end) norm_row(out, mean, variance, x, gamma, beta, types, n, eps);
     if (step == 1) return;
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, n, step);
         const int64_t width = t.width;
-        const piece own = in_one_piece(x + t.begin, n, step, width);
-        const float *from = own.x;
-        float *to = out + t.begin, middle[COLUMNS] = {0}, rate[COLUMNS];
+        const piece own = in_one_piece(x, types.x, t.begin, n, step, width);
+        float middle[COLUMNS] = {0}, rate[COLUMNS], memory[2][COLUMNS];
         double total[COLUMNS] = {0}, squares[COLUMNS] = {0};
         if (mean) {
-            DOWN(0, n, width, middle, total, { EACH(c, width) middle[c] += from[k * own.step + c]; })
+            DOWN(0, n, width, middle, total, {
+                const float *row = wide(own.x, own.type, k * own.step, width, memory[0]);
+                EACH(c, width) middle[c] += row[c];
+            })
             EACH(c, width) mean[t.column + c] = middle[c] = (float)(total[c] / (double)n);
         }
         DOWN(0, n, width, rate, squares, {
+            const float *row = wide(own.x, own.type, k * own.step, width, memory[0]);
             EACH(c, width) {
-                const float h = mean ? from[k * own.step + c] - middle[c] : from[k * own.step + c];
+                const float h = mean ? row[c] - middle[c] : row[c];
                 rate[c] += h * h;
             }
         })
@@ -83,69 +102,89 @@ SHARED void norm_by_features(float *out, float *mean, float *variance, const flo
             rate[c] = rate_of(spread, eps);
         }
         for (int64_t k = 0; k < n; k++) {
-            const float factor = gamma[k], offset = mean ? beta[k] : 0.0f, *row = from + k * own.step;
-            if (mean) EACH(c, width) to[k * step + c] = (row[c] - middle[c]) * rate[c] * factor + offset;
-            else EACH(c, width) to[k * step + c] = row[c] * rate[c] * factor;
+            const float factor = number_at(gamma, types.gamma, k), offset = mean ? number_at(beta, types.beta, k) : 0.0f;
+            const float *row = wide(own.x, own.type, k * own.step, width, memory[0]);
+            float *to = room(out, types.out, t.begin + k * step, memory[1]);
+            if (mean) EACH(c, width) to[c] = (row[c] - middle[c]) * rate[c] * factor + offset;
+            else EACH(c, width) to[c] = row[c] * rate[c] * factor;
+            kept(out, types.out, t.begin + k * step, width, to);
         }
     }
 }
 
 KERNEL(layer_norm, {
-    float *out; float *mean; float *variance; const float *x; const float *gamma; const float *beta; int64_t features;
-    int64_t samples; double eps;
+    number *out; float *mean; float *variance; const number *x; const number *gamma; const number *beta; int64_t features;
+    int64_t samples; double eps; int64_t types;
 }) {
-    norm_by_features(a->out, a->mean, a->variance, a->x, a->gamma, a->beta, a->features, a->samples, (float)a->eps, part,
+    const norm_types t = {type_of(a->types, 0), type_of(a->types, 3), type_of(a->types, 4), type_of(a->types, 5)};
+    norm_by_features(a->out, a->mean, a->variance, a->x, a->gamma, a->beta, t, a->features, a->samples, (float)a->eps, part,
                      parts);
 }
 
 KERNEL(rms_norm, {
-    float *out; float *square; const float *x; const float *gamma; int64_t features; int64_t samples; double eps;
+    number *out; float *square; const number *x; const number *gamma; int64_t features; int64_t samples; double eps;
+    int64_t types;
 }) {
-    norm_by_features(a->out, NULL, a->square, a->x, a->gamma, NULL, a->features, a->samples, (float)a->eps, part, parts);
+    const norm_types t = {type_of(a->types, 0), type_of(a->types, 2), type_of(a->types, 3), 0};
+    norm_by_features(a->out, NULL, a->square, a->x, a->gamma, NULL, t, a->features, a->samples, (float)a->eps, part, parts);
 }
 
 // rate (s - mean(s) - h mean(s h)) with s = gamma g: what mean and variance send back is in it.
-SHARED void grad_by_features_row(float *dx, const float *x, const float *g, const float *gamma, const float *mean,
-                                 float rate, int64_t n) {
+typedef struct { int dx, x, g, gamma; } grad_types;
+
+SHARED void grad_by_features_row(float *dx, const float *x, const float *g, const float *gamma, grad_types t,
+                                 const float *mean, float rate, int64_t n) {
     const float centre = mean ? *mean : 0.0f;
-    float terms[2][BLOCK];
+    float terms[2][BLOCK], memory[4][BLOCK];
     double sum = 0.0, dot = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
+        const float *row = wide(x, t.x, b, m, memory[0]), *slope = wide(g, t.g, b, m, memory[1]);
+        const float *factor = wide(gamma, t.gamma, b, m, memory[2]);
         EACH(i, m) {
-            const float s = g[b + i] * gamma[b + i];
+            const float s = slope[i] * factor[i];
             terms[0][i] = s;
-            terms[1][i] = s * (x[b + i] - centre);
+            terms[1][i] = s * (row[i] - centre);
         }
         if (mean) sum += block_sum(terms[0], m);
         dot += block_sum(terms[1], m);
     }
     const float middle = (float)(sum / (double)n), along = (float)(dot / (double)n) * rate * rate;
-    if (mean) EACH(i, n) dx[i] = (g[i] * gamma[i] - middle - (x[i] - centre) * along) * rate;
-    else EACH(i, n) dx[i] = (g[i] * gamma[i] - x[i] * along) * rate;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const float *row = wide(x, t.x, b, m, memory[0]), *slope = wide(g, t.g, b, m, memory[1]);
+        const float *factor = wide(gamma, t.gamma, b, m, memory[2]);
+        float *to = room(dx, t.dx, b, memory[3]);
+        if (mean) EACH(i, m) to[i] = (slope[i] * factor[i] - middle - (row[i] - centre) * along) * rate;
+        else EACH(i, m) to[i] = (slope[i] * factor[i] - row[i] * along) * rate;
+        kept(dx, t.dx, b, m, to);
+    }
 }
 
-SHARED void grad_by_features(float *dx, const float *x, const float *g, const float *gamma, const float *mean,
-                             const float *variance, int64_t n, int64_t step, float eps, int64_t part, int64_t parts) {
+SHARED void grad_by_features(float *dx, const float *x, const float *g, const float *gamma, grad_types types,
+                             const float *mean, const float *variance, int64_t n, int64_t step, float eps, int64_t part,
+                             int64_t parts) {
     const span s = share(tiles_of(1, step), 1, part, parts);
     if (step == 1) {
-        if (s.begin < s.end) grad_by_features_row(dx, x, g, gamma, mean, rate_of(*variance, eps), n);
+        if (s.begin < s.end) grad_by_features_row(dx, x, g, gamma, types, mean, rate_of(*variance, eps), n);
         return;
     }
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, n, step);
         const int64_t width = t.width;
-        const float *from = x + t.begin, *slopes = g + t.begin, *middle = mean ? mean + t.column : NULL;
-        float *to = dx + t.begin, sum[COLUMNS], dot[COLUMNS], rate[COLUMNS];
+        const float *middle = mean ? mean + t.column : NULL;
+        float sum[COLUMNS], dot[COLUMNS], rate[COLUMNS], memory[3][COLUMNS];
         double sums[COLUMNS] = {0}, dots[COLUMNS] = {0};
         for (int64_t begin = 0; begin < n; begin += STRIDE) {
             EACH(c, width) sum[c] = dot[c] = 0.0f;
             for (int64_t k = begin; k < least(begin + STRIDE, n); k++) {
-                const float factor = gamma[k];
+                const float factor = number_at(gamma, types.gamma, k);
+                const float *row = wide(x, types.x, t.begin + k * step, width, memory[0]);
+                const float *slope = wide(g, types.g, t.begin + k * step, width, memory[1]);
                 EACH(c, width) {
-                    const float along = slopes[k * step + c] * factor;
+                    const float along = slope[c] * factor;
                     if (mean) sum[c] += along;
-                    dot[c] += along * (mean ? from[k * step + c] - middle[c] : from[k * step + c]);
+                    dot[c] += along * (mean ? row[c] - middle[c] : row[c]);
                 }
             }
             EACH(c, width) {
@@ -159,26 +198,32 @@ SHARED void grad_by_features(float *dx, const float *x, const float *g, const fl
             dot[c] = (float)(dots[c] / (double)n) * rate[c] * rate[c];
         }
         for (int64_t k = 0; k < n; k++) {
-            const float factor = gamma[k], *row = from + k * step, *slope = slopes + k * step;
-            if (mean) EACH(c, width)
-                to[k * step + c] = (slope[c] * factor - sum[c] - (row[c] - middle[c]) * dot[c]) * rate[c];
-            else EACH(c, width) to[k * step + c] = (slope[c] * factor - row[c] * dot[c]) * rate[c];
+            const float factor = number_at(gamma, types.gamma, k);
+            const float *row = wide(x, types.x, t.begin + k * step, width, memory[0]);
+            const float *slope = wide(g, types.g, t.begin + k * step, width, memory[1]);
+            float *to = room(dx, types.dx, t.begin + k * step, memory[2]);
+            if (mean) EACH(c, width) to[c] = (slope[c] * factor - sum[c] - (row[c] - middle[c]) * dot[c]) * rate[c];
+            else EACH(c, width) to[c] = (slope[c] * factor - row[c] * dot[c]) * rate[c];
+            kept(dx, types.dx, t.begin + k * step, width, to);
         }
     }
 }
 
 KERNEL(layer_norm_grad, {
-    float *dx; const float *x; const float *g; const float *gamma; const float *mean; const float *variance;
-    int64_t features; int64_t samples; double eps;
+    number *dx; const number *x; const number *g; const number *gamma; const float *mean; const float *variance;
+    int64_t features; int64_t samples; double eps; int64_t types;
 }) {
-    grad_by_features(a->dx, a->x, a->g, a->gamma, a->mean, a->variance, a->features, a->samples, (float)a->eps, part, parts);
+    const grad_types t = {type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2), type_of(a->types, 3)};
+    grad_by_features(a->dx, a->x, a->g, a->gamma, t, a->mean, a->variance, a->features, a->samples, (float)a->eps, part,
+                     parts);
 }
 
 KERNEL(rms_norm_grad, {
-    float *dx; const float *x; const float *g; const float *gamma; const float *square; int64_t features; int64_t samples;
-    double eps;
+    number *dx; const number *x; const number *g; const number *gamma; const float *square; int64_t features;
+    int64_t samples; double eps; int64_t types;
 }) {
-    grad_by_features(a->dx, a->x, a->g, a->gamma, NULL, a->square, a->features, a->samples, (float)a->eps, part, parts);
+    const grad_types t = {type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2), type_of(a->types, 3)};
+    grad_by_features(a->dx, a->x, a->g, a->gamma, t, NULL, a->square, a->features, a->samples, (float)a->eps, part, parts);
 }
 
 // ---------------------------------------------------------------------------------------------- sums along rows
@@ -189,6 +234,7 @@ typedef struct {
     const float *x, *g, *mean, *variance;
     int64_t rows, length, pieces, row_step, column_step, chunk;
     float eps;
+    int of_x, of_g;
 } sums_of;
 
 SHARED void sums_along_rows(const sums_of *a, int centred, int column_step, int64_t part, int64_t parts) {
@@ -199,10 +245,11 @@ SHARED void sums_along_rows(const sums_of *a, int centred, int column_step, int6
         double along[GROUP] = {0}, plain[GROUP] = {0};
         for (int64_t b = piece * a->chunk; b < end; b += BLOCK) {
             const int64_t m = least(BLOCK, end - b);
-            float rate[BLOCK], terms[BLOCK];
+            float rate[BLOCK], terms[BLOCK], memory[2][BLOCK];
             if (column_step) EACH(c, m) rate[c] = rate_of(a->variance[b + c], a->eps);
             for (int64_t k = 0; k < rows; k++) {
-                const float *x = a->x + (row + k) * a->length + b, *g = a->g + (row + k) * a->length + b;
+                const float *x = wide(a->x, a->of_x, (row + k) * a->length + b, m, memory[0]);
+                const float *g = wide(a->g, a->of_g, (row + k) * a->length + b, m, memory[1]);
                 const float *mean = centred ? a->mean + (row + k) * a->row_step + b * column_step : NULL;
                 if (!centred) EACH(c, m) terms[c] = x[c] * rate[c] * g[c];
                 else if (column_step) EACH(c, m) terms[c] = (x[c] - mean[c]) * rate[c] * g[c];
@@ -223,35 +270,38 @@ SHARED void sums_along_rows(const sums_of *a, int centred, int column_step, int6
 }
 
 KERNEL(norm_sums, {
-    float *dgamma; float *dbeta; const float *x; const float *g; const float *mean; const float *variance; int64_t rows;
+    float *dgamma; float *dbeta; const number *x; const number *g; const float *mean; const float *variance; int64_t rows;
     int64_t length; int64_t pieces; int64_t row_step; int64_t column_step; double eps; int64_t chunk;
+    int64_t types;
 }) {
     const sums_of given = {a->dgamma, a->dbeta, a->x, a->g, a->mean, a->variance, a->rows, a->length, a->pieces, a->row_step,
-                           a->column_step, a->chunk, (float)a->eps};
+                           a->column_step, a->chunk, (float)a->eps, type_of(a->types, 2), type_of(a->types, 3)};
     if (a->column_step) sums_along_rows(&given, 1, 1, part, parts);
     else sums_along_rows(&given, 1, 0, part, parts);
 }
 
 // Of the columns' mean squares.
 KERNEL(rms_norm_sums, {
-    float *dgamma; const float *x; const float *g; const float *square; int64_t rows; int64_t length; int64_t pieces;
-    double eps; int64_t chunk;
+    float *dgamma; const number *x; const number *g; const float *square; int64_t rows; int64_t length; int64_t pieces;
+    double eps; int64_t chunk; int64_t types;
 }) {
     const sums_of given = {a->dgamma, NULL, a->x, a->g, NULL, a->square, a->rows, a->length, a->pieces, 0, 1, a->chunk,
-                           (float)a->eps};
+                           (float)a->eps, type_of(a->types, 1), type_of(a->types, 2)};
     sums_along_rows(&given, 0, 1, part, parts);
 }
 
 KERNEL(norm_statistics, {
-    float *mean; float *variance; const float *x; int64_t rows; int64_t length; int64_t pieces; int64_t chunk;
+    float *mean; float *variance; const number *x; int64_t rows; int64_t length; int64_t pieces; int64_t chunk;
+    int64_t types;
 }) {
+    const int type = type_of(a->types, 2);
     const span s = share(a->rows * a->pieces, 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const int64_t first = i % a->pieces * a->chunk, n = least(a->chunk, a->length - first);
-        const float *x = a->x + i / a->pieces * a->length + first;
-        const float mean = (float)(row_sum(x, n) / (double)n);
+        const float *x = from_at(a->x, type, i / a->pieces * a->length + first);
+        const float mean = (float)(row_sum(x, type, n) / (double)n);
         a->mean[i] = mean;
-        a->variance[i] = row_spread(x, mean, n);
+        a->variance[i] = row_spread(x, type, mean, n);
     }
 }
 
@@ -277,34 +327,40 @@ KERNEL(joined_statistics, {
 // ---------------------------------------------------------------------------------------------- batch norm
 
 KERNEL(normalize, {
-    float *out; const float *x; const float *gamma; const float *beta; const float *mean; const float *variance; int64_t n;
-    int64_t length; double eps;
+    number *out; const number *x; const number *gamma; const number *beta; const float *mean; const float *variance;
+    int64_t n; int64_t length; double eps; int64_t types;
 }) {
     const span s = share(a->n, BLOCK, part, parts);
+    const int type = type_of(a->types, 0), of_x = type_of(a->types, 1);
     for (int64_t i = s.begin; i < s.end;) {
-        const int64_t r = i / a->length, m = least((r + 1) * a->length, s.end) - i;
-        const float mean = a->mean[r], factor = rate_of(a->variance[r], (float)a->eps) * a->gamma[r], beta = a->beta[r];
-        const float *x = a->x + i;
-        float *out = a->out + i;
+        const int64_t r = i / a->length, m = least(BLOCK, least((r + 1) * a->length, s.end) - i);
+        const float mean = a->mean[r], beta = number_at(a->beta, type_of(a->types, 3), r);
+        const float factor = rate_of(a->variance[r], (float)a->eps) * number_at(a->gamma, type_of(a->types, 2), r);
+        float memory[2][BLOCK], *out = room(a->out, type, i, memory[0]);
+        const float *x = wide(a->x, of_x, i, m, memory[1]);
         EACH(c, m) out[c] = (x[c] - mean) * factor + beta;
+        kept(a->out, type, i, m, out);
         i += m;
     }
 }
 
 // gamma rate (g - dbeta / length - h dgamma / length)
 KERNEL(batch_norm_grad, {
-    float *dx; const float *x; const float *g; const float *gamma; const float *mean; const float *variance;
-    const float *dgamma; const float *dbeta; int64_t n; int64_t length; double eps;
+    number *dx; const number *x; const number *g; const number *gamma; const float *mean; const float *variance;
+    const float *dgamma; const float *dbeta; int64_t n; int64_t length; double eps; int64_t types;
 }) {
     const span s = share(a->n, BLOCK, part, parts);
+    const int type = type_of(a->types, 0), of_x = type_of(a->types, 1), of_g = type_of(a->types, 2);
     const float share_of = (float)(1.0 / (double)a->length);
     for (int64_t i = s.begin; i < s.end;) {
-        const int64_t r = i / a->length, m = least((r + 1) * a->length, s.end) - i;
-        const float mean = a->mean[r], rate = rate_of(a->variance[r], (float)a->eps), factor = a->gamma[r] * rate;
+        const int64_t r = i / a->length, m = least(BLOCK, least((r + 1) * a->length, s.end) - i);
+        const float mean = a->mean[r], rate = rate_of(a->variance[r], (float)a->eps);
+        const float factor = number_at(a->gamma, type_of(a->types, 3), r) * rate;
         const float along = rate * a->dgamma[r] * share_of, plain = a->dbeta[r] * share_of;
-        const float *x = a->x + i, *g = a->g + i;
-        float *dx = a->dx + i;
+        float memory[3][BLOCK], *dx = room(a->dx, type, i, memory[0]);
+        const float *x = wide(a->x, of_x, i, m, memory[1]), *g = wide(a->g, of_g, i, m, memory[2]);
         EACH(c, m) dx[c] = (g[c] - (x[c] - mean) * along - plain) * factor;
+        kept(a->dx, type, i, m, dx);
         i += m;
     }
 }

@@ -3,43 +3,51 @@
 
 // ---------------------------------------------------------------------------------------------- sums
 
-static void sum_columns(float *out, const float *x, int64_t rows, int64_t step, int64_t width, float scale) {
-    float part[COLUMNS];
+static void sum_columns(float *out, const float *x, int type, int64_t rows, int64_t step, int64_t width, float scale) {
+    float part[COLUMNS], block[COLUMNS];
     double total[COLUMNS] = {0};
-    DOWN(0, rows, width, part, total, { EACH(c, width) part[c] += x[k * step + c]; })
+    DOWN(0, rows, width, part, total, {
+        const float *row = wide(x, type, k * step, width, block);
+        EACH(c, width) part[c] += row[c];
+    })
     EACH(c, width) out[c] = (float)total[c] * scale;
 }
 
 // A few columns: as many rows as make a tile are one long row, so that vectors are full.
-static void sum_few_columns(float *out, const float *x, int64_t rows, int64_t width, float scale) {
-    const int64_t folded = COLUMNS / width, wide = folded * width, whole = rows / folded;
-    float part[COLUMNS];
+static void sum_few_columns(float *out, const float *x, int type, int64_t rows, int64_t width, float scale) {
+    const int64_t folded = COLUMNS / width, line = folded * width, whole = rows / folded, rest = rows * width - whole * line;
+    float part[COLUMNS], block[COLUMNS];
     double total[COLUMNS] = {0};
-    DOWN(0, whole, wide, part, total, { EACH(c, wide) part[c] += x[k * wide + c]; })
-    for (int64_t c = 0; c < rows * width - whole * wide; c++) total[c] += x[whole * wide + c];
+    DOWN(0, whole, line, part, total, {
+        const float *row = wide(x, type, k * line, line, block);
+        EACH(c, line) part[c] += row[c];
+    })
+    const float *last = wide(x, type, whole * line, rest, block);
+    for (int64_t c = 0; c < rest; c++) total[c] += last[c];
     for (int64_t c = 0; c < width; c++) {
         for (int64_t k = 1; k < folded; k++) total[c] += total[k * width + c];
         out[c] = (float)total[c] * scale;
     }
 }
 
-void ag_add_up(float *out, const float *x, pieces_of_axis p, float scale, int64_t part, int64_t parts) {
+void ag_add_up(float *out, const float *x, int type, pieces_of_axis p, float scale, int64_t part, int64_t parts) {
     const span s = share(tiles_of(p.outer * p.pieces, p.inner), 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, 1, p.inner);
         const int64_t first = t.outer % p.pieces * p.chunk, rows = least(p.chunk, p.length - first);
-        const float *from = x + (t.outer / p.pieces * p.length + first) * p.inner + t.column;
-        if (p.inner == 1) out[t.begin] = (float)row_sum(from, rows) * scale;
-        else if (4 * p.inner <= COLUMNS) sum_few_columns(out + t.begin, from, rows, p.inner, scale);
-        else sum_columns(out + t.begin, from, rows, p.inner, t.width, scale);
+        const float *from = from_at(x, type, (t.outer / p.pieces * p.length + first) * p.inner + t.column);
+        if (p.inner == 1) out[t.begin] = (float)row_sum(from, type, rows) * scale;
+        else if (4 * p.inner <= COLUMNS) sum_few_columns(out + t.begin, from, type, rows, p.inner, scale);
+        else sum_columns(out + t.begin, from, type, rows, p.inner, t.width, scale);
     }
 }
 
 KERNEL(sum, {
-    float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk; double scale;
+    float *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk; double scale;
+    int64_t types;
 }) {
     const pieces_of_axis p = {a->outer, a->length, a->inner, a->pieces, a->chunk};
-    ag_add_up(a->out, a->x, p, (float)a->scale, part, parts);
+    ag_add_up(a->out, a->x, type_of(a->types, 1), p, (float)a->scale, part, parts);
 }
 
 // ---------------------------------------------------------------------------------------------- maxima, minima, products
@@ -121,14 +129,14 @@ KERNEL(argmax, { int32_t *out; const float *x; int64_t outer; int64_t length; in
 // ---------------------------------------------------------------------------------------------- broadcasting
 
 KERNEL(expand, {
-    float *out; const float *x; int64_t n; int64_t ndim; int64_t shape[8]; int64_t x_stride[8]; double factor;
+    float *out; const number *x; int64_t n; int64_t ndim; int64_t shape[8]; int64_t x_stride[8]; double factor; int64_t types;
 }) {
     const span s = share(a->n, BLOCK, part, parts);
     const float factor = (float)a->factor;
     float block[BLOCK];
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
-        const float *x = ag_strided(a->x, a->x_stride, a->shape, a->ndim, b, m, block);
+        const float *x = ag_strided(a->x, type_of(a->types, 1), a->x_stride, a->shape, a->ndim, b, m, block);
         if (factor == 1.0f) EACH(i, m) a->out[b + i] = x[i];  // any bits
         else EACH(i, m) a->out[b + i] = x[i] * factor;
     }
@@ -142,8 +150,8 @@ KERNEL(equal, {
     float first[BLOCK], second[BLOCK];
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
-        const float *x = ag_strided(a->a, a->a_stride, a->shape, a->ndim, b, m, first);
-        const float *y = ag_strided(a->b, a->b_stride, a->shape, a->ndim, b, m, second);
+        const float *x = ag_strided(a->a, 0, a->a_stride, a->shape, a->ndim, b, m, first);
+        const float *y = ag_strided(a->b, 0, a->b_stride, a->shape, a->ndim, b, m, second);
         EACH(i, m) a->out[b + i] = x[i] == y[i] ? 1.0f : 0.0f;
     }
 }

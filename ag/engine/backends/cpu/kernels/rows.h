@@ -5,7 +5,7 @@
 // sum before.
 #ifndef ROWS_H
 #define ROWS_H
-#include "ag.h"
+#include "halves.h"
 
 #define BLOCK 512  // elements of a row that are added up in float
 #define STRIDE 64  // rows that are
@@ -52,9 +52,13 @@ static inline float block_sum(const float *x, int64_t n) {
     return added((sums[0] + sums[1]) + (sums[2] + sums[3]) + load(rest));
 }
 
-static inline double row_sum(const float *x, int64_t n) {
+static inline double row_sum(const float *x, int type, int64_t n) {
+    float block[BLOCK];
     double total = 0.0;
-    for (int64_t i = 0; i < n; i += BLOCK) total += block_sum(x + i, least(BLOCK, n - i));
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t m = least(BLOCK, n - i);
+        total += block_sum(wide(x, type, i, m, block), m);
+    }
     return total;
 }
 
@@ -94,14 +98,18 @@ static inline tile tile_at(int64_t number, int64_t length, int64_t inner) {
     }
 
 // A tile that is gone over several times.  Rows that are whole pages apart have the same few places of a cache, so that
-// they would push each other out; those lie in one piece meanwhile, if there is memory.
-typedef struct { float *x; int64_t step; } piece;
+// they would push each other out; those lie in one piece meanwhile, and 16-bit ones in float32, if there is memory.
+typedef struct { float *x; int64_t step; int type; } piece;
 
-static inline piece in_one_piece(const float *x, int64_t rows, int64_t step, int64_t width) {
-    float *own = step % PAGE == 0 && rows >= FEW && rows <= MANY ? ag_scratch(rows * COLUMNS) : NULL;
-    if (own == NULL) return (piece){(float *)x, step};
-    for (int64_t k = 0; k < rows; k++) memcpy(own + k * COLUMNS, x + k * step, (size_t)width * sizeof *x);
-    return (piece){own, COLUMNS};
+static inline piece in_one_piece(const float *x, int type, int64_t first, int64_t rows, int64_t step, int64_t width) {
+    const int pays = type || (step % PAGE == 0 && rows >= FEW);
+    float *own = pays && rows <= MANY ? ag_scratch(rows * COLUMNS) : NULL;
+    if (own == NULL) return (piece){(float *)from_at(x, type, first), step, type};
+    for (int64_t k = 0; k < rows; k++) {
+        if (type) ag_to_floats(own + k * COLUMNS, from_at(x, type, first + k * step), width, type);
+        else memcpy(own + k * COLUMNS, x + first + k * step, (size_t)width * sizeof *x);
+    }
+    return (piece){own, COLUMNS, FLOATS};
 }
 
 // The largest of each column.

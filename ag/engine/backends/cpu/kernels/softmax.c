@@ -22,7 +22,7 @@ static void softmax_row(float *out, const float *x, int64_t n) {
 }
 
 static void softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
-    const piece own = in_one_piece(x, length, step, width);
+    const piece own = in_one_piece(x, FLOATS, 0, length, step, width);
     const float *from = own.x;
     float top[COLUMNS], part[COLUMNS], *made = own.x == x ? out : own.x;
     double total[COLUMNS] = {0};
@@ -95,7 +95,7 @@ static void log_softmax_row(float *out, const float *x, int64_t n) {
 }
 
 static void log_softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
-    const piece own = in_one_piece(x, length, step, width);
+    const piece own = in_one_piece(x, FLOATS, 0, length, step, width);
     const float *from = own.x;
     float top[COLUMNS], part[COLUMNS];
     double total[COLUMNS] = {0};
@@ -116,7 +116,7 @@ KERNEL(log_softmax, { float *out; const float *x; int64_t outer; int64_t length;
 
 // g - exp(y) sum g
 static void log_softmax_grad_row(float *out, const float *y, const float *g, int64_t n) {
-    const float all = (float)row_sum(g, n);
+    const float all = (float)row_sum(g, FLOATS, n);
     EACH(i, n) out[i] = g[i] - exp_(y[i]) * all;
 }
 
@@ -153,7 +153,7 @@ static void cross_entropy_row(float *loss, float *dx, const float *x, const floa
         EACH(i, m) terms[i] = (t[b + i] == 0.0f ? 0.0f : x[b + i] - top) * t[b + i];
         sum += block_sum(terms, m);
     }
-    const float weight = (float)row_sum(t, n), mass = (float)exponentials(dx, x, top, n), ratio = weight / mass;
+    const float weight = (float)row_sum(t, FLOATS, n), mass = (float)exponentials(dx, x, top, n), ratio = weight / mass;
     *loss = ln(mass) * weight - (float)sum;
     EACH(i, n) dx[i] = (dx[i] * ratio - t[i]) * factor;
 }

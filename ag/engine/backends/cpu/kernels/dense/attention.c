@@ -6,28 +6,29 @@ enum { PARTIAL = 128 };  // exponentials of a sum
 
 // ---------------------------------------------------------------------------------------------- attention
 
+typedef struct { float *out, *lse; const float *q, *k, *v; int of_out, of_q, of_k, of_v; } attended;
+
 // One query, slowly.
-static void attend_plainly(float *out, float *lse, const float *q, const float *k, const float *v, const sizes *s,
-                           const group *g, int64_t i) {
+static void attend_plainly(const attended *a, const sizes *s, const group *g, int64_t i) {
     const group kv = shared(s, g);
     float top = -__builtin_inff();
     double mass = 0.0;
+#define SCORE(j) score_of(product_of(a->q, a->of_q, a->k, a->of_k, s, g, s->d, i, j), NULL, s, g, i, j)
     for (int64_t j = 0; j < seen_by(s, i); j++) {
-        const float x = score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j);
+        const float x = SCORE(j);
         top = x > top ? x : top;
     }
     if (s->terms && top == -__builtin_inff()) top = 0.0f;
-    for (int64_t j = 0; j < seen_by(s, i); j++)
-        mass += weight_of(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top);
+    for (int64_t j = 0; j < seen_by(s, i); j++) mass += weight_of(SCORE(j) - top);
     if (s->terms && mass == 0.0) mass = 1.0;
     for (int64_t f = 0; f < s->dv; f++) {
         double sum = 0.0;
         for (int64_t j = 0; j < seen_by(s, i); j++)
-            sum += weight_of(score_of(product_of(q, k, s, g, s->d, i, j), NULL, s, g, i, j) - top) * kept_at(s, g, i, j) *
-                   v[at(s, &kv, s->dv, s->keys, f, j)];
-        out[at(s, g, s->dv, s->queries, f, i)] = (float)(sum / mass);
+            sum += weight_of(SCORE(j) - top) * kept_at(s, g, i, j) *
+                   number_at(a->v, a->of_v, at(s, &kv, s->dv, s->keys, f, j));
+        put_at(a->out, a->of_out, at(s, g, s->dv, s->queries, f, i), (float)(sum / mass));
     }
-    lse[at(s, g, 1, s->queries, 0, i)] = top + (log_((float)mass) + (float)(mass - mass));
+    a->lse[at(s, g, 1, s->queries, 0, i)] = top + (log_((float)mass) + (float)(mass - mass));
 }
 
 // Scores to exponentials, whose sums are `mass` and whose largest exponent was `top`.
@@ -85,8 +86,6 @@ static void attend(float *q, float *lse, const float *k, const float *v, float *
     }
 }
 
-typedef struct { float *out, *lse; const float *q, *k, *v; } attended;
-
 static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) {
     const int64_t size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k);
     const int64_t size_q = size_of(s.d > s.dv ? s.d : s.dv, s.line_q);  // the result takes the place of queries
@@ -103,43 +102,47 @@ static void attend_all(const attended *a, sizes s, int64_t part, int64_t parts) 
         if (!memory) {
             for (; g.count > 0; g.sample++, g.count--)
                 for (int64_t t = queries.begin; t < queries.end; t++)
-                    attend_plainly(a->out, a->lse, a->q, a->k, a->v, &s, &g, t);
+                    attend_plainly(a, &s, &g, t);
             continue;
         }
         float *q = memory, *k = q + count * size_q, *v = k + count * size_k;
         float *lse = v + count * size_v, *w = lse + count * s.line_q;
-        take(q, size_q, a->q, &s, &g, s.d, s.queries, s.line_q);
+        take(q, size_q, a->q, a->of_q, &s, &g, s.d, s.queries, s.line_q);
         const group kv = shared(&s, &g);
-        take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
-        take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
+        take(k, size_k, a->k, a->of_k, &s, &kv, s.d, s.keys, s.line_k);
+        take(v, size_v, a->v, a->of_v, &s, &kv, s.dv, s.keys, s.line_k);
         for (int64_t i = 0; i < g.count; i++)
             attend(q + i * size_q, lse + i * s.line_q, k + i * size_k, v + i * size_v, w, &s, queries,
                    g.head, first + i);
-        give(a->out, q, size_q, &s, &g, s.dv, s.queries, s.line_q, queries);
-        give(a->lse, lse, s.line_q, &s, &g, 1, s.queries, s.line_q, queries);
+        give(a->out, a->of_out, q, size_q, &s, &g, s.dv, s.queries, s.line_q, queries);
+        give(a->lse, FLOATS, lse, s.line_q, &s, &g, 1, s.queries, s.line_q, queries);
     }
 }
 
+#define ATTENDED(a) (attended){(a)->out, (a)->lse, (a)->q, (a)->k, (a)->v, type_of((a)->types, 0), \
+                               type_of((a)->types, 2), type_of((a)->types, 3), type_of((a)->types, 4)}
+
 // work: heads * batch * queries * keys
 KERNEL(attention, {
-    float *out; float *lse; const float *q; const float *k; const float *v; const void *key;
+    number *out; float *lse; const number *q; const number *k; const number *v; const void *key;
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t causal;
-    double factor; double rate;
+    double factor; double rate; int64_t types;
 }) {
-    attend_all(&(attended){a->out, a->lse, a->q, a->k, a->v},
+    attend_all(&ATTENDED(a),
                sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key, NULL,
                         1), part, parts);
 }
 
 // work: heads * batch * queries * keys
 KERNEL(masked_attention, {
-    float *out; float *lse; const float *q; const float *k; const float *v; const void *key; const float *bias;
+    number *out; float *lse; const number *q; const number *k; const number *v; const void *key; const float *bias;
     const float *mask; const int32_t *q_segments; const int32_t *k_segments; const float *slopes;
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t group; int64_t terms;
     int64_t before; int64_t after; double factor; double softcap; double rate;
+    int64_t types;
 }) {
     const terms t = {a->bias, a->mask, a->q_segments, a->k_segments, a->slopes, a->terms, a->before, a->after, a->softcap};
-    attend_all(&(attended){a->out, a->lse, a->q, a->k, a->v},
+    attend_all(&ATTENDED(a),
                sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, 0, a->factor, a->rate, a->key, &t, a->group),
                part, parts);
 }
@@ -147,15 +150,19 @@ KERNEL(masked_attention, {
 // ---------------------------------------------------------------------------------------------- delta, and weights alone
 
 // work: heads * features * rest
-KERNEL(attention_delta, { float *delta; const float *y; const float *g; int64_t heads; int64_t features; int64_t rest; }) {
+KERNEL(attention_delta, {
+    float *delta; const number *y; const number *g; int64_t heads; int64_t features; int64_t rest; int64_t types;
+}) {
     enum { SOME = 256 };
     const int64_t blocks = (a->rest + SOME - 1) / SOME;
     const span s = share(a->heads * blocks, 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const int64_t head = i / blocks, first = i % blocks * SOME, n = least(SOME, a->rest - first);
-        float sum[SOME] = {0.0f};
+        float sum[SOME] = {0.0f}, memory[2][SOME];
         for (int64_t f = 0; f < a->features; f++) {
-            const float *y = a->y + (head * a->features + f) * a->rest + first, *g = a->g + (y - a->y);
+            const int64_t at = (head * a->features + f) * a->rest + first;
+            const float *y = wide(a->y, type_of(a->types, 1), at, n, memory[0]);
+            const float *g = wide(a->g, type_of(a->types, 2), at, n, memory[1]);
             for (int64_t j = 0; j < n; j++) sum[j] += y[j] * g[j];
         }
         memcpy(a->delta + head * a->rest + first, sum, (size_t)n * sizeof *sum);

@@ -53,26 +53,46 @@ static inline group shared(const sizes *s, const group *g) { return (group){g->h
 // samples of a feature do not share their places in the cache.
 static inline int64_t size_of(int64_t features, int64_t line) { return (features * line) | 16; }
 
+enum { TIMES = 64 };  // of 16-bit numbers that are converted at once
+
 // From the features of a head of x [heads * features, time, batch] to matrices, one per sample and `size` floats apart, of
 // `line` floats a row.
-static inline void take(float *to, int64_t size, const float *x, const sizes *s, const group *g, int64_t features,
+static inline void take(float *to, int64_t size, const float *x, int type, const sizes *s, const group *g, int64_t features,
                         int64_t time, int64_t line) {
     for (int64_t f = 0; f < features; f++) {
-        const float *from = x + (g->head * features + f) * time * s->batch + g->sample;
-        if (s->batch == 1) memcpy(to + f * line, from, (size_t)time * sizeof *to);
-        else ag_turn(to + f * line, size, from, s->batch, time, g->count);
+        const int64_t first = (g->head * features + f) * time * s->batch + g->sample;
+        if (s->batch == 1 && type) ag_to_floats(to + f * line, from_at(x, type, first), time, type);
+        else if (s->batch == 1) memcpy(to + f * line, x + first, (size_t)time * sizeof *to);
+        else if (!type) ag_turn(to + f * line, size, x + first, s->batch, time, g->count);
+        float block[TIMES * 16];
+        for (int64_t t = 0; s->batch > 1 && type && t < time; t += TIMES) {
+            const int64_t some = least(TIMES, time - t), at = first + t * s->batch;
+            if (g->count == s->batch) ag_to_floats(block, from_at(x, type, at), some * g->count, type);
+            else for (int64_t i = 0; i < some; i++)
+                ag_to_floats(block + i * g->count, from_at(x, type, at + i * s->batch), g->count, type);
+            ag_turn(to + f * line + t, size, block, g->count, some, g->count);
+        }
     }
 }
 
 // The reverse, for some times.
-static inline void give(float *x, const float *from, int64_t size, const sizes *s, const group *g, int64_t features,
-                        int64_t time, int64_t line, span some) {
+static inline void give(float *x, int type, const float *from, int64_t size, const sizes *s, const group *g,
+                        int64_t features, int64_t time, int64_t line, span some) {
     const int64_t count = some.end - some.begin;
     for (int64_t f = 0; f < features; f++) {
-        float *to = x + ((g->head * features + f) * time + some.begin) * s->batch + g->sample;
+        const int64_t first = ((g->head * features + f) * time + some.begin) * s->batch + g->sample;
         const float *row = from + f * line + some.begin;
-        if (s->batch == 1) memcpy(to, row, (size_t)count * sizeof *to);
-        else ag_turn(to, s->batch, row, size, g->count, count);
+        if (s->batch == 1 && type) ag_to_halves(to_at(x, type, first), row, count, type);
+        else if (s->batch == 1) memcpy(x + first, row, (size_t)count * sizeof *x);
+        else if (!type) ag_turn(x + first, s->batch, row, size, g->count, count);
+        float block[TIMES * 16];
+        for (int64_t t = 0; s->batch > 1 && type && t < count; t += TIMES) {
+            const int64_t few = least(TIMES, count - t), at = first + t * s->batch;
+            ag_turn(block, g->count, row + t, size, g->count, few);
+            if (g->count == s->batch) ag_to_halves(to_at(x, type, at), block, few * g->count, type);
+            else for (int64_t i = 0; i < few; i++)
+                ag_to_halves(to_at(x, type, at + i * s->batch), block + i * g->count, g->count, type);
+        }
     }
 }
 
@@ -129,12 +149,13 @@ static inline int64_t at(const sizes *s, const group *g, int64_t features, int64
 }
 
 // The product of query i of x and key j of y, in sample g.
-static inline float product_of(const float *x, const float *y, const sizes *s, const group *g, int64_t features, int64_t i,
-                               int64_t j) {
+static inline float product_of(const float *x, int of_x, const float *y, int of_y, const sizes *s, const group *g,
+                               int64_t features, int64_t i, int64_t j) {
     const group kv = shared(s, g);
     double sum = 0.0;
     for (int64_t f = 0; f < features; f++)
-        sum += x[at(s, g, features, s->queries, f, i)] * y[at(s, &kv, features, s->keys, f, j)];
+        sum += number_at(x, of_x, at(s, g, features, s->queries, f, i)) *
+               number_at(y, of_y, at(s, &kv, features, s->keys, f, j));
     return (float)sum;
 }
 

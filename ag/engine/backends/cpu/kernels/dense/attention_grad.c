@@ -84,31 +84,44 @@ static void send_back(const operands *o, const places *p, const sizes *s, span q
     }
 }
 
-typedef struct { float *dq, *dk, *dv; const float *q, *k, *v, *g, *lse, *delta; } tensors;
+typedef struct { float *dq, *dk, *dv; const float *q, *k, *v, *g, *lse, *delta; int of[7]; } tensors;
 
-// The same for one sample where there is no memory, slowly.
-static void send_back_plainly(const tensors *t, const sizes *s, const group *g, span queries, span keys, int of_q, int of_k) {
-    const group kv = shared(s, g);
-    for (int64_t f = 0; f < s->d && of_q; f++)
-        for (int64_t i = queries.begin; i < queries.end; i++) t->dq[at(s, g, s->d, s->queries, f, i)] = 0.0f;
-    for (int64_t j = keys.begin; j < keys.end && of_k && g->head % s->group == 0; j++) {
-        for (int64_t f = 0; f < s->d; f++) t->dk[at(s, &kv, s->d, s->keys, f, j)] = 0.0f;
-        for (int64_t f = 0; f < s->dv; f++) t->dv[at(s, &kv, s->dv, s->keys, f, j)] = 0.0f;
-    }
-    for (int64_t i = queries.begin; i < queries.end; i++)
-        for (int64_t j = keys.begin; j < least(keys.end, seen_by(s, i)); j++) {
-            const int64_t query = at(s, g, 1, s->queries, 0, i);
-            const float kept = kept_at(s, g, i, j);
-            float bend;
-            const float w = exp_(score_of(product_of(t->q, t->k, s, g, s->d, i, j), &bend, s, g, i, j) - t->lse[query]);
-            const float slope = bend * w * (product_of(t->g, t->v, s, g, s->dv, i, j) * kept - t->delta[query]);
-            for (int64_t f = 0; f < s->d; f++) {
-                const int64_t q = at(s, g, s->d, s->queries, f, i), k = at(s, &kv, s->d, s->keys, f, j);
-                if (of_q) t->dq[q] += slope * t->k[k];
-                if (of_k) t->dk[k] += slope * t->q[q];
+// The slope of the score of query i and key j, and the weight with what dropout keeps.
+static float slope_of(float *weight, const tensors *t, const sizes *s, const group *g, int64_t i, int64_t j) {
+    const int64_t query = at(s, g, 1, s->queries, 0, i);
+    const float kept = kept_at(s, g, i, j);
+    float bend;
+    const float product = product_of(t->q, t->of[3], t->k, t->of[4], s, g, s->d, i, j);
+    const float w = exp_(score_of(product, &bend, s, g, i, j) - t->lse[query]);
+    *weight = w * kept;
+    return bend * w * (product_of(t->g, t->of[6], t->v, t->of[5], s, g, s->dv, i, j) * kept - t->delta[query]);
+}
+
+// The same for one sample where there is no memory, slowly: an element at a time.
+static void send_back_plainly(const tensors *t, const sizes *s, const group *kv, span queries, span keys, int of_q, int of_k) {
+    for (int64_t h = 0; h < s->group && of_q; h++) {
+        const group g = {kv->head * s->group + h, kv->sample, 1};
+        for (int64_t f = 0; f < s->d; f++)
+            for (int64_t i = queries.begin; i < queries.end; i++) {
+                float sum = 0.0f, w;
+                for (int64_t j = keys.begin; j < least(keys.end, seen_by(s, i)); j++)
+                    sum += slope_of(&w, t, s, &g, i, j) * number_at(t->k, t->of[4], at(s, kv, s->d, s->keys, f, j));
+                put_at(t->dq, t->of[0], at(s, &g, s->d, s->queries, f, i), sum);
             }
-            for (int64_t f = 0; f < s->dv && of_k; f++)
-                t->dv[at(s, &kv, s->dv, s->keys, f, j)] += w * kept * t->g[at(s, g, s->dv, s->queries, f, i)];
+    }
+    for (int64_t f = 0; f < (s->d > s->dv ? s->d : s->dv) && of_k; f++)
+        for (int64_t j = keys.begin; j < keys.end; j++) {
+            float dk = 0.0f, dv = 0.0f, w;
+            for (int64_t h = 0; h < s->group; h++)
+                for (int64_t i = queries.begin; i < queries.end; i++) {
+                    if (j >= seen_by(s, i)) continue;
+                    const group g = {kv->head * s->group + h, kv->sample, 1};
+                    const float slope = slope_of(&w, t, s, &g, i, j);
+                    if (f < s->d) dk += slope * number_at(t->q, t->of[3], at(s, &g, s->d, s->queries, f, i));
+                    if (f < s->dv) dv += w * number_at(t->g, t->of[6], at(s, &g, s->dv, s->queries, f, i));
+                }
+            if (f < s->d) put_at(t->dk, t->of[1], at(s, kv, s->d, s->keys, f, j), dk);
+            if (f < s->dv) put_at(t->dv, t->of[2], at(s, kv, s->dv, s->keys, f, j), dv);
         }
 }
 
@@ -131,22 +144,21 @@ static void send_all_back(const tensors *a, sizes s, int64_t part, int64_t parts
         const span queries = of_k ? (span){0, s.queries} : share(s.queries, WIDE, cut, of_queries);
         const span keys = many || of_q ? (span){0, s.keys} : share(s.keys, WIDTH, cut - of_queries, of_keys);
         if (!memory) {
-            for (int64_t h = 0; h < s.group; h++)
-                for (int64_t i = 0; i < kv.count; i++)
-                    send_back_plainly(a, &s, &(group){kv_head * s.group + h, first + i, 1}, queries, keys, of_q, of_k);
+            for (int64_t i = 0; i < kv.count; i++)
+                send_back_plainly(a, &s, &(group){kv_head, first + i, 1}, queries, keys, of_q, of_k);
             continue;
         }
         float *k = memory, *v = k + count * size_k, *of_heads = v + count * size_v;
         const places p = places_in(of_heads + s.group * count * of_head, &s);
-        take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
-        take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
+        take(k, size_k, a->k, a->of[4], &s, &kv, s.d, s.keys, s.line_k);
+        take(v, size_v, a->v, a->of[5], &s, &kv, s.dv, s.keys, s.line_k);
         for (int64_t h = 0; h < s.group; h++) {
             const group g = {kv_head * s.group + h, first, kv.count};
             float *q = of_heads + h * count * of_head, *slope = q + count * size_q, *lse = slope + count * size_g;
-            take(q, size_q, a->q, &s, &g, s.d, s.queries, s.line_q);
-            take(slope, size_g, a->g, &s, &g, s.dv, s.queries, s.line_q);
-            take(lse, s.line_q, a->lse, &s, &g, 1, s.queries, s.line_q);
-            take(lse + count * s.line_q, s.line_q, a->delta, &s, &g, 1, s.queries, s.line_q);
+            take(q, size_q, a->q, a->of[3], &s, &g, s.d, s.queries, s.line_q);
+            take(slope, size_g, a->g, a->of[6], &s, &g, s.dv, s.queries, s.line_q);
+            take(lse, s.line_q, a->lse, FLOATS, &s, &g, 1, s.queries, s.line_q);
+            take(lse + count * s.line_q, s.line_q, a->delta, FLOATS, &s, &g, 1, s.queries, s.line_q);
         }
         for (int64_t i = 0; i < kv.count; i++)
             for (int64_t h = 0; h < s.group; h++) {
@@ -157,35 +169,40 @@ static void send_all_back(const tensors *a, sizes s, int64_t part, int64_t parts
             }
         for (int64_t h = 0; h < s.group && of_q; h++) {
             const group g = {kv_head * s.group + h, first, kv.count};
-            give(a->dq, of_heads + h * count * of_head, size_q, &s, &g, s.d, s.queries, s.line_q, queries);
+            give(a->dq, a->of[0], of_heads + h * count * of_head, size_q, &s, &g, s.d, s.queries, s.line_q, queries);
         }
-        if (of_k) give(a->dk, k, size_k, &s, &kv, s.d, s.keys, s.line_k, keys);
-        if (of_k) give(a->dv, v, size_v, &s, &kv, s.dv, s.keys, s.line_k, keys);
+        if (of_k) give(a->dk, a->of[1], k, size_k, &s, &kv, s.d, s.keys, s.line_k, keys);
+        if (of_k) give(a->dv, a->of[2], v, size_v, &s, &kv, s.dv, s.keys, s.line_k, keys);
     }
 }
 
+#define TENSORS(a) (tensors){(a)->dq, (a)->dk, (a)->dv, (a)->q, (a)->k, (a)->v, (a)->g, (a)->lse, (a)->delta, \
+    {type_of((a)->types, 0), type_of((a)->types, 1), type_of((a)->types, 2), type_of((a)->types, 3), \
+     type_of((a)->types, 4), type_of((a)->types, 5), type_of((a)->types, 6)}}
+
 // work: heads * batch * queries * keys
 KERNEL(attention_grad, {
-    float *dq; float *dk; float *dv; const float *q; const float *k; const float *v; const float *g; const float *lse;
+    number *dq; number *dk; number *dv; const number *q; const number *k; const number *v; const number *g; const float *lse;
     const float *delta; const void *key;
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t d_values; int64_t causal;
-    double factor; double rate;
+    double factor; double rate; int64_t types;
 }) {
-    send_all_back(&(tensors){a->dq, a->dk, a->dv, a->q, a->k, a->v, a->g, a->lse, a->delta},
+    send_all_back(&TENSORS(a),
                   sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->d_values, a->causal, a->factor, a->rate,
                            a->key, NULL, 1), part, parts);
 }
 
 // work: heads * batch * queries * keys
 KERNEL(masked_attention_grad, {
-    float *dq; float *dk; float *dv; const float *q; const float *k; const float *v; const float *g; const float *lse;
+    number *dq; number *dk; number *dv; const number *q; const number *k; const number *v; const number *g; const float *lse;
     const float *delta; const void *key; const float *bias; const float *mask; const int32_t *q_segments;
     const int32_t *k_segments; const float *slopes;
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t d_values; int64_t group; int64_t terms;
     int64_t before; int64_t after; double factor; double softcap; double rate;
+    int64_t types;
 }) {
     const terms t = {a->bias, a->mask, a->q_segments, a->k_segments, a->slopes, a->terms, a->before, a->after, a->softcap};
-    send_all_back(&(tensors){a->dq, a->dk, a->dv, a->q, a->k, a->v, a->g, a->lse, a->delta},
+    send_all_back(&TENSORS(a),
                   sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->d_values, 0, a->factor, a->rate, a->key, &t,
                            a->group), part, parts);
 }
@@ -208,8 +225,8 @@ static void add_slopes_plainly(float *to, int64_t samples, const tensors *t, con
     for (int64_t i = queries.begin; i < queries.end; i++)
         for (int64_t j = 0; j < s->keys; j++) {
             const int64_t query = at(s, g, 1, s->queries, 0, i);
-            const float w = exp_(score_of(product_of(t->q, t->k, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
-            const float along = product_of(t->g, t->v, s, g, s->dv, i, j) * kept_at(s, g, i, j);
+            const float w = exp_(score_of(product_of(t->q, 0, t->k, 0, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
+            const float along = product_of(t->g, 0, t->v, 0, s, g, s->dv, i, j) * kept_at(s, g, i, j);
             to[(i * s->keys + j) * samples] += w * (along - t->delta[query]);
         }
 }
@@ -225,7 +242,7 @@ KERNEL(attention_bias_grad, {
     const terms t = {a->bias, a->mask, a->q_segments, a->k_segments, a->slopes, a->terms, a->before, a->after, a->softcap};
     const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, 0, a->factor, a->rate, a->key, &t,
                              a->group);
-    const tensors all = {NULL, NULL, NULL, a->q, a->k, a->v, a->g, a->lse, a->delta};
+    const tensors all = {NULL, NULL, NULL, a->q, a->k, a->v, a->g, a->lse, a->delta, {0}};
     const int64_t by_sample = a->terms >> 4 & 1, by_head = a->terms >> 7 & 1, samples = by_sample ? s.batch : 1;
     const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
                   size_g = size_of(s.dv, s.line_q);
@@ -249,12 +266,12 @@ KERNEL(attention_bias_grad, {
                     add_slopes_plainly(to, samples, &all, &s, &one, queries);
                     continue;
                 }
-                take(q, size_q, a->q, &s, &one, s.d, s.queries, s.line_q);
-                take(k, size_k, a->k, &s, &kv, s.d, s.keys, s.line_k);
-                take(v, size_v, a->v, &s, &kv, s.dv, s.keys, s.line_k);
-                take(g, size_g, a->g, &s, &one, s.dv, s.queries, s.line_q);
-                take(lse, s.line_q, a->lse, &s, &one, 1, s.queries, s.line_q);
-                take(delta, s.line_q, a->delta, &s, &one, 1, s.queries, s.line_q);
+                take(q, size_q, a->q, FLOATS, &s, &one, s.d, s.queries, s.line_q);
+                take(k, size_k, a->k, FLOATS, &s, &kv, s.d, s.keys, s.line_k);
+                take(v, size_v, a->v, FLOATS, &s, &kv, s.dv, s.keys, s.line_k);
+                take(g, size_g, a->g, FLOATS, &s, &one, s.dv, s.queries, s.line_q);
+                take(lse, s.line_q, a->lse, FLOATS, &s, &one, 1, s.queries, s.line_q);
+                take(delta, s.line_q, a->delta, FLOATS, &s, &one, 1, s.queries, s.line_q);
                 add_slopes(to, samples, &(operands){q, k, v, g, lse, delta, h, n}, &p, &s, queries);
             }
     }

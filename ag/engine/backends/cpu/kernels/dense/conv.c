@@ -255,7 +255,7 @@ static void multiply_pixels(float *out, const float *w, const float *in, int64_t
                             int64_t pixels, int transposed, int64_t part, int64_t parts) {
     for (int64_t i = 0; i < groups; i++) {
         const product p = {out + i * outs * pixels, floats(w + i * outs * ins, transposed ? outs : ins, transposed),
-                           floats(in + i * ins * pixels, pixels, 0), outs, pixels, ins};
+                           floats(in + i * ins * pixels, pixels, 0), outs, pixels, ins, FLOATS};
         ag_multiply(&p, part, parts);
     }
 }

@@ -6,7 +6,7 @@
 #include "stored.h"
 
 enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15, STRIP = 8, FEW = 4,
-       TURN = 64, BLOCKS = TALL == 8 ? BLOCK_OF : 3 * BLOCK_OF };  // the last: of rows, a multiple of TALL and BLOCK_OF
+       HELD = 1024, TURN = 64, BLOCKS = TALL == 8 ? BLOCK_OF : 3 * BLOCK_OF };  // the last: of rows, a multiple of TALL and BLOCK_OF
 
 // Products of small parts of factors as they are, for where there is no memory: the same bits, slowly.
 static void multiply_plainly(const product *p, span rows, span cols) {
@@ -20,7 +20,7 @@ static void multiply_plainly(const product *p, span rows, span cols) {
                            ag_number(&p->b, p->b.turned ? j * p->b.step + l : l * p->b.step + j);
                 total = k ? total + sum : sum;
             }
-            p->c[i * p->cols + j] = total;
+            put_at(p->c, p->type, i * p->cols + j, total);
         }
 }
 
@@ -39,7 +39,7 @@ static void pack_panel(float *to, const operand *b, int64_t k, int64_t deep, int
     }
     from += k * b->step + col;
     if (b->type) {
-        memset(to, 0, (size_t)deep * WIDE * sizeof *to);
+        memset(to, 0, (size_t)(deep * WIDE) * sizeof *to);
         for (int64_t i = 0; i < deep; i++) ag_load(to + i * WIDE, b, (k + i) * b->step + col, cols);
         return;
     }
@@ -89,7 +89,10 @@ static void multiply(const product *p, span rows, span cols) {
     const int64_t tall = rows.end - rows.begin, wide = cols.end - cols.begin, inner = p->inner;
     if (tall <= 0 || wide <= 0) return;
     const int large = tall * wide * inner >= LARGE;
-    float *panels = ag_scratch(PANELS * DEEP * WIDE + TALL_BLOCK * PITCH), *block = panels + PANELS * DEEP * WIDE;
+    // What becomes 16 bits is held in float32 until its sums are whole, some columns of at most HELD rows.
+    const int64_t held = p->type ? tall * PANELS * WIDE : 0, line = p->type ? PANELS * WIDE : p->cols;
+    float *panels = ag_scratch(PANELS * DEEP * WIDE + TALL_BLOCK * PITCH + held), *block = panels + PANELS * DEEP * WIDE;
+    float *made = block + TALL_BLOCK * PITCH;
     if (!panels) {
         multiply_plainly(p, rows, cols);
         return;
@@ -119,16 +122,18 @@ static void multiply(const product *p, span rows, span cols) {
                     const int packed = packs_b || few < WIDE;
                     const float *under = packed ? panels + (j - col) * DEEP : (const float *)b->at + k * b->step + j;
                     const int64_t step_b = packed ? WIDE : b->step;
-                    float *c = p->c + i * p->cols + j;
+                    float *c = p->type ? made + (i - rows.begin) * line + j - col : p->c + i * line + j;
                     if (packs_a)
-                        ag_panel(c, p->cols, some, few, block, TALL * PITCH, a->turned ? 1 : PITCH,
+                        ag_panel(c, line, some, few, block, TALL * PITCH, a->turned ? 1 : PITCH,
                                  a->turned ? TALL : 1, under, step_b, deep, k > 0);
                     else
-                        ag_panel(c, p->cols, some, few, (const float *)a->at + i * row_a + k * step_a, TALL * row_a,
+                        ag_panel(c, line, some, few, (const float *)a->at + i * row_a + k * step_a, TALL * row_a,
                                  row_a, step_a, under, step_b, deep, k > 0);
                 }
             }
         }
+        for (int64_t i = 0; p->type && i < tall; i++)
+            kept(p->c, p->type, (rows.begin + i) * p->cols + col, end - col, made + i * line);
     }
 }
 
@@ -175,11 +180,11 @@ INLINE void some_rows_by_vector(int type, int rows, float *y, const operand *x, 
 
 INLINE void rows_of_type(int type, float *y, const operand *x, const float *v, int64_t inner, span rows) {
     int64_t i = rows.begin;
-    for (; i + 4 <= rows.end; i += 4) some_rows_by_vector(type, 4, y + i, x, i * x->step, v, inner);
-    for (; i < rows.end; i++) some_rows_by_vector(type, 1, y + i, x, i * x->step, v, inner);
+    for (; i + 4 <= rows.end; i += 4) some_rows_by_vector(type, 4, y + i - rows.begin, x, i * x->step, v, inner);
+    for (; i < rows.end; i++) some_rows_by_vector(type, 1, y + i - rows.begin, x, i * x->step, v, inner);
 }
 
-// y[i] = the product of row i of x [rows, inner] and v.
+// y[i - rows.begin] = the product of row i of x [rows, inner] and v.
 static void rows_by_vector(float *y, const operand *x, const float *v, int64_t inner, span rows) {
     if (inner >= WIDE) {
         OF_TYPE(x, rows_of_type, y, x, v, inner, rows)
@@ -188,18 +193,19 @@ static void rows_by_vector(float *y, const operand *x, const float *v, int64_t i
     for (int64_t i = rows.begin; i < rows.end; i++) {
         float total = 0.0f;
         for (int64_t k = 0; k < inner; k++) total += ag_number(x, i * x->step + k) * v[k];
-        y[i] = total;
+        y[i - rows.begin] = total;
     }
 }
 
-// y[i] = the product of column i of x [inner, cols] and v.
+// y[i - cols.begin] = the product of column i of x [inner, cols] and v.
 static void vector_by_columns(float *y, const operand *x, const float *v, int64_t inner, span cols) {
     enum { BLOCK = 1024 };
     float sum[BLOCK], loaded[4 * BLOCK];
     const int64_t step = x->type ? BLOCK : x->step;
     for (int64_t c = cols.begin; c < cols.end; c += BLOCK) {
         const int64_t m = least(BLOCK, cols.end - c);
-        memset(y + c, 0, (size_t)m * sizeof *y);
+        float *to = y + c - cols.begin;
+        memset(to, 0, (size_t)m * sizeof *y);
         for (int64_t k = 0; k < inner; k += DEEP) {
             const int64_t end = least(k + DEEP, inner);
             memset(sum, 0, sizeof sum);
@@ -218,7 +224,7 @@ static void vector_by_columns(float *y, const operand *x, const float *v, int64_
                     sum[i] = t + v[l + 3] * row[i + 3 * step];
                 }
             }
-            for (int64_t i = 0; i < m; i++) y[c + i] += sum[i];
+            for (int64_t i = 0; i < m; i++) to[i] += sum[i];
         }
     }
 }
@@ -227,17 +233,22 @@ static void vector_by_columns(float *y, const operand *x, const float *v, int64_
 static void multiply_vector(const product *p, int swap, span s) {
     const operand *x = swap ? &p->b : &p->a, *vector = swap ? &p->a : &p->b;
     const float *v = vector->at;
-    if (vector->type) {
-        float *loaded = ag_scratch(up(p->inner, BLOCK_OF));
+    float *y = p->c + s.begin;
+    if (vector->type || p->type) {
+        float *loaded = ag_scratch(up(p->inner, BLOCK_OF) + s.end - s.begin);
         if (!loaded) {
             const span one = {0, 1};
             multiply_plainly(p, swap ? one : s, swap ? s : one);
             return;
         }
-        ag_load(loaded, vector, 0, p->inner);
-        v = loaded;
+        if (vector->type) {
+            ag_load(loaded, vector, 0, p->inner);
+            v = loaded;
+        }
+        y = room(p->c, p->type, s.begin, loaded + up(p->inner, BLOCK_OF));
     }
-    (!x->turned == swap ? vector_by_columns : rows_by_vector)(p->c, x, v, p->inner, s);
+    (!x->turned == swap ? vector_by_columns : rows_by_vector)(y, x, v, p->inner, s);
+    kept(p->c, p->type, s.begin, s.end - s.begin, y);
 }
 
 // ---------------------------------------------------------------------------------------------- shares
@@ -263,44 +274,53 @@ void ag_multiply(const product *p, int64_t part, int64_t parts) {
         }
     }
     const int64_t across = parts / down;
-    multiply(p, share(p->rows, whole ? BLOCKS : TALL, part / across, down), share(p->cols, WIDE, part % across, across));
+    const span rows = share(p->rows, whole ? BLOCKS : TALL, part / across, down);
+    for (int64_t i = rows.begin, end; i < rows.end; i = end) {
+        end = p->type ? least(i + HELD, rows.end) : rows.end;
+        multiply(p, (span){i, end}, share(p->cols, WIDE, part % across, across));
+    }
 }
 
 // work: rows * cols * inner
 KERNEL(matmul, {
-    float *out; const float *a; const float *b; int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
+    number *out; const number *a; const number *b; int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
+    int64_t types;
 }) {
-    const product p = {a->out, floats(a->a, a->ta ? a->rows : a->inner, a->ta),
-                       floats(a->b, a->tb ? a->inner : a->cols, a->tb), a->rows, a->cols, a->inner};
+    const product p = {a->out, numbers(a->a, 0, type_of(a->types, 1), a->ta ? a->rows : a->inner, a->ta),
+                       numbers(a->b, 0, type_of(a->types, 2), a->tb ? a->inner : a->cols, a->tb), a->rows, a->cols,
+                       a->inner, type_of(a->types, 0)};
     ag_multiply(&p, part, parts);
 }
 
 // work: rows * cols * inner
 KERNEL(matmul_sums, {
-    float *out; float *row_sums; const float *a; const float *b;
-    int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
+    number *out; float *row_sums; const number *a; const number *b;
+    int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb; int64_t types;
 }) {
-    const product p = {a->out, floats(a->a, a->ta ? a->rows : a->inner, a->ta),
-                       floats(a->b, a->tb ? a->inner : a->cols, a->tb), a->rows, a->cols, a->inner};
+    const product p = {a->out, numbers(a->a, 0, type_of(a->types, 2), a->ta ? a->rows : a->inner, a->ta),
+                       numbers(a->b, 0, type_of(a->types, 3), a->tb ? a->inner : a->cols, a->tb), a->rows, a->cols,
+                       a->inner, type_of(a->types, 0)};
     ag_multiply(&p, part, parts);
     const pieces_of_axis of_a = {a->ta ? 1 : a->rows, a->inner, a->ta ? a->rows : 1, 1, a->inner};
-    ag_add_up(a->row_sums, a->a, of_a, 1.0f, part, parts);
+    ag_add_up(a->row_sums, a->a, type_of(a->types, 2), of_a, 1.0f, part, parts);
 }
 
 // work: batch * rows * cols * inner
 KERNEL(batched_matmul, {
-    float *out; const float *a; const float *b;
+    float *out; const number *a; const number *b;
     int64_t batch; int64_t pieces; int64_t rows; int64_t cols; int64_t inner; int64_t chunk; int64_t ta; int64_t tb;
+    int64_t types;
 }) {
     const int64_t count = a->pieces * a->batch, cuts = count < parts ? (parts + count - 1) / (count ? count : 1) : 1;
     const span s = share(count * cuts, 1, part, parts);
     const int64_t step_a = a->ta ? a->rows : a->inner, step_b = a->tb ? a->inner : a->cols;
     for (int64_t i = s.begin; i < s.end; i++) {
-        const int64_t number = i / cuts, piece = number / a->batch, matrix = number % a->batch, k = piece * a->chunk;
-        const float *first = a->a + matrix * a->rows * a->inner + (a->ta ? k * step_a : k);
-        const float *second = a->b + matrix * a->inner * a->cols + (a->tb ? k : k * step_b);
-        const product p = {a->out + number * a->rows * a->cols, floats(first, step_a, a->ta),
-                           floats(second, step_b, a->tb), a->rows, a->cols, least(a->chunk, a->inner - k)};
+        const int64_t each = i / cuts, piece = each / a->batch, matrix = each % a->batch, k = piece * a->chunk;
+        const int64_t first = matrix * a->rows * a->inner + (a->ta ? k * step_a : k);
+        const int64_t second = matrix * a->inner * a->cols + (a->tb ? k : k * step_b);
+        const product p = {a->out + each * a->rows * a->cols, numbers(a->a, first, type_of(a->types, 1), step_a, a->ta),
+                           numbers(a->b, second, type_of(a->types, 2), step_b, a->tb), a->rows, a->cols,
+                           least(a->chunk, a->inner - k), FLOATS};
         ag_multiply(&p, i % cuts, cuts);
     }
 }
@@ -311,7 +331,7 @@ KERNEL(packed_matmul, {
     int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t type; int64_t planes[3];
 }) {
     const product p = {a->out, packed(a->words, a->ta ? a->rows : a->inner, a->ta, a->type, a->planes),
-                       floats(a->b, a->cols, 0), a->rows, a->cols, a->inner};
+                       floats(a->b, a->cols, 0), a->rows, a->cols, a->inner, FLOATS};
     ag_multiply(&p, part, parts);
 }
 

@@ -4,7 +4,7 @@
 // so it has the same bits wherever in a tile it lies, and however the result is cut for threads.
 #ifndef TILES_H
 #define TILES_H
-#include "ag.h"
+#include "halves.h"
 
 #if defined(__AVX512F__)
 #define WIDTH 16
@@ -70,15 +70,20 @@ static inline operand floats(const float *at, int64_t step, int64_t turned) {
     return (operand){at, step, turned, 0, 0, {0}};
 }
 
+static inline operand numbers(const number *at, int64_t first, int type, int64_t step, int64_t turned) {
+    return (operand){from_at(at, type, first), step, turned, type, {0}};
+}
+
 // A matrix in words, of rows of `step` numbers; its planes begin at these words.
 static inline operand packed(const uint32_t *words, int64_t step, int64_t turned, int64_t type, const int64_t *planes) {
     return (operand){words, step, turned, type, 0, {words + planes[0], words + planes[1], words + planes[2]}};
 }
 
 typedef struct {
-    float *c;      // [rows, cols]
+    number *c;     // [rows, cols]
     operand a, b;  // b is not in blocks
     int64_t rows, cols, inner;
+    int type;      // of c (halves.h)
 } product;
 
 // Part `part` of `parts` of a product (matmul.c); the calling thread's scratch is used.
