@@ -72,7 +72,7 @@ def cooperative(shader: Path) -> bool:
 
 @lru_cache(maxsize=1)
 def knows_cooperative() -> bool:
-    """Return whether all tools support cooperative matrices of bfloat16: glslang 16.6 does, 12.0 does not."""
+    """Return whether all tools support cooperative matrices of bfloat16: glslang 16.5 does, 12.0 does not."""
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder, "probe.comp")
         probe.write_text(_PROBE, "utf-8")
@@ -282,6 +282,9 @@ def _operands(text: str) -> list[dict[str, Any]]:
         same = found.get(number)
         if same and name == f"{same['name']}quads":  # the same operand, seen as vectors
             continue
+        if same and name in (f"{same['name']}halves", f"{same['name']}halfquads"):  # or as words of two numbers each
+            same["halves"] = True
+            continue
         if binding is None or same:
             raise ShaderError(f"buffer {block} needs a binding of its own, as layout(set = 0, binding = 0).")
         found[number] = {"name": name, "writes": "readonly" not in qualifiers}
@@ -468,7 +471,7 @@ def prebuild(shaders: Path = SHADERS) -> list[str]:
     """
     if not knows_cooperative():
         raise ShaderError(f"these tools ({compiler_version()}) do not know cooperative matrices of bfloat16; glslang "
-                          f"16.6 and SPIRV-Tools 2026.4 do.")
+                          f"16.5 and SPIRV-Tools 2026.4 do.")
     found = [path for path in kernels(shaders) if cooperative(path)]
     (shaders / PREBUILT).mkdir(exist_ok=True)
     for shader in found:

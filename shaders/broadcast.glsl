@@ -8,23 +8,30 @@ layout(push_constant) uniform Args {
     uint n, ndim, out_at, a_at, b_at;
     uint multipliers[7], shifts[2], a_step[MAX_DIMS], b_step[MAX_DIMS];
 };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer A_ { float a[]; };
-layout(set = 0, binding = 2) readonly buffer B_ { float b[]; };
+#include "numbers.glsl"
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, A, a)
+NUMBERS(2, readonly, B, b)
 
 float f(float a, float b);
 
+float result_of(uint i) {
+    uint q = i, a_i = i * a_step[0], b_i = i * b_step[0];
+    for (uint axis = 1; axis < MAX_DIMS; axis++) {
+        if (axis >= ndim) break;
+        q = NEXT(q, axis);
+        a_i += q * a_step[axis];
+        b_i += q * b_step[axis];
+    }
+    return f(NUMBER(a, 1, a_at, a_i), NUMBER(b, 2, b_at, b_i));
+}
+
 void main() {
+    uint word;
     for (uint turn = 0; turn < turns; turn++) {
-        const uint i = element(turn);
-        if (i >= n) return;
-        uint q = i, a_i = a_at + i * a_step[0], b_i = b_at + i * b_step[0];
-        for (uint axis = 1; axis < MAX_DIMS; axis++) {
-            if (axis >= ndim) break;
-            q = NEXT(q, axis);
-            a_i += q * a_step[axis];
-            b_i += q * b_step[axis];
+        const uint first = element(turn) * IN_A_ROW(3u);
+        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
+            PUT(out_, 0, out_at, i, n, result_of(i), word)
         }
-        out_[out_at + i] = f(a[a_i], b[b_i]);
     }
 }

@@ -5,13 +5,19 @@
 #define COLS cols
 #endif
 #ifdef ALSO
-layout(set = 0, binding = 4) readonly buffer C_ { float c[]; };
-layout(set = 0, binding = 5) readonly buffer D_ { float d[]; };
-layout(set = 0, binding = 6) readonly buffer E_ { float e[]; };
+#define C_BINDING 4
 #else
-layout(set = 0, binding = 3) readonly buffer C_ { float c[]; };
-layout(set = 0, binding = 4) readonly buffer D_ { float d[]; };
-layout(set = 0, binding = 5) readonly buffer E_ { float e[]; };
+#define C_BINDING 3
+#endif
+#ifdef NUMBERS  // they may have 16 bits
+NUMBERS(C_BINDING, readonly, C, c)
+NUMBERS(C_BINDING + 1, readonly, D, d)
+NUMBERS(C_BINDING + 2, readonly, E, e)
+#else
+#define NUMBER(x, number, at, i) x[(at) + (i)]
+layout(set = 0, binding = C_BINDING) readonly buffer C_ { float c[]; };
+layout(set = 0, binding = C_BINDING + 1) readonly buffer D_ { float d[]; };
+layout(set = 0, binding = C_BINDING + 2) readonly buffer E_ { float e[]; };
 #endif
 #include "chain.glsl"
 
@@ -29,9 +35,9 @@ float register_of(uint i) { return r[i]; }
 
 float chained(uint row, uint col, float element) {
     r[0] = element;
-    r[1] = c[c_at + word_of(c_along, row, col)];
-    r[2] = d[d_at + word_of(d_along, row, col)];
-    r[3] = e[e_at + word_of(e_along, row, col)];
+    r[1] = NUMBER(c, C_BINDING, c_at, word_of(c_along, row, col));
+    r[2] = NUMBER(d, C_BINDING + 1, d_at, word_of(d_along, row, col));
+    r[3] = NUMBER(e, C_BINDING + 2, e_at, word_of(e_along, row, col));
     run_chain();
     return r[result];
 }

@@ -9,15 +9,22 @@
 #define JOIN(a, b) JOIN_(a, b)
 
 layout(push_constant) uniform Args { uint n, out_at, JOIN(SAVED, _at), g_at; PARAMS };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+#include "numbers.glsl"
+NUMBERS(0, , Out, out_)
 layout(set = 0, binding = 1) readonly buffer JOIN(SAVED, _) { float SAVED[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+layout(set = 0, binding = 1) readonly buffer JOIN(SAVED, Halves_) { uint saved_halves[]; };
+NUMBERS(2, readonly, G, g)
 
 float f(float v, float g);
 
 void main() {
+    uint word;
     for (uint turn = 0; turn < turns; turn++) {
-        const uint i = element(turn);
-        if (i < n) out_[out_at + i] = f(SAVED[JOIN(SAVED, _at) + i], g[g_at + i]);
+        const uint first = element(turn) * IN_A_ROW(3u);
+        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
+            const uint at = JOIN(SAVED, _at);
+            const float v = TYPE_OF(1) == 0u ? SAVED[at + i] : wide(saved_halves[at + i / 2u], i, TYPE_OF(1));
+            PUT(out_, 0, out_at, i, n, f(v, NUMBER(g, 2, g_at, i)), word)
+        }
     }
 }

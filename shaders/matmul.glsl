@@ -19,9 +19,9 @@ float register_of(uint i);
 uint out_0, a_0, b_0;
 
 void begin(uint product) {
-    out_0 = out_at + product * rows * cols;
-    a_0 = a_at + MATRIX * rows * inner;
-    b_0 = b_at + MATRIX * inner * cols;
+    out_0 = FIRST_OF(0, out_at) + product * rows * cols;
+    a_0 = FIRST_OF(A_BINDING, a_at) + MATRIX * rows * inner;
+    b_0 = FIRST_OF(B_BINDING, b_at) + MATRIX * inner * cols;
     first = FIRST;
     end = END;
 }
@@ -30,11 +30,11 @@ void begin(uint product) {
 vec4 a_quad(uint row, uint k) {
     const uint i = a_0 + (A_ALONG_K ? row * inner + k : k * rows + row);
     const bool inside = row < rows && k < end;
-    if (vector != 0) return inside ? a_quads[inside ? i / 4 : 0] : vec4(0.0);
+    if (vector != 0) return inside ? QUAD(a, A_BINDING, inside ? i : 0) : vec4(0.0);
     vec4 found;
     [[unroll]] for (uint c = 0; c < 4; c++) {
         const bool in_c = inside && (A_ALONG_K ? k + c < end : row + c < rows);
-        found[c] = in_c ? a[in_c ? i + c : 0] : 0.0;
+        found[c] = in_c ? NUMBER(a, A_BINDING, 0, in_c ? i + c : 0) : 0.0;
     }
     return found;
 }
@@ -42,21 +42,30 @@ vec4 a_quad(uint row, uint k) {
 vec4 b_quad(uint k, uint col) {
     const uint i = b_0 + (B_ALONG_K ? col * inner + k : k * cols + col);
     const bool inside = col < cols && k < end;
-    if (vector != 0) return inside ? b_quads[inside ? i / 4 : 0] : vec4(0.0);
+    if (vector != 0) return inside ? QUAD(b, B_BINDING, inside ? i : 0) : vec4(0.0);
     vec4 found;
     [[unroll]] for (uint c = 0; c < 4; c++) {
         const bool in_c = inside && (B_ALONG_K ? k + c < end : col + c < cols);
-        found[c] = in_c ? b[in_c ? i + c : 0] : 0.0;
+        found[c] = in_c ? NUMBER(b, B_BINDING, 0, in_c ? i + c : 0) : 0.0;
     }
     return found;
 }
 
-#define STORE(words, quads, i, quad) \
+// Half a word is another invocation's where rows are odd, so each sets its own bits; their order does not matter.
+#define STORE(x, name, number, i, quad) \
     if (vector != 0) { \
-        if (col < cols) quads[(i) / 4] = quad; \
+        if (col < cols && TYPE_OF(number) == 0u) name##_quads[(i) / 4] = quad; \
+        else if (col < cols) name##_half_quads[(i) / 4] = narrow_quad(quad, TYPE_OF(number)); \
     } else { \
-        [[unroll]] for (uint n = 0; n < 4; n++) \
-            if (col + n < cols) words[(i) + n] = quad[n]; \
+        [[unroll]] for (uint n = 0; n < 4; n++) { \
+            if (col + n >= cols) break; \
+            const uint at = (i) + n; \
+            if (TYPE_OF(number) == 0u) x[at] = quad[n]; \
+            else { \
+                atomicAnd(x##_halves[at / 2u], 0xFFFF0000u >> 16 * (at & 1u)); \
+                atomicOr(x##_halves[at / 2u], narrow(quad[n], at, TYPE_OF(number))); \
+            } \
+        } \
     }
 
 void put(uint row, uint col, vec4 quad) {
@@ -71,8 +80,8 @@ void put(uint row, uint col, vec4 quad) {
 #endif
     }
 #endif
-    STORE(out_, out_quads, out_0 + i, quad)
+    STORE(out_, out, 0, out_0 + i, quad)
 #ifdef ALSO
-    STORE(also, also_quads, also_at + i, also_quad)
+    STORE(also, also, 1, FIRST_OF(1, also_at) + i, also_quad)
 #endif
 }

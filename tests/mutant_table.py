@@ -115,9 +115,10 @@ gradient("sub: sign", "ag/ops/arithmetic.py", "return g, run(scale, g, factor=-1
 kernel("tanh_grad: sign", "functions.glsl", "g * (1.0 - y * y)", "g * (1.0 + y * y)", "tanh_grad")
 kernel("a chain's operands change places", "chain.glsl", "r[op >> 8 & 255], r[op & 255]",
        "r[op & 255], r[op >> 8 & 255]", "fused")
-kernel("fused: a register", "fused.glsl", "r[1] = b[b_i];", "r[1] = a[a_i];", "fused")
-kernel("epilogue: an operand's row", "epilogue.glsl", "c_at + word_of(c_along, row, col)",
-       "c_at + word_of(c_along, 0, col)", "matmul_chain")
+kernel("fused: a register", "fused.glsl",
+       "NUMBER(b, A_BINDING + 1, b_at, b_i)", "NUMBER(a, A_BINDING, a_at, a_i)", "fused")
+kernel("epilogue: an operand's row", "epilogue.glsl", "c_at, word_of(c_along, row, col)",
+       "c_at, word_of(c_along, 0, col)", "matmul_chain")
 kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS], a_k[i].y, b_k[j]",
        "sums[s + QUADS], a_k[i].x, b_k[j]", "matmul")
 kernel("softmax: the maximum is not taken off", "softmax.comp",
@@ -168,7 +169,7 @@ kernel("fold: half of the elements", "fold.glsl", "k += shares", "k += 2 * share
 kernel("draws: one word four times", "draws.glsl", "f(bits[word])", "f(bits[0])", "uniform", "randint")
 kernel("randint: the lower half of the product", "randint.comp", "int(upper)", "int(lower)", "randint")
 kernel("from_whole: without a sign", "from_whole.comp", "float(int(x))", "float(x)", "from_whole")
-shader("half: ties upwards", "half.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u", ("narrow", "widen"),
+shader("half: ties upwards", "half_bits.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u", ("narrow", "widen"),
        "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even[lavapipe-f16]")
 
 # ---------------------------------------------------------------------------------------------- pipelines
@@ -473,7 +474,8 @@ mutant("capture", "what a replay writes is not noted", "ag/capture/program.py",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tape.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
-mutant("tape", "a cotangent is not added", "ag/autograd/tape.py", "(add, whole(known), g)", "(add, g, g)",
+mutant("tape", "a cotangent is not added", "ag/autograd/tape.py",
+       "_sum(whole(known), whole(g))", "_sum(whole(g), whole(g))",
        "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once[cpu]",
        "autograd/test_tape.py::test_both_operands_may_be_the_same_parameter[cpu]")
 mutant("tape", "broadcasting is not undone", "ag/autograd/tape.py", "g = shaped_like(x, g)", "pass",

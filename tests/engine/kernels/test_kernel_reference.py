@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import packed
 from helpers.guarded import Launch, check, guarded, reference, run
+from helpers.halves import compare
 from helpers.tiled import make_directly, tiled_backend
 from table.cases import CASES
 from table.optimizers import RULES
@@ -134,6 +135,14 @@ def launches() -> list[Launch]:
 
 # lavapipe compiles nine kinds of attention's gradient for half a minute; test_attention.py runs the usual two.
 LONG = {"attention_grad": pytest.mark.slow_on("lavapipe")}
+
+
+def test_results_in_16_bits_are_those_of_float32_rounded_once(backend: Backend) -> None:
+    for name in sorted(backend.halves.keys() - {"widen", "narrow", "reconcile"}):
+        found = [x for x in launches() if x.primitive.name == name and all(
+            a.dtype in (np.float32, np.int32, np.uint32) for a in x.operands)]
+        for launch in found[:12]:
+            compare(backend, launch, backend.halves[name])
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in sorted(

@@ -29,9 +29,13 @@ def not_built(*folders: Path) -> str:
     return "; ".join(line for note in notes if note.is_file() for line in note.read_text("utf-8").splitlines())
 
 
-class Operand(TypedDict):
+class _Operand(TypedDict):
     name: str
     writes: bool
+
+
+class Operand(_Operand, total=False):
+    halves: bool  # true where it may have 16 bits
 
 
 class Argument(TypedDict):
@@ -218,6 +222,13 @@ def most_turns(limits: Limits) -> int:
 
 def needs_of(entry: Entry) -> Needs:
     return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
+
+
+def takes_halves() -> dict[str, tuple[bool, ...]]:
+    """Return which operands of kernels may have 16 bits, by the name of those that take some."""
+    kernels = manifest()["kernels"]
+    found = {name: tuple([o.get("halves", False) for o in entry["operands"]]) for name, entry in kernels.items()}
+    return {name: halves for name, halves in found.items() if any(halves)}
 
 
 def in_tiles(entry: Entry) -> bool:

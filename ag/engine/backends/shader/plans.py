@@ -118,8 +118,8 @@ def signs_of(params: Params) -> tuple[float, ...]:
 
 @lru_cache(maxsize=_PLANS_KEPT)
 def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
-          aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:  # `_signs` tell 0.0 from -0.0 as keys of the cache
-    """Plan a launch; `aligned` operands all begin at multiples of four words."""
+          aligned: bool, _signs: tuple[float, ...] = (), types: int = 0) -> Plan:  # `_signs` tell 0.0 from -0.0
+    """Plan a launch; `aligned` operands begin at multiples of four words, `types` are as in shaders/numbers.glsl."""
     kernels = manifest()["kernels"]
     chain = cast(Chain, dict(params).get("chain", ()))
     for name in (primitive.name, *(function for function, *_ in chain)):
@@ -153,7 +153,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         values["turns"] = tiles.turns(values["n"])
     parts = {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
              for i, number in enumerate(numbers)}
-    values = {**constants, **parts, **steps(values), **values}
+    values = {**constants, **parts, **steps(values), **values, "types": types}
     words: list[int] = []
     offsets = []
     piece_at = 0
@@ -172,7 +172,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     if entry["turns"]:
         needs = needs._replace(turns=_evaluate(entry["turns"], values))
     writes = tuple(o["writes"] for o in entry["operands"])
-    sizes = () if "bfloat" in primitive.params else tuple([nbytes_of(shape, F32) for shape in shapes])
+    sizes = () if "bfloat" in primitive.params or types else tuple([nbytes_of(shape, F32) for shape in shapes])
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     functions = frozenset([values[f"op{k}"] >> 16 for k in range(1, len(chain) + 1)])
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work, needs,

@@ -13,6 +13,7 @@ import numpy as np
 from ag.engine.arena import Arena
 from ag.engine.backend import Finding, Meter, closed
 from ag.engine.backends.shader.autotune import Tune, TunedBackend, tried
+from ag.engine.backends.shader.manifest import takes_halves
 from ag.engine.backends.shader.plans import Plan
 from ag.engine.backends.shader.tiles import Rule
 from ag.engine.backends.vulkan.cooperative import Cooperative
@@ -24,11 +25,12 @@ from ag.engine.backends.vulkan.stream import Budget, Command, Recorded, Recorder
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, BOOL, F16, F32, I32, U32
-from ag.engine.kernels.convert import loaded, stored
+from ag.engine.kernels.convert import compute_in_float32, computes_in_halves, loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program, before_host
 from ag.errors import DeviceError, DtypeError, KernelError, switched_on
 
+_CODES = {BF16: 1, F16: 2}  # of `types` in shaders/numbers.glsl
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32, BOOL)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches before freed memory is used again, as several may run at once
@@ -136,6 +138,7 @@ class VulkanBackend(TunedBackend):
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info, self.arena.segments)
         self.target = self._kernels.target(_REST)
+        self.halves = takes_halves()
         self.recorder = Recorder(self._manager, self.name, Budget(self.info.kind))
         self.transfers = Transfers(self._manager, self.recorder, self.arena.segments, self.info.kind,
                                    self._kernels.moving)
@@ -195,7 +198,8 @@ class VulkanBackend(TunedBackend):
 
     def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
         super().check_operands(primitive, buffers)
-        if "bfloat" not in primitive.params and any(b.dtype.is_half for b in buffers):
+        takes = (True,) * len(buffers) if "bfloat" in primitive.params else self.halves.get(primitive.name, ())
+        if any(b.dtype.is_half and not (takes and takes[i]) for i, b in enumerate(buffers)):
             raise DtypeError(f"{primitive.name}: an operand holds 16-bit elements, which are only for storage; "
                              f"launch it through ag.autograd.half.launch_on.")
 
@@ -233,8 +237,12 @@ class VulkanBackend(TunedBackend):
         expected = [stored(self.download(b), b.dtype) for b in buffers]
         for command in commands:
             self.recorder.record(command)
+        dtypes = [b.dtype for b in buffers]
         with np.errstate(all="ignore"):
-            primitive.reference(*expected, **params)
+            if computes_in_halves(primitive, dtypes):
+                compute_in_float32(primitive, expected, dtypes, params)
+            else:
+                primitive.reference(*expected, **params)
         for i in sorted({*range(primitive.outputs), *primitive.updates}):
             found = stored(self.download(buffers[i]), buffers[i].dtype)
             wrong = ~np.isclose(found, expected[i], _RTOL, _ATOL, equal_nan=True)
@@ -264,7 +272,11 @@ class VulkanBackend(TunedBackend):
             tiles = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
         if tiles is None and self._tune is not None:
             tiles = self._tune.rule(primitive, shapes, params)
-        return self._kernels.plan(primitive, shapes, params, addresses, tiles), addresses
+        types = 0
+        for i, b in enumerate(buffers):
+            if b.dtype.is_half:
+                types |= _CODES[b.dtype] << 2 * i
+        return self._kernels.plan(primitive, shapes, params, addresses, tiles, types), addresses
 
     def submit(self) -> None:
         with self.lock:

@@ -141,14 +141,15 @@ class Kernels:
                       terms=fits["terms"], few_registers=self._few_registers)
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, addresses: tuple[int, ...],
-             tiles: Rule | None = None) -> Plan:
-        """Plan a primitive at these shapes, on operands at these addresses; `tiles` replace the rule."""
+             tiles: Rule | None = None, types: int = 0) -> Plan:
+        """Plan a primitive at these shapes, on operands of these types and addresses; `tiles` replace the rule."""
         bits = 0
         for address in addresses:
             bits |= address
         signs = signs_of(params) if 0.0 in params.values() or "chain" in params else ()
         try:
-            plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs)
+            plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs,
+                           types)
         except KernelError as error:
             raise KernelError(f"Vulkan: {error}") from error
         if plan.needs.turns:  # depends on the shapes; the rest was checked with the pipeline
