@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from sys import getrefcount
 from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -149,13 +150,19 @@ class Backend(Device):
         if found is None:
             number = None if isinstance(value, np.ndarray) else float(value)
             if len(self.constants) >= _CONSTANTS_KEPT:
-                self.constants.clear()
+                self._forget_unused_constants()
             found = self.alloc(np.shape(value), dtype)
             self.upload(np.asarray(value), found)
             found.constant = number
             fix(found)
             self.constants[key] = found
         return found
+
+    def _forget_unused_constants(self) -> None:
+        """Forget constants that nothing else holds, nor views of them: a captured step is to find its own again."""
+        for key, found in [*self.constants.items()]:  # dictionary, list, `found` and the count's own argument hold it
+            if getrefcount(self.constants.get(key)) <= 4 and getrefcount(found.block) <= 2:
+                self.constants.pop(key, None)
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any, params: Params,
                     alloc: Callable[[Shape, DType], Buffer] | None = None) -> tuple[Any, tuple[Buffer, ...]]:

@@ -77,6 +77,20 @@ def test_constants_of_a_step_that_changes_are_recorded_anew(device: str) -> None
             assert np.array_equal(step(ag.ag_tensor([[1.0]])).numpy().ravel(), np.linspace(0, end, 4, dtype=np.float32))
 
 
+def test_a_step_keeps_its_constants_where_a_device_has_too_many(device: str) -> None:
+    with ag.ag_device(device):
+        backend, x = backend_of(device), ag.ag_tensor([[1.0, 2.0], [3.0, 4.0]])
+        for free in range(1, 6):  # places left for the step's constants
+            for i in range(256):
+                if len(backend.constants) < 256 - free:
+                    backend.constant(256 * free + i + 0.0625, x.buffer.dtype)
+            step = ag.ag_capture(lambda x: (
+                ops.eye(2) @ x + ops.arange(2.0, 4.0) * ops.linspace(0, 1, 2), ops.zeros(2, 1)))
+            for _ in range(5):
+                assert np.array_equal(step(x)[0].numpy(), x.numpy() + [0.0, 3.0])
+            assert step.replayed and len(backend.constants) <= 256
+
+
 def test_constants_of_one_text_and_several_shapes_are_several() -> None:
     backend = backend_of("cpu")
     with ag.ag_device("cpu"):
