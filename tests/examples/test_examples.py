@@ -274,7 +274,7 @@ def check_by_hand(text: str, devices: list[str]) -> None:
     assert re.findall(r"^(\S+): \d+\.\d\d ms, \d+\.\d GFLOP/s$", text, re.M) == devices
     shares = re.search(r"^(.* \d+ rows): \d+\.\d\d ms$", text, re.M)
     assert shares is not None and sum(int(rows) for rows in re.findall(r" (\d+) rows", shares[1])) == 64
-    assert re.search(r" GB/s; largest error: \d\.\de-0\d$", text, re.M)
+    assert re.search(r" GB/s; largest error: \d\.\de[+-]0\d$", text, re.M)
 
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu:1"]])

@@ -254,7 +254,7 @@ def _behind(product: Launch, chain: Chain) -> Launch | None:
     rule, (also, register) = PRIMITIVES.get(f"{product.primitive.name}_chain_pair"), chain.kept
     if rule is None:
         return None
-    register = registers.get(register, OPERANDS if first else 0)
+    register = registers[register] if register >= OPERANDS else OPERANDS if first else 0  # else it is the product
     return Launch(rule, (out, also.view(made.shape), *inputs, *others), {**params, "kept": register}, True)
 
 

@@ -45,6 +45,15 @@ def product(run: Any, w: Buffer, x: Buffer) -> Buffer:
     return found
 
 
+def test_a_product_that_is_read_later_stays_the_register_that_it_is(backend: Backend) -> None:
+    """Its chain has another operand first."""
+    def compute(run: Any, w: Buffer, x: Buffer, full: Buffer) -> list[Buffer]:
+        made = product(run, w, x)
+        return [run(add, full, made), run(mul, made, made)]
+
+    check(backend, compute, [(6, 5), (5, 8), (6, 8)], "matmul_chain_pair", "mul")
+
+
 def bias_and_activation(run: Any, w: Buffer, x: Buffer, bias: Buffer, _: Buffer) -> list[Buffer]:
     return [run(relu, run(add, product(run, w, x), bias))]
 
