@@ -35,7 +35,10 @@ def mesa(request: pytest.FixtureRequest, program: Path) -> radv.Mesa:
     return found
 
 
-@pytest.fixture(params=[pytest.param(name, marks=() if name == "RDNA 2" else pytest.mark.slow) for name in radv.CHIPS])
+MARKS = {"RDNA 2": (), "Polaris": (pytest.mark.slow, pytest.mark.long)}  # the latter is compiled as Vega is
+
+
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in radv.CHIPS])
 def chip(request: pytest.FixtureRequest, program: Path, mesa: radv.Mesa) -> radv.Chip:
     found = radv.chip_of(program, request.param, mesa)
     if found is None:
