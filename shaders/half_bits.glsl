@@ -1,5 +1,7 @@
 // Conversions between float32 and the 16-bit types, in integers: GLSL's packHalf2x16 may round either way and lose
 // denormal numbers.  Rounding is to the nearest, ties to even.
+#ifndef HALF_BITS
+#define HALF_BITS
 uint float_to_bfloat(uint bits) {
     const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
     return nan ? bits >> 16 | 0x40u : (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
@@ -24,3 +26,4 @@ uint half_to_float_bits(uint h) {
     precise float small = float(digits) * 5.9604644775390625e-8;                          // digits times 2^-24
     return sign | floatBitsToUint(small);
 }
+#endif

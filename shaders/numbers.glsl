@@ -9,7 +9,7 @@ layout(constant_id = TYPES) const uint types = 0;
 
 #define NUMBERS(number, access, block, x) \
     layout(set = 0, binding = number) access buffer block##_ { float x[]; }; \
-    layout(set = 0, binding = number) access buffer block##Halves_ { uint x##_halves[]; };
+    layout(set = 0, binding = number) access buffer block##Halves_ { uint x##halves[]; };
 
 #define TYPE_OF(number) (types >> 2 * (number) & 3u)
 #define FIRST_OF(number, at) ((at) << min(TYPE_OF(number), 1u))  // the element at a word
@@ -26,7 +26,7 @@ uint narrow(float x, uint i, uint type) {
 
 // Element i of an operand that begins at word `at`.
 #define NUMBER(x, number, at, i) \
-    (TYPE_OF(number) == 0u ? x[(at) + (i)] : wide(x##_halves[(at) + (i) / 2u], i, TYPE_OF(number)))
+    (TYPE_OF(number) == 0u ? x[(at) + (i)] : wide(x##halves[(at) + (i) / 2u], i, TYPE_OF(number)))
 
 // Results that an invocation makes in a row, and how it stores one of n; `word` begins with 0.
 #define IN_A_ROW(mask) ((types & (mask)) == 0u ? 1u : 2u)
@@ -34,7 +34,7 @@ uint narrow(float x, uint i, uint type) {
     if (TYPE_OF(number) == 0u) x[(at) + (i)] = value; \
     else { \
         word = ((i) & 1u) == 0u ? narrow(value, i, TYPE_OF(number)) : word | narrow(value, i, TYPE_OF(number)); \
-        if (((i) & 1u) == 1u || (i) + 1u == (n)) x##_halves[(at) + (i) / 2u] = word; \
+        if (((i) & 1u) == 1u || (i) + 1u == (n)) x##halves[(at) + (i) / 2u] = word; \
     }
 
 // The same in quads, aligned to four words; element i, counted from the buffer's beginning, begins one.

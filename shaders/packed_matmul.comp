@@ -6,8 +6,10 @@
 #version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#define PACKED
 #define PARAMS
 #define PRODUCTS 1
+#define MATRIX 0
 #define FIRST 0
 #define END inner
-#include "packed_product.glsl"
+#include "matmul.glsl"

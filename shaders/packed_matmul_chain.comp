@@ -6,9 +6,11 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN
+#define PACKED
 #define PARAMS
 #define PRODUCTS 1
+#define MATRIX 0
 #define FIRST 0
 #define END inner
-#include "packed_product.glsl"
+#include "matmul.glsl"
 #include "epilogue.glsl"

@@ -7,9 +7,11 @@
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN
 #define ALSO
+#define PACKED
 #define PARAMS uint also_at;
 #define PRODUCTS 1
+#define MATRIX 0
 #define FIRST 0
 #define END inner
-#include "packed_product.glsl"
+#include "matmul.glsl"
 #include "epilogue.glsl"
