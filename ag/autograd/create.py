@@ -61,7 +61,7 @@ def fetch_cotangent(g: Buffer) -> Array:
 
 def place_cotangent(values: Array, target: Device, dtype: DType) -> Buffer:
     """Return the cotangent of a tensor of type `dtype` from true values; f16 is multiplied with the loss scale."""
-    wide = to_buffer(values, target, F32 if dtype.is_half else dtype)
+    wide = to_buffer(values, target, dtype.wide)
     return scaled(wide) if dtype is F16 else wide
 
 

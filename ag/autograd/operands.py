@@ -201,7 +201,7 @@ def operands_on_one_device(
         return backend, operands, dtype
     if arrays:
         operands = _as_vectors(function, operands, kinds)
-    number = F32 if dtype.is_half else dtype  # numbers keep their digits
+    number = dtype.wide  # numbers keep their digits
     return backend, tuple([x if type(x) is Tensor else lift(x, backend, dtype if kind.rounded or not (
         isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0) else number, function)
         for x, kind in zip(operands, kinds, strict=True)]), dtype

@@ -293,7 +293,7 @@ def _reached(root: Node) -> list[Tensor]:
 
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
     """Return the gradients of the parameters that the loss depends on, each in memory of its own."""
-    dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
+    dtype = loss.buffer.dtype.wide
     backend, shape = loss.buffer.backend, loss.buffer.shape
     one = backend.constants.get((1.0, dtype)) or backend.constant(1.0, dtype)
     began = now()

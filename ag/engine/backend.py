@@ -17,7 +17,7 @@ import numpy as np
 
 from ag.engine.arena import Block, guard_words
 from ag.engine.buffer import Buffer, Device, fix, note_written
-from ag.engine.dtype import F32, DType
+from ag.engine.dtype import DType
 from ag.engine.interpreter import recording_here
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program
@@ -172,9 +172,8 @@ class Backend(Device):
         if into is not None:
             return into, (into, *operands) if primitive.outputs == 1 else (*into, *operands)
         shapes = primitive.shape(*[o.shape for o in operands], **params)
-        alloc, dtype = alloc or self.alloc, operands[0].dtype
-        if dtype.is_half and not primitive.moves:  # kernels compute in float32 with such
-            dtype = F32
+        alloc = alloc or self.alloc
+        dtype = operands[0].dtype if primitive.moves else operands[0].dtype.wide
         if primitive.outputs == 1:
             out = alloc(shapes, dtype)
             return out, (out, *operands)

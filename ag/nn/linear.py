@@ -14,7 +14,6 @@ from ag.autograd.create import ag_param, ag_tensor, as_tensor
 from ag.autograd.operands import as_input
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.device import default_dtype
-from ag.engine.dtype import F32
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts, per_axis, true_or_false
 from ag.errors import ShapeError
@@ -244,7 +243,7 @@ class ConvTranspose1d(ConvTranspose2d):
 
 def constant_beside(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     """A number in this shape, beside `x`."""
-    dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
+    dtype = x.buffer.dtype.wide
     number = Tensor(x.buffer.backend.constant(value, dtype)).reshape(*[1] * len(shape))
     return ops.expand(number, shape).astype(x.dtype)
 

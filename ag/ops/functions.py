@@ -20,7 +20,6 @@ from ag.autograd.op import Cotangents, Need, Op, Result, RowOrColumn, composed, 
 from ag.autograd.operands import as_mask
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer, Run
-from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import of_numpy
 from ag.engine.primitive import PRIMITIVES, Array, PrimitiveTo
 from ag.ops.reduce import ag_sum
@@ -43,7 +42,7 @@ class _Value:
         self.run, self.buffer = run, buffer
 
     def launch(self, name: str, *operands: Any, **params: float) -> _Value:
-        dtype = F32 if self.buffer.dtype.is_half else self.buffer.dtype
+        dtype = self.buffer.dtype.wide
         buffers = [x.buffer if isinstance(x, _Value) else self.buffer.backend.constant(x, dtype) for x in operands]
         return _Value(self.run, cast(Buffer, self.run(primitive_of(name), *buffers, **params)))
 

@@ -19,7 +19,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, composed, documented, 
 from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32, I32
+from ag.engine.dtype import I32
 from ag.engine.kernels.conv import avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
 from ag.engine.kernels.indexing import part, spread
 from ag.engine.primitive import Array
@@ -71,7 +71,7 @@ def _avg_pool2d_vjp(run: Run, g: Buffer, image: Shape, need: Need, window: Windo
 
 def beside(x: Tensor, axis: int, numbers: Array) -> Tensor:
     """Return constants along an axis of `x`."""
-    dtype = F32 if x.buffer.dtype.is_half else x.buffer.dtype
+    dtype = x.buffer.dtype.wide
     shape = [len(numbers) if i == axis else 1 for i in range(x.ndim)]
     made = Tensor(x.buffer.backend.constant(numbers.astype(dtype.numpy_name).reshape(shape), dtype))
     return made if x.buffer.dtype is dtype else made.astype(x.dtype)

@@ -11,7 +11,7 @@ from typing import cast
 
 from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, no_gradient, op
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32, I32
+from ag.engine.dtype import I32
 from ag.engine.kernels import reduce as kernels
 from ag.engine.kernels.elementwise import add, div, mul
 from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, stages_of, sum_over
@@ -137,7 +137,7 @@ def prod(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[
 @prod.vjp
 def _prod_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Shape], need: Need, dim: Dim, keepdim: bool) -> Cotangents:
     x, axes = saved
-    is_zero = run(equal, x, x.backend.constant(0.0, F32 if x.dtype.is_half else x.dtype))
+    is_zero = run(equal, x, x.backend.constant(0.0, x.dtype.wide))
     zeros = sum_over(run, is_zero, axes)
     factors = run(add, x, is_zero)  # with 1 in place of 0
     others = run(div, run(mul, _fold_over(run, kernels.prod, factors, axes), g.view(zeros.shape)), factors)

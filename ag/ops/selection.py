@@ -65,7 +65,7 @@ def columns_of(shape: Shape, cut: Cut) -> Shape:
 
 def filled_beside(x: Buffer, value: float, shape: Shape) -> Buffer:
     """Return a buffer of one number for sums beside `x`."""
-    return filled(shape, value, x.backend, F32 if x.dtype.is_half else x.dtype).buffer
+    return filled(shape, value, x.backend, x.dtype.wide).buffer
 
 
 def numbers(beside: Buffer, count: int, first: int = 0, step: int = 0) -> Buffer:
@@ -475,7 +475,7 @@ def _met_vjp(run: Run, g: Buffer, saved: Meeting, need: Need, axis: int, how: in
     if values is None:
         return g, at_ids(g), None
     x, src, out = values
-    zero = x.backend.constant(0.0, F32 if x.dtype.is_half else x.dtype)
+    zero = x.backend.constant(0.0, x.dtype.wide)
     if how == kernels.MULTIPLY:  # the product of the others, of which one may be 0
         of_x, of_src = (run(eq, t, zero) for t in (x, src))
         zeros = met_along(run, run(copy, of_x), of_src, ids, axis, kernels.ADD)

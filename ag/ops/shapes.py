@@ -301,7 +301,7 @@ def pad(x: TensorLike, widths: Sequence[int], mode: str = "constant", value: flo
 def _places(x: Tensor, count: int, axis: int, ndim: int) -> Tensor:
     """Return 0, 1, ... along an axis, beside a tensor."""
     shape = (*(1,) * axis, count, *(1,) * (ndim - axis - 1))
-    dtype = F32 if x.buffer.dtype.is_half or not x.buffer.dtype.is_float else x.buffer.dtype
+    dtype = x.buffer.dtype.wide if x.buffer.dtype.is_float else F32
     return Tensor(x.buffer.backend.constant(np.arange(count, dtype=dtype.numpy_name).reshape(shape), dtype))
 
 

@@ -92,7 +92,7 @@ class FlatGroup:
         first = next(iter(self.params.values())).buffer
         self.backend: Device = first.backend
         self.stored_dtype: DType = first.dtype
-        self.dtype: DType = _updated_in(first.dtype)  # of `values` and of gradients
+        self.dtype: DType = first.dtype.wide  # of `values` and of gradients
         self._align = ALIGN // self.stored_dtype.itemsize
         self.offsets, self.size = flat_layout({name: p.size for name, p in self.params.items()}, self._align)
         self.values = self.zeros()  # with all their digits
@@ -187,7 +187,7 @@ def flat_groups(params: Mapping[str, Tensor]) -> list[FlatGroup]:
 def _fitting(params: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """Neighbours whose flat buffer the device can address; a parameter that needs more is alone."""
     first = next(iter(params.values())).buffer
-    room = first.backend.arena.largest_block // _updated_in(first.dtype).itemsize
+    room = first.backend.arena.largest_block // first.dtype.wide.itemsize
     parts: list[dict[str, Tensor]] = []
     end = 0
     for name, p in params.items():
@@ -198,11 +198,6 @@ def _fitting(params: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         parts[-1][name] = p
         end += length
     return parts
-
-
-def _updated_in(stored: DType) -> DType:
-    """The type in which an optimizer updates parameters of a type."""
-    return F32 if stored.is_half else stored
 
 
 class DeviceState:

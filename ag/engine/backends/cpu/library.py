@@ -34,7 +34,6 @@ _DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError
 _NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32, BOOL), "number": (F32, BOOL, BF16, F16), "double": (F64,),
                                         "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32, BOOL)}
-_CODES = {BF16: 1, F16: 2}  # of halves.h, where other types are 0
 _WORD = {"int64_t": "q", "double": "d"}
 # Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
 SHARED_FROM = 1 << 14
@@ -116,7 +115,7 @@ class Kernel:
             values: Params = {**params, **primitive.layout(*shapes, **params)}
         except ShapeError:  # more axes than layouts have; numpy takes any
             return None
-        values["types"] = sum(_CODES.get(dtype, 0) << 2 * i for i, dtype in enumerate(dtypes))
+        values["types"] = sum(dtype.code << 2 * i for i, dtype in enumerate(dtypes))
         words: list[object] = []
         for name, _, length in self.numbers:
             words += cast(Sequence[object], values[name])[:length] if length > 1 else [values[name]]

@@ -14,7 +14,6 @@ from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quietly
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer, note_written
-from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive
 from ag.engine.program import Given, Launch, Program
@@ -130,9 +129,8 @@ class NativeBackend(NumpyBackend):
             return None  # `key` does not tell such parameters apart
         if len(self.starts) < len(self.arena.segments):
             self._find_starts()
-        shape, dtype = primitive.shape(*[b.shape for b in operands], **params), operands[0].dtype
-        if dtype.is_half and not primitive.moves:
-            dtype = F32
+        shape = primitive.shape(*[b.shape for b in operands], **params)
+        dtype = operands[0].dtype if primitive.moves else operands[0].dtype.wide
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
             kernel.ready.clear()

@@ -30,7 +30,6 @@ from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Given, Launch, Program, before_host
 from ag.errors import DeviceError, DtypeError, KernelError, switched_on
 
-_CODES = {BF16: 1, F16: 2}  # of `types` in shaders/numbers.glsl
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32, BOOL)}
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches before freed memory is used again, as several may run at once
@@ -274,8 +273,7 @@ class VulkanBackend(TunedBackend):
             tiles = self._tune.rule(primitive, shapes, params)
         types = 0
         for i, b in enumerate(buffers):
-            if b.dtype.is_half:
-                types |= _CODES[b.dtype] << 2 * i
+            types |= b.dtype.code << 2 * i
         return self._kernels.plan(primitive, shapes, params, addresses, tiles, types), addresses
 
     def submit(self) -> None:

@@ -66,13 +66,11 @@ typedef struct {
     const void *plane[3];  // of blocks: what belongs to their quants
 } operand;
 
-static inline operand floats(const float *at, int64_t step, int64_t turned) {
-    return (operand){at, step, turned, 0, 0, {0}};
+static inline operand numbers(const number *at, int64_t first, int type, int64_t step, int64_t turned) {
+    return (operand){from_at(at, type, first), step, turned, type, 0, {0}};
 }
 
-static inline operand numbers(const number *at, int64_t first, int type, int64_t step, int64_t turned) {
-    return (operand){from_at(at, type, first), step, turned, type, {0}};
-}
+static inline operand floats(const float *at, int64_t step, int64_t turned) { return numbers(at, 0, FLOATS, step, turned); }
 
 // A matrix in words, of rows of `step` numbers; its planes begin at these words.
 static inline operand packed(const uint32_t *words, int64_t step, int64_t turned, int64_t type, const int64_t *planes) {
