@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from math import copysign, prod
 from pathlib import Path
@@ -171,8 +171,12 @@ class Library:
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
         self.level = level  # for which processors they are; empty: for all
-        self.halves = {name: tuple([BF16 in types for types in kernel.types]) for name, kernel in self.kernels.items()
-                       if any(BF16 in types for types in kernel.types)}
+
+    @cached_property
+    def halves(self) -> dict[str, tuple[bool, ...]]:
+        """Return for kernels which of their operands may have 16 bits."""
+        found = {name: tuple([BF16 in types for types in kernel.types]) for name, kernel in self.kernels.items()}
+        return {name: which for name, which in found.items() if any(which)}
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
