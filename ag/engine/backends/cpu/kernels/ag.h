@@ -24,6 +24,8 @@ typedef float number;  // of operands that may have 16 bits (halves.h)
 
 // ---------------------------------------------------------------------------------------------- shares of work
 
+enum { PARTS_PER_THREAD = 4 };  // where several make a launch (run.c); neighbours are the same thread's
+
 typedef struct { int64_t begin, end; } span;
 
 // Part `part` of n items, cut at multiples of `grain`.

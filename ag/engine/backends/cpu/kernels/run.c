@@ -1,7 +1,8 @@
 // Run launches one after the other, each by as many threads as are free.
-// A launch is 8-byte words: the kernel's address, the number of words, whether to share the work, the arguments.  Threads
-// of a pool and the caller take parts from a ticket, so a busy machine delays nothing.  They spin for some microseconds
-// and then sleep.  One caller at a time has a pool; another one meanwhile works alone.  Callers that share the cores, as
+// A launch is 8-byte words: the kernel's address, the number of words, whether to share the work, the arguments.  The
+// caller and the threads of a pool each have the parts that they had of the launch before, as what these read and wrote
+// may still be in their core's cache, and then take some of the others', so a busy machine delays nothing.  They spin for
+// some microseconds and then sleep.  One caller at a time has a pool; another one meanwhile works alone.  Callers that share the cores, as
 // replicas do, each have a pool of their own.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,12 +11,16 @@
 
 typedef void (*kernel)(const void *arguments, int64_t part, int64_t parts);
 
-enum { MOST_THREADS = 64, MOST_POOLS = 32, PARTS_PER_THREAD = 4, SPINS = 2000 };
+enum { MOST_THREADS = 64, MOST_POOLS = 32, SPINS = 2000 };
+
+typedef _Atomic uint64_t __attribute__((aligned(64))) ticket;  // number of the job << 32 | the end of parts << 16 | the next
 
 typedef struct {
     kernel run;  // the job
     const void *arguments;
-    _Atomic uint64_t ticket;  // number of the job << 32 | its parts << 16 | the next part
+    int64_t parts, number;
+    _Atomic int64_t threads;
+    ticket tickets[MOST_THREADS];  // of the caller and of each helper
     _Atomic int64_t done, sleepers, waits;  // waits: whether the caller sleeps until the last part is made
     _Atomic int64_t born, helping;  // threads there have been, and how many of them, the first, the caller wants
     atomic_flag taken;
@@ -36,28 +41,37 @@ static inline void breathe(void) {
 #endif
 }
 
-// Makes a part of the present job, if one is left.
-static int make_a_part(pool *p) {
-    uint64_t now = atomic_load_explicit(&p->ticket, memory_order_acquire);
-    for (;;) {
-        const uint64_t part = now & 0xFFFF, parts = now >> 16 & 0xFFFF;
-        if (part >= parts) return 0;
-        if (atomic_compare_exchange_weak_explicit(&p->ticket, &now, now + 1, memory_order_acq_rel,
-                                                  memory_order_acquire)) {
-            p->run(p->arguments, (int64_t)part, (int64_t)parts);  // until it is counted, the job stays
-            if (atomic_fetch_add(&p->done, 1) + 1 == (int64_t)parts && atomic_load(&p->waits)) {
-                pthread_mutex_lock(&p->mutex);
-                pthread_cond_broadcast(&p->last);
-                pthread_mutex_unlock(&p->mutex);
-            }
-            return 1;
+// Makes a part of the present job, if this ticket has one left.
+static int make_of(pool *p, ticket *of) {
+    uint64_t now = atomic_load_explicit(of, memory_order_acquire);
+    while ((now & 0xFFFF) < (now >> 16 & 0xFFFF)) {
+        if (!atomic_compare_exchange_weak_explicit(of, &now, now + 1, memory_order_acq_rel, memory_order_acquire)) continue;
+        const int64_t parts = p->parts;  // until this part is counted, the job stays
+        p->run(p->arguments, (int64_t)(now & 0xFFFF), parts);
+        if (atomic_fetch_add(&p->done, 1) + 1 == parts && atomic_load(&p->waits)) {
+            pthread_mutex_lock(&p->mutex);
+            pthread_cond_broadcast(&p->last);
+            pthread_mutex_unlock(&p->mutex);
         }
+        return 1;
     }
+    return 0;
+}
+
+static int make_a_part(pool *p, int64_t me) {
+    const int64_t threads = atomic_load(&p->threads);
+    for (int64_t i = 0; i < threads; i++)
+        if (make_of(p, &p->tickets[(me + i) % threads])) return 1;
+    return 0;
 }
 
 static int none_left(pool *p) {
-    const uint64_t now = atomic_load(&p->ticket);
-    return (now & 0xFFFF) >= (now >> 16 & 0xFFFF);
+    const int64_t threads = atomic_load(&p->threads);
+    for (int64_t i = 0; i < threads; i++) {
+        const uint64_t now = atomic_load(&p->tickets[i]);
+        if ((now & 0xFFFF) < (now >> 16 & 0xFFFF)) return 0;
+    }
+    return 1;
 }
 
 static void *help(void *mine) {
@@ -65,7 +79,7 @@ static void *help(void *mine) {
     const int64_t me = atomic_fetch_add(&p->born, 1);
     for (;;) {
         int64_t spins = 0;
-        while (me >= atomic_load_explicit(&p->helping, memory_order_relaxed) || !make_a_part(p)) {
+        while (me >= atomic_load_explicit(&p->helping, memory_order_relaxed) || !make_a_part(p, me + 1)) {
             if (++spins < SPINS) {
                 breathe();
                 continue;
@@ -110,20 +124,26 @@ static void sleep_until_made(pool *p, int64_t parts) {
 }
 
 static void together(pool *p, kernel run, const void *arguments, int64_t threads) {
-    const uint64_t number = (atomic_load(&p->ticket) >> 32) + 1, parts = (uint64_t)(threads * PARTS_PER_THREAD);
+    const int64_t parts = threads * PARTS_PER_THREAD;
     p->run = run;
     p->arguments = arguments;
+    p->parts = parts;
+    p->number++;
     atomic_store(&p->done, 0);
-    atomic_store(&p->ticket, number << 32 | parts << 16);
+    atomic_store(&p->threads, threads);
+    for (int64_t i = 0; i < threads; i++) {
+        const int64_t first = i * PARTS_PER_THREAD;
+        atomic_store(&p->tickets[i], (uint64_t)(p->number << 32 | (first + PARTS_PER_THREAD) << 16 | first));
+    }
     if (atomic_load(&p->sleepers)) {
         pthread_mutex_lock(&p->mutex);
         pthread_cond_broadcast(&p->wake);
         pthread_mutex_unlock(&p->mutex);
     }
-    while (make_a_part(p)) {}
+    while (make_a_part(p, 0)) {}
     for (int64_t spins = 0; atomic_load_explicit(&p->done, memory_order_acquire) < (int64_t)parts; spins++)
         if (spins < SPINS) breathe();
-        else sleep_until_made(p, (int64_t)parts);
+        else sleep_until_made(p, parts);
 }
 
 // A pool that nobody has, of so many; none if there is none, or the caller is to be alone.
@@ -161,7 +181,7 @@ void ag_launch(const int64_t *at) { ag_run(at, 1, 1); }
 static void forked(void) {
     for (pool *p = pools; p < pools + MOST_POOLS; p++) {
         p->helpers = 0;
-        atomic_store(&p->ticket, 0);
+        for (int64_t i = 0; i < MOST_THREADS; i++) atomic_store(&p->tickets[i], 0);
         atomic_store(&p->sleepers, 0);
         atomic_store(&p->waits, 0);
         atomic_store(&p->born, 0);
