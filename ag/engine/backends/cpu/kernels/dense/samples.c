@@ -138,16 +138,20 @@ KERNEL(sample_matmul, {
     const sizes s = {a->outer, a->rows, a->cols, a->inner, a->samples, a->ta, a->tb};
     const int64_t large = s.cols * s.inner > LARGE && s.inner <= DEEP, width = large ? GROUP : WIDTH;
     const int64_t groups = (s.samples + width - 1) / width, units = s.outer * groups;
-    const int64_t wanted = (parts + 1) / 2;  // as every cut packs b
-    const int64_t cuts = units && units < wanted ? (wanted + units - 1) / units : 1;
+    if (!units) return;
+    // As every cut packs b, there are few; but groups lie beside each other, and threads that write some each would wait
+    // for the lines that another one's core looks ahead to.
+    const int64_t wanted = (parts + 1) / 2, threads = (parts + PARTS_PER_THREAD - 1) / PARTS_PER_THREAD;
+    const int64_t rows = groups > 1 ? s.rows / (large ? 2 * ROWS : 4 * HIGH) : 1, by_rows = least(rows, threads / s.outer);
+    const int64_t by_units = (wanted + units - 1) / units, cuts = by_rows > by_units ? by_rows : by_units;
     const span mine = share(units * cuts, 1, part, parts);
     for (int64_t i = mine.begin; i < mine.end; i++) {
-        const int64_t o = i / cuts / groups, n = i / cuts % groups * width, m = least(width, s.samples - n);
+        const int64_t o = i / groups / cuts, n = i % groups * width, m = least(width, s.samples - n);
         const float *of_a = a->a + o * s.rows * s.inner * s.samples + n;
         const float *of_b = a->b + o * s.inner * s.cols * s.samples + n;
         float *out = a->out + o * s.rows * s.cols * s.samples + n;
         const int moves = large || (m < WIDTH && s.inner <= DEEP);  // fewer samples would leave lanes idle
-        const span rows = share(s.rows, moves ? TALL : HIGH, i % cuts, cuts);
+        const span rows = share(s.rows, moves ? TALL : HIGH, i / groups % cuts, cuts);
         if (!(moves ? of_large : of_small)(out, of_a, of_b, &s, rows, m)) slowly(out, of_a, of_b, &s, rows, m);
     }
 }
