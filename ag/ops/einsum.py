@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 from ag.autograd.create import as_tensor
@@ -66,7 +67,9 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
     """
     given = [as_tensor(x) for x in (operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple))
                                     else operands)]
-    inputs, output = _letters(equation, given)
+    if not isinstance(equation, str):
+        raise TypeError(f"einsum: equation is {equation!r:.60}; a text such as 'mkb,knb->mnb' is required.")
+    inputs, output = _letters(equation, *[x.shape for x in given])
     size: dict[str, int] = {}
     for axes, x in zip(inputs, given, strict=True):
         for letter, n in zip(axes, x.shape, strict=True):
@@ -88,10 +91,9 @@ def einsum(equation: str, *operands: TensorLike) -> Tensor:
     return _ordered(axes, x, output)
 
 
-def _letters(equation: str, given: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:
+@lru_cache
+def _letters(equation: str, *given: Shape) -> tuple[list[list[str]], list[str]]:
     """Return the letters of each operand and of the result; an ellipsis becomes digits, counted from its end."""
-    if not isinstance(equation, str):
-        raise TypeError(f"einsum: equation is {equation!r:.60}; a text such as 'mkb,knb->mnb' is required.")
     text = equation.replace(" ", "")
     if not re.fullmatch(r"[A-Za-z.,]*(->[A-Za-z.]*)?", text) or text.replace("...", "").count("."):
         raise ValueError(f"einsum: equation is {equation!r:.60}; letters for the axes of each operand are required, "
@@ -101,13 +103,13 @@ def _letters(equation: str, given: Sequence[Tensor]) -> tuple[list[list[str]], l
     if len(parts) != len(given):
         raise ValueError(f"einsum: {equation!r} names {len(parts)} operands and {len(given)} were given; give as many.")
     inputs, longest = [], 0
-    for part, x in zip(parts, given, strict=True):
+    for part, shape in zip(parts, given, strict=True):
         named = len(part.replace("...", ""))
-        if part.count("...") > 1 or (named > x.ndim if "..." in part else named != x.ndim):
-            raise ShapeError(f"einsum: {part!r} of {equation!r} is for {named} axes and the operand is {x.shape}; one "
+        if part.count("...") > 1 or (named > len(shape) if "..." in part else named != len(shape)):
+            raise ShapeError(f"einsum: {part!r} of {equation!r} is for {named} axes and the operand is {shape}; one "
                              f"letter for each axis is required.")
-        longest = max(longest, x.ndim - named if "..." in part else 0)
-        inputs.append(_spelt(part, x.ndim - named))
+        longest = max(longest, len(shape) - named if "..." in part else 0)
+        inputs.append(_spelt(part, len(shape) - named))
     if arrow:
         output = _spelt(right, longest)
     else:
