@@ -29,8 +29,8 @@ import roofs  # noqa: E402
 
 import ag  # noqa: E402
 from ag.engine.device import backend_of  # noqa: E402
-from ag.engine.dtype import I32  # noqa: E402
-from ag.engine.kernels.optimizer import adam_update, places_of  # noqa: E402
+from ag.engine.kernels.optimizer import adam_update  # noqa: E402
+from ag.optim.flat import DeviceState, FlatGroup  # noqa: E402
 
 backend: Any = backend_of(args.device)
 Work = Callable[[], Any]  # launches, and returns what must stay alive
@@ -117,17 +117,11 @@ def work(case: Case) -> Work:
         return made(lambda x, y: ag.ops.einsum("mkb,knb->mnb", x, y), tensor(side, inner, samples),
                     tensor(inner, side, samples))
     if case.op == "AdamW":
-        p, m, v, g = (tensor(s[0]).buffer for _ in range(4))
-        backend.upload(np.ones(v.shape, np.float32), v)
-        vectors = np.zeros(7), np.array([1e-3, 0.1, 0.001, 1e-8, 0.01, 0.9, 0.999])
-        state, settings = (ag.ag_tensor(x.astype(np.float32)).buffer.view((7,)) for x in vectors)
-        ends = places_of(s)
-        places = backend.alloc(ends.shape, I32)
-        backend.upload(ends, places)
-        p, m, v, g = (b.view((s[0],)) for b in (p, m, v, g))
-        one, zero = (ag.ag_tensor(np.float32(value)).buffer for value in (1, 0))
-        return lambda: backend.launch(adam_update, p, m, v, state, settings, places, g, one, zero, start=0, first=0,
-                                      count=1, last=True)
+        state = DeviceState(FlatGroup({"p": ag.ag_param(tensor(s[0]))}), ("m", "v"), 3, True,
+                            (1e-3, 0.1, 0.001, 1e-8, 0.01, 0.9, 0.999))
+        backend.upload(rng.normal(size=s).astype(np.float32), state.grads)
+        return lambda: backend.launch(adam_update, *state.flats, *state.numbers, state.grads, state.one, state.zero,
+                                      start=0, first=0, count=1, last=True)
     x = tensor(*s)
     if case.op == "add":
         y = tensor(*s)
