@@ -121,7 +121,7 @@ def work(case: Case) -> Work:
                             (1e-3, 0.1, 0.001, 1e-8, 0.01, 0.9, 0.999))
         backend.upload(rng.normal(size=s).astype(np.float32), state.grads)
         return lambda: backend.launch(adam_update, *state.flats, *state.numbers, state.grads, state.one, state.zero,
-                                      start=0, first=0, count=1, last=True)
+                                      state.group.stored, start=0, first=0, count=1, last=True)
     x = tensor(*s)
     if case.op == "add":
         y = tensor(*s)

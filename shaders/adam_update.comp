@@ -3,18 +3,20 @@
 // p, m, v, g [n], from element `start` of the flat buffer on, where `count` parameters from number `first` on lie;
 // state = tickets, rows (c1, c2, t): the optimizer's, which moves on if `last`, and every parameter's, which moves on
 // with it; settings = (lr, rate1, rate2, eps, weight_decay, beta1, beta2); places = (N, ends of the N parameters, and
-// the parameter of every 64th element); factor, bad [1]
-// First g *= factor, and if bad is not 0 that is all.  A finite g whose square is infinite counts as the largest other.
-// All arithmetic is `precise`, in the order of the reference.
+// the parameter of every 64th element); factor, bad [1]; stored [n]
+// First g *= factor, and if bad is not 0 that is all.  Stored numbers of 16 bits are followed, and rounded from p.
+// A finite g whose square is infinite counts as the largest other.  Arithmetic is `precise`, in the reference's order.
 // grid: n / turns invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #define TURNS 1
+#define TYPES 2
+#define STORED 9
 #include "turns.glsl"
 
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
-    uint n, p_at, m_at, v_at, state_at, settings_at, places_at, g_at, factor_at, bad_at, start, first, count;
+    uint n, p_at, m_at, v_at, state_at, settings_at, places_at, g_at, factor_at, bad_at, stored_at, start, first, count;
 };
 layout(set = 0, binding = 0) buffer P_ { float p[]; };
 layout(set = 0, binding = 1) buffer M_ { float m[]; };
@@ -25,8 +27,7 @@ layout(set = 0, binding = 5) readonly buffer Places_ { uint places[]; };
 layout(set = 0, binding = 6) buffer G_ { float g[]; };
 layout(set = 0, binding = 7) readonly buffer Factor_ { float factor[]; };
 layout(set = 0, binding = 8) readonly buffer Bad_ { float bad[]; };
-#include "ticket.glsl"
-#include "scaled_gradient.glsl"
+#include "update.glsl"
 #include "counts.glsl"
 
 // x + rate (y - x), from the nearer end: a small y has no digits left in y - x.
@@ -62,8 +63,9 @@ void main() {
         publish_counts(slot, rate1, rate2);
         look_at(slot, counts_here[0], counts_here[1], lr, eps);
     }
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint i = element(turn);
+    uint word;
+    for (uint turn = 0; turn < turns * ROW; turn++) {
+        const uint i = element(turn / ROW) * ROW + turn % ROW;
         const float grad = with_square(scaled_gradient(i, by));
         if (skip || i >= n) continue;
         while (start + i >= slot_end) {  // once at most; an `if` would cost drivers that make both its branches
@@ -72,12 +74,12 @@ void main() {
         }
         precise float square = grad * grad;
         precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
-        precise float p_i = p[p_at + i];
+        precise float p_i = master(i);
         p_i *= decay;
         p_i -= m_i / (sqrt(v_i) + eps_by_count) * lr_by_count;
         m[m_at + i] = m_i;
         v[v_at + i] = v_i;
-        p[p_at + i] = p_i;
+        KEEP(i, p_i, word)
     }
     if (skip || !is_last_reader(state_at, groups_of(n))) return;
     const uint me = gl_LocalInvocationID.x;

@@ -23,7 +23,7 @@ uint slot_of(uint element) {
 }
 
 // That of the workgroup's first element, which is often that of all.
-uint first_slot() { return slot_of(start + min(workgroup() * turns * gl_WorkGroupSize.x, n - 1)); }
+uint first_slot() { return slot_of(start + min(workgroup() * turns * gl_WorkGroupSize.x * ROW, n - 1)); }
 
 // One invocation reads the counts of a parameter for all, as reads of what others write go past the caches, and a
 // million of the same word are slower than all the rest.

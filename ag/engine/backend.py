@@ -173,7 +173,7 @@ class Backend(Device):
             return into, (into, *operands) if primitive.outputs == 1 else (*into, *operands)
         shapes = primitive.shape(*[o.shape for o in operands], **params)
         alloc = alloc or self.alloc
-        dtype = operands[0].dtype if primitive.moves else operands[0].dtype.wide
+        dtype = primitive.dtype(operands[0].dtype, **params)
         if primitive.outputs == 1:
             out = alloc(shapes, dtype)
             return out, (out, *operands)

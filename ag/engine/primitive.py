@@ -11,7 +11,18 @@ from inspect import Parameter
 from typing import Any, Literal, overload
 
 from ag.engine.buffer import Buffer
-from ag.engine.primitive_types import Array, Call, LayoutRule, Params, Primitive, PrimitiveTo, Returned, ShapeRule
+from ag.engine.dtype import DType
+from ag.engine.primitive_types import (
+    Array,
+    Call,
+    DtypeRule,
+    LayoutRule,
+    Params,
+    Primitive,
+    PrimitiveTo,
+    Returned,
+    ShapeRule,
+)
 from ag.engine.shape import broadcast_layout, elementwise_layout, same
 from ag.names import kinds_of
 
@@ -32,6 +43,14 @@ def _names(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str,
         name for name in kinds if kinds[name] is Parameter.KEYWORD_ONLY])
 
 
+def _kept(dtype: DType, **_params: object) -> DType:
+    return dtype
+
+
+def _wide(dtype: DType, **_params: object) -> DType:
+    return dtype.wide
+
+
 PRIMITIVES: dict[str, Primitive] = {}
 Declare = Callable[[Callable[..., object]], PrimitiveTo[Returned]]
 Scaling = tuple[Primitive, str, str]
@@ -42,7 +61,7 @@ def primitive(
     shape: ShapeRule = ..., *, outputs: Literal[1] = ..., layout: LayoutRule = ..., updates: tuple[str, ...] = ...,
     bound: bool = ..., moves: bool = ..., copies: bool = ..., neutral: float | None = ...,
     in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ..., fusable: bool = ...,
-    scaling: Scaling | None = ...) -> Declare[Buffer]: ...
+    scaling: Scaling | None = ..., dtype: DtypeRule | None = ...) -> Declare[Buffer]: ...
 @overload
 def primitive(
     *, outputs: Literal[0], layout: LayoutRule = ..., updates: tuple[str, ...], bound: bool = ..., moves: bool = ...,
@@ -60,7 +79,7 @@ def primitive(
     shape: ShapeRule = same, *, layout: LayoutRule = elementwise_layout, outputs: int = 1,
     updates: tuple[str, ...] = (), bound: bool = False, moves: bool = False, copies: bool = False,
     neutral: float | None = None, in_place: bool | tuple[str, str] | None = None, cheap: bool | None = None,
-    fusable: bool = False, scaling: Scaling | None = None) -> Declare[Any]:
+    fusable: bool = False, scaling: Scaling | None = None, dtype: DtypeRule | None = None) -> Declare[Any]:
     """Declare the decorated numpy function as a primitive."""
 
     def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
@@ -82,7 +101,7 @@ def primitive(
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         declared: PrimitiveTo[Any] = PrimitiveTo(
-            name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), moves, copies,
+            name, reference, bind, shape, layout, dtype or (_kept if moves else _wide), outputs, tuple(operands.index(u) for u in updates), moves, copies,
             neutral, pairs, elementwise and not updates if cheap is None else cheap, fusable,
             scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
         PRIMITIVES[name] = declared

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from ag.engine.dtype import DType
 from ag.engine.shape import Layout
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ Params = dict[str, Any]  # what a launch is given beside buffers, by name
 Call = Callable[[], object]  # a computation with its arrays bound to it
 ShapeRule = Callable[..., Any]  # a Shape, or a tuple of them
 LayoutRule = Callable[..., Layout]
+DtypeRule = Callable[..., DType]
 Returned = TypeVar("Returned", covariant=True)  # of a launch: a buffer, a tuple of buffers, or None
 
 
@@ -34,6 +36,7 @@ class Primitive(NamedTuple):
     shape: ShapeRule
     # `layout(*output_shapes, *input_shapes, **params)`: the sizes and strides a kernel is given by name
     layout: LayoutRule
+    dtype: DtypeRule  # `dtype(dtype of the first input, **params)`: the outputs' element type, in fresh memory
     outputs: int  # how many leading operands are freshly allocated outputs
     updates: tuple[int, ...]  # positions (among all operands) of inputs that are written in place
     moves: bool  # whether the output has elements of the inputs, in their type

@@ -181,14 +181,12 @@ class Optimizer(Settings):
     def update(self, group: FlatGroup, grads: Buffer, runs: list[Run], bad: Buffer | None = None) -> None:
         """Apply the update rule to stretches of a flat group, given its flat gradients, unless some are `bad`."""
         slots = next(s for s in self._slots if s.group is group)
-        group.take_changes()
         for run in runs:
-            flats, g = (slots.flats, grads) if run.length == group.size else (
-                [b.view((run.length,), run.start) for b in slots.flats], grads.view((run.length,), run.start))
+            *flats, g, stored = (*slots.flats, grads, group.stored) if run.length == group.size else [
+                b.view((run.length,), run.start) for b in (*slots.flats, grads, group.stored)]
             place = {"start": run.start, "first": run.first, "count": run.params} if self._for_each else {}
             group.backend.launch(self._rule, *flats, *slots.numbers, g, slots.one,
-                                 slots.zero if bad is None else bad, **place, last=run is runs[-1])
-        group.store()
+                                 slots.zero if bad is None else bad, stored, **place, last=run is runs[-1])
 
     def count_alike(self) -> None:
         """Let groups without a gradient in some steps count these, too; for shards of one parameter on many devices."""

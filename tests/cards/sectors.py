@@ -162,13 +162,14 @@ def adam() -> Launch:
     settings = np.array([1e-3, 0.1, 0.001, 1e-8, 0.0, 0.9, 0.999], np.float32)
     state = np.zeros(1 + 6, np.float32)
     return Launch("adam_update", [normal(n), normal(n), normal(n) ** 2, state, settings, places_of([n]), normal(n),
-                                  one, 0 * one], {"start": 0, "first": 0, "count": 1, "last": True})
+                                  one, 0 * one, normal(n)], {"start": 0, "first": 0, "count": 1, "last": True})
 
 
 def sgd() -> Launch:
     n, one = 1 << 21, np.ones(1, np.float32)
     settings = np.array([1e-3, 0.9, 0.0, 0.0], np.float32)
-    return Launch("sgd_update", [normal(n), normal(n), np.zeros(2, np.float32), settings, normal(n), one, 0 * one],
+    return Launch("sgd_update", [normal(n), normal(n), np.zeros(2, np.float32), settings, normal(n), one, 0 * one,
+                                 normal(n)],
                   {"last": True})
 
 

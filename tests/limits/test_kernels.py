@@ -104,10 +104,10 @@ with ag.ag_device(DEVICE):
 
 
 def test_a_kernel_that_does_not_fit_is_refused_by_name(limited: Limited) -> None:
-    """Four storage buffers are all that Vulkan guarantees; adam_update has nine operands."""
+    """Four storage buffers are all that Vulkan guarantees; adam_update has ten operands."""
     said = limited(REFUSED, BINDINGS=4)
     expect_reported("a kernel of more operands than a device can bind", said["error"], ag.KernelError, "adam_update",
-                    "llvmpipe", "9 storage buffers", "has 4", "another device")
+                    "llvmpipe", "10 storage buffers", "has 4", "another device")
     assert said["right"] == 68.0 and said["captured"] == [136.0] * 3  # 4 * (0 + 1 + 2 + 3 + 4 + 5) + 8
 
 

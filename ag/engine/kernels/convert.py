@@ -147,7 +147,8 @@ def refuse_unlike(arrays: Mapping[str, Array], types: Mapping[str, DType], refus
 
 def computes_in_halves(primitive: Primitive, dtypes: Iterable[DType]) -> bool:
     """Return whether a primitive computes with operands of 16 bits, and does not only move or convert them."""
-    return "bfloat" not in primitive.params and not primitive.moves and any(dtype.is_half for dtype in dtypes)
+    converts = "bfloat" in primitive.params or "stored" in primitive.operands
+    return not converts and not primitive.moves and any(dtype.is_half for dtype in dtypes)
 
 
 def compute_in_float32(primitive: Primitive, arrays: list[Array], dtypes: list[DType], params: Params) -> None:
@@ -165,9 +166,14 @@ def widen(out: Array, x: Array, *, bfloat: bool) -> None:
     out[...] = loaded(x, BF16) if bfloat else x
 
 
-@primitive()
+def half(bfloat: bool) -> DType:
+    """Return the 16-bit type that a kernel's parameter names."""
+    return BF16 if bfloat else F16
+
+
+@primitive(dtype=lambda _dtype, *, bfloat: half(bfloat))
 def narrow(out: Array, x: Array, *, bfloat: bool) -> None:
-    out[...] = stored(x, BF16 if bfloat else F16)
+    out[...] = stored(x, half(bfloat))
 
 
 @primitive(fusable=True)
@@ -187,10 +193,8 @@ def converted(x: Buffer, dtype: DType) -> Buffer:
         return x
     if x.dtype.is_half and dtype.is_half:
         x = converted(x, F32)
-    rule, half = (widen, x.dtype) if x.dtype.is_half else (narrow, dtype)
-    out = x.backend.alloc(x.shape, dtype)
-    x.backend.launch(rule, x, into=out, bfloat=half is BF16)
-    return out
+    rule, kind = (widen, x.dtype) if x.dtype.is_half else (narrow, dtype)
+    return x.backend.launch(rule, x, bfloat=kind is BF16)
 
 
 @primitive(outputs=0, updates=("master",))

@@ -2,6 +2,8 @@
 
 What may change from step to step is in device memory, so that a captured step can be replayed.  Gradients are first
 multiplied with `factor`, in place.  If `bad`, the number of them that are not finite, is not 0, nothing else changes.
+Parameters of 16 bits are `stored`, and p has all their digits.  Where p does not round to what is stored, somebody
+changed that: it is the value from now on.  Others are their own `stored`, which is not looked at.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from math import inf, sqrt
 import numpy as np
 
 from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
+from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Shape
@@ -39,11 +42,11 @@ def places_of(ends: Sequence[int]) -> Array:
 # N, the ends of parameters 0 ... N-1, and the parameters of element 0, of element 64, of element 128, ...
 
 
-@primitive(outputs=0, layout=lambda p, *_others, **_params: {"n": p[0]}, updates=("p", "m", "v", "state", "g"),
+@primitive(outputs=0, layout=lambda p, *_others, **_params: {"n": p[0]}, updates=("p", "m", "v", "state", "g", "stored"),
            bound=True, scaling=(mul, "g", "factor"))
 def adam_update(
     p: Array, m: Array, v: Array, state: Array, settings: Array, places: Array, g: Array, factor: Array, bad: Array,
-    *, start: int, first: int, count: int, last: bool,
+    stored: Array, *, start: int, first: int, count: int, last: bool,
 ) -> Call:
     # settings = (lr, 1 - beta1, 1 - beta2, eps, weight_decay, beta1, beta2), c = 1 - beta^t: complements keep their
     # digits where beta is near 1.  p begins at element `start` of the flat buffer and holds `count` parameters, which
@@ -57,7 +60,8 @@ def adam_update(
     known, near, near2, decays = b"", True, True, True  # the settings, and what follows from them
     lr = rate1 = rate2 = eps = weight_decay = 0.0
 
-    def update(p: Array, m: Array, v: Array, g: Array) -> None:
+    def update(p: Array, m: Array, v: Array, g: Array, stored: Array) -> None:
+        _follow(p, stored)
         d = scratch(p.dtype, (p.shape,))[0] if small is None else small[: p.size]
         np.multiply(g, g, d)
         if not d.max(initial=0) < inf:  # v would be infinite, and NaN a step later
@@ -87,9 +91,10 @@ def adam_update(
         if decays:
             p *= kept
         p -= d
+        _keep(p, stored)
 
     def updates(part: slice) -> Call:
-        whole, pieces = [x[part] for x in (p, m, v, g)], cut(len(p[part]))
+        whole, pieces = [x[part] for x in (p, m, v, g, stored)], cut(len(p[part]))
         return partial(makes(pieces), [partial(update, *(x[i] for x in whole)) for i in pieces])
 
     def counted(row: Array) -> tuple[float, float, float]:
@@ -136,9 +141,10 @@ def adam_update(
     return call
 
 
-@primitive(outputs=0, updates=("p", "momentum", "state", "g"), scaling=(mul, "g", "factor"))
+@primitive(outputs=0, updates=("p", "momentum", "state", "g", "stored"), scaling=(mul, "g", "factor"))
 def sgd_update(
-    p: Array, momentum: Array, state: Array, settings: Array, g: Array, factor: Array, bad: Array, *, last: bool,
+    p: Array, momentum: Array, state: Array, settings: Array, g: Array, factor: Array, bad: Array, stored: Array, *,
+    last: bool,
 ) -> None:
     # settings = (lr, mu, weight_decay, nesterov); the only row of the state is (t).  The momentum b is 0 at first.
     _scale(g, factor)
@@ -147,12 +153,24 @@ def sgd_update(
     lr, mu, weight_decay, nesterov = settings.tolist()
     if last:
         state[1] += 1
+    _follow(p, stored)
     d = g + weight_decay * p if weight_decay else g
     if mu:
         momentum *= mu
         momentum += d
         d = d + mu * momentum if nesterov else momentum
     p -= lr * d
+    _keep(p, stored)
+
+
+def _follow(p: Array, stored: Array) -> None:
+    if stored.dtype.itemsize == 2:
+        reconcile.reference(p, stored, bfloat=stored.dtype != np.float16)
+
+
+def _keep(p: Array, stored: Array) -> None:
+    if stored.dtype.itemsize == 2:
+        narrow.reference(stored, p, bfloat=stored.dtype != np.float16)
 
 
 def _scale(g: Array, factor: Array) -> None:

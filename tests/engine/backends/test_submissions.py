@@ -80,7 +80,7 @@ Launches = list[tuple[Primitive, tuple[Shape, ...], Params]]
 
 
 def _adam(n: int) -> tuple[tuple[Shape, ...], Params]:
-    names = dict.fromkeys(("p", "m", "v", "g"), (n,))
+    names = dict.fromkeys(("p", "m", "v", "g", "stored"), (n,))
     shapes = tuple(names.get(operand, (8,)) for operand in adam_update.operands)
     return shapes, dict.fromkeys(adam_update.params, 0)
 

@@ -47,7 +47,8 @@ def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str
                 backend.launch(copy, g, into=kept["flat"].view(g.shape, at))
         if between == "gathered read":
             kept["seen"] = backend.launch(exp, kept["flat"])
-        backend.launch(sgd_update, kept["p"], kept["p"], state, settings, kept["flat"], one, zero, last=True)
+        backend.launch(sgd_update, kept["p"], kept["p"], state, settings, kept["flat"], one, zero, kept["p"],
+                       last=True)
     return recording.finished(), kept | {"g": grads[0], "h": grads[1]}
 
 

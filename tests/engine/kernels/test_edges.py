@@ -145,7 +145,7 @@ def test_the_state_moves_on_once_per_launch(backend: Any, monkeypatch: pytest.Mo
     settings = np.array([1e-2, 0.1, 0.001, 1e-8, 0.01, 0.9, 0.999], np.float32)
     size = n - ends[0]
     start = [normal(size), normal(size, seed=1), np.exp(normal(size, seed=2)), state, settings, places_of(ends),
-             normal(size, seed=3), np.ones(1, np.float32), np.zeros(1, np.float32)]
+             normal(size, seed=3), np.ones(1, np.float32), np.zeros(1, np.float32), normal(size)]
     params = {"start": ends[0], "first": 1, "count": 4, "last": True}
 
     def stepped(one: Any) -> list[Array]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from engine.backends.cpu.random_launches import adam, sgd
+from engine.backends.cpu.random_sizes import Random
 from helpers.halves import HALVES, bits, on
 from table.rows import Array
 
 from ag.engine.backend import Backend
-from ag.engine.dtype import BF16, F32, DType
+from ag.engine.dtype import BF16, F32, DType, as_dtype
 from ag.engine.kernels.convert import loaded, narrow, reconcile, rounded, stored, widen
 
 
@@ -48,3 +52,29 @@ def test_a_master_follows_what_was_changed(backend: Backend, dtype: DType) -> No
     backend.launch(reconcile, into, on(backend, held, dtype), bfloat=dtype is BF16)
     same = held == stored(master, dtype)
     np.testing.assert_array_equal(backend.download(into), np.where(same, master, loaded(held, dtype)))
+
+
+@pytest.mark.parametrize("rule", [adam, sgd])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_an_update_of_16_bits_is_that_of_their_master(backend: Backend, dtype: DType, rule: Any) -> None:
+    """One launch follows what was changed, updates the master and rounds it."""
+    for seed in range(20):
+        rng = Random(seed)
+        launch = rule(rng)
+        *operands, p = launch.operands
+        held = stored(p, dtype)
+        changed = rng.random(p.shape) < 0.1
+        held[changed] = stored(rng.standard_normal(changed.sum()).astype(np.float32), dtype)
+        found, want = ([on(backend, x, kind if kind in backend.dtypes else F32) for x in operands
+                        for kind in [as_dtype(x.dtype, "tests")]] for _ in range(2))
+        found.append(on(backend, held, dtype))
+        is_bad = operands[-1][0] != 0
+        backend.launch(launch.primitive, *found, **launch.params)
+        backend.check_guards()
+        if not is_bad:
+            backend.launch(reconcile, want[0], on(backend, held, dtype), bfloat=dtype is BF16)
+        backend.launch(launch.primitive, *want, want[0], **launch.params)
+        for i in launch.primitive.updates[:-1]:
+            np.testing.assert_array_equal(bits(backend.download(found[i])), bits(backend.download(want[i])))
+        rounds_to = held if is_bad else stored(backend.download(want[0]), dtype)
+        np.testing.assert_array_equal(bits(stored(backend.download(found[-1]), dtype)), bits(rounds_to))

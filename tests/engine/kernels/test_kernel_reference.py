@@ -138,7 +138,8 @@ LONG = {"attention_grad": pytest.mark.slow_on("lavapipe")}
 
 
 def test_results_in_16_bits_are_those_of_float32_rounded_once(backend: Backend) -> None:
-    for name in sorted(backend.halves.keys() - {"widen", "narrow", "reconcile"}):
+    optimizers = {"adam_update", "sgd_update"}  # see test_halves.py
+    for name in sorted(backend.halves.keys() - {"widen", "narrow", "reconcile"} - optimizers):
         found = [x for x in launches() if x.primitive.name == name and all(
             a.dtype in (np.float32, np.int32, np.uint32) for a in x.operands)]
         for launch in found[:12]:

@@ -130,7 +130,7 @@ class NativeBackend(NumpyBackend):
         if len(self.starts) < len(self.arena.segments):
             self._find_starts()
         shape = primitive.shape(*[b.shape for b in operands], **params)
-        dtype = operands[0].dtype if primitive.moves else operands[0].dtype.wide
+        dtype = primitive.dtype(operands[0].dtype, **params)
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
             kernel.ready.clear()

@@ -111,14 +111,15 @@ def adam(rng: Random) -> Launch:
     state = np.concatenate([[0], *rows]).astype(np.float32)
     settings = np.array([0.01, *rates, 1e-8, rng.choice([0.0, 0.1]), *(1 - rates)])
     flats = normal(rng, n), normal(rng, n), normal(rng, n) ** 2
-    return launch("adam_update", *flats, state, settings, places_of(ends), *gradients(rng, n), start=start, first=first,
-                  count=count, last=bool(rng.integers(2)))
+    return launch("adam_update", *flats, state, settings, places_of(ends), *gradients(rng, n), flats[0], start=start,
+                  first=first, count=count, last=bool(rng.integers(2)))
 
 
 def sgd(rng: Random) -> Launch:
     n = size(rng, MOST)
     settings = np.array([0.01, rng.choice([0.0, 0.9]), rng.choice([0.0, 0.1]), rng.integers(2)])
-    return launch("sgd_update", normal(rng, n), normal(rng, n), np.float32([0, 3]), settings, *gradients(rng, n),
+    p = normal(rng, n)
+    return launch("sgd_update", p, normal(rng, n), np.float32([0, 3]), settings, *gradients(rng, n), p,
                   last=bool(rng.integers(2)))
 
 

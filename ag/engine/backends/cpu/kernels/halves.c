@@ -46,20 +46,21 @@ KERNEL(narrow, { number *out; const float *x; int64_t n; int64_t types; }) {
     ag_to_halves(to_at(a->out, type, s.begin), a->x + s.begin, s.end - s.begin, type);
 }
 
-// Where x is not what the master rounds to, somebody changed it: that is the value from now on.
-KERNEL(reconcile, { float *master; const number *x; int64_t n; int64_t types; }) {
-    const span s = share(a->n, GRAIN, part, parts);
-    const int type = type_of(a->types, 1);
+void ag_follow(float *master, const float *from, int type, int64_t first, int64_t n) {
     float changed[BLOCK];
     half_word same[BLOCK];
-    for (int64_t b = s.begin; b < s.end; b += BLOCK) {
-        const int64_t m = least(BLOCK, s.end - b);
-        const half_word *x = (const half_word *)from_at(a->x, type, b);
-        float *master = a->master + b;
+    for (int64_t b = 0; b < n; b += BLOCK, master += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const half_word *x = (const half_word *)from_at(from, type, first + b);
         ag_to_halves(same, master, m, type);
         ag_to_floats(changed, x, m, type);
         int32_t differ = 0;
         EACH(i, m) differ |= same[i] ^ x[i];
         if (differ) EACH(i, m) master[i] = same[i] == x[i] ? master[i] : changed[i];  // writing takes as long as reading
     }
+}
+
+KERNEL(reconcile, { float *master; const number *x; int64_t n; int64_t types; }) {
+    const span s = share(a->n, GRAIN, part, parts);
+    ag_follow(a->master + s.begin, a->x, type_of(a->types, 1), s.begin, s.end - s.begin);
 }

@@ -22,6 +22,10 @@ static inline float *to_at(float *x, int type, int64_t i) { return type ? (float
 HIDDEN void ag_to_floats(float *to, const void *from, int64_t n, int type);
 HIDDEN void ag_to_halves(void *to, const float *from, int64_t n, int type);
 
+// Where one of n numbers `x` from element `first` on is not what the master rounds to, somebody changed it: that is the
+// master from now on.
+HIDDEN void ag_follow(float *master, const float *x, int type, int64_t first, int64_t n);
+
 // n numbers from element `first` on, where they lie or converted to `into`.
 static inline const float *wide(const float *x, int type, int64_t first, int64_t n, float *into) {
     if (!type) return x + first;

@@ -64,7 +64,8 @@ static void adam_step(float *p, float *m, float *v, const float *g, int64_t n, c
 
 KERNEL(adam_update, {
     float *p; float *m; float *v; float *state; const double *settings; const int32_t *places; float *g;
-    const float *factor; const float *bad; int64_t n; int64_t start; int64_t first; int64_t count; int64_t last;
+    const float *factor; const float *bad; number *stored; int64_t n; int64_t start; int64_t first; int64_t count;
+    int64_t last; int64_t types;
 }) {
     const span s = share(a->n, LANES, part, parts);
     scale(a->g, *a->factor, s);
@@ -73,12 +74,17 @@ KERNEL(adam_update, {
     const adam with = {x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
     const int32_t *ends = a->places + 1, *owners = ends + a->places[0];
     float *rows = a->state + 1;
+    const int type = type_of(a->types, 9);
     int64_t slot = s.begin < s.end ? owners[(a->start + s.begin) / PLACE] : 0;
-    for (int64_t i = s.begin; i < s.end; slot++) {
-        const int64_t n = least(ends[slot] - a->start, s.end) - i;
-        if (n <= 0) continue;
-        adam_step(a->p + i, a->m + i, a->v + i, a->g + i, n, rows + 3 * (1 + slot), &with);
-        i += n;
+    for (int64_t i = s.begin; i < s.end;) {
+        const int64_t rest = least(ends[slot] - a->start, s.end) - i, n = type ? least(rest, BLOCK) : rest;
+        if (n > 0) {
+            if (type) ag_follow(a->p + i, a->stored, type, i, n);
+            adam_step(a->p + i, a->m + i, a->v + i, a->g + i, n, rows + 3 * (1 + slot), &with);
+            kept(a->stored, type, i, n, a->p + i);
+            i += n;
+        }
+        if (n == rest) slot++;
     }
     word *finished = (word *)a->state;
     if (__atomic_add_fetch(finished, 1, __ATOMIC_ACQ_REL) < parts) return;
@@ -91,7 +97,7 @@ KERNEL(adam_update, {
 
 KERNEL(sgd_update, {
     float *p; float *momentum; float *state; const double *settings; float *g; const float *factor; const float *bad;
-    int64_t n; int64_t last;
+    number *stored; int64_t n; int64_t last; int64_t types;
 }) {
     const span s = share(a->n, LANES, part, parts);
     scale(a->g, *a->factor, s);
@@ -101,14 +107,20 @@ KERNEL(sgd_update, {
     float *p = a->p, *momentum = a->momentum;
     const float *g = a->g;
     if (part == 0 && a->last) a->state[1] += 1.0f;  // nobody reads it here
-    IVDEP for (int64_t i = s.begin; i < s.end; i++) {
-        float d = decays ? g[i] + weight_decay * p[i] : g[i];
-        if (keeps) {
-            const float b = momentum[i] * mu + d;
-            momentum[i] = b;
-            d = nesterov ? d + mu * b : b;
+    const int type = type_of(a->types, 7);
+    for (int64_t b = s.begin; b < s.end; b += BLOCK) {
+        const int64_t end = least(b + BLOCK, s.end);
+        if (type) ag_follow(p + b, a->stored, type, b, end - b);
+        IVDEP for (int64_t i = b; i < end; i++) {
+            float d = decays ? g[i] + weight_decay * p[i] : g[i];
+            if (keeps) {
+                const float mean = momentum[i] * mu + d;
+                momentum[i] = mean;
+                d = nesterov ? d + mu * mean : mean;
+            }
+            p[i] -= lr * d;
         }
-        p[i] -= lr * d;
+        kept(a->stored, type, b, end - b, p + b);
     }
 }
 
