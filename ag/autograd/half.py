@@ -90,6 +90,8 @@ def _swapped(saved: object, old: Buffer, new: Buffer) -> object:
     """Replace `old` and its views by `new` in what a rule saved."""
     if type(saved) is tuple:
         return tuple(_swapped(x, old, new) for x in saved)
+    if type(saved) is list:
+        return [_swapped(x, old, new) for x in saved]
     if isinstance(saved, Buffer) and (saved.block, saved.address, saved.size) == (old.block, old.address, old.size):
         return new.view(saved.shape)
     return saved
