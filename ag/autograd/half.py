@@ -51,7 +51,8 @@ class Widening:
     def _taken(self, primitive: Primitive, operands: tuple[Buffer, ...]) -> list[Buffer]:
         """Return what the primitive's kernel may take in the place of operands."""
         halves = operands[0].backend.halves.get(primitive.name, ())[primitive.outputs:]
-        if not halves or (primitive.moves and len({x.dtype for x in operands}) > 1):
+        moved = {x.dtype for x, half in zip(operands, halves, strict=False) if half}
+        if not halves or (primitive.moves and len(moved) > 1):
             return [self._wide(x) for x in operands]
         return [x if half else self._wide(x) for x, half in zip(operands, halves, strict=True)]
 

@@ -60,6 +60,8 @@ _NAN_WORD = 0x7FC00000
 
 def _no_place(out: Array) -> Array:
     """Return what an id that is no place gives: NaN, and its bits in an array of whole numbers."""
+    if out.dtype == np.uint16:
+        return np.array(_NAN_WORD >> 16, np.uint16)
     return np.array(_NAN_WORD, np.int32).view(out.dtype) if out.dtype.itemsize == 4 else np.array(np.nan)
 
 
@@ -75,7 +77,8 @@ def _take_layout(out: Shape, x: Shape, ids: Shape, **_params: object) -> Layout:
             **dict(zip(("step_outer", "step_place", "step_inner"), steps, strict=True))}
 
 
-@primitive(lambda x, ids, *, wraps: (x[0], ids[0], x[2]) if len(ids) == 1 else ids, layout=_take_layout, cheap=True)
+@primitive(lambda x, ids, *, wraps: (x[0], ids[0], x[2]) if len(ids) == 1 else ids, layout=_take_layout, cheap=True,
+           moves=True)
 def take(out: Array, x: Array, ids: Array, *, wraps: bool) -> None:
     # out[o, p, i] = x[o, ids[p], i], or x[o, ids[o, p, i], i]; 0 for NOTHING, and NaN for other ids that are no place
     ids = _from_end(ids, x.shape[1], wraps)

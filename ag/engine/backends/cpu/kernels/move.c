@@ -148,6 +148,14 @@ static inline word taken(const word *x, uint32_t id, int64_t length, int64_t ste
     return id < length ? x[id * step] : id == NOTHING ? 0 : NAN_WORD;
 }
 
+// The same where elements may have 16 bits.
+static inline void take_one(void *out, int64_t i, const void *x, uint32_t id, int64_t length, int64_t step, int64_t at,
+                            int type) {
+    if (!type) ((word *)out)[i] = taken((const word *)x + at, id, length, step);
+    else if (id < length) ((half_word *)out)[i] = ((const half_word *)x)[id * step + at];
+    else ((half_word *)out)[i] = id == NOTHING ? 0 : type == BFLOATS ? 0x7FC0 : 0x7E00;
+}
+
 static int all_places(const uint32_t *ids, int64_t n, int64_t length) {
     uint32_t largest = 0;
     EACH(k, n) largest = ids[k] > largest ? ids[k] : largest;
@@ -177,10 +185,11 @@ static int64_t columns_held(int64_t length, int64_t n) {
 
 KERNEL(take, {
     void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
-    int64_t step_outer; int64_t step_place; int64_t step_inner; int64_t wraps;
+    int64_t step_outer; int64_t step_place; int64_t step_inner; int64_t wraps; int64_t types;
 }) {
     const int64_t n = a->inner, ends = a->wraps ? a->length : 0;
-    if (a->step_inner && n > 1) {  // an id for each element
+    const int type = type_of(a->types, 0);
+    if (a->step_inner && n > 1 && !type) {  // an id for each element
         // Many are read from a copy of some columns, as rows may lie in one place of a cache.
         word *held = 2 * a->places >= a->length ? (word *)ag_scratch(HELD) : NULL;
         const int64_t room = held ? columns_held(a->length, n) : 0, size = least(room ? room : GRAIN, n);
@@ -211,21 +220,23 @@ KERNEL(take, {
     for (int64_t r = s.begin; r < s.end;) {
         const int64_t o = r / a->places, p = r % a->places, rows = least(a->places - p, s.end - r);
         const uint32_t *ids = (const uint32_t *)a->ids + o * a->step_outer + p * a->step_place;
-        const word *x = (const word *)a->x + o * a->length * n;
-        word *out = (word *)a->out + r * n;
-        if (n == 1 && a->step_place == 1 && all_places(ids, rows, a->length))
+        const int64_t size = bytes_of(type);
+        const word *x = (const word *)((const char *)a->x + o * a->length * n * size);
+        word *out = (word *)((char *)a->out + r * n * size);
+        if (a->step_inner && type)
+            for (int64_t k = 0; k < rows * n; k++)
+                take_one(out, k, x, from_end(ids[k], ends), a->length, n, k % n, type);
+        else if (n == 1 && !type && a->step_place == 1 && all_places(ids, rows, a->length))
             for (int64_t k = 0; k < rows; k++) {
                 uint32_t id = ids[k];
                 __asm__("" : "+r"(id));  // one by one: instructions that gather take four times as long on AMD's
                 out[k] = x[id];
             }
-        else if (n == 1)
-            for (int64_t k = 0; k < rows; k++) out[k] = taken(x, from_end(ids[k * a->step_place], ends), a->length, 1);
         else
-            for (int64_t k = 0; k < rows; k++, out += n) {
+            for (int64_t k = 0; k < rows; k++) {
                 const uint32_t id = from_end(ids[k * a->step_place], ends);
-                if (id < a->length) memcpy(out, x + id * n, (size_t)n * sizeof *out);
-                else for (int64_t i = 0; i < n; i++) out[i] = taken(x + i, id, a->length, n);
+                if (n > 1 && id < a->length) memcpy((char *)out + k * n * size, (const char *)x + id * n * size, (size_t)(n * size));
+                else for (int64_t i = 0; i < n; i++) take_one(out, k * n + i, x, id, a->length, n, i, type);
             }
         r += rows;
     }
@@ -233,23 +244,28 @@ KERNEL(take, {
 
 // Adds up in the order of the places, whoever makes a row.
 KERNEL(scatter_add, {
-    float *out; const float *g; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
-    int64_t first; int64_t last; int64_t wraps;
+    float *out; const number *g; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
+    int64_t first; int64_t last; int64_t wraps; int64_t types;
 }) {
+    const int type = type_of(a->types, 1);
+    float given[GRAIN];
     const int64_t n = a->inner, pieces = n > GRAIN ? (n + GRAIN - 1) / GRAIN : 1, size = (n + pieces - 1) / pieces;
     const span s = share(a->outer * pieces, 1, part, parts);
     for (int64_t r = s.begin; r < s.end; r++) {  // some columns side by side
         const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin);
         float *out = a->out + o * a->length * n + begin;
-        const float *g = a->g + o * a->places * n + begin;
+        const int64_t g = o * a->places * n + begin;
         if (m == n) memset(out, 0, (size_t)(a->length * n) * sizeof *out);
         else for (int64_t v = 0; v < a->length; v++) memset(out + v * n, 0, (size_t)m * sizeof *out);
         int outside = 0;
         for (int64_t p = a->first; p < a->last; p++) {
             const uint32_t id = from_end((uint32_t)a->ids[p], a->wraps ? a->length : 0);
             if (id >= a->length) outside |= id != NOTHING;
-            else if (n == 1) out[id] += g[p];
-            else EACH(i, m) out[id * n + i] += g[p * n + i];
+            else if (n == 1) out[id] += number_at(a->g, type, g + p);
+            else {
+                const float *row = wide(a->g, type, g + p * n, m, given);
+                EACH(i, m) out[id * n + i] += row[i];
+            }
         }
         if (outside && a->length) EACH(i, m) out[i] = __builtin_nanf("");
     }

@@ -143,6 +143,13 @@ KERNEL(log_softmax_grad, {
 // ---------------------------------------------------------------------------------------------- cross-entropy
 // x[classes, batch]; dx may be x: each element is read before it is written, and x no more after that.
 
+// In float32, in the place of the gradient if x has 16 bits: the columns of a tile.
+static const float *widened(float *dx, const number *x, int type, tile at, int64_t rows, int64_t step) {
+    for (int64_t k = 0; type && k < rows; k++)
+        ag_to_floats(dx + at.begin + k * step, from_at(x, type, at.begin + k * step), at.width, type);
+    return type ? dx : x;
+}
+
 // A batch of one.
 static void cross_entropy_row(float *loss, float *dx, const float *x, const float *t, int64_t n, float factor) {
     float terms[BLOCK];
@@ -159,19 +166,21 @@ static void cross_entropy_row(float *loss, float *dx, const float *x, const floa
 }
 
 KERNEL(softmax_cross_entropy, {
-    float *losses; float *dx; const float *x; const float *t; int64_t classes; int64_t batch; double factor;
+    float *losses; float *dx; const number *x; const float *t; int64_t classes; int64_t batch; double factor; int64_t types;
 }) {
     const int64_t n = a->classes, step = a->batch;
     const float factor = (float)a->factor;
     const span s = share(tiles_of(1, step), 1, part, parts);
     if (step == 1) {
-        if (s.begin < s.end) cross_entropy_row(a->losses, a->dx, a->x, a->t, n, factor);
+        const tile row = {.width = n};
+        if (s.begin < s.end)
+            cross_entropy_row(a->losses, a->dx, widened(a->dx, a->x, type_of(a->types, 2), row, 1, n), a->t, n, factor);
         return;
     }
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile at = tile_at(i, n, step);
         const int64_t width = at.width;
-        const float *x = a->x + at.begin, *t = a->t + at.begin;
+        const float *x = widened(a->dx, a->x, type_of(a->types, 2), at, n, step) + at.begin, *t = a->t + at.begin;
         float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
         float top[COLUMNS], mass[COLUMNS], weight[COLUMNS], loss[COLUMNS];
         double masses[COLUMNS] = {0}, weights[COLUMNS] = {0}, sum[COLUMNS] = {0};
@@ -219,19 +228,22 @@ static void cross_entropy_ids_row(float *loss, float *dx, const float *x, uint32
 }
 
 KERNEL(softmax_cross_entropy_ids, {
-    float *losses; float *dx; const float *x; const int32_t *ids; int64_t classes; int64_t batch; double factor;
+    float *losses; float *dx; const number *x; const int32_t *ids; int64_t classes; int64_t batch; double factor;
+    int64_t types;
 }) {
     const int64_t n = a->classes, step = a->batch;
     const span s = share(tiles_of(1, step), 1, part, parts);
     if (step == 1) {
-        if (s.begin < s.end) cross_entropy_ids_row(a->losses, a->dx, a->x, (uint32_t)*a->ids, n, (float)a->factor);
+        const tile row = {.width = n};
+        const float *x = widened(a->dx, a->x, type_of(a->types, 2), row, 1, n);
+        if (s.begin < s.end) cross_entropy_ids_row(a->losses, a->dx, x, (uint32_t)*a->ids, n, (float)a->factor);
         return;
     }
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile at = tile_at(i, n, step);
         const int64_t width = at.width;
         const int32_t *ids = a->ids + at.begin;
-        const float *x = a->x + at.begin;
+        const float *x = widened(a->dx, a->x, type_of(a->types, 2), at, n, step) + at.begin;
         float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
         float top[COLUMNS], sum[COLUMNS];
         double total[COLUMNS] = {0};
