@@ -174,6 +174,11 @@ class Arena:
             return ArenaStats(sum([n > 0 for n, _ in self.segments]), self._reserved(), self._live, peak,
                               self._free[-1][0] if self._free else 0)
 
+    def forget_peak(self, peak: int) -> None:
+        """Go back to a peak of before: what was more since was only held, and not used."""
+        with self._lock:
+            self._peak = max(peak, self._live)
+
     def left(self) -> float:
         """Return how many bytes more blocks may have, here and of the device; infinite if that does not say."""
         stats = self.stats()

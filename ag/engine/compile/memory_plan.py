@@ -33,7 +33,7 @@ def plan_memory(graph: Graph, target: Target) -> None:
     for span in spans.values():
         for b in span.buffers:
             b.block = nowhere  # their own blocks are free, and the arena has room for a heap
-    enough = sum(item.nbytes + arena.align for item in items)
+    enough, peak = sum(item.nbytes + arena.align for item in items), arena.stats().peak
     heaps: list[_Room] = []
     for item in sorted(items, key=lambda x: (-x.nbytes, x.first)):
         rooms = [*lasting.rooms_for(item, target.rest), *heaps]
@@ -43,6 +43,7 @@ def plan_memory(graph: Graph, target: Target) -> None:
             heaps[-1].place(item, target.rest, arena.align)
     for room in (*lasting.rooms, *heaps):
         room.settle(arena)
+    arena.forget_peak(peak)  # heaps were larger than is needed
 
 
 @dataclass

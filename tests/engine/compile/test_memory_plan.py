@@ -209,12 +209,24 @@ def test_a_gpt_needs_much_less_memory_captured() -> None:
     assert recomputing <= 0.60 * eager and recomputing < 34e6, (eager, recomputing)
 
 
-def gpt_peaks(*wraps: Any) -> list[int]:
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch", "most"), [(16, 0.75), (128, 0.60)])
+def test_a_gpt_in_16_bits_needs_less_memory(batch: int, most: float) -> None:
+    wide, eager_wide = gpt_peaks(ag.ag_capture, lambda step: step, batch=batch)
+    ag.ag_dtype("bf16")
+    try:
+        half, eager_half = gpt_peaks(ag.ag_capture, lambda step: step, batch=batch)
+    finally:
+        ag.ag_dtype("f32")
+    assert half <= most * wide and eager_half <= most * eager_wide, (half, wide, eager_half, eager_wide)
+
+
+def gpt_peaks(*wraps: Any, batch: int = 16) -> list[int]:
     """The most bytes that are live at once in steps of the benchmark W3, parameters and optimizer's state included."""
     from curves.models import training
-    from curves.workloads import BATCH, workload
+    from curves.workloads import workload
 
-    weights, batches = workload("gpt", BATCH["gpt"])
+    weights, batches = workload("gpt", batch)
     x, labels = (np.moveaxis(array, 0, -1).copy() for array in batches[0])
     peaks = []
     for wrap in wraps:
