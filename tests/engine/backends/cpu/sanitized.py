@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
 import numpy as np
 from engine.backends.cpu.random_launches import MAKERS, put_special_values
-from engine.backends.cpu.random_sizes import Random
+from engine.backends.cpu.random_sizes import MOST, Random, size
 from helpers.guarded import Launch
 from table.rows import Array
 
 from ag.engine.backends.cpu.library import Library, load
 from ag.engine.backends.cpu.native import NativeBackend
-from ag.engine.dtype import as_dtype
+from ag.engine.dtype import BF16, F16, F32, DType, as_dtype
+from ag.engine.kernels.convert import stored
+from ag.engine.primitive import PRIMITIVES
 
 SHARED = 2  # the word of a launch that says whether threads share it
 
 
-def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]]:
-    """A shared launch, and the arrays it works on, which somebody must hold."""
+def words_of(backend: NativeBackend, launch: Launch, half: DType = F32,
+             chance: float = 0.0) -> tuple[bytes, list[Array]]:
+    """A shared launch, and the arrays it works on, which somebody must hold; some of them perhaps in 16 bits."""
     primitive, given = launch.primitive, [np.array(x) for x in launch.operands]
     made: list[tuple[int, ...]] = []
     if primitive.outputs:
@@ -32,7 +36,11 @@ def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]
         made = list(found) if primitive.outputs > 1 else [found]
     dtype = given[0].dtype if launch.into is None else launch.into.numpy_name
     arrays = [np.zeros(shape, dtype) for shape in made] + given
-    buffers = tuple(backend.alloc(x.shape, as_dtype(x.dtype, "tests")) for x in arrays)
+    dtypes = [as_dtype(x.dtype, "tests") for x in arrays]
+    for i, takes in enumerate(backend.halves.get(primitive.name, ()) if half.is_half else ()):
+        if takes and dtypes[i] is F32 and (primitive.moves or np.random.random() < chance):
+            arrays[i], dtypes[i] = stored(arrays[i], half), half
+    buffers = tuple(backend.alloc(x.shape, kind) for x, kind in zip(arrays, dtypes, strict=True))
     row = backend.words(primitive, buffers, launch.params)
     assert row is not None, f"{launch} runs in numpy"
     words = np.frombuffer(row[0], np.int64).copy()
@@ -42,10 +50,21 @@ def words_of(backend: NativeBackend, launch: Launch) -> tuple[bytes, list[Array]
 
 
 def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
-    words, arrays = words_of(backend, launch)
-    for threads in (1, 3):
-        library._run(words, 1, threads, 1)
-    del arrays
+    converts = "bfloat" in launch.primitive.params
+    for half in (F16, BF16) if converts else (F32, F16, BF16):
+        words, arrays = words_of(backend, launch, half, 1.0 if converts else 0.7)
+        for threads in (1, 3):
+            library._run(words, 1, threads, 1)
+        del arrays
+
+
+def converting(name: str) -> Callable[[Random], Launch]:
+    """What makes launches of a kernel that converts."""
+    def make(rng: Random) -> Launch:
+        x = rng.standard_normal(size(rng, MOST)).astype(np.float32)
+        operands = [x, x.copy()][: len(PRIMITIVES[name].operands) - PRIMITIVES[name].outputs]
+        return Launch(PRIMITIVES[name], operands, {"bfloat": False})
+    return make
 
 
 def run_beside(library: Library, backend: NativeBackend) -> None:
@@ -71,7 +90,7 @@ def main(folder: str, examples: str) -> None:
     for name in sorted(library.kernels):
         rng = Random(zlib.crc32(name.encode()), empty=0.1)
         for _ in range(int(examples)):
-            launch = MAKERS[name](rng)
+            launch = (MAKERS.get(name) or converting(name))(rng)
             run(library, backend, launch)
             put_special_values(launch, rng)
             run(library, backend, launch)
