@@ -1,35 +1,34 @@
-// Conversions between float32 and 16 bits; in integers, so that every NaN and denormal number is kept.
+// Conversions between float32 and 16 bits.
 #include "rows.h"
 
-static inline uint32_t bfloat_bits(uint32_t bits) {
-    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    return (bits & 0x7FFFFFFFu) > 0x7F800000u ? bits >> 16 | 0x40u : rounded;
+// By the processor's instructions where gcc makes none of them: how many are done.
+#if defined(__AVX2__) && defined(__F16C__)
+#include <immintrin.h>
+static int64_t eights_to_floats(float *to, const half_word *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i_u *)(x + i))));
+    return i;
 }
-
-static inline uint32_t half_bits(uint32_t bits) {
-    const uint32_t size = bits & 0x7FFFFFFFu, sign = bits >> 16 & 0x8000u;
-    const uint32_t normal = (size - 0x38000000u + 0xFFFu + (size >> 13 & 1u)) >> 13;
-    const uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3F000000u;  // in units of 2^-24, which the sum rounds to
-    const uint32_t finite = size < 0x38800000u ? small : size < 0x477FF000u ? normal : 0x7C00u;
-    return sign | (size > 0x7F800000u ? 0x7E00u | (bits >> 13 & 0x3FFu) : finite);
+static int64_t eights_to_halves(half_word *to, const float *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i_u *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 8));
+    return i;
 }
-
-static inline uint32_t bits_of_half(uint32_t h) {
-    const uint32_t sign = (h & 0x8000u) << 16, rest = (h & 0x7FFFu) << 13;
-    const uint32_t finite = bits_of(float_of(rest) * 0x1p112f);
-    return sign | ((h & 0x7C00u) == 0x7C00u ? rest | 0x7F800000u : finite);
-}
+#else
+static int64_t eights_to_floats(float *to, const half_word *x, int64_t n) { return 0 * n; }
+static int64_t eights_to_halves(half_word *to, const float *x, int64_t n) { return 0 * n; }
+#endif
 
 void ag_to_floats(float *to, const void *from, int64_t n, int type) {
     const half_word *x = from;
-    if (type == BFLOATS) EACH(i, n) to[i] = float_of((uint32_t)x[i] << 16);
-    else EACH(i, n) to[i] = float_of(bits_of_half(x[i]));
+    if (type == BFLOATS) EACH(i, n) to[i] = from_half(x[i], BFLOATS);
+    else for (int64_t i = eights_to_floats(to, x, n); i < n; i++) to[i] = from_half(x[i], HALVES);
 }
 
 void ag_to_halves(void *to, const float *from, int64_t n, int type) {
     half_word *out = to;
-    if (type == BFLOATS) EACH(i, n) out[i] = (half_word)bfloat_bits(bits_of(from[i]));
-    else EACH(i, n) out[i] = (half_word)half_bits(bits_of(from[i]));
+    if (type == BFLOATS) EACH(i, n) out[i] = to_half(from[i], BFLOATS);
+    else for (int64_t i = eights_to_halves(out, from, n); i < n; i++) out[i] = to_half(from[i], HALVES);
 }
 
 #define GRAIN 4096  // elements, about, that a part takes at least
@@ -46,21 +45,11 @@ KERNEL(narrow, { number *out; const float *x; int64_t n; int64_t types; }) {
     ag_to_halves(to_at(a->out, type, s.begin), a->x + s.begin, s.end - s.begin, type);
 }
 
-void ag_follow(float *master, const float *from, int type, int64_t first, int64_t n) {
-    float changed[BLOCK];
-    half_word same[BLOCK];
-    for (int64_t b = 0; b < n; b += BLOCK, master += BLOCK) {
-        const int64_t m = least(BLOCK, n - b);
-        const half_word *x = (const half_word *)from_at(from, type, first + b);
-        ag_to_halves(same, master, m, type);
-        ag_to_floats(changed, x, m, type);
-        int32_t differ = 0;
-        EACH(i, m) differ |= same[i] ^ x[i];
-        if (differ) EACH(i, m) master[i] = same[i] == x[i] ? master[i] : changed[i];  // writing takes as long as reading
-    }
-}
-
 KERNEL(reconcile, { float *master; const number *x; int64_t n; int64_t types; }) {
     const span s = share(a->n, GRAIN, part, parts);
-    ag_follow(a->master + s.begin, a->x, type_of(a->types, 1), s.begin, s.end - s.begin);
+    const half_word *x = (const half_word *)a->x + s.begin;
+    float *master = a->master + s.begin;
+    const int64_t n = s.end - s.begin;
+    if (type_of(a->types, 1) == BFLOATS) EACH(i, n) master[i] = followed(master[i], x[i], BFLOATS);
+    else EACH(i, n) master[i] = followed(master[i], x[i], HALVES);
 }

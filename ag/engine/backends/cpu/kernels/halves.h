@@ -12,6 +12,38 @@ typedef uint16_t __attribute__((may_alias)) half_word;
 static inline int type_of(int64_t types, int operand) { return (int)(types >> 2 * operand & 3); }
 static inline int64_t bytes_of(int type) { return type ? 2 : 4; }
 
+// One conversion; in integers, so that every NaN and denormal number is kept.
+static inline uint32_t bfloat_bits(uint32_t bits) {
+    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+    return (bits & 0x7FFFFFFFu) > 0x7F800000u ? bits >> 16 | 0x40u : rounded;
+}
+
+static inline uint32_t half_bits(uint32_t bits) {
+    const uint32_t size = bits & 0x7FFFFFFFu, sign = bits >> 16 & 0x8000u;
+    const uint32_t normal = (size - 0x38000000u + 0xFFFu + (size >> 13 & 1u)) >> 13;
+    const uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3F000000u;  // in units of 2^-24, which the sum rounds to
+    const uint32_t finite = size < 0x38800000u ? small : size < 0x477FF000u ? normal : 0x7C00u;
+    return sign | (size > 0x7F800000u ? 0x7E00u | (bits >> 13 & 0x3FFu) : finite);
+}
+
+static inline uint32_t bits_of_half(uint32_t h) {
+    const uint32_t sign = (h & 0x8000u) << 16, rest = (h & 0x7FFFu) << 13;
+    const uint32_t finite = bits_of(float_of(rest) * 0x1p112f);
+    return sign | ((h & 0x7C00u) == 0x7C00u ? rest | 0x7F800000u : finite);
+}
+
+static inline half_word to_half(float x, int type) {
+    return (half_word)(type == BFLOATS ? bfloat_bits(bits_of(x)) : half_bits(bits_of(x)));
+}
+static inline float from_half(half_word h, int type) {
+    return float_of(type == BFLOATS ? (uint32_t)h << 16 : bits_of_half(h));
+}
+
+// Where a master does not round to what is held, somebody changed that: it is the master from now on.
+static inline float followed(float master, half_word held, int type) {
+    return to_half(master, type) == held ? master : from_half(held, type);
+}
+
 // Where element i lies.
 static inline const float *from_at(const float *x, int type, int64_t i) {
     return type ? (const float *)((const half_word *)x + i) : x + i;
@@ -22,10 +54,6 @@ static inline float *to_at(float *x, int type, int64_t i) { return type ? (float
 HIDDEN void ag_to_floats(float *to, const void *from, int64_t n, int type);
 HIDDEN void ag_to_halves(void *to, const float *from, int64_t n, int type);
 
-// Where one of n numbers `x` from element `first` on is not what the master rounds to, somebody changed it: that is the
-// master from now on.
-HIDDEN void ag_follow(float *master, const float *x, int type, int64_t first, int64_t n);
-
 // n numbers from element `first` on, where they lie or converted to `into`.
 static inline const float *wide(const float *x, int type, int64_t first, int64_t n, float *into) {
     if (!type) return x + first;
@@ -34,12 +62,11 @@ static inline const float *wide(const float *x, int type, int64_t first, int64_t
 }
 
 static inline float number_at(const float *x, int type, int64_t i) {
-    float found;
-    return *wide(x, type, i, 1, &found);
+    return type ? from_half(((const half_word *)x)[i], type) : x[i];
 }
 
 static inline void put_at(float *out, int type, int64_t i, float x) {
-    if (type) ag_to_halves(to_at(out, type, i), &x, 1, type);
+    if (type) ((half_word *)out)[i] = to_half(x, type);
     else out[i] = x;
 }
 

@@ -38,28 +38,35 @@ static inline float moved(float x, float y, float rate, float beta, int near) {
 typedef struct { float step, floor, kept, rate1, rate2, beta1, beta2; } adam_numbers;
 
 static inline __attribute__((always_inline)) void adam_elements(
-    float *p, float *m, float *v, const float *g, int64_t n, adam_numbers x, int near1, int near2, int decays) {
+    float *p, float *m, float *v, const float *g, half_word *stored, int64_t n, adam_numbers x, int near1, int near2,
+    int decays, int type) {
     EACH(i, n) {
-        const float grad = with_square(g[i]), old = decays ? p[i] * x.kept : p[i];
+        const float grad = with_square(g[i]), last = type ? followed(p[i], stored[i], type) : p[i];
+        const float old = decays ? last * x.kept : last;
         const float mean = moved(m[i], grad, x.rate1, x.beta1, near1);
         const float square = moved(v[i], grad * grad, x.rate2, x.beta2, near2);
         m[i] = mean;
         v[i] = square;
         p[i] = old - mean / (__builtin_sqrtf(square) + x.floor) * x.step;
+        if (type) stored[i] = to_half(p[i], type);
     }
 }
 
 // A parameter's elements, which have the counts `row`.
-static void adam_step(float *p, float *m, float *v, const float *g, int64_t n, const float *row, const adam *with) {
+static void adam_step(float *p, float *m, float *v, const float *g, half_word *stored, int type, int64_t n,
+                      const float *row, const adam *with) {
     const double root = __builtin_sqrt(counted(row[1], with->rate2));
     const adam_numbers x = {
         (float)(with->lr * root / counted(row[0], with->rate1)), (float)(with->eps * root),
         (float)(1.0 - with->lr * with->weight_decay), (float)with->rate1, (float)with->rate2, (float)with->beta1,
         (float)with->beta2};
     const int near1 = x.rate1 <= 0.5f, near2 = x.rate2 <= 0.5f, decays = with->weight_decay != 0.0;
-    if (near1 && near2 && decays) adam_elements(p, m, v, g, n, x, 1, 1, 1);
-    else if (near1 && near2) adam_elements(p, m, v, g, n, x, 1, 1, 0);
-    else adam_elements(p, m, v, g, n, x, near1, near2, decays);
+    if (near1 && near2 && type == BFLOATS) adam_elements(p, m, v, g, stored, n, x, 1, 1, decays, BFLOATS);
+    else if (near1 && near2 && type) adam_elements(p, m, v, g, stored, n, x, 1, 1, decays, HALVES);
+    else if (type) adam_elements(p, m, v, g, stored, n, x, near1, near2, decays, type);
+    else if (near1 && near2 && decays) adam_elements(p, m, v, g, NULL, n, x, 1, 1, 1, FLOATS);
+    else if (near1 && near2) adam_elements(p, m, v, g, NULL, n, x, 1, 1, 0, FLOATS);
+    else adam_elements(p, m, v, g, NULL, n, x, near1, near2, decays, FLOATS);
 }
 
 KERNEL(adam_update, {
@@ -76,15 +83,11 @@ KERNEL(adam_update, {
     float *rows = a->state + 1;
     const int type = type_of(a->types, 9);
     int64_t slot = s.begin < s.end ? owners[(a->start + s.begin) / PLACE] : 0;
-    for (int64_t i = s.begin; i < s.end;) {
-        const int64_t rest = least(ends[slot] - a->start, s.end) - i, n = type ? least(rest, BLOCK) : rest;
-        if (n > 0) {
-            if (type) ag_follow(a->p + i, a->stored, type, i, n);
-            adam_step(a->p + i, a->m + i, a->v + i, a->g + i, n, rows + 3 * (1 + slot), &with);
-            kept(a->stored, type, i, n, a->p + i);
-            i += n;
-        }
-        if (n == rest) slot++;
+    for (int64_t i = s.begin; i < s.end; slot++) {
+        const int64_t n = least(ends[slot] - a->start, s.end) - i;
+        if (n <= 0) continue;
+        adam_step(a->p + i, a->m + i, a->v + i, a->g + i, (half_word *)a->stored + i, type, n, rows + 3 * (1 + slot), &with);
+        i += n;
     }
     word *finished = (word *)a->state;
     if (__atomic_add_fetch(finished, 1, __ATOMIC_ACQ_REL) < parts) return;
@@ -108,19 +111,17 @@ KERNEL(sgd_update, {
     const float *g = a->g;
     if (part == 0 && a->last) a->state[1] += 1.0f;  // nobody reads it here
     const int type = type_of(a->types, 7);
-    for (int64_t b = s.begin; b < s.end; b += BLOCK) {
-        const int64_t end = least(b + BLOCK, s.end);
-        if (type) ag_follow(p + b, a->stored, type, b, end - b);
-        IVDEP for (int64_t i = b; i < end; i++) {
-            float d = decays ? g[i] + weight_decay * p[i] : g[i];
-            if (keeps) {
-                const float mean = momentum[i] * mu + d;
-                momentum[i] = mean;
-                d = nesterov ? d + mu * mean : mean;
-            }
-            p[i] -= lr * d;
+    half_word *stored = (half_word *)a->stored;
+    IVDEP for (int64_t i = s.begin; i < s.end; i++) {
+        const float old = type ? followed(p[i], stored[i], type) : p[i];
+        float d = decays ? g[i] + weight_decay * old : g[i];
+        if (keeps) {
+            const float b = momentum[i] * mu + d;
+            momentum[i] = b;
+            d = nesterov ? d + mu * b : b;
         }
-        kept(a->stored, type, b, end - b, p + b);
+        p[i] = old - lr * d;
+        if (type) stored[i] = to_half(p[i], type);
     }
 }
 
