@@ -101,8 +101,9 @@ def primitive(
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         declared: PrimitiveTo[Any] = PrimitiveTo(
-            name, reference, bind, shape, layout, dtype or (_kept if moves else _wide), outputs, tuple(operands.index(u) for u in updates), moves, copies,
-            neutral, pairs, elementwise and not updates if cheap is None else cheap, fusable,
+            name, reference, bind, shape, layout, dtype or (_kept if moves else _wide), outputs,
+            tuple(operands.index(u) for u in updates), moves, copies, neutral, pairs,
+            elementwise and not updates if cheap is None else cheap, fusable,
             scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
         PRIMITIVES[name] = declared
         return declared

@@ -42,8 +42,8 @@ def places_of(ends: Sequence[int]) -> Array:
 # N, the ends of parameters 0 ... N-1, and the parameters of element 0, of element 64, of element 128, ...
 
 
-@primitive(outputs=0, layout=lambda p, *_others, **_params: {"n": p[0]}, updates=("p", "m", "v", "state", "g", "stored"),
-           bound=True, scaling=(mul, "g", "factor"))
+@primitive(outputs=0, layout=lambda p, *_others, **_params: {"n": p[0]},
+           updates=("p", "m", "v", "state", "g", "stored"), bound=True, scaling=(mul, "g", "factor"))
 def adam_update(
     p: Array, m: Array, v: Array, state: Array, settings: Array, places: Array, g: Array, factor: Array, bad: Array,
     stored: Array, *, start: int, first: int, count: int, last: bool,

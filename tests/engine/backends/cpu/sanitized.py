@@ -36,9 +36,9 @@ def words_of(backend: NativeBackend, launch: Launch, half: DType = F32,
         made = list(found) if primitive.outputs > 1 else [found]
     dtype = given[0].dtype if launch.into is None else launch.into.numpy_name
     arrays = [np.zeros(shape, dtype) for shape in made] + given
-    dtypes = [as_dtype(x.dtype, "tests") for x in arrays]
+    dtypes, rng = [as_dtype(x.dtype, "tests") for x in arrays], np.random.default_rng(len(str(launch)))
     for i, takes in enumerate(backend.halves.get(primitive.name, ()) if half.is_half else ()):
-        if takes and dtypes[i] is F32 and (primitive.moves or np.random.random() < chance):
+        if takes and dtypes[i] is F32 and (primitive.moves or rng.random() < chance):
             arrays[i], dtypes[i] = stored(arrays[i], half), half
     buffers = tuple(backend.alloc(x.shape, kind) for x, kind in zip(arrays, dtypes, strict=True))
     row = backend.words(primitive, buffers, launch.params)
