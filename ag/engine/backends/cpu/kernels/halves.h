@@ -61,6 +61,12 @@ static inline const float *wide(const float *x, int type, int64_t first, int64_t
     return into;
 }
 
+// The same, always to `into`.
+static inline void take_floats(float *into, const float *x, int type, int64_t first, int64_t n) {
+    if (type) ag_to_floats(into, from_at(x, type, first), n, type);
+    else memcpy(into, x + first, (size_t)n * sizeof *into);
+}
+
 static inline float number_at(const float *x, int type, int64_t i) {
     return type ? from_half(((const half_word *)x)[i], type) : x[i];
 }

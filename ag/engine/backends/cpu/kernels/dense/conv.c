@@ -8,8 +8,9 @@
 enum { RING = 1 << 17, MOST_SAMPLES = 64, NEAR = 1 << 12 };
 
 typedef struct {
-    float *out;
-    const float *in, *w;
+    number *out;
+    const number *in, *w;
+    int of_out, of_in, of_w;  // types (halves.h)
     int64_t outs, ins, w_out, w_in;  // channels of a group, and the floats from one's weights to the next's
     const int64_t *out_size, *in_size;
     int64_t batch;
@@ -22,8 +23,9 @@ typedef struct { int64_t weight, lanes; } tap;
 
 static int64_t taps_of(const walk *c) { return c->down.kernel * c->across.kernel; }
 
-static float *place_of(const walk *c, int64_t channel, int64_t y) {
-    return c->out + (channel * c->out_size[0] + y) * c->out_size[1] * c->batch;
+// The element at which a row of places begins.
+static int64_t place_of(const walk *c, int64_t channel, int64_t y) {
+    return (channel * c->out_size[0] + y) * c->out_size[1] * c->batch;
 }
 
 // ---------------------------------------------------------------------------------------------- tiles
@@ -71,12 +73,12 @@ static __attribute__((noinline)) void all_packed(int64_t rows, ARGUMENTS) { tile
 // Weights as [channels made / TALL, channels seen, taps, TALL].
 static void pack_weights(float *to, const walk *c, span some, int64_t taps) {
     for (int64_t f = some.begin; f < some.end; f += TALL) {
-        const float *from[TALL];
-        for (int64_t i = 0; i < TALL; i++) from[i] = c->w + least(f + i, some.end - 1) * c->w_out;
+        int64_t from[TALL];
+        for (int64_t i = 0; i < TALL; i++) from[i] = least(f + i, some.end - 1) * c->w_out;
         for (int64_t k = 0; k < c->ins; k++)
             for (int64_t t = k * c->w_in; t < k * c->w_in + taps; t++, to += TALL)
 #pragma GCC unroll 8
-                for (int64_t i = 0; i < TALL; i++) to[i] = from[i][t];
+                for (int64_t i = 0; i < TALL; i++) to[i] = c->of_w ? number_at(c->w, c->of_w, from[i] + t) : c->w[from[i] + t];
     }
 }
 
@@ -94,15 +96,17 @@ static void pack_lanes(float *to, const walk *c, const tap *taps, int64_t count,
 // Places `apart * (first + j) + r` of a row, and samples from `sample` on.
 typedef struct { int64_t apart, r, first, samples, sample; } lanes;
 
-// Where lane n of a row is.
-static float *lane_of(float *row, const lanes *l, int64_t batch, int64_t n) {
+// The element of lane n of a row that begins at one.
+static int64_t lane_of(int64_t row, const lanes *l, int64_t batch, int64_t n) {
     return row + (l->apart * (l->first + n / l->samples) + l->r) * batch + l->sample + n % l->samples;
 }
 
-static void put_lanes(float *row, const lanes *l, int64_t batch, int64_t n, int64_t count, const float *values) {
+static void put_lanes(const walk *c, int64_t row, const lanes *l, int64_t n, int64_t count, const float *values) {
     for (int64_t m; count > 0; n += m, values += m, count -= m) {
+        const int64_t at = lane_of(row, l, c->batch, n);
         m = least(l->samples - n % l->samples, count);
-        memcpy(lane_of(row, l, batch, n), values, (size_t)m * sizeof *row);
+        if (c->of_out) kept(c->out, c->of_out, at, m, values);
+        else memcpy(c->out + at, values, (size_t)m * sizeof *values);
     }
 }
 
@@ -114,18 +118,19 @@ static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int6
     float made[TALL * WIDE];
     for (int64_t at = 0; at < n; at += WIDE) {
         const int64_t wide = least(WIDE, n - at);
-        const int whole = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
-        const int packed = panel && count == taps_of(c) && (wide == WIDE || !whole);
+        const int beside = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
+        const int whole = beside && !c->of_out;  // and are stored by the tile
+        const int packed = panel && count == taps_of(c) && (wide == WIDE || !beside);
         if (packed) pack_lanes(panel, c, taps, count, ring + at, pitch);
         for (int64_t f = some.begin; f < some.end; f += TALL) {
             const int64_t tall = least(TALL, some.end - f), step = whole ? plane : WIDE;
-            float *to = whole ? lane_of(place_of(c, f, y), l, c->batch, at) : made;
+            float *to = whole ? c->out + lane_of(place_of(c, f, y), l, c->batch, at) : made;
             const float *w = weights ? weights + (f - some.begin) * c->ins * taps_of(c) : c->w + f * c->w_out;
             if (packed) all_packed(tall, to, step, c, w, taps, c->ins * count, panel, 0);
             else if (weights) (wide > WIDTH ? wide_packed : slim_packed)(tall, to, step, c, w, taps, count, ring + at, pitch);
             else (wide > WIDTH ? wide_tile : slim_tile)(tall, to, step, c, w, taps, count, ring + at, pitch);
             for (int64_t i = 0; i < tall && !whole; i++)
-                put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
+                put_lanes(c, place_of(c, f + i, y), l, at, wide, made + i * WIDE);
         }
     }
 }
@@ -137,13 +142,14 @@ static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t
     shifts(across, &low, &high);
     const int64_t apart = across->back ? across->stride : 1, count = columns + high - low;
     strip s = {c->ins, c->in_size[0], c->in_size[1], c->batch, across->back ? 1 : across->stride, first + low, count,
-               samples, sample, pitch_of(count * samples)};
+               samples, sample, pitch_of(count * samples), c->of_in};
     const int64_t pitch = s.pitch * s.steps, slot = pitch * c->ins;
     const int64_t slots = least((down->kernel - 1) * down->dilation + 1, c->in_size[0]);
     const int64_t all = taps_of(c), names = up(slots + 1, 8);
     // Rows that lie apart take longer to read than side by side: packing pays where many tiles read many of them.
     const int64_t made = up(some.end - some.begin, TALL), seen = c->ins * all, row = columns * samples;
-    const int packs = (rows.end - rows.begin) * row >= 32 * WIDE, packs_lanes = packs && seen * WIDE >= NEAR && made >= 4 * TALL;
+    const int packs = c->of_w || (rows.end - rows.begin) * row >= 32 * WIDE;
+    const int packs_lanes = packs && seen * WIDE >= NEAR && made >= 4 * TALL;
     float *memory = ag_scratch(slot * (slots + 1) + (int64_t)(sizeof(tap) / 4) * all + 2 * names +
                                (packs ? seen * (made + WIDE) : 0));
     if (!memory) return 0;
@@ -206,10 +212,11 @@ static void make_rows_plainly(const walk *c, span some, span rows, int64_t first
                             beside = across->back ? x / apart + shift : across->stride * (x + shift) + rest;
                             const int seen = above >= 0 && above < high && beside >= 0 && beside < wide;
                             if (c->scatters && !seen) continue;
-                            sum += c->w[f * c->w_out + k * c->w_in + t] *
-                                   (seen ? c->in[((k * high + above) * wide + beside) * c->batch + b] : 0.0f);
+                            const int64_t at = ((k * high + above) * wide + beside) * c->batch + b;
+                            sum += number_at(c->w, c->of_w, f * c->w_out + k * c->w_in + t) *
+                                   (seen ? number_at(c->in, c->of_in, at) : 0.0f);
                         }
-                    place_of(c, f, y)[x * c->batch + b] = sum;
+                    put_at(c->out, c->of_out, place_of(c, f, y) + x * c->batch + b, sum);
                 }
 }
 
@@ -227,16 +234,16 @@ static void make_part(walk c, int64_t groups, int64_t step_w, int64_t part, int6
     const int64_t over = (columns + wide - 1) / wide, deep = (c.batch + samples - 1) / samples;
     const int64_t rows = groups * over * deep * height, tall = (c.outs + TALL - 1) / TALL;
     const int64_t cuts = least(tall, (parts + rows - 1) / rows), places = c.out_size[0] * c.out_size[1] * c.batch;
-    const float *in = c.in, *w = c.w;
-    float *out = c.out;
+    const number *in = c.in, *w = c.w;
+    number *out = c.out;
     const span s = share(rows * cuts, 2, part, parts);  // every part packs the rows around its own, and weights
     for (int64_t at = s.begin; at < s.end;) {
         const int64_t y = at % height, unit = at / height, end = least(height, y + s.end - at);
         const int64_t cut = unit % cuts, column = unit / cuts % over * wide, sample = unit / cuts / over % deep * samples;
         const int64_t group = unit / cuts / over / deep;
-        c.in = in + group * c.ins * c.in_size[0] * c.in_size[1] * c.batch;
-        c.out = out + group * c.outs * places;
-        c.w = w + group * step_w;
+        c.in = from_at(in, c.of_in, group * c.ins * c.in_size[0] * c.in_size[1] * c.batch);
+        c.out = to_at(out, c.of_out, group * c.outs * places);
+        c.w = from_at(w, c.of_w, group * step_w);
         const span some = share(c.outs, TALL, cut, cuts), these = {y, end};
         const int64_t few = least(samples, c.batch - sample), beside = least(wide, columns - column);
         if (!make_rows(&c, some, these, column, beside, sample, few))
@@ -251,28 +258,31 @@ static int is_product(const int64_t *kernel, const int64_t *stride, const int64_
 }
 
 // The convolution as that product, of weights or, `transposed`, of their transpose, with what is seen.
-static void multiply_pixels(float *out, const float *w, const float *in, int64_t groups, int64_t outs, int64_t ins,
-                            int64_t pixels, int transposed, int64_t part, int64_t parts) {
+static void multiply_pixels(number *out, const number *w, const number *in, const int *types, int64_t groups,
+                            int64_t outs, int64_t ins, int64_t pixels, int transposed, int64_t part, int64_t parts) {
     for (int64_t i = 0; i < groups; i++) {
-        const product p = {out + i * outs * pixels, floats(w + i * outs * ins, transposed ? outs : ins, transposed),
-                           floats(in + i * ins * pixels, pixels, 0), outs, pixels, ins, FLOATS};
+        const product p = {to_at(out, types[0], i * outs * pixels),
+                           numbers(w, i * outs * ins, types[1], transposed ? outs : ins, transposed),
+                           numbers(in, i * ins * pixels, types[2], pixels, 0), outs, pixels, ins, types[0]};
         ag_multiply(&p, part, parts);
     }
 }
 
 // work: rows * cols * inner * groups
 KERNEL(conv2d, {
-    float *out; const float *x; const float *w;
+    number *out; const number *x; const number *w;
     int64_t batch; int64_t image[2]; int64_t places[2]; int64_t kernel[2]; int64_t stride[2]; int64_t padding[2];
     int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
+    int64_t types;
 }) {
     const int64_t taps = a->kernel[0] * a->kernel[1];
+    const int types[] = {type_of(a->types, 0), type_of(a->types, 2), type_of(a->types, 1)};
     if (is_product(a->kernel, a->stride, a->padding)) {
         const int64_t pixels = a->places[0] * a->places[1] * a->batch;
-        multiply_pixels(a->out, a->w, a->x, a->groups, a->features, a->channels, pixels, 0, part, parts);
+        multiply_pixels(a->out, a->w, a->x, types, a->groups, a->features, a->channels, pixels, 0, part, parts);
         return;
     }
-    const walk c = {a->out, a->x, a->w, a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
+    const walk c = {a->out, a->x, a->w, types[0], types[2], types[1], a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
                     {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0}, 0};
     make_part(c, a->groups, a->features * a->channels * taps, part, parts);
@@ -280,17 +290,19 @@ KERNEL(conv2d, {
 
 // work: rows * cols * inner * groups
 KERNEL(conv2d_input_grad, {
-    float *out; const float *w; const float *g;
+    number *out; const number *w; const number *g;
     int64_t batch; int64_t image[2]; int64_t places[2]; int64_t kernel[2]; int64_t stride[2]; int64_t padding[2];
     int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
+    int64_t types;
 }) {
     const int64_t taps = a->kernel[0] * a->kernel[1];
+    const int types[] = {type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2)};
     if (is_product(a->kernel, a->stride, a->padding)) {
         const int64_t pixels = a->places[0] * a->places[1] * a->batch;
-        multiply_pixels(a->out, a->w, a->g, a->groups, a->channels, a->features, pixels, 1, part, parts);
+        multiply_pixels(a->out, a->w, a->g, types, a->groups, a->channels, a->features, pixels, 1, part, parts);
         return;
     }
-    const walk c = {a->out, a->g, a->w, a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,
+    const walk c = {a->out, a->g, a->w, types[0], types[2], types[1], a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 1},
                     {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 1},
                     a->stride[0] > 1 || a->stride[1] > 1 || a->padding[0] > (a->kernel[0] - 1) * a->dilation[0] ||

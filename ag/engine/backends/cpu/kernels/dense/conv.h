@@ -41,12 +41,13 @@ typedef struct {
     int64_t channels, height, width, batch;  // of the tensor
     int64_t steps, first, count, samples, sample;
     int64_t pitch;                           // floats from remainder to remainder
+    int type;                                // of the tensor (halves.h)
 } strip;
 
 // Room for what vectors read behind the end; an odd number of cache lines, so that channels do not share their places.
 static inline int64_t pitch_of(int64_t lanes) { return up(lanes + WIDE, 16) | 16; }
 
-static inline void pack_strip(float *to, const float *image, const strip *s, int64_t row) {
+static inline void pack_strip(float *to, const number *image, const strip *s, int64_t row) {
     const int64_t length = s->count * s->samples;
     for (int64_t c = 0; c < s->channels; c++)
         for (int64_t r = 0; r < s->steps; r++, to += s->pitch) {
@@ -54,18 +55,19 @@ static inline void pack_strip(float *to, const float *image, const strip *s, int
                 memset(to, 0, (size_t)s->pitch * sizeof *to);
                 continue;
             }
-            const float *from = image + (c * s->height + row) * s->width * s->batch + s->sample;
+            const int64_t from = (c * s->height + row) * s->width * s->batch + s->sample;
             int64_t begin = -s->first, end = (s->width - r + s->steps - 1) / s->steps - s->first;
             begin = begin < 0 ? 0 : least(begin, s->count);
             end = end < begin ? begin : least(end, s->count);
             memset(to, 0, (size_t)(begin * s->samples) * sizeof *to);
             float *x = to + begin * s->samples;
             if (s->steps == 1 && s->samples == s->batch) {
-                memcpy(x, from + (s->first + begin) * s->batch, (size_t)((end - begin) * s->batch) * sizeof *x);
+                take_floats(x, image, s->type, from + (s->first + begin) * s->batch, (end - begin) * s->batch);
             } else {
                 for (int64_t i = begin; i < end; i++, x += s->samples) {
-                    const float *pixel = from + (s->steps * (s->first + i) + r) * s->batch;
-                    for (int64_t b = 0; b < s->samples; b++) x[b] = pixel[b];
+                    const int64_t pixel = from + (s->steps * (s->first + i) + r) * s->batch;
+                    if (s->type) take_floats(x, image, s->type, pixel, s->samples);
+                    else for (int64_t b = 0; b < s->samples; b++) x[b] = image[pixel + b];
                 }
             }
             memset(to + end * s->samples, 0, (size_t)(length - end * s->samples + s->pitch - length) * sizeof *to);

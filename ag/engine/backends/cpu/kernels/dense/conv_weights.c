@@ -19,7 +19,8 @@ enum { PACKED = 1 << 17, BLOCK = 64, ENOUGH = 1024 };  // floats; channels and f
 
 typedef struct {
     float *out;
-    const float *x, *g;
+    const number *x, *g;
+    int of_x, of_g;  // types (halves.h)
     int64_t features, channels, taps, batch;
     const int64_t *image, *places;
     axis down, across;
@@ -98,7 +99,7 @@ static strip strip_of(const slopes *s, const region *at, int64_t channels) {
     shifts(&s->across, &low, &high);
     const int64_t count = at->columns + high - low;
     return (strip){channels, s->image[0], s->image[1], s->batch, s->across.stride, at->column + low, count, s->batch, 0,
-                   pitch_of(count * s->batch)};
+                   pitch_of(count * s->batch), s->of_x};
 }
 
 static int64_t seen_rows(const slopes *s, int64_t rows) {
@@ -135,13 +136,13 @@ static void add_region(const slopes *s, const region *at, span features, span co
     const int64_t above = at->y * s->down.stride - s->down.padding, seen = seen_rows(s, at->rows);
     const int64_t length = at->columns * s->batch, image = s->image[0] * s->image[1] * s->batch;
     const int64_t wide = s->places[1] * s->batch, plane = s->places[0] * wide;
-    const int whole = (length | wide | s->begin) % WIDTH == 0;  // vectors end with rows of g, which stay where they are
+    const int whole = !s->of_g && (length | wide | s->begin) % WIDTH == 0;  // vectors end with rows of g, which stay where they are
     const int64_t step_x = channels * x.steps * x.pitch, pitch_g = whole ? plane : pitch_of(length);
     const int64_t step_g = whole ? wide : count * pitch_g;
     int64_t *from = (int64_t *)memory, *to = from + at->rows;
     float *gs = memory + up(4 * at->rows, 16), *xs = whole ? gs : gs + at->rows * step_g;
     const float *rows_g = whole ? s->g + features.begin * plane + (at->y * s->places[1] + at->column) * s->batch : gs;
-    for (int64_t r = 0; r < seen; r++) pack_strip(xs + r * step_x, s->x + channel * image, &x, above + r);
+    for (int64_t r = 0; r < seen; r++) pack_strip(xs + r * step_x, from_at(s->x, s->of_x, channel * image), &x, above + r);
     for (int64_t r = 0; r < at->rows; r++) {
         const int64_t place = ((at->y + r) * s->places[1] + at->column) * s->batch;  // of the row's first lane
         from[r] = place < s->begin ? least(s->begin - place, length) : 0;
@@ -149,7 +150,7 @@ static void add_region(const slopes *s, const region *at, span features, span co
         if (to[r] < from[r]) to[r] = from[r];
         for (int64_t f = 0; f < count && !whole; f++) {
             float *row = gs + r * step_g + f * pitch_g;
-            memcpy(row, s->g + (features.begin + f) * plane + place, (size_t)length * sizeof *row);
+            take_floats(row, s->g, s->of_g, (features.begin + f) * plane + place, length);
             memset(row + length, 0, (size_t)(pitch_g - length) * sizeof *row);
         }
     }
@@ -187,7 +188,8 @@ static void add_plainly(const slopes *s, span features, span cols) {
                 const int64_t y = n / wide * s->down.stride + down, x = n % wide / s->batch * s->across.stride + across;
                 const int is_seen = y >= 0 && y < s->image[0] && x >= 0 && x < s->image[1];
                 const int64_t pixel = (c / s->taps * s->image[0] + y) * s->image[1] + x;
-                sum += (double)(s->g[f * plane + n] * (is_seen ? s->x[pixel * s->batch + n % s->batch] : 0.0f));
+                const float seen = is_seen ? number_at(s->x, s->of_x, pixel * s->batch + n % s->batch) : 0.0f;
+                sum += (double)(number_at(s->g, s->of_g, f * plane + n) * seen);
             }
             s->out[f * s->channels * s->taps + c] = (float)sum;
         }
@@ -218,11 +220,12 @@ static void add_up(const slopes *s, span features, span cols) {
 
 // work: rows * cols * inner * groups
 KERNEL(conv2d_weight_grad, {
-    float *out; const float *x; const float *g;
+    float *out; const number *x; const number *g;
     int64_t batch; int64_t image[2]; int64_t places[2]; int64_t kernel[2]; int64_t stride[2]; int64_t padding[2];
     int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
-    int64_t pieces; int64_t chunk;
+    int64_t pieces; int64_t chunk; int64_t types;
 }) {
+    const int of_x = type_of(a->types, 1), of_g = type_of(a->types, 2);
     const int64_t taps = a->kernel[0] * a->kernel[1], length = a->channels * taps;
     const int64_t pixels = a->image[0] * a->image[1] * a->batch;
     const int64_t high = (a->features + HIGH - 1) / HIGH, wide = (length + BROAD - 1) / BROAD, count = a->pieces * a->groups;
@@ -239,8 +242,8 @@ KERNEL(conv2d_weight_grad, {
     const span s = share(count * cuts, 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const int64_t piece = i / cuts / a->groups, group = i / cuts % a->groups, cut = i % cuts, across = cuts / down;
-        slopes of = {a->out + (piece * a->groups + group) * a->features * length, a->x + group * a->channels * pixels,
-                     a->g + group * a->features * a->inner, a->features, a->channels, taps, a->batch, a->image, a->places,
+        slopes of = {a->out + (piece * a->groups + group) * a->features * length, from_at(a->x, of_x, group * a->channels * pixels),
+                     from_at(a->g, of_g, group * a->features * a->inner), of_x, of_g, a->features, a->channels, taps, a->batch, a->image, a->places,
                      {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
                      {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0},
                      piece * a->chunk, least((piece + 1) * a->chunk, a->inner)};
