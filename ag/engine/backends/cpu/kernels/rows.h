@@ -113,9 +113,13 @@ static inline piece in_one_piece(const float *x, int type, int64_t first, int64_
 }
 
 // The largest of each column.
-static inline void column_max(float *top, const float *x, int64_t rows, int64_t step, int64_t width) {
+static inline void column_max(float *top, const float *x, int type, int64_t rows, int64_t step, int64_t width) {
+    float block[COLUMNS];
     EACH(c, width) top[c] = -INFINITY_;
-    for (int64_t k = 0; k < rows; k++, x += step) EACH(c, width) top[c] = larger(top[c], x[c]);
+    for (int64_t k = 0; k < rows; k++) {
+        const float *row = wide(x, type, k * step, width, block);
+        EACH(c, width) top[c] = larger(top[c], row[c]);
+    }
 }
 
 #endif

@@ -16,128 +16,202 @@ static double exponentials(float *out, const float *x, float top, int64_t n) {
     return total;
 }
 
-static void softmax_row(float *out, const float *x, int64_t n) {
-    const float rate = (float)(1.0 / exponentials(out, x, row_max(x, n), n));
-    EACH(i, n) out[i] *= rate;
+// What an op is given: operands from element `first` on, and their types.
+typedef struct { number *out; const number *x, *y; int of_out, of_x, of_y; int64_t first; } given;
+
+// The largest, and the sum of exp(x - top), which are made once more where they are wanted: 16 bits would not hold them.
+static double row_sums(const given *a, int64_t n, float *top) {
+    float memory[BLOCK], terms[BLOCK];
+    double total = 0.0;
+    *top = -INFINITY_;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        *top = larger(*top, row_max(wide(a->x, a->of_x, a->first + b, m, memory), m));
+    }
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const float *x = wide(a->x, a->of_x, a->first + b, m, memory);
+        EACH(i, m) terms[i] = exp_(x[i] - *top);
+        total += block_sum(terms, m);
+    }
+    return total;
 }
 
-static void softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
-    const piece own = in_one_piece(x, FLOATS, 0, length, step, width);
-    const float *from = own.x;
-    float top[COLUMNS], part[COLUMNS], *made = own.x == x ? out : own.x;
+static void softmax_row(const given *a, int64_t n) {
+    float top, memory[2][BLOCK];
+    if (!a->of_out && !a->of_x) {
+        const float *x = a->x + a->first;
+        float *out = a->out + a->first;
+        const float rate = (float)(1.0 / exponentials(out, x, row_max(x, n), n));
+        EACH(i, n) out[i] *= rate;
+        return;
+    }
+    const float rate = (float)(1.0 / row_sums(a, n, &top));
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const float *x = wide(a->x, a->of_x, a->first + b, m, memory[0]);
+        float *to = room(a->out, a->of_out, a->first + b, memory[1]);
+        EACH(i, m) to[i] = exp_(x[i] - top) * rate;
+        kept(a->out, a->of_out, a->first + b, m, to);
+    }
+}
+
+static void softmax_columns(const given *a, int64_t length, int64_t step, int64_t width) {
+    const piece own = in_one_piece(a->x, a->of_x, a->first, length, step, width);
+    float top[COLUMNS], part[COLUMNS], memory[2][COLUMNS];
+    // of exp(x - top), which are made once more where there is none
+    float *made = own.x != from_at(a->x, a->of_x, a->first) ? own.x : a->of_out ? NULL : a->out + a->first;
     double total[COLUMNS] = {0};
-    column_max(top, from, length, own.step, width);
+    column_max(top, own.x, own.type, length, own.step, width);
     DOWN(0, length, width, part, total, {
+        const float *x = wide(own.x, own.type, k * own.step, width, memory[0]);
+        float *to = made ? made + k * own.step : memory[1];
         EACH(c, width) {
-            const float e = exp_(from[k * own.step + c] - top[c]);
-            made[k * own.step + c] = e;
+            const float e = exp_(x[c] - top[c]);
+            to[c] = e;
             part[c] += e;
         }
     })
-    EACH(c, width) top[c] = (float)(1.0 / total[c]);
-    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = made[k * own.step + c] * top[c];
-}
-
-KERNEL(softmax, { float *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
-    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, a->length, a->inner);
-        if (a->inner == 1) softmax_row(a->out + t.begin, a->x + t.begin, a->length);
-        else softmax_columns(a->out + t.begin, a->x + t.begin, a->length, a->inner, t.width);
+    EACH(c, width) part[c] = (float)(1.0 / total[c]);
+    for (int64_t k = 0; k < length; k++) {
+        const float *x = made ? made + k * own.step : wide(own.x, own.type, k * own.step, width, memory[0]);
+        float *to = room(a->out, a->of_out, a->first + k * step, memory[1]);
+        if (made) EACH(c, width) to[c] = x[c] * part[c];
+        else EACH(c, width) to[c] = exp_(x[c] - top[c]) * part[c];
+        kept(a->out, a->of_out, a->first + k * step, width, to);
     }
 }
 
 // y (g - sum y g)
-static void softmax_grad_row(float *out, const float *y, const float *g, int64_t n) {
-    float terms[BLOCK];
+static void softmax_grad_row(const given *a, int64_t n) {
+    float memory[2][BLOCK], terms[BLOCK];
     double total = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
-        EACH(i, m) terms[i] = y[b + i] * g[b + i];
+        const float *y = wide(a->x, a->of_x, a->first + b, m, memory[0]), *g = wide(a->y, a->of_y, a->first + b, m, memory[1]);
+        EACH(i, m) terms[i] = y[i] * g[i];
         total += block_sum(terms, m);
     }
     const float all = (float)total;
-    EACH(i, n) out[i] = y[i] * (g[i] - all);
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const float *y = wide(a->x, a->of_x, a->first + b, m, memory[0]), *g = wide(a->y, a->of_y, a->first + b, m, memory[1]);
+        float *to = room(a->out, a->of_out, a->first + b, terms);
+        EACH(i, m) to[i] = y[i] * (g[i] - all);
+        kept(a->out, a->of_out, a->first + b, m, to);
+    }
 }
 
-static void softmax_grad_columns(float *out, const float *y, const float *g, int64_t length, int64_t step, int64_t width) {
-    float part[COLUMNS];
+static void softmax_grad_columns(const given *a, int64_t length, int64_t step, int64_t width) {
+    float part[COLUMNS], memory[3][COLUMNS];
     double total[COLUMNS] = {0};
-    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += y[k * step + c] * g[k * step + c]; })
+    DOWN(0, length, width, part, total, {
+        const int64_t at = a->first + k * step;
+        const float *y = wide(a->x, a->of_x, at, width, memory[0]);
+        const float *g = wide(a->y, a->of_y, at, width, memory[1]);
+        EACH(c, width) part[c] += y[c] * g[c];
+    })
     EACH(c, width) part[c] = (float)total[c];
-    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = y[k * step + c] * (g[k * step + c] - part[c]);
-}
-
-KERNEL(softmax_grad, {
-    float *out; const float *y; const float *g; int64_t outer; int64_t length; int64_t inner;
-}) {
-    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, a->length, a->inner);
-        if (a->inner == 1) softmax_grad_row(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length);
-        else softmax_grad_columns(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length, a->inner, t.width);
+    for (int64_t k = 0; k < length; k++) {
+        const int64_t at = a->first + k * step;
+        const float *y = wide(a->x, a->of_x, at, width, memory[0]), *g = wide(a->y, a->of_y, at, width, memory[1]);
+        float *to = room(a->out, a->of_out, at, memory[2]);
+        EACH(c, width) to[c] = y[c] * (g[c] - part[c]);
+        kept(a->out, a->of_out, at, width, to);
     }
 }
 
 // ---------------------------------------------------------------------------------------------- log_softmax
 
-static void log_softmax_row(float *out, const float *x, int64_t n) {
-    float terms[BLOCK];
-    const float top = row_max(x, n);
-    double total = 0.0;
+static void log_softmax_row(const given *a, int64_t n) {
+    float top, memory[2][BLOCK];
+    const float level = ln((float)row_sums(a, n, &top));
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
-        EACH(i, m) terms[i] = exp_(x[b + i] - top);
-        total += block_sum(terms, m);
+        const float *x = wide(a->x, a->of_x, a->first + b, m, memory[0]);
+        float *to = room(a->out, a->of_out, a->first + b, memory[1]);
+        EACH(i, m) to[i] = x[i] - top - level;
+        kept(a->out, a->of_out, a->first + b, m, to);
     }
-    const float level = ln((float)total);
-    EACH(i, n) out[i] = x[i] - top - level;
 }
 
-static void log_softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
-    const piece own = in_one_piece(x, FLOATS, 0, length, step, width);
-    const float *from = own.x;
-    float top[COLUMNS], part[COLUMNS];
+static void log_softmax_columns(const given *a, int64_t length, int64_t step, int64_t width) {
+    const piece own = in_one_piece(a->x, a->of_x, a->first, length, step, width);
+    float top[COLUMNS], part[COLUMNS], memory[2][COLUMNS];
     double total[COLUMNS] = {0};
-    column_max(top, from, length, own.step, width);
-    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += exp_(from[k * own.step + c] - top[c]); })
+    column_max(top, own.x, own.type, length, own.step, width);
+    DOWN(0, length, width, part, total, {
+        const float *x = wide(own.x, own.type, k * own.step, width, memory[0]);
+        EACH(c, width) part[c] += exp_(x[c] - top[c]);
+    })
     EACH(c, width) part[c] = ln((float)total[c]);
-    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = from[k * own.step + c] - top[c] - part[c];
-}
-
-KERNEL(log_softmax, { float *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
-    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, a->length, a->inner);
-        if (a->inner == 1) log_softmax_row(a->out + t.begin, a->x + t.begin, a->length);
-        else log_softmax_columns(a->out + t.begin, a->x + t.begin, a->length, a->inner, t.width);
+    for (int64_t k = 0; k < length; k++) {
+        const float *x = wide(own.x, own.type, k * own.step, width, memory[0]);
+        float *to = room(a->out, a->of_out, a->first + k * step, memory[1]);
+        EACH(c, width) to[c] = x[c] - top[c] - part[c];
+        kept(a->out, a->of_out, a->first + k * step, width, to);
     }
 }
 
 // g - exp(y) sum g
-static void log_softmax_grad_row(float *out, const float *y, const float *g, int64_t n) {
-    const float all = (float)row_sum(g, FLOATS, n);
-    EACH(i, n) out[i] = g[i] - exp_(y[i]) * all;
+static void log_softmax_grad_row(const given *a, int64_t n) {
+    float memory[3][BLOCK];
+    const float all = (float)row_sum(from_at(a->y, a->of_y, a->first), a->of_y, n);
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        const float *y = wide(a->x, a->of_x, a->first + b, m, memory[0]), *g = wide(a->y, a->of_y, a->first + b, m, memory[1]);
+        float *to = room(a->out, a->of_out, a->first + b, memory[2]);
+        EACH(i, m) to[i] = g[i] - exp_(y[i]) * all;
+        kept(a->out, a->of_out, a->first + b, m, to);
+    }
 }
 
-static void log_softmax_grad_columns(float *out, const float *y, const float *g, int64_t length, int64_t step,
-                                     int64_t width) {
-    float part[COLUMNS];
+static void log_softmax_grad_columns(const given *a, int64_t length, int64_t step, int64_t width) {
+    float part[COLUMNS], memory[3][COLUMNS];
     double total[COLUMNS] = {0};
-    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += g[k * step + c]; })
+    DOWN(0, length, width, part, total, {
+        const float *g = wide(a->y, a->of_y, a->first + k * step, width, memory[1]);
+        EACH(c, width) part[c] += g[c];
+    })
     EACH(c, width) part[c] = (float)total[c];
-    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = g[k * step + c] - exp_(y[k * step + c]) * part[c];
+    for (int64_t k = 0; k < length; k++) {
+        const int64_t at = a->first + k * step;
+        const float *y = wide(a->x, a->of_x, at, width, memory[0]), *g = wide(a->y, a->of_y, at, width, memory[1]);
+        float *to = room(a->out, a->of_out, at, memory[2]);
+        EACH(c, width) to[c] = g[c] - exp_(y[c]) * part[c];
+        kept(a->out, a->of_out, at, width, to);
+    }
+}
+
+#define ROWS_AND_COLUMNS(name, ...) \
+    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts); \
+    for (int64_t i = s.begin; i < s.end; i++) { \
+        const tile t = tile_at(i, a->length, a->inner); \
+        const given of = {__VA_ARGS__, t.begin}; \
+        if (a->inner == 1) name##_row(&of, a->length); \
+        else name##_columns(&of, a->length, a->inner, t.width); \
+    }
+#define TWO a->out, a->x, NULL, type_of(a->types, 0), type_of(a->types, 1), FLOATS
+#define THREE a->out, a->y, a->g, type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2)
+
+KERNEL(softmax, { number *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t types; }) {
+    ROWS_AND_COLUMNS(softmax, TWO)
+}
+
+KERNEL(softmax_grad, {
+    number *out; const number *y; const number *g; int64_t outer; int64_t length; int64_t inner; int64_t types;
+}) {
+    ROWS_AND_COLUMNS(softmax_grad, THREE)
+}
+
+KERNEL(log_softmax, { number *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t types; }) {
+    ROWS_AND_COLUMNS(log_softmax, TWO)
 }
 
 KERNEL(log_softmax_grad, {
-    float *out; const float *y; const float *g; int64_t outer; int64_t length; int64_t inner;
+    number *out; const number *y; const number *g; int64_t outer; int64_t length; int64_t inner; int64_t types;
 }) {
-    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, a->length, a->inner);
-        if (a->inner == 1) log_softmax_grad_row(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length);
-        else log_softmax_grad_columns(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length, a->inner, t.width);
-    }
+    ROWS_AND_COLUMNS(log_softmax_grad, THREE)
 }
 
 // ---------------------------------------------------------------------------------------------- cross-entropy
@@ -184,7 +258,7 @@ KERNEL(softmax_cross_entropy, {
         float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
         float top[COLUMNS], mass[COLUMNS], weight[COLUMNS], loss[COLUMNS];
         double masses[COLUMNS] = {0}, weights[COLUMNS] = {0}, sum[COLUMNS] = {0};
-        column_max(top, x, n, step, width);
+        column_max(top, x, FLOATS, n, step, width);
         for (int64_t begin = 0; begin < n; begin += STRIDE) {
             EACH(c, width) mass[c] = weight[c] = loss[c] = 0.0f;
             for (int64_t k = begin * step; k < least(begin + STRIDE, n) * step; k += step)
@@ -247,7 +321,7 @@ KERNEL(softmax_cross_entropy_ids, {
         float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
         float top[COLUMNS], sum[COLUMNS];
         double total[COLUMNS] = {0};
-        column_max(top, x, n, step, width);
+        column_max(top, x, FLOATS, n, step, width);
         for (int64_t c = 0; c < width; c++)
             losses[c] = (uint32_t)ids[c] < n ? x[ids[c] * step + c] - top[c] : __builtin_nanf("");
         DOWN(0, n, width, sum, total, {
