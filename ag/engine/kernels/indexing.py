@@ -47,7 +47,7 @@ def insert(whole: Array, x: Array, *, axis: int, start: int) -> None:
     np.copyto(_places(whole, axis, start, 1, x.shape[axis]), x)
 
 
-@primitive(permuted, layout=permute_layout)
+@primitive(permuted, layout=permute_layout, moves=True)
 def permute(out: Array, x: Array, *, axes: Shape) -> None:
     np.copyto(out, np.transpose(x, axes))
 

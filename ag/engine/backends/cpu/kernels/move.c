@@ -83,15 +83,18 @@ KERNEL(spread, {
 // ---------------------------------------------------------------------------------------------- transposition
 
 // Through memory of its own: rows that are some power of two apart push each other out of the cache.
-static inline void transpose(word *out, int64_t out_step, const word *x, int64_t x_step, int64_t rows, int64_t columns) {
-    word square[SQUARE][SQUARE];
-    for (int64_t j = 0; j < columns; j++) memcpy(square[j], x + j * x_step, (size_t)rows * sizeof *x);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) out[i * out_step + j] = square[j][i];
+#define TRANSPOSE(name, element) \
+static inline void name(element *out, int64_t out_step, const element *x, int64_t x_step, int64_t rows, int64_t columns) { \
+    element square[SQUARE][SQUARE]; \
+    for (int64_t j = 0; j < columns; j++) memcpy(square[j], x + j * x_step, (size_t)rows * sizeof *x); \
+    for (int64_t i = 0; i < rows; i++) \
+        for (int64_t j = 0; j < columns; j++) out[i * out_step + j] = square[j][i]; \
 }
+TRANSPOSE(transpose, word)
+TRANSPOSE(transpose_halves, half_word)
 
 // Along the last axis of the result x goes in long steps: one by one along another axis, and in squares of the two.
-static void permute_squares(word *out, const word *x, const int64_t *shape, const int64_t *stride, int64_t ndim,
+static void permute_squares(void *out_, const void *x_, int type, const int64_t *shape, const int64_t *stride, int64_t ndim,
                             int64_t near, int64_t part, int64_t parts) {
     const int64_t last = ndim - 1, across = (shape[last] + SQUARE - 1) / SQUARE, down = (shape[near] + SQUARE - 1) / SQUARE;
     int64_t squares = across * down, step[8];
@@ -110,22 +113,33 @@ static void permute_squares(word *out, const word *x, const int64_t *shape, cons
             rest /= shape[k];
         }
         const int64_t rows = least(SQUARE, shape[near] - r), columns = least(SQUARE, shape[last] - c);
-        if (rows == SQUARE && columns == SQUARE) transpose(out + to, step[near], x + from, stride[last], SQUARE, SQUARE);
-        else transpose(out + to, step[near], x + from, stride[last], rows, columns);
+        word *out = (word *)out_ + to;
+        const word *x = (const word *)x_ + from;
+        if (type)
+            transpose_halves((half_word *)out_ + to, step[near], (const half_word *)x_ + from, stride[last], rows, columns);
+        else if (rows == SQUARE && columns == SQUARE) transpose(out, step[near], x, stride[last], SQUARE, SQUARE);
+        else transpose(out, step[near], x, stride[last], rows, columns);
     }
 }
 
-KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t shape[8]; int64_t x_stride[8]; }) {
+KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t shape[8]; int64_t x_stride[8]; int64_t types; }) {
+    const int type = type_of(a->types, 0);
     if (a->n == 0) return;
     for (int64_t k = 0; k < a->ndim - 1; k++)
         if (a->x_stride[k] == 1) {
-            permute_squares(a->out, a->x, a->shape, a->x_stride, a->ndim, k, part, parts);
+            permute_squares(a->out, a->x, type, a->shape, a->x_stride, a->ndim, k, part, parts);
             return;
         }
-    const span s = share(a->n, GRAIN, part, parts);  // rows lie in one piece
-    for (int64_t i = s.begin; i < s.end; i += GRAIN) {
+    const int64_t row = a->ndim ? a->shape[a->ndim - 1] : 1;  // which lies in one piece
+    const span s = share(a->n / row, grain_of(row), part, parts), all = {s.begin * row, s.end * row};
+    for (int64_t r = s.begin; type && r < s.end; r++) {
+        int64_t from = 0;
+        for (int64_t k = a->ndim - 2, rest = r; k >= 0; rest /= a->shape[k--]) from += rest % a->shape[k] * a->x_stride[k];
+        copy_rows(a->out, r * row, row, a->x, from, row, 1, row, type);
+    }
+    for (int64_t i = all.begin; !type && i < all.end; i += GRAIN) {
         float *out = (float *)a->out + i;
-        const int64_t m = least(GRAIN, s.end - i);
+        const int64_t m = least(GRAIN, all.end - i);
         const float *x = ag_strided(a->x, 0, a->x_stride, a->shape, a->ndim, i, m, out);
         if (x != out) memcpy(out, x, (size_t)m * sizeof *x);
     }
