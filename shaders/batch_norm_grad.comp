@@ -7,15 +7,16 @@
 #include "turns.glsl"
 #include "quotient.glsl"
 #include "rate.glsl"
+#include "numbers.glsl"
 
 layout(push_constant) uniform Args {
     uint n, length, by_length[2], dx_at, x_at, g_at, gamma_at, mean_at, variance_at, dgamma_at, dbeta_at;
     float eps;
 };
-layout(set = 0, binding = 0) buffer Dx_ { float dx[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 3) readonly buffer Gamma_ { float gamma[]; };
+NUMBERS(0, , Dx, dx)
+NUMBERS(1, readonly, X, x)
+NUMBERS(2, readonly, G, g)
+NUMBERS(3, readonly, Gamma, gamma)
 layout(set = 0, binding = 4) readonly buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 layout(set = 0, binding = 6) readonly buffer Dgamma_ { float dgamma[]; };
@@ -23,12 +24,15 @@ layout(set = 0, binding = 7) readonly buffer Dbeta_ { float dbeta[]; };
 
 void main() {
     const float share = 1.0 / float(length);
+    uint word;
     for (uint turn = 0; turn < turns; turn++) {
-        const uint i = element(turn), row = quotient(i, by_length[0], by_length[1]);
-        if (i >= n) return;
-        const float rate = rate_of(variance[variance_at + row], eps);
-        const float h = (x[x_at + i] - mean[mean_at + row]) * rate;
-        const float apart = g[g_at + i] - share * dbeta[dbeta_at + row] - h * (share * dgamma[dgamma_at + row]);
-        dx[dx_at + i] = gamma[gamma_at + row] * rate * apart;
+        const uint first = element(turn) * IN_A_ROW(3u);
+        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
+            const uint row = quotient(i, by_length[0], by_length[1]);
+            const float rate = rate_of(variance[variance_at + row], eps);
+            const float h = (NUMBER(x, 1, x_at, i) - mean[mean_at + row]) * rate, slope = NUMBER(g, 2, g_at, i);
+            const float apart = slope - share * dbeta[dbeta_at + row] - h * (share * dgamma[dgamma_at + row]);
+            PUT(dx, 0, dx_at, i, n, NUMBER(gamma, 3, gamma_at, row) * rate * apart, word)
+        }
     }
 }

@@ -9,6 +9,8 @@
 layout(constant_id = 1) const uint THREADS = 128;
 layout(constant_id = 2) const uint loads = MOST;
 layout(constant_id = 3) const uint whole = 0;
+#define TYPES 4
+#include "numbers.glsl"
 #include "reduce.glsl"
 #include "ieee.glsl"
 

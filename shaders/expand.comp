@@ -3,7 +3,6 @@
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float factor;
-#define TYPE uint
 #include "strided.glsl"
 
 uint f(uint x) { return factor == 1.0 ? x : floatBitsToUint(factor * uintBitsToFloat(x)); }

@@ -13,17 +13,17 @@ layout(push_constant) uniform Args {
     uint features, samples, out_at, mean_at, variance_at, x_at, gamma_at, beta_at;
     float eps;
 };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+NUMBERS(0, , Out, out_)
 layout(set = 0, binding = 1) buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 2) buffer Variance_ { float variance[]; };
-layout(set = 0, binding = 3) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 4) readonly buffer Gamma_ { float gamma[]; };
-layout(set = 0, binding = 5) readonly buffer Beta_ { float beta[]; };
-#define LOAD EACH(i) some[i] = x[x_at + place(k, i, end) * samples + column]
+NUMBERS(3, readonly, X, x)
+NUMBERS(4, readonly, Gamma, gamma)
+NUMBERS(5, readonly, Beta, beta)
+#define LOAD EACH(i) some[i] = NUMBER(x, 3, x_at, place(k, i, end) * samples + column)
 
 void main() {
     const uint column = column_of(samples), share = share_of(samples), end = column < samples ? features : 0;
-    const float origin = whole == 0 && end > 0 ? x[x_at + column] : 0.0;
+    const float origin = whole == 0 && end > 0 ? NUMBER(x, 3, x_at, column) : 0.0;
     float some[loads];
     Moments mine = Moments(0.0, 0.0, 0.0);
     {
@@ -38,9 +38,10 @@ void main() {
         if (whole == 0) LOAD;
         EACH(i) {
             const uint f = place(k, i, end);
-            some[i] = (some[i] - all.mean) * rate * gamma[gamma_at + f] + beta[beta_at + f];
+            some[i] = (some[i] - all.mean) * rate * NUMBER(gamma, 4, gamma_at, f) + NUMBER(beta, 5, beta_at, f);
         }
-        EACH(i) if (within(k, i, end)) out_[out_at + k * samples + column + i * (shares * samples)] = some[i];
+        EACH(i) if (within(k, i, end))
+            PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + k * samples + column + i * (shares * samples), some[i])
     } AGAIN;
     if (share != 0 || column >= samples) return;
     mean[mean_at + column] = all.mean;

@@ -14,18 +14,18 @@ layout(push_constant) uniform Args {
     uint features, samples, dx_at, x_at, g_at, gamma_at, mean_at, variance_at;
     float eps;
 };
-layout(set = 0, binding = 0) buffer Dx_ { float dx[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 3) readonly buffer Gamma_ { float gamma[]; };
+NUMBERS(0, , Dx, dx)
+NUMBERS(1, readonly, X, x)
+NUMBERS(2, readonly, G, g)
+NUMBERS(3, readonly, Gamma, gamma)
 layout(set = 0, binding = 4) readonly buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 // The same slopes both times: their difference is exact.
 #define LOAD EACH(i) { \
     const uint f = place(k, i, end); \
-    precise float s = g[g_at + f * samples + column] * gamma[gamma_at + f]; \
+    precise float s = NUMBER(g, 2, g_at, f * samples + column) * NUMBER(gamma, 3, gamma_at, f); \
     slopes[i] = s; \
-    apart[i] = x[x_at + f * samples + column]; \
+    apart[i] = NUMBER(x, 1, x_at, f * samples + column); \
 }
 
 void main() {
@@ -49,7 +49,8 @@ void main() {
         if (whole == 0) LOAD
         EACH(i) if (within(k, i, end)) {
             const float h = (apart[i] - centre) * rate;
-            dx[dx_at + k * samples + column + i * (shares * samples)] = (slopes[i] - sum - h * along) * rate;
+            PUT_ALONE(dx, 0, FIRST_OF(0, dx_at) + k * samples + column + i * (shares * samples),
+                      (slopes[i] - sum - h * along) * rate)
         }
     } AGAIN;
 }

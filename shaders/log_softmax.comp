@@ -8,13 +8,14 @@
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, x_at; };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-#define LOAD EACH(i) some[i] = x[x_0 + place(k, i, end) * inner]
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
+#define LOAD EACH(i) some[i] = NUMBER(x, 1, 0u, x_0 + place(k, i, end) * inner)
 
 void main() {
     const uint column = column_of(inner), share = share_of(inner), end = column < outer * inner ? length : 0;
-    const uint first = column / inner * length * inner + column % inner, x_0 = x_at + first, out_0 = out_at + first;
+    const uint first = column / inner * length * inner + column % inner;
+    const uint x_0 = FIRST_OF(1, x_at) + first, out_0 = FIRST_OF(0, out_at) + first;
     float some[loads];
     Exponentials mine = NONE;
     {
@@ -28,6 +29,6 @@ void main() {
     PASS {
         if (whole == 0) LOAD;
         EACH(i) if (within(k, i, end))
-            out_[out_0 + k * inner + i * (shares * inner)] = (some[i] - all.largest) - logarithm;
+            PUT_ALONE(out_, 0, out_0 + k * inner + i * (shares * inner), (some[i] - all.largest) - logarithm)
     } AGAIN;
 }

@@ -11,20 +11,20 @@
 layout(push_constant) uniform Args { uint rows, length, pieces, chunk, mean_at, variance_at, x_at; };
 layout(set = 0, binding = 0) buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 1) buffer Variance_ { float variance[]; };
-layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
+NUMBERS(2, readonly, X, x)
 
 const uint SOME = 16;
 
 void main() {
     const uint row = workgroup() / pieces, first = workgroup() % pieces * chunk, end = min(first + chunk, length);
     if (row >= rows) return;
-    const uint x_0 = x_at + row * length;
-    const float origin = first < end ? x[x_0 + first] : 0.0;
+    const uint x_0 = FIRST_OF(2, x_at) + row * length;
+    const float origin = first < end ? NUMBER(x, 2, 0u, x_0 + first) : 0.0;
     float count = 0.0, centre = 0.0, apart = 0.0;  // of this invocation's elements so far
     uint i = first + me();
     ROUNDS(i, end, SOME) {
         float some[SOME], sum = 0.0, off = 0.0;
-        EACH(c, SOME) some[c] = x[x_0 + i + c * 128] - origin;
+        EACH(c, SOME) some[c] = NUMBER(x, 2, 0u, x_0 + i + c * 128) - origin;
         EACH(c, SOME) sum += some[c];
         const float middle = sum / SOME, step = middle - centre, all = count + SOME;
         EACH(c, SOME) off += (some[c] - middle) * (some[c] - middle);
@@ -33,7 +33,7 @@ void main() {
         count = all;
     }
     REST(i, end) {
-        const float step = x[x_0 + i] - origin - centre;
+        const float step = NUMBER(x, 2, 0u, x_0 + i) - origin - centre;
         count += 1.0;
         centre += step / count;
         apart += step * ((count - 1.0) / count) * step;

@@ -14,8 +14,8 @@ layout(push_constant) uniform Args {
 };
 layout(set = 0, binding = 0) buffer Dgamma_ { float dgamma[]; };
 layout(set = 0, binding = 1) buffer Dbeta_ { float dbeta[]; };
-layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 3) readonly buffer G_ { float g[]; };
+NUMBERS(2, readonly, X, x)
+NUMBERS(3, readonly, G, g)
 layout(set = 0, binding = 4) readonly buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 
@@ -26,7 +26,7 @@ float rate(uint s) { return rate_of(variance[variance_at + s], eps); }
 void main() {
     const uint row = workgroup() / pieces, first = workgroup() % pieces * chunk, end = min(first + chunk, length);
     if (row >= rows) return;
-    const uint x_0 = x_at + row * length, g_0 = g_at + row * length;
+    const uint x_0 = FIRST_OF(2, x_at) + row * length, g_0 = FIRST_OF(3, g_at) + row * length;
     float along = 0.0, sum = 0.0, centre = 0.0, of_row = 0.0;
     if (column_step == 0) {  // roots and divisions take a card longer than the loads
         centre = mean[mean_at + row * row_step];
@@ -36,8 +36,8 @@ void main() {
     ROUNDS(i, end, SOME) {
         float values[SOME], slopes[SOME], centres[SOME], rates[SOME];
         EACH(c, SOME) {
-            values[c] = x[x_0 + i + c * 128];
-            slopes[c] = g[g_0 + i + c * 128];
+            values[c] = NUMBER(x, 2, 0u, x_0 + i + c * 128);
+            slopes[c] = NUMBER(g, 3, 0u, g_0 + i + c * 128);
             centres[c] = centre;
             rates[c] = of_row;
         }
@@ -55,8 +55,8 @@ void main() {
             centre = mean[mean_at + i];
             of_row = rate(i);
         }
-        const float slope = g[g_0 + i];
-        along += slope * ((x[x_0 + i] - centre) * of_row);
+        const float slope = NUMBER(g, 3, 0u, g_0 + i);
+        along += slope * ((NUMBER(x, 2, 0u, x_0 + i) - centre) * of_row);
         sum += slope;
     }
     along = row_sum(0, along);

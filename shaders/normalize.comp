@@ -7,23 +7,27 @@
 #include "turns.glsl"
 #include "quotient.glsl"
 #include "rate.glsl"
+#include "numbers.glsl"
 
 layout(push_constant) uniform Args {
     uint n, by_length[2], out_at, x_at, gamma_at, beta_at, mean_at, variance_at;
     float eps;
 };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 2) readonly buffer Gamma_ { float gamma[]; };
-layout(set = 0, binding = 3) readonly buffer Beta_ { float beta[]; };
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
+NUMBERS(2, readonly, Gamma, gamma)
+NUMBERS(3, readonly, Beta, beta)
 layout(set = 0, binding = 4) readonly buffer Mean_ { float mean[]; };
 layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 
 void main() {
+    uint word;
     for (uint turn = 0; turn < turns; turn++) {
-        const uint i = element(turn), row = quotient(i, by_length[0], by_length[1]);
-        if (i >= n) return;
-        const float rate = rate_of(variance[variance_at + row], eps);
-        out_[out_at + i] = (x[x_at + i] - mean[mean_at + row]) * rate * gamma[gamma_at + row] + beta[beta_at + row];
+        const uint first = element(turn) * IN_A_ROW(3u);
+        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
+            const uint row = quotient(i, by_length[0], by_length[1]);
+            const float h = (NUMBER(x, 1, x_at, i) - mean[mean_at + row]) * rate_of(variance[variance_at + row], eps);
+            PUT(out_, 0, out_at, i, n, h * NUMBER(gamma, 2, gamma_at, row) + NUMBER(beta, 3, beta_at, row), word)
+        }
     }
 }

@@ -37,6 +37,15 @@ uint narrow(float x, uint i, uint type) {
         if (((i) & 1u) == 1u || (i) + 1u == (n)) x##halves[(at) + (i) / 2u] = word; \
     }
 
+// Stores element i, counted from the buffer's beginning, while others may set the other half of its word.
+#define PUT_ALONE(x, number, i, value) \
+    { \
+        const float alone = value; \
+        if (TYPE_OF(number) == 0u) x[i] = alone; \
+        else atomicXor(x##halves[(i) / 2u], narrow(alone, i, TYPE_OF(number)) \
+                       ^ x##halves[(i) / 2u] & 0xFFFFu << 16 * ((i) & 1u)); \
+    }
+
 // The same in quads, aligned to four words; element i, counted from the buffer's beginning, begins one.
 #define QUADS(number, access, block, x) \
     layout(set = 0, binding = number) access buffer block##Quads_ { vec4 x##_quads[]; }; \

@@ -2,7 +2,6 @@
 // grid: n / turns invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
-#define TYPE uint
 #include "strided.glsl"
 
 uint f(uint x) { return x; }

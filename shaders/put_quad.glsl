@@ -4,7 +4,7 @@ float chained(uint row, uint col, float element);
 float register_of(uint i);
 #endif
 
-// Half a word is another invocation's where rows are odd, so each sets its own bits; their order does not matter.
+// Half a word is another invocation's where rows are odd.
 #define STORE(x, name, number, i, quad) \
     if (vector != 0) { \
         if (col < cols && TYPE_OF(number) == 0u) name##_quads[(i) / 4] = quad; \
@@ -12,12 +12,7 @@ float register_of(uint i);
     } else { \
         [[unroll]] for (uint n = 0; n < 4; n++) { \
             if (col + n >= cols) break; \
-            const uint at = (i) + n; \
-            if (TYPE_OF(number) == 0u) x[at] = quad[n]; \
-            else { \
-                atomicAnd(x##halves[at / 2u], 0xFFFF0000u >> 16 * (at & 1u)); \
-                atomicOr(x##halves[at / 2u], narrow(quad[n], at, TYPE_OF(number))); \
-            } \
+            PUT_ALONE(x, number, (i) + n, quad[n]) \
         } \
     }
 

@@ -13,11 +13,11 @@ layout(push_constant) uniform Args {
     uint features, samples, out_at, square_at, x_at, gamma_at;
     float eps;
 };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+NUMBERS(0, , Out, out_)
 layout(set = 0, binding = 1) buffer Square_ { float square[]; };
-layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 3) readonly buffer Gamma_ { float gamma[]; };
-#define LOAD EACH(i) some[i] = x[x_at + place(k, i, end) * samples + column]
+NUMBERS(2, readonly, X, x)
+NUMBERS(3, readonly, Gamma, gamma)
+#define LOAD EACH(i) some[i] = NUMBER(x, 2, x_at, place(k, i, end) * samples + column)
 
 void main() {
     const uint column = column_of(samples), share = share_of(samples), end = column < samples ? features : 0;
@@ -33,8 +33,9 @@ void main() {
     const float mean = column_sum(0, mine, samples) / float(features), rate = rate_of(mean, eps);
     PASS {
         if (whole == 0) LOAD;
-        EACH(i) some[i] = some[i] * rate * gamma[gamma_at + place(k, i, end)];
-        EACH(i) if (within(k, i, end)) out_[out_at + k * samples + column + i * (shares * samples)] = some[i];
+        EACH(i) some[i] = some[i] * rate * NUMBER(gamma, 3, gamma_at, place(k, i, end));
+        EACH(i) if (within(k, i, end))
+            PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + k * samples + column + i * (shares * samples), some[i])
     } AGAIN;
     if (share == 0 && column < samples) square[square_at + column] = mean;
 }

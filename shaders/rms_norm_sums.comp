@@ -13,8 +13,8 @@ layout(push_constant) uniform Args {
     float eps;
 };
 layout(set = 0, binding = 0) buffer Dgamma_ { float dgamma[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+NUMBERS(1, readonly, X, x)
+NUMBERS(2, readonly, G, g)
 layout(set = 0, binding = 3) readonly buffer Square_ { float square[]; };
 
 const uint SOME = 8;
@@ -22,19 +22,20 @@ const uint SOME = 8;
 void main() {
     const uint row = workgroup() / pieces, first = workgroup() % pieces * chunk, end = min(first + chunk, length);
     if (row >= rows) return;
-    const uint x_0 = x_at + row * length, g_0 = g_at + row * length;
+    const uint x_0 = FIRST_OF(1, x_at) + row * length, g_0 = FIRST_OF(2, g_at) + row * length;
     float along = 0.0;
     uint i = first + me();
     ROUNDS(i, end, SOME) {
         float values[SOME], slopes[SOME], rates[SOME];
         EACH(c, SOME) {
-            values[c] = x[x_0 + i + c * 128];
-            slopes[c] = g[g_0 + i + c * 128];
+            values[c] = NUMBER(x, 1, 0u, x_0 + i + c * 128);
+            slopes[c] = NUMBER(g, 2, 0u, g_0 + i + c * 128);
             rates[c] = rate_of(square[square_at + i + c * 128], eps);
         }
         EACH(c, SOME) along += slopes[c] * (values[c] * rates[c]);
     }
-    REST(i, end) along += g[g_0 + i] * (x[x_0 + i] * rate_of(square[square_at + i], eps));
+    REST(i, end)
+        along += NUMBER(g, 2, 0u, g_0 + i) * (NUMBER(x, 1, 0u, x_0 + i) * rate_of(square[square_at + i], eps));
     along = row_sum(0, along);
     if (me() == 0) dgamma[dgamma_at + workgroup()] = along;
 }

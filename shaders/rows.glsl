@@ -1,6 +1,8 @@
 // Sums along rows: a workgroup per row, or per piece of a row that is cut into several.  Neighbouring invocations read
 // neighbouring words; they combine what they found always in the same order, so with the same bits.
+#define TYPES 0
 #include "index.glsl"
+#include "numbers.glsl"
 shared float shares[2][128];
 
 // An invocation goes through its part of a row in rounds, whose elements are all loaded before the first is used: there

@@ -11,13 +11,13 @@
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, t_at; float factor; };
 layout(set = 0, binding = 0) buffer Losses_ { float losses[]; };
-layout(set = 0, binding = 1) buffer Dx_ { float dx[]; };
-layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 3) readonly buffer T_ { float t[]; };
+NUMBERS(1, , Dx, dx)
+NUMBERS(2, readonly, X, x)
+NUMBERS(3, readonly, T, t)
 #define LOAD EACH(i) { \
     const uint at = place(k, i, end) * batch + column; \
-    some[i] = x[x_at + at]; \
-    targets[i] = t[t_at + at]; \
+    some[i] = NUMBER(x, 2, x_at, at); \
+    targets[i] = NUMBER(t, 3, t_at, at); \
 }
 
 void main() {
@@ -41,7 +41,8 @@ void main() {
         EACH(i) if (within(k, i, end)) {
             const float z = some[i] - all.largest;
             part += targets[i] * (log_total - (targets[i] == 0.0 ? 0.0 : z));  // 0 where z is -inf
-            dx[dx_at + k * batch + column + i * (shares * batch)] = factor * (ratio * ieee_exp(z) - targets[i]);
+            PUT_ALONE(dx, 1, FIRST_OF(1, dx_at) + k * batch + column + i * (shares * batch),
+                      factor * (ratio * ieee_exp(z) - targets[i]))
         }
         loss += part;
     } AGAIN;

@@ -12,10 +12,10 @@
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, ids_at; float factor; };
 layout(set = 0, binding = 0) buffer Losses_ { float losses[]; };
-layout(set = 0, binding = 1) buffer Dx_ { float dx[]; };
-layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
+NUMBERS(1, , Dx, dx)
+NUMBERS(2, readonly, X, x)
 layout(set = 0, binding = 3) readonly buffer Ids_ { uint ids[]; };  // a negative id is a large one
-#define LOAD EACH(i) some[i] = x[x_at + place(k, i, end) * batch + column]
+#define LOAD EACH(i) some[i] = NUMBER(x, 2, x_at, place(k, i, end) * batch + column)
 
 const uint NOTHING = 0x80000000u;
 
@@ -38,7 +38,7 @@ void main() {
         EACH(i) if (within(k, i, end)) {
             const float z = some[i] - all.largest, y = id == NOTHING ? 0.0 : scale * ieee_exp(z);
             const bool here = i * shares == id - k;
-            dx[dx_at + k * batch + column + i * (shares * batch)] = here ? y - factor : y;
+            PUT_ALONE(dx, 1, FIRST_OF(1, dx_at) + k * batch + column + i * (shares * batch), here ? y - factor : y)
             if (here) losses[losses_at + column] = ieee_log(all.total) - z;
         }
     } AGAIN;

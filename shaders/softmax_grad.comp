@@ -8,19 +8,19 @@
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, y_at, g_at; };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer Y_ { float y[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, Y, y)
+NUMBERS(2, readonly, G, g)
 #define LOAD EACH(i) { \
     const uint at = place(k, i, end) * inner; \
-    ys[i] = y[y_0 + at]; \
-    gs[i] = g[g_0 + at]; \
+    ys[i] = NUMBER(y, 1, 0u, y_0 + at); \
+    gs[i] = NUMBER(g, 2, 0u, g_0 + at); \
 }
 
 void main() {
     const uint column = column_of(inner), share = share_of(inner), end = column < outer * inner ? length : 0;
     const uint first = column / inner * length * inner + column % inner;
-    const uint y_0 = y_at + first, g_0 = g_at + first, out_0 = out_at + first;
+    const uint y_0 = FIRST_OF(1, y_at) + first, g_0 = FIRST_OF(2, g_at) + first, out_0 = FIRST_OF(0, out_at) + first;
     float ys[loads], gs[loads], mine = 0.0;
     {
         PASS {
@@ -33,6 +33,7 @@ void main() {
     const float total = column_sum(0, mine, inner);
     PASS {
         if (whole == 0) LOAD
-        EACH(i) if (within(k, i, end)) out_[out_0 + k * inner + i * (shares * inner)] = ys[i] * (gs[i] - total);
+        EACH(i) if (within(k, i, end))
+            PUT_ALONE(out_, 0, out_0 + k * inner + i * (shares * inner), ys[i] * (gs[i] - total))
     } AGAIN;
 }

@@ -1,12 +1,10 @@
 // out[i] = f(x[...]): x is walked along the axes of out with steps of its own, and may repeat.  The kernel defines f
-// after including this, and may define PARAMS and TYPE before, as in unary.glsl: expand and permute.
+// after including this, and may define PARAMS before, as in unary.glsl: expand and permute.  Both move any words.
 #include "turns.glsl"
 #include "walk.glsl"
+#include "numbers.glsl"
 #ifndef PARAMS
 #define PARAMS
-#endif
-#ifndef TYPE
-#define TYPE float
 #endif
 #define MAX_DIMS 8
 
@@ -15,21 +13,25 @@ layout(push_constant) uniform Args {
     uint multipliers[7], shifts[2], x_step[MAX_DIMS];
     PARAMS
 };
-layout(set = 0, binding = 0) buffer Out_ { TYPE out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { TYPE x[]; };
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
 
-TYPE f(TYPE x);
+uint f(uint x);
 
 void main() {
+    uint word;
     for (uint turn = 0; turn < turns; turn++) {
-        const uint i = element(turn);
-        if (i >= n) return;
-        uint q = i, x_i = x_at + i * x_step[0];
-        for (uint axis = 1; axis < MAX_DIMS; axis++) {
-            if (axis >= ndim) break;
-            q = NEXT(q, axis);
-            x_i += q * x_step[axis];
+        const uint first = element(turn) * IN_A_ROW(3u);
+        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
+            uint q = i, x_i = i * x_step[0];
+            for (uint axis = 1; axis < MAX_DIMS; axis++) {
+                if (axis >= ndim) break;
+                q = NEXT(q, axis);
+                x_i += q * x_step[axis];
+            }
+            const uint made = f(TYPE_OF(1) == 0u ? xhalves[x_at + x_i] : floatBitsToUint(NUMBER(x, 1, x_at, x_i)));
+            if (TYPE_OF(0) == 0u) out_halves[out_at + i] = made;
+            else { PUT(out_, 0, out_at, i, n, uintBitsToFloat(made), word) }
         }
-        out_[out_at + i] = f(x[x_i]);
     }
 }
