@@ -25,14 +25,12 @@ layout(set = 0, binding = 7) readonly buffer Dbeta_ { float dbeta[]; };
 void main() {
     const float share = 1.0 / float(length);
     uint word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(3u);
-        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
-            const uint row = quotient(i, by_length[0], by_length[1]);
-            const float rate = rate_of(variance[variance_at + row], eps);
-            const float h = (NUMBER(x, 1, x_at, i) - mean[mean_at + row]) * rate, slope = NUMBER(g, 2, g_at, i);
-            const float apart = slope - share * dbeta[dbeta_at + row] - h * (share * dgamma[dgamma_at + row]);
-            PUT(dx, 0, dx_at, i, n, NUMBER(gamma, 3, gamma_at, row) * rate * apart, word)
-        }
+    for (uint turn = 0; turn < turns * IN_A_ROW(3u); turn++) {
+        const uint i = PLACE(turn, 3u), row = quotient(i, by_length[0], by_length[1]);
+        if (i >= n) return;
+        const float rate = rate_of(variance[variance_at + row], eps);
+        const float h = (NUMBER(x, 1, x_at, i) - mean[mean_at + row]) * rate, slope = NUMBER(g, 2, g_at, i);
+        const float apart = slope - share * dbeta[dbeta_at + row] - h * (share * dgamma[dgamma_at + row]);
+        PUT(dx, 0, dx_at, i, n, NUMBER(gamma, 3, gamma_at, row) * rate * apart, word)
     }
 }

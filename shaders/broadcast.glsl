@@ -28,10 +28,9 @@ float result_of(uint i) {
 
 void main() {
     uint word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(3u);
-        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
-            PUT(out_, 0, out_at, i, n, result_of(i), word)
-        }
+    for (uint turn = 0; turn < turns * IN_A_ROW(3u); turn++) {
+        const uint i = PLACE(turn, 3u);
+        if (i >= n) return;
+        PUT(out_, 0, out_at, i, n, result_of(i), word)
     }
 }

@@ -52,14 +52,13 @@ void run(uint i) {
 
 void main() {
     uint word, also_word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(OUTS);
-        for (uint i = first; i < min(n, first + IN_A_ROW(OUTS)); i++) {
-            run(i);
-            PUT(out_, 0, out_at, i, n, r[result], word)
+    for (uint turn = 0; turn < turns * IN_A_ROW(OUTS); turn++) {
+        const uint i = PLACE(turn, OUTS);
+        if (i >= n) return;
+        run(i);
+        PUT(out_, 0, out_at, i, n, r[result], word)
 #ifdef ALSO
-            PUT(also, 1, also_at, i, n, r[kept], also_word)
+        PUT(also, 1, also_at, i, n, r[kept], also_word)
 #endif
-        }
     }
 }

@@ -19,12 +19,10 @@ float f(float v, float g);
 
 void main() {
     uint word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(3u);
-        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
-            const uint at = JOIN(SAVED, _at);
-            const float v = TYPE_OF(1) == 0u ? SAVED[at + i] : wide(saved_halves[at + i / 2u], i, TYPE_OF(1));
-            PUT(out_, 0, out_at, i, n, f(v, NUMBER(g, 2, g_at, i)), word)
-        }
+    for (uint turn = 0; turn < turns * IN_A_ROW(3u); turn++) {
+        const uint i = PLACE(turn, 3u), at = JOIN(SAVED, _at);
+        if (i >= n) return;
+        const float v = TYPE_OF(1) == 0u ? SAVED[at + i] : wide(saved_halves[at + i / 2u], i, TYPE_OF(1));
+        PUT(out_, 0, out_at, i, n, f(v, NUMBER(g, 2, g_at, i)), word)
     }
 }

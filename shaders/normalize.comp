@@ -22,12 +22,10 @@ layout(set = 0, binding = 5) readonly buffer Variance_ { float variance[]; };
 
 void main() {
     uint word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(3u);
-        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
-            const uint row = quotient(i, by_length[0], by_length[1]);
-            const float h = (NUMBER(x, 1, x_at, i) - mean[mean_at + row]) * rate_of(variance[variance_at + row], eps);
-            PUT(out_, 0, out_at, i, n, h * NUMBER(gamma, 2, gamma_at, row) + NUMBER(beta, 3, beta_at, row), word)
-        }
+    for (uint turn = 0; turn < turns * IN_A_ROW(3u); turn++) {
+        const uint i = PLACE(turn, 3u), row = quotient(i, by_length[0], by_length[1]);
+        if (i >= n) return;
+        const float h = (NUMBER(x, 1, x_at, i) - mean[mean_at + row]) * rate_of(variance[variance_at + row], eps);
+        PUT(out_, 0, out_at, i, n, h * NUMBER(gamma, 2, gamma_at, row) + NUMBER(beta, 3, beta_at, row), word)
     }
 }

@@ -28,21 +28,26 @@ uint narrow(float x, uint i, uint type) {
 #define NUMBER(x, number, at, i) \
     (TYPE_OF(number) == 0u ? x[(at) + (i)] : wide(x##halves[(at) + (i) / 2u], i, TYPE_OF(number)))
 
-// Results that an invocation makes in a row, and how it stores one of n; `word` begins with 0.
+// Results that an invocation makes in a row, the place of one by its turn, and how it is stored as one of n.  Software
+// drivers run what `types` rules out, so a value is made once.
 #define IN_A_ROW(mask) ((types & (mask)) == 0u ? 1u : 2u)
+#define PLACE(turn, mask) (element((turn) / IN_A_ROW(mask)) * IN_A_ROW(mask) + (turn) % IN_A_ROW(mask))
 #define PUT(x, number, at, i, n, value, word) \
-    if (TYPE_OF(number) == 0u) x[(at) + (i)] = value; \
-    else { \
-        word = ((i) & 1u) == 0u ? narrow(value, i, TYPE_OF(number)) : word | narrow(value, i, TYPE_OF(number)); \
-        if (((i) & 1u) == 1u || (i) + 1u == (n)) x##halves[(at) + (i) / 2u] = word; \
+    { \
+        const float made = value; \
+        if (TYPE_OF(number) == 0u) x[(at) + (i)] = made; \
+        else { \
+            word = (((i) & 1u) == 0u ? 0u : word) | narrow(made, i, TYPE_OF(number)); \
+            if (((i) & 1u) == 1u || (i) + 1u == (n)) x##halves[(at) + (i) / 2u] = word; \
+        } \
     }
 
 // Stores element i, counted from the buffer's beginning, while others may set the other half of its word.
 #define PUT_ALONE(x, number, i, value) \
     { \
-        const float alone = value; \
-        if (TYPE_OF(number) == 0u) x[i] = alone; \
-        else atomicXor(x##halves[(i) / 2u], narrow(alone, i, TYPE_OF(number)) \
+        const float made = value; \
+        if (TYPE_OF(number) == 0u) x[i] = made; \
+        else atomicXor(x##halves[(i) / 2u], narrow(made, i, TYPE_OF(number)) \
                        ^ x##halves[(i) / 2u] & 0xFFFFu << 16 * ((i) & 1u)); \
     }
 

@@ -20,18 +20,17 @@ uint f(uint x);
 
 void main() {
     uint word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(3u);
-        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
-            uint q = i, x_i = i * x_step[0];
-            for (uint axis = 1; axis < MAX_DIMS; axis++) {
-                if (axis >= ndim) break;
-                q = NEXT(q, axis);
-                x_i += q * x_step[axis];
-            }
-            const uint made = f(TYPE_OF(1) == 0u ? xhalves[x_at + x_i] : floatBitsToUint(NUMBER(x, 1, x_at, x_i)));
-            if (TYPE_OF(0) == 0u) out_halves[out_at + i] = made;
-            else { PUT(out_, 0, out_at, i, n, uintBitsToFloat(made), word) }
+    for (uint turn = 0; turn < turns * IN_A_ROW(3u); turn++) {
+        const uint i = PLACE(turn, 3u);
+        if (i >= n) return;
+        uint q = i, x_i = i * x_step[0];
+        for (uint axis = 1; axis < MAX_DIMS; axis++) {
+            if (axis >= ndim) break;
+            q = NEXT(q, axis);
+            x_i += q * x_step[axis];
         }
+        const uint moved = f(TYPE_OF(1) == 0u ? xhalves[x_at + x_i] : floatBitsToUint(NUMBER(x, 1, x_at, x_i)));
+        if (TYPE_OF(0) == 0u) out_halves[out_at + i] = moved;
+        else { PUT(out_, 0, out_at, i, n, uintBitsToFloat(moved), word) }
     }
 }

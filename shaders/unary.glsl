@@ -28,11 +28,10 @@ float f(float x);
 
 void main() {
     uint word;
-    for (uint turn = 0; turn < turns; turn++) {
-        const uint first = element(turn) * IN_A_ROW(3u);
-        for (uint i = first; i < min(n, first + IN_A_ROW(3u)); i++) {
-            PUT(out_, 0, out_at, i, n, f(NUMBER(x, 1, x_at, i)), word)
-        }
+    for (uint turn = 0; turn < turns * IN_A_ROW(3u); turn++) {
+        const uint i = PLACE(turn, 3u);
+        if (i >= n) return;
+        PUT(out_, 0, out_at, i, n, f(NUMBER(x, 1, x_at, i)), word)
     }
 }
 #endif
