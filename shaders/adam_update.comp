@@ -65,7 +65,7 @@ void main() {
     }
     uint word;
     for (uint turn = 0; turn < turns * ROW; turn++) {
-        const uint i = element(turn / ROW) * ROW + turn % ROW;
+        const uint i = PLACE(turn, OF_STORED);
         const float grad = with_square(scaled_gradient(i, by));
         if (skip || i >= n) continue;
         while (start + i >= slot_end) {  // once at most; an `if` would cost drivers that make both its branches

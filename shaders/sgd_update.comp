@@ -31,7 +31,7 @@ void main() {
     const bool nesterov = settings[settings_at + 3] != 0.0;
     uint word;
     for (uint turn = 0; turn < turns * ROW; turn++) {
-        const uint i = element(turn / ROW) * ROW + turn % ROW;
+        const uint i = PLACE(turn, OF_STORED);
         const float grad = scaled_gradient(i, by);
         if (skip || i >= n) continue;
         precise float p_i = master(i);

@@ -5,8 +5,8 @@
 #include "scaled_gradient.glsl"
 NUMBERS(STORED, , Stored, stored)
 
-// Elements that an invocation takes in a row: two share a word.
-#define ROW IN_A_ROW(3u << 2 * STORED)
+#define OF_STORED 3u << 2 * STORED
+#define ROW IN_A_ROW(OF_STORED)  // elements that an invocation takes: two share a word
 
 // p[i], or what is stored there if p does not round to it: somebody changed that.
 float master(uint i) {
