@@ -5,14 +5,15 @@ layout(push_constant) uniform Args {
          lse_at, delta_at, key_at TERM_OFFSETS;
     float factor, rate TERM_FACTORS;
 };
-layout(set = 0, binding = 0) buffer Dq_ { float dq[]; };
-layout(set = 0, binding = 0) buffer DqQuads_ { vec4 dq_quads[]; };
-layout(set = 0, binding = 1) buffer Dk_ { float dk[]; };
-layout(set = 0, binding = 1) buffer DkQuads_ { vec4 dk_quads[]; };
-layout(set = 0, binding = 2) buffer Dv_ { float dv_[]; };
-layout(set = 0, binding = 2) buffer DvQuads_ { vec4 dv_quads[]; };
 #define GIVEN 3
+#define GRADIENT
 #include "attention_given.glsl"
+NUMBERS(0, , Dq, dq)
+QUADS(0, , Dq, dq)
+NUMBERS(1, , Dk, dk)
+QUADS(1, , Dk, dk)
+NUMBERS(2, , Dv, dv_)
+QUADS(2, , Dv, dv)
 #include "attention.glsl"
 #include "attention_sums.glsl"
 #include "attention_slopes.glsl"

@@ -18,6 +18,7 @@ layout(push_constant) uniform Args {
 };
 layout(set = 0, binding = 0) buffer Dbias_ { float dbias[]; };
 #define GIVEN 1
+#define GRADIENT
 #include "attention_given.glsl"
 #include "attention.glsl"
 #include "attention_slopes.glsl"

@@ -1,15 +1,24 @@
 // Where attention_grad writes what it sends back to queries, keys and values; later pieces add to what is there.
-#define ADDED(buffer, at, value) buffer[at] = piece > 0 ? buffer[at] + value : value
+#define ADDED(x, number, first) { \
+    const float sum = piece > 0 ? NUMBER(x, number, first, at) + value : value; \
+    PUT_ALONE(x, number, first, at, sum) \
+}
 void put(uint operand, uint f, uint t, float value) {
     if (!inside(operand, f, t)) return;
-    if (operand == Q) ADDED(dq, dq_at + place(q_head, d, queries, f, t), value);
-    else if (operand == K) ADDED(dk, dk_at + place(kv_head, d, keys, f, t), value);
-    else ADDED(dv_, dv_at + place(kv_head, dv, keys, f, t), value);
+    const uint at = place_of(operand, f, t);
+    if (operand == Q) ADDED(dq, 0, dq_at)
+    else if (operand == K) ADDED(dk, 1, dk_at)
+    else ADDED(dv_, 2, dv_at)
 }
 
+#define ADDED_QUAD(x, number, first) { \
+    const uint at = FIRST_OF(number, first) + i; \
+    PUT_QUAD(x, number, at, piece > 0 ? QUAD(x, number, at) + values : values) \
+}
 void put_quad(uint operand, uint f, uint t, vec4 values) {
     if (!inside(operand, f, t)) return;
-    if (operand == Q) ADDED(dq_quads, (dq_at + place(q_head, d, queries, f, t)) / 4, values);
-    else if (operand == K) ADDED(dk_quads, (dk_at + place(kv_head, d, keys, f, t)) / 4, values);
-    else ADDED(dv_quads, (dv_at + place(kv_head, dv, keys, f, t)) / 4, values);
+    const uint i = place_of(operand, f, t);
+    if (operand == Q) ADDED_QUAD(dq, 0, dq_at)
+    else if (operand == K) ADDED_QUAD(dk, 1, dk_at)
+    else ADDED_QUAD(dv, 2, dv_at)
 }

@@ -4,40 +4,16 @@ layout(push_constant) uniform Args {
     uint batch, heads, queries, keys, d, dv, piece, span, HIDES, out_at, lse_at, q_at, k_at, v_at, key_at TERM_OFFSETS;
     float factor, rate TERM_FACTORS;
 };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
+#define GIVEN 2
+#include "attention_given.glsl"
+NUMBERS(0, , Out, out_)
+QUADS(0, , Out, out)
 layout(set = 0, binding = 1) buffer Lse_ { float lse[]; };
-layout(set = 0, binding = 2) readonly buffer Q_ { float q[]; };
-layout(set = 0, binding = 2) readonly buffer QQuads_ { vec4 q_quads[]; };
-layout(set = 0, binding = 3) readonly buffer K_ { float k[]; };
-layout(set = 0, binding = 3) readonly buffer KQuads_ { vec4 k_quads[]; };
-layout(set = 0, binding = 4) readonly buffer V_ { float v[]; };
-layout(set = 0, binding = 4) readonly buffer VQuads_ { vec4 v_quads[]; };
 layout(set = 0, binding = 5) readonly buffer Key_ { uint key[]; };
 #include "attention.glsl"
 #include "attention_sums.glsl"
 #include "attention_online.glsl"
-#define Q 0
-#define K 1
-#define V 2
-
-bool inside(uint operand, uint f, uint t) {
-    return f < (operand == V ? dv : d) && t < (operand == Q ? queries : keys);
-}
-
-float element(uint operand, uint f, uint t) {
-    if (!inside(operand, f, t)) return 0.0;
-    return operand == Q ? q[q_at + place(q_head, d, queries, f, t)]
-         : operand == K ? k[k_at + place(kv_head, d, keys, f, t)] : v[v_at + place(kv_head, dv, keys, f, t)];
-}
-
-vec4 quad(uint operand, uint f, uint t) {
-    if (!inside(operand, f, t)) return vec4(0.0);
-    return operand == Q ? q_quads[(q_at + place(q_head, d, queries, f, t)) / 4]
-         : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4]
-         : v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4];
-}
-
+#include "attention_operands.glsl"
 #include "attention_result.glsl"
 
 void main() {

@@ -1,8 +1,5 @@
-// What both halves of attention_grad need: its operands by number, and a weight and its slope made from two products.
-#define Q 0
-#define K 1
-#define V 2
-#define G 3
+// What both halves of attention_grad need: a weight and its slope made from two products.
+#include "attention_operands.glsl"
 
 shared float lses[ROWS], deltas[ROWS];  // of the tile of queries
 
@@ -22,24 +19,3 @@ float weight_of(uint query, uint k, uint i, float product) {
 #endif
 }
 float slope(float weight, float along, uint i, float product) { return bend(product) * weight * (along - deltas[i]); }
-
-uint times_of(uint operand) { return operand == Q || operand == G ? queries : keys; }
-
-bool inside(uint operand, uint f, uint t) {
-    return f < (operand == V || operand == G ? dv : d) && t < times_of(operand);
-}
-
-float element(uint operand, uint f, uint t) {
-    if (!inside(operand, f, t)) return 0.0;
-    return operand == Q ? q[q_at + place(q_head, d, queries, f, t)]
-         : operand == K ? k[k_at + place(kv_head, d, keys, f, t)]
-         : operand == V ? v[v_at + place(kv_head, dv, keys, f, t)] : g[g_at + place(q_head, dv, queries, f, t)];
-}
-
-vec4 quad(uint operand, uint f, uint t) {
-    if (!inside(operand, f, t)) return vec4(0.0);
-    return operand == Q ? q_quads[(q_at + place(q_head, d, queries, f, t)) / 4]
-         : operand == K ? k_quads[(k_at + place(kv_head, d, keys, f, t)) / 4]
-         : operand == V ? v_quads[(v_at + place(kv_head, dv, keys, f, t)) / 4]
-         : g_quads[(g_at + place(q_head, dv, queries, f, t)) / 4];
-}

@@ -51,6 +51,14 @@ uint narrow(float x, uint i, uint type) {
                        ^ x##halves[(i) / 2u] & 0xFFFFu << 16 * ((i) & 1u)); \
     }
 
+// A result whose neighbour another invocation makes: each sets its own half of a word; their order does not matter.
+#define PUT_ALONE(x, number, at, i, value) \
+    if (TYPE_OF(number) == 0u) x[(at) + (i)] = value; \
+    else { \
+        atomicAnd(x##halves[(at) + (i) / 2u], 0xFFFF0000u >> 16 * ((i) & 1u)); \
+        atomicOr(x##halves[(at) + (i) / 2u], narrow(value, i, TYPE_OF(number))); \
+    }
+
 // The same in quads, aligned to four words; element i, counted from the buffer's beginning, begins one.
 #define QUADS(number, access, block, x) \
     layout(set = 0, binding = number) access buffer block##Quads_ { vec4 x##_quads[]; }; \
@@ -66,3 +74,6 @@ uvec2 narrow_quad(vec4 x, uint type) {
 
 #define QUAD(x, number, i) \
     (TYPE_OF(number) == 0u ? x##_quads[(i) / 4u] : wide_quad(x##_half_quads[(i) / 4u], TYPE_OF(number)))
+#define PUT_QUAD(x, number, i, value) \
+    if (TYPE_OF(number) == 0u) x##_quads[(i) / 4u] = value; \
+    else x##_half_quads[(i) / 4u] = narrow_quad(value, TYPE_OF(number));

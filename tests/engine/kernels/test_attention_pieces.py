@@ -109,3 +109,14 @@ def test_pieces_are_dispatches_of_other_numbers(lavapipe: str) -> None:
     first, second = (np.frombuffer(push, np.uint32) for push in plan.pushes(plan.push([0] * 10)))
     assert np.flatnonzero(first != second) == [plan.piece_at] and second[plan.piece_at] == 1
     assert plan.seconds >= 2 * attention.MOST_SECONDS
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("name", ["causal", "grouped"])
+def test_16_bits_are_rounded_once(lavapipe: str, name: str) -> None:
+    """A capture stores no sums of pieces in 16 bits: it has the bits of single launches, which are in float32."""
+    shape, given = CASES[name]
+    arrays = operands(*shape)
+    assert launched(lavapipe, arrays, **given) > 4
+    for got, want in zip(*[step(lavapipe, arrays, "bf16", capture, **given) for capture in (True, False)], strict=True):
+        np.testing.assert_array_equal(got, want)
