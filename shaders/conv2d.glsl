@@ -1,14 +1,9 @@
 // Convolutions as products of matrices, one for each group: LEFT, weights or cotangents, with what the taps see of
 // RIGHT, which is looked up as it is needed and stored nowhere.  A plane of RIGHT and a tap count together along one
 // axis, places and samples along the other, where four samples in a row are a quad if the batch allows it.
-// The kernel declares operands before including this and defines: OPERANDS, PARAMS and PRODUCTS; LEFT, RIGHT, and
-// LEFT_QUADS, RIGHT_QUADS, the same in quads; GRID, the size of a plane of places, SOURCE, that of a plane of RIGHT,
-// and LOOK, the function that gives the pixel of RIGHT for a place and a tap; A_ALONG_K and B_ALONG_K.
-#ifdef CHAIN
-#define WINDOW 18
-#else
-#define WINDOW 8
-#endif
+// The kernel declares operands before including this and defines: OPERANDS, PARAMS and PRODUCTS; LEFT and RIGHT, their
+// elements, LEFT_QUAD and RIGHT_QUAD, the same in quads; GRID, the size of a plane of places, SOURCE, that of a plane
+// of RIGHT, and LOOK, the function that gives the pixel of RIGHT for a place and a tap; A_ALONG_K and B_ALONG_K.
 #include "window.glsl"
 #include "product.glsl"
 #ifdef CHAIN
@@ -30,12 +25,12 @@ uint seen(uint i, uint at, bool inside) {
 vec4 seen_quad(uint i, uint at, bool inside, uint at_end) {
     if (vector != 0) {
         const uint word = seen(i, at, inside && at < at_end);
-        return word == NOWHERE ? vec4(0.0) : RIGHT_QUADS[word / 4];
+        return word == NOWHERE ? vec4(0.0) : RIGHT_QUAD(word);
     }
     vec4 found;
     [[unroll]] for (uint c = 0; c < 4; c++) {
         const uint word = seen(i, at + c, inside && at + c < at_end);
-        found[c] = word == NOWHERE ? 0.0 : RIGHT[word];
+        found[c] = word == NOWHERE ? 0.0 : RIGHT(word);
     }
     return found;
 }
@@ -43,9 +38,9 @@ vec4 seen_quad(uint i, uint at, bool inside, uint at_end) {
 // Of a matrix [rows, inner] that lies in memory as it is.
 vec4 left_quad(uint row, uint k) {
     const uint i = left_0 + row * inner + k;
-    if (vector != 0 && inner % 4 == 0) return row < rows && k < end ? LEFT_QUADS[i / 4] : vec4(0.0);
+    if (vector != 0 && inner % 4 == 0) return row < rows && k < end ? LEFT_QUAD(i) : vec4(0.0);
     vec4 found;
-    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row < rows && k + c < end ? LEFT[i + c] : 0.0;
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row < rows && k + c < end ? LEFT(i + c) : 0.0;
     return found;
 }
 
@@ -54,11 +49,11 @@ void put(uint row, uint col, vec4 quad) {
 #ifdef CHAIN
     for (uint n = 0; n < 4; n++) quad[n] = chained(row_0 + row, min(col + n, cols - 1), quad[n]);
 #endif
-    const uint i = out_at + (row_0 + row) * cols + col;
+    const uint i = FIRST_OF(0, out_at) + (row_0 + row) * cols + col;
     if (vector != 0 && cols % 4 == 0) {
-        if (col < cols) out_quads[i / 4] = quad;
+        if (col < cols) PUT_QUAD(out, 0, i, quad)
     } else {
         [[unroll]] for (uint c = 0; c < 4; c++)
-            if (col + c < cols) out_[i + c] = quad[c];
+            if (col + c < cols) PUT_ALONE(out_, 0, 0, i + c, quad[c])
     }
 }

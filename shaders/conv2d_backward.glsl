@@ -1,18 +1,16 @@
 // The product of a convolution's gradient by its input: weights with the cotangents that the taps give.
-#include "epilogue_args.glsl"
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
-layout(set = 0, binding = 1) readonly buffer W_ { float w[]; };
-layout(set = 0, binding = 1) readonly buffer WQuads_ { vec4 w_quads[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
+#include "conv2d_numbers.glsl"
+NUMBERS(1, readonly, W, w)
+QUADS(1, readonly, W, w)
+NUMBERS(2, readonly, G, g)
+QUADS(2, readonly, G, g)
 #define OPERANDS out_at, w_at, g_at
 #define PARAMS uint rows, cols, inner, features, groups; EPILOGUE
 #define PRODUCTS groups
-#define LEFT w
-#define LEFT_QUADS w_quads
-#define RIGHT g
-#define RIGHT_QUADS g_quads
+#define LEFT(i) NUMBER(w, 1, 0, i)
+#define LEFT_QUAD(i) QUAD(w, 1, i)
+#define RIGHT(i) NUMBER(g, 2, 0, i)
+#define RIGHT_QUAD(i) QUAD(g, 2, i)
 #define GRID image
 #define SOURCE places
 #define LOOK place
@@ -27,8 +25,8 @@ layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
 
 void begin(uint product) {
     row_0 = product * rows;
-    left_0 = w_at + product * rows * inner;
-    right_0 = g_at + product * features * plane(places);
+    left_0 = FIRST_OF(1, w_at) + product * rows * inner;
+    right_0 = FIRST_OF(2, g_at) + product * features * plane(places);
     first = 0;
     end = inner;
 }
@@ -36,14 +34,14 @@ void begin(uint product) {
 #ifdef A_BY_WORDS
 float a_word(uint row, uint k) {
     const uint feature = k / TAPS;
-    return row < rows && k < end ? w[left_0 + (feature * rows + row) * TAPS + k % TAPS] : 0.0;
+    return row < rows && k < end ? LEFT(left_0 + (feature * rows + row) * TAPS + k % TAPS) : 0.0;
 }
 #else
 // Weights of four channels, which lie as many words apart as there are taps.
 vec4 a_quad(uint row, uint k) {
     const uint i = left_0 + (k / TAPS * rows + row) * TAPS + k % TAPS;
     vec4 found;
-    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * TAPS] : 0.0;
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? LEFT(i + c * TAPS) : 0.0;
     return found;
 }
 #endif
@@ -52,6 +50,6 @@ vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }
 #ifdef B_BY_WORDS
 float b_word(uint k, uint col) {
     const uint word = seen(k, col, k < end && col < cols);
-    return word == NOWHERE ? 0.0 : RIGHT[word];
+    return word == NOWHERE ? 0.0 : RIGHT(word);
 }
 #endif

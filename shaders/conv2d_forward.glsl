@@ -1,18 +1,16 @@
 // The product of a convolution: weights with what the taps see.
-#include "epilogue_args.glsl"
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 1) readonly buffer XQuads_ { vec4 x_quads[]; };
-layout(set = 0, binding = 2) readonly buffer W_ { float w[]; };
-layout(set = 0, binding = 2) readonly buffer WQuads_ { vec4 w_quads[]; };
+#include "conv2d_numbers.glsl"
+NUMBERS(1, readonly, X, x)
+QUADS(1, readonly, X, x)
+NUMBERS(2, readonly, W, w)
+QUADS(2, readonly, W, w)
 #define OPERANDS out_at, x_at, w_at
 #define PARAMS uint rows, cols, inner, channels, groups; EPILOGUE
 #define PRODUCTS groups
-#define LEFT w
-#define LEFT_QUADS w_quads
-#define RIGHT x
-#define RIGHT_QUADS x_quads
+#define LEFT(i) NUMBER(w, 2, 0, i)
+#define LEFT_QUAD(i) QUAD(w, 2, i)
+#define RIGHT(i) NUMBER(x, 1, 0, i)
+#define RIGHT_QUAD(i) QUAD(x, 1, i)
 #define GRID places
 #define SOURCE image
 #define LOOK pixel
@@ -25,8 +23,8 @@ layout(set = 0, binding = 2) readonly buffer WQuads_ { vec4 w_quads[]; };
 
 void begin(uint product) {
     row_0 = product * rows;
-    left_0 = w_at + product * rows * inner;
-    right_0 = x_at + product * channels * plane(image);
+    left_0 = FIRST_OF(2, w_at) + product * rows * inner;
+    right_0 = FIRST_OF(1, x_at) + product * channels * plane(image);
     first = 0;
     end = inner;
 }
@@ -36,6 +34,6 @@ vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }
 #ifdef B_BY_WORDS
 float b_word(uint k, uint col) {
     const uint word = seen(k, col, k < end && col < cols);
-    return word == NOWHERE ? 0.0 : RIGHT[word];
+    return word == NOWHERE ? 0.0 : RIGHT(word);
 }
 #endif

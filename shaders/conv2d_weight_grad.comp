@@ -7,19 +7,18 @@
 #version 440
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 1) readonly buffer XQuads_ { vec4 x_quads[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
+#include "conv2d_numbers.glsl"
+NUMBERS(1, readonly, X, x)
+QUADS(1, readonly, X, x)
+NUMBERS(2, readonly, G, g)
+QUADS(2, readonly, G, g)
 #define OPERANDS out_at, x_at, g_at
 #define PARAMS uint rows, cols, inner, channels, groups, pieces, chunk;
 #define PRODUCTS (pieces * groups)
-#define LEFT g
-#define LEFT_QUADS g_quads
-#define RIGHT x
-#define RIGHT_QUADS x_quads
+#define LEFT(i) NUMBER(g, 2, 0, i)
+#define LEFT_QUAD(i) QUAD(g, 2, i)
+#define RIGHT(i) NUMBER(x, 1, 0, i)
+#define RIGHT_QUAD(i) QUAD(x, 1, i)
 #define GRID places
 #define SOURCE image
 #define LOOK pixel
@@ -30,8 +29,8 @@ layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
 void begin(uint product) {
     const uint group = product % groups;
     row_0 = product * rows;
-    left_0 = g_at + group * rows * inner;
-    right_0 = x_at + group * channels * plane(image);
+    left_0 = FIRST_OF(2, g_at) + group * rows * inner;
+    right_0 = FIRST_OF(1, x_at) + group * channels * plane(image);
     first = product / groups * chunk;
     end = min(first + chunk, inner);
 }
