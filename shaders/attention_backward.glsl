@@ -8,12 +8,6 @@ layout(push_constant) uniform Args {
 #define GIVEN 3
 #define GRADIENT
 #include "attention_given.glsl"
-NUMBERS(0, , Dq, dq)
-QUADS(0, , Dq, dq)
-NUMBERS(1, , Dk, dk)
-QUADS(1, , Dk, dk)
-NUMBERS(2, , Dv, dv_)
-QUADS(2, , Dv, dv)
 #include "attention.glsl"
 #include "attention_sums.glsl"
 #include "attention_slopes.glsl"

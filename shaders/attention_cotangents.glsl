@@ -1,4 +1,11 @@
 // Where attention_grad writes what it sends back to queries, keys and values; later pieces add to what is there.
+NUMBERS(0, , Dq, dq)
+QUADS(0, , Dq, dq)
+NUMBERS(1, , Dk, dk)
+QUADS(1, , Dk, dk)
+NUMBERS(2, , Dv, dv_)
+QUADS(2, , Dv, dv)
+
 #define ADDED(x, number, first) { \
     const float sum = piece > 0 ? NUMBER(x, number, first, at) + value : value; \
     PUT_ALONE(x, number, first, at, sum) \
