@@ -27,7 +27,7 @@ def _fold(graph: Graph, target: Target, i: int, j: int, out: Buffer, x: Buffer) 
     takes = target.halves.get(maker.primitive.name, ())[: maker.primitive.outputs]
     places = [k for k, half in enumerate(takes) if half and maker.buffers[k].block is x.block]
     sizes = maker.primitive.layout(*[b.shape for b in maker.buffers], **maker.params)
-    if sizes.get("pieces", 1) > 1:  # some kernels add to their results, which would round each time
+    if "piece" in sizes and sizes["pieces"] != 1:  # each piece adds to the result, and would round it
         return
     if not maker.fresh or len(places) != 1 or (maker.buffers[places[0]].address, x.size) != (
             x.address, maker.buffers[places[0]].size) or any(i <= k < j for k in graph.touching(out)):
