@@ -163,6 +163,7 @@ def test_convolutions_in_tiles_equal_the_reference(vulkan: str) -> None:
         for launch in launches():
             if launch.primitive.name.removesuffix("_chain") in ("conv2d", "conv2d_input_grad"):
                 check(backend, launch)
+                compare(backend, launch, backend.halves[launch.primitive.name])
 
 
 @pytest.mark.sync
