@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "shader" / "spv"
 
-FORMAT = 9  # of the manifest; raise it when what is below writes something else
+FORMAT = 10  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 PREBUILT = "prebuilt"  # in the folder of shaders
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
@@ -420,19 +420,22 @@ def compile_shader(shader: Path, spv: Path, text: str = "") -> dict[str, Any]:
     """Compile, optimise and validate one shader, whose preprocessed text may be given; return its manifest entry.
 
     A `fixed` one is compiled again with FIXED defined: some software drivers do not unroll loops over specialization
-    constants, and are ten times slower then.
+    constants, and are ten times slower then.  One whose operands may have 16 bits has forms for float32 alone, and for
+    both, ``<name>.halves.spv``, which drivers compile up to five times as long; small functions have the latter alone.
     """
     if cooperative(shader) and not knows_cooperative() and (made := prebuilt_entry(shader)) is not None:
         shutil.copyfile(shader.parent / PREBUILT / spv.name, spv)
         return made
     target, twice = COOPERATIVE_TARGET if cooperative(shader) else TARGET, fixed(shader)
     entry = interface(text_of(shader), text or preprocessed([shader])[shader])
+    halves = shader.is_file() and not cooperative(shader) and any(o.get("halves") for o in entry["operands"])
     with tempfile.TemporaryDirectory() as folder:
         source, includes = _place(shader, folder), (f"-I{shader.parent}", f"-I{folder}")
-        _to_spirv(source, spv, target, *includes)
-        if twice:
-            _to_spirv(source, spv.with_suffix(".fixed.spv"), target, "-DFIXED", *includes)
-    return {**entry, "fixed": twice, "sha256": source_hash(shader)}
+        for form, flags in (("", ()), (".fixed", ("-DFIXED",))) if twice else (("", ()),):
+            _to_spirv(source, spv.with_suffix(f"{form}.spv"), target, *flags, *("-DFLOATS",) * halves, *includes)
+            if halves:
+                _to_spirv(source, spv.with_suffix(f"{form}.halves.spv"), target, *flags, *includes)
+    return {**entry, "fixed": twice, "halves": halves, "sha256": source_hash(shader)}
 
 
 def read_manifest(out: Path) -> Manifest:

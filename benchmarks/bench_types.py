@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from itertools import pairwise
 from time import process_time
 from typing import Any
 
@@ -34,7 +35,7 @@ def gpt(batch: int) -> Step:
 def perceptron(batch: int) -> Step:
     """A captured step of the perceptron."""
     net = ag.ag_sequential(*(ag.ag_linear(a, b, activation="relu" if b == 1024 else None)
-                             for a, b in zip(SIZES, SIZES[1:], strict=False)))
+                             for a, b in pairwise(SIZES)))
     optimizer = ag.optimizer_adam(net, lr=1e-3)
     x, y = (ag.ag_tensor(np.random.default_rng(k).normal(size=(512, batch))) for k in range(2))
 

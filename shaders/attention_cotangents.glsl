@@ -8,7 +8,7 @@ QUADS(2, , Dv, dv)
 
 #define ADDED(x, number, first) { \
     const float sum = piece > 0 ? NUMBER(x, number, first, at) + value : value; \
-    PUT_ALONE(x, number, first, at, sum) \
+    PUT_ALONE(x, number, FIRST_OF(number, first) + at, sum) \
 }
 void put(uint operand, uint f, uint t, float value) {
     if (!inside(operand, f, t)) return;

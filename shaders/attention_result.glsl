@@ -3,7 +3,7 @@ void put(uint operand, uint f, uint t, float value) {
     if (f >= dv || t >= queries) return;
     const uint at = place(q_head, dv, queries, f, t), r = t % ROWS;
     const float sum = piece > 0 ? NUMBER(out_, 0, out_at, at) * shrink[r / 4][r % 4] + value : value;
-    PUT_ALONE(out_, 0, out_at, at, sum)
+    PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + at, sum)
 }
 
 void put_quad(uint operand, uint f, uint t, vec4 values) {

@@ -54,6 +54,6 @@ void put(uint row, uint col, vec4 quad) {
         if (col < cols) PUT_QUAD(out, 0, i, quad)
     } else {
         [[unroll]] for (uint c = 0; c < 4; c++)
-            if (col + c < cols) PUT_ALONE(out_, 0, 0, i + c, quad[c])
+            if (col + c < cols) PUT_ALONE(out_, 0, i + c, quad[c])
     }
 }

@@ -40,5 +40,5 @@ void main() {
 #ifdef CHAIN
     total = chained(e.channel, i - e.channel * plane(places), total);
 #endif
-    PUT_ALONE(out_, 0, out_at, i, total)
+    PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + i, total)
 }

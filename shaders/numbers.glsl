@@ -5,7 +5,11 @@
 #ifndef TYPES
 #define TYPES 1
 #endif
+#ifdef FLOATS  // no operand has 16 bits, and no driver compiles what would be for such
+const uint types = 0u;
+#else
 layout(constant_id = TYPES) const uint types = 0;
+#endif
 
 #define NUMBERS(number, access, block, x) \
     layout(set = 0, binding = number) access buffer block##_ { float x[]; }; \
@@ -49,14 +53,6 @@ uint narrow(float x, uint i, uint type) {
         if (TYPE_OF(number) == 0u) x[i] = made; \
         else atomicXor(x##halves[(i) / 2u], narrow(made, i, TYPE_OF(number)) \
                        ^ x##halves[(i) / 2u] & 0xFFFFu << 16 * ((i) & 1u)); \
-    }
-
-// A result whose neighbour another invocation makes: each sets its own half of a word; their order does not matter.
-#define PUT_ALONE(x, number, at, i, value) \
-    if (TYPE_OF(number) == 0u) x[(at) + (i)] = value; \
-    else { \
-        atomicAnd(x##halves[(at) + (i) / 2u], 0xFFFF0000u >> 16 * ((i) & 1u)); \
-        atomicOr(x##halves[(at) + (i) / 2u], narrow(value, i, TYPE_OF(number))); \
     }
 
 // The same in quads, aligned to four words; element i, counted from the buffer's beginning, begins one.

@@ -126,7 +126,8 @@ kernel("softmax: the maximum is not taken off", "softmax.comp",
 kernel("softmax: what is behind the end counts", "columns.glsl",
        "within(k, i, end) ? ieee_exp(some[i] - base(most)) : 0.0",
        "ieee_exp(some[i] - base(most))", "softmax")
-kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
+kernel("layer norm: one gamma for all", "layer_norm.comp", "NUMBER(gamma, 4, gamma_at, f)",
+       "NUMBER(gamma, 4, gamma_at, 0)", "layer_norm")
 shader("adam: bias correction", "counts.glsl", "counted(counts_at(slot) + 1, rate2)",
        "counted(counts_at(slot) + 1, rate1)", ("adam_update",), f"{KERNEL}[lavapipe-adam_update]")
 shader("adam: counts of another parameter", "adam_update.comp", "while (start + i >= slot_end)", "while (false)",
@@ -333,8 +334,8 @@ condition("a write at the end", "graph", "bisect_left(writers, until)]", "bisect
 
 mutant("rounding", "masters are rounded in every step", "ag/engine/kernels/convert.py", "where=~same)", "where=True)",
        "autograd/test_loss_scale.py::test_small_steps_add_up[cpu-f16-Adam]")
-mutant("rounding", "twice: to f16, then to bf16", "ag/engine/kernels/convert.py", "out[...] = stored(x, BF16",
-       "out[...] = stored(x.astype(np.float16).astype(np.float32), BF16",
+mutant("rounding", "twice: to f16, then to bf16", "ag/engine/kernels/convert.py", "out[...] = stored(x, half",
+       "out[...] = stored(x.astype(np.float16).astype(np.float32), half",
        "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even")
 mutant("rounding", "a parameter's gradient is rounded", "ag/autograd/tape.py",
        "F32 if x.node is None else x.buffer.dtype", "x.buffer.dtype",

@@ -26,11 +26,11 @@ def _fold(graph: Graph, target: Target, i: int, j: int, out: Buffer, x: Buffer) 
     maker = graph[i]
     takes = target.halves.get(maker.primitive.name, ())[: maker.primitive.outputs]
     places = [k for k, half in enumerate(takes) if half and maker.buffers[k].block is x.block]
-    sizes = maker.primitive.layout(*[b.shape for b in maker.buffers], **maker.params)
-    if "piece" in sizes and sizes["pieces"] != 1:  # each piece adds to the result, and would round it
-        return
     if not maker.fresh or len(places) != 1 or (maker.buffers[places[0]].address, x.size) != (
             x.address, maker.buffers[places[0]].size) or any(i <= k < j for k in graph.touching(out)):
+        return
+    sizes = maker.primitive.layout(*[b.shape for b in maker.buffers], **maker.params)
+    if "piece" in sizes and sizes["pieces"] != 1:  # each piece adds to the result, and would round it
         return
     k = places[0]
     graph.remove(j)

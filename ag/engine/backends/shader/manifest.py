@@ -69,6 +69,7 @@ class Entry(TypedDict):
     turns: str
     strict: bool
     fixed: bool
+    halves: bool  # whether there is another form for operands of 16 bits
     local_size: list[int]
     shared_bytes: int
     sha256: str
@@ -104,7 +105,8 @@ def check_files(folder: Path) -> None:
         if lacking := sorted(Entry.__required_keys__ - entry.keys()):
             raise KernelError(f"{folder.name}/manifest.json does not say {', '.join(lacking)} of kernel "
                               f"{kernel}, as another version of ag has made it; {BUILD}.")
-        for name in (kernel, f"{kernel}.fixed") if entry["fixed"] else (kernel,):
+        forms = ("", ".fixed") if entry["fixed"] else ("",)
+        for name in [kernel + form + of for form in forms for of in (("", ".halves") if entry["halves"] else ("",))]:
             try:
                 with open(f"{folder}/{name}.spv", "rb", 0) as file:  # hundreds, and `Path` takes its time
                     if file.read(len(_SPIRV)) != _SPIRV:

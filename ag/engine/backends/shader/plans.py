@@ -128,8 +128,8 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
                               f"shaders/functions.glsl, and {BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
-    file = name + (tiles.suffix if kernels[name]["fixed"] else "")
-    entry = kernels[kernel := file.partition(".")[0]]
+    entry = kernels[kernel := name]
+    file = name + (tiles.suffix if entry["fixed"] else "") + (".halves" if types and entry["halves"] else "")
     refuse_stale(kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:

@@ -59,7 +59,7 @@ def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
 
 
 def converting(name: str) -> Callable[[Random], Launch]:
-    """What makes launches of a kernel that converts."""
+    """Return a maker of launches of a kernel that converts."""
     def make(rng: Random) -> Launch:
         x = rng.standard_normal(size(rng, MOST)).astype(np.float32)
         operands = [x, x.copy()][: len(PRIMITIVES[name].operands) - PRIMITIVES[name].outputs]
