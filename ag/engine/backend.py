@@ -173,7 +173,8 @@ class Backend(Device):
             return into, (into, *operands) if primitive.outputs == 1 else (*into, *operands)
         shapes = primitive.shape(*[o.shape for o in operands], **params)
         alloc = alloc or self.alloc
-        dtype = primitive.dtype(operands[0].dtype, **params)
+        kind, rule = operands[0].dtype, primitive.dtype
+        dtype = rule(**params) if rule is not None else kind if primitive.moves else kind.wide
         if primitive.outputs == 1:
             out = alloc(shapes, dtype)
             return out, (out, *operands)

@@ -11,7 +11,6 @@ from inspect import Parameter
 from typing import Any, Literal, overload
 
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import DType
 from ag.engine.primitive_types import (
     Array,
     Call,
@@ -41,14 +40,6 @@ def _names(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str,
     kinds = kinds_of(function)
     return tuple([name for name in kinds if kinds[name] is not Parameter.KEYWORD_ONLY]), tuple([
         name for name in kinds if kinds[name] is Parameter.KEYWORD_ONLY])
-
-
-def _kept(dtype: DType, **_params: object) -> DType:
-    return dtype
-
-
-def _wide(dtype: DType, **_params: object) -> DType:
-    return dtype.wide
 
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -101,9 +92,8 @@ def primitive(
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         declared: PrimitiveTo[Any] = PrimitiveTo(
-            name, reference, bind, shape, layout, dtype or (_kept if moves else _wide), outputs,
-            tuple(operands.index(u) for u in updates), moves, copies, neutral, pairs,
-            elementwise and not updates if cheap is None else cheap, fusable,
+            name, reference, bind, shape, layout, dtype, outputs, tuple(operands.index(u) for u in updates), moves,
+            copies, neutral, pairs, elementwise and not updates if cheap is None else cheap, fusable,
             scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
         PRIMITIVES[name] = declared
         return declared

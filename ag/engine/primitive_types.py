@@ -36,7 +36,9 @@ class Primitive(NamedTuple):
     shape: ShapeRule
     # `layout(*output_shapes, *input_shapes, **params)`: the sizes and strides a kernel is given by name
     layout: LayoutRule
-    dtype: DtypeRule  # `dtype(dtype of the first input, **params)`: the outputs' element type, in fresh memory
+    # `dtype(**params)`: the outputs' element type in fresh memory; None: the first input's, float32 in place of 16 bits
+    # unless the primitive `moves`
+    dtype: DtypeRule | None
     outputs: int  # how many leading operands are freshly allocated outputs
     updates: tuple[int, ...]  # positions (among all operands) of inputs that are written in place
     moves: bool  # whether the output has elements of the inputs, in their type

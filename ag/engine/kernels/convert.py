@@ -171,7 +171,7 @@ def half(bfloat: bool) -> DType:
     return BF16 if bfloat else F16
 
 
-@primitive(dtype=lambda _dtype, *, bfloat: half(bfloat))
+@primitive(dtype=half)
 def narrow(out: Array, x: Array, *, bfloat: bool) -> None:
     out[...] = stored(x, half(bfloat))
 

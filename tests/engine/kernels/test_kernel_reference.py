@@ -137,9 +137,15 @@ def launches() -> list[Launch]:
 LONG = {"attention_grad": pytest.mark.slow_on("lavapipe")}
 
 
-def test_results_in_16_bits_are_those_of_float32_rounded_once(backend: Backend) -> None:
-    optimizers = {"adam_update", "sgd_update"}  # see test_halves.py
-    for name in sorted(backend.halves.keys() - {"widen", "narrow", "reconcile"} - optimizers):
+WINDOWS_AND_HEADS = "attention", "masked_attention", "conv2d"  # whose kernels drivers compile for a minute
+
+
+@pytest.mark.parametrize("heavy", [False, pytest.param(True, marks=pytest.mark.slow_on("lavapipe", "swiftshader"))])
+def test_results_in_16_bits_are_those_of_float32_rounded_once(backend: Backend, heavy: bool) -> None:
+    elsewhere = {"widen", "narrow", "reconcile", "adam_update", "sgd_update"}  # see test_halves.py
+    for name in sorted(backend.halves.keys() - elsewhere):
+        if name.startswith(WINDOWS_AND_HEADS) != heavy:
+            continue
         found = [x for x in launches() if x.primitive.name == name and all(
             a.dtype in (np.float32, np.int32, np.uint32) for a in x.operands)]
         for launch in found[:12]:

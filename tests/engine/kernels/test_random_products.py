@@ -15,7 +15,7 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums, sample_matmul
 from ag.engine.primitive import Primitive
 
-SHAPES, AT_A_TIME = 300, 30
+SHAPES, AT_A_TIME = 300, 10
 TYPES = F32, BF16, F16
 DIGITS = {F32: 2.0**-24, BF16: 2.0**-8, F16: 2.0**-11}
 SMALLEST = {F32: 0.0, BF16: 0.0, F16: 2.0**-24}

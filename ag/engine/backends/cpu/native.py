@@ -130,7 +130,8 @@ class NativeBackend(NumpyBackend):
         if len(self.starts) < len(self.arena.segments):
             self._find_starts()
         shape = primitive.shape(*[b.shape for b in operands], **params)
-        dtype = primitive.dtype(operands[0].dtype, **params)
+        kind, rule = operands[0].dtype, primitive.dtype
+        dtype = rule(**params) if rule is not None else kind if primitive.moves else kind.wide
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
             kernel.ready.clear()
