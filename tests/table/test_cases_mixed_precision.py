@@ -62,5 +62,7 @@ def test_gradients_are_float32(device: str, case: Case, dtype: str) -> None:
     for i, (want, got) in enumerate(zip(*found, strict=True)):
         assert got.dtype == "f32"
         exact = want.numpy()
-        allowed = case.gradient_tolerance(i, operands, exact, "f32") + 4 * EPS[dtype] * np.abs(exact).max(initial=0)
+        last = EPS[dtype] * np.abs(exact).max(initial=0)
+        digits = 8 if "attention" in case.row.name else 4  # whose rule reads the rounded result, as PyTorch's does
+        allowed = case.gradient_tolerance(i, operands, exact, "f32") + digits * last
         assert np.all(np.abs(got.numpy() - exact) <= allowed), f"{case}: {np.abs(got.numpy() - exact).max()} off"
