@@ -257,13 +257,14 @@ static int is_product(const int64_t *kernel, const int64_t *stride, const int64_
     return kernel[0] == 1 && kernel[1] == 1 && stride[0] == 1 && stride[1] == 1 && padding[0] == 0 && padding[1] == 0;
 }
 
-// The convolution as that product, of weights or, `transposed`, of their transpose, with what is seen.
+// The convolution as that product, of weights or, `transposed`, of their transpose, with what is seen; `types` of the
+// result, of that and of the weights.
 static void multiply_pixels(number *out, const number *w, const number *in, const int *types, int64_t groups,
                             int64_t outs, int64_t ins, int64_t pixels, int transposed, int64_t part, int64_t parts) {
     for (int64_t i = 0; i < groups; i++) {
         const product p = {to_at(out, types[0], i * outs * pixels),
-                           numbers(w, i * outs * ins, types[1], transposed ? outs : ins, transposed),
-                           numbers(in, i * ins * pixels, types[2], pixels, 0), outs, pixels, ins, types[0]};
+                           numbers(w, i * outs * ins, types[2], transposed ? outs : ins, transposed),
+                           numbers(in, i * ins * pixels, types[1], pixels, 0), outs, pixels, ins, types[0]};
         ag_multiply(&p, part, parts);
     }
 }
@@ -276,13 +277,14 @@ KERNEL(conv2d, {
     int64_t types;
 }) {
     const int64_t taps = a->kernel[0] * a->kernel[1];
-    const int types[] = {type_of(a->types, 0), type_of(a->types, 2), type_of(a->types, 1)};
+    const int types[] = {type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2)};
     if (is_product(a->kernel, a->stride, a->padding)) {
         const int64_t pixels = a->places[0] * a->places[1] * a->batch;
         multiply_pixels(a->out, a->w, a->x, types, a->groups, a->features, a->channels, pixels, 0, part, parts);
         return;
     }
-    const walk c = {a->out, a->x, a->w, types[0], types[2], types[1], a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
+    const walk c = {a->out, a->x, a->w, types[0], types[1], types[2], a->features, a->channels, a->channels * taps, taps,
+                    a->places, a->image, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
                     {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0}, 0};
     make_part(c, a->groups, a->features * a->channels * taps, part, parts);
@@ -296,13 +298,14 @@ KERNEL(conv2d_input_grad, {
     int64_t types;
 }) {
     const int64_t taps = a->kernel[0] * a->kernel[1];
-    const int types[] = {type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2)};
+    const int types[] = {type_of(a->types, 0), type_of(a->types, 2), type_of(a->types, 1)};
     if (is_product(a->kernel, a->stride, a->padding)) {
         const int64_t pixels = a->places[0] * a->places[1] * a->batch;
         multiply_pixels(a->out, a->w, a->g, types, a->groups, a->channels, a->features, pixels, 1, part, parts);
         return;
     }
-    const walk c = {a->out, a->g, a->w, types[0], types[2], types[1], a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,
+    const walk c = {a->out, a->g, a->w, types[0], types[1], types[2], a->channels, a->features, taps, a->channels * taps,
+                    a->image, a->places, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 1},
                     {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 1},
                     a->stride[0] > 1 || a->stride[1] > 1 || a->padding[0] > (a->kernel[0] - 1) * a->dilation[0] ||

@@ -27,11 +27,7 @@ HIDDEN float ag_number(const operand *x, int64_t i);
 #include <immintrin.h>
 INLINE float of_half(uint16_t h) { return _cvtsh_ss(h); }
 #else
-INLINE float of_half(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, size = (uint32_t)(h & 0x7FFF) << 13;
-    if (size >= 0x0F800000u) return float_of(sign | 0x7F800000u | size);
-    return float_of(sign | bits_of(float_of(size) * 0x1p112f));  // exact, of denormal halves as well
-}
+INLINE float of_half(uint16_t h) { return from_half(h, HALVES); }
 #endif
 
 // gcc makes slow code of __builtin_convertvector from 8 bytes: 2 cycles per number.
