@@ -7,8 +7,7 @@ float register_of(uint i);
 // Half a word is another invocation's where rows are odd.
 #define STORE(x, name, number, i, quad) \
     if (vector != 0) { \
-        if (col < cols && TYPE_OF(number) == 0u) name##_quads[(i) / 4] = quad; \
-        else if (col < cols) name##_half_quads[(i) / 4] = narrow_quad(quad, TYPE_OF(number)); \
+        if (col < cols) PUT_QUAD(name, number, i, quad) \
     } else { \
         [[unroll]] for (uint n = 0; n < 4; n++) { \
             if (col + n >= cols) break; \

@@ -76,7 +76,7 @@ def test_only_the_bindings_that_are_named() -> None:
 
 @needs_kernels
 def test_quads_are_aligned_as_such() -> None:
-    assert set(accesses(read(with_addresses((SPV / "matmul.spv").read_bytes(), (0, 1, 2)))[1])) == {
+    assert set(accesses(read(with_addresses((SPV / "matmul.halves.spv").read_bytes(), (0, 1, 2)))[1])) == {
         (ALIGNED, 4), (ALIGNED, 8), (ALIGNED, 16)}
 
 
