@@ -166,7 +166,7 @@ def widen(out: Array, x: Array, *, bfloat: bool) -> None:
     out[...] = loaded(x, BF16) if bfloat else x
 
 
-def half(bfloat: bool) -> DType:
+def half(bfloat: float) -> DType:
     """Return the 16-bit type that a kernel's parameter names."""
     return BF16 if bfloat else F16
 
@@ -178,8 +178,7 @@ def narrow(out: Array, x: Array, *, bfloat: bool) -> None:
 
 @primitive(fusable=True)
 def rounded(out: Array, x: Array, *, bfloat: float) -> None:
-    dtype = BF16 if bfloat else F16
-    out[...] = loaded(stored(x, dtype), dtype)
+    out[...] = loaded(stored(x, half(bfloat)), half(bfloat))
 
 
 @primitive()
@@ -200,5 +199,5 @@ def converted(x: Buffer, dtype: DType) -> Buffer:
 @primitive(outputs=0, updates=("master",))
 def reconcile(master: Array, x: Array, *, bfloat: bool) -> None:
     # Where x is not what master rounds to, somebody changed it: that is the value from now on.
-    same = stored(master, BF16 if bfloat else F16) == x
+    same = stored(master, half(bfloat)) == x
     np.copyto(master, loaded(x, BF16) if bfloat else x, where=~same)

@@ -84,9 +84,7 @@ def test_equals_float64(backend: Backend, first: int) -> None:
 
 def of_numpy(primitive: Primitive, a: Array, b: Array, params: dict[str, Any]) -> Array:
     """The product in float64."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    name = "matmul" if primitive is matmul_sums else primitive.name
-    shape = (matmul if name == "matmul" else primitive).shape(a.shape, b.shape, **params)
-    out = np.zeros(shape)
-    (matmul if name == "matmul" else primitive).reference(out, a, b, **params)
+    rule = matmul if primitive is matmul_sums else primitive
+    out = np.zeros(rule.shape(a.shape, b.shape, **params))
+    rule.reference(out, a.astype(np.float64), b.astype(np.float64), **params)
     return out

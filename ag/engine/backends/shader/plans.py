@@ -128,9 +128,9 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
                               f"shaders/functions.glsl, and {BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
-    entry = kernels[kernel := name]
+    entry = kernels[name]
     file = name + (tiles.suffix if entry["fixed"] else "") + (".halves" if types and entry["halves"] else "")
-    refuse_stale(kernel, entry["sha256"])
+    refuse_stale(name, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
         raise KernelError(f"kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
