@@ -127,8 +127,9 @@ def failing(fail: Fail, device: str, after: int, at: int = 1) -> Callable[[Any],
 @pytest.mark.parametrize(("after", "capture"), [(0, "auto"), (6, "auto"), (9, "auto"), (7, False)])
 def test_a_lost_device_is_a_replica_less(after: int, capture: Any, fail: Fail,
                                          caplog: pytest.LogCaptureFixture) -> None:
+    wanted = undisturbed(3)  # on the same devices, before one fails
     found = train(["cpu", "cpu:1", "cpu:2"], callback=failing(fail, "cpu:1", after), capture=capture)
-    assert_equal(found, undisturbed(3))
+    assert_equal(found, wanted)
     assert found.devices == ["cpu", "cpu:2"] and len(found.report) == 2
     assert "dp_train: cpu:1 failed in step" in caplog.text and "2 of 3 replicas go on" in caplog.text
 
@@ -140,8 +141,9 @@ def test_the_first_replica_may_be_the_lost_one(fail: Fail) -> None:
 
 
 def test_measured_shares_of_those_that_are_left(fail: Fail) -> None:
+    wanted = undisturbed(3)
     found = train(["cpu", "cpu:1", "cpu:2"], balance="auto", callback=failing(fail, "cpu:2", 5, at=2))
-    assert_equal(found, undisturbed(3))
+    assert_equal(found, wanted)
 
 
 def test_no_device_is_left(fail: Fail) -> None:
