@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import zlib
 from functools import cache, partial
@@ -16,6 +17,7 @@ import pytest
 from engine.backends.cpu.random_launches import MAKERS, POWERS, put_special_values
 from engine.backends.cpu.random_sizes import Random
 from helpers.guarded import Launch, check, reference, run
+from helpers.halves import compare as compare_halves
 from table.rows import Array
 
 from ag.engine.backends import cpu
@@ -145,6 +147,31 @@ def same_by_any_threads(backend: Sharing, launch: Launch, one_nan: bool = False)
                        else x.tobytes() for x in result] for result in results]
     assert others == [first, first], str(launch)
     return results[0]
+
+
+class Parted(Sharing):
+    """A device that makes the parts of a launch one after the other, the last one first."""
+
+    parts = 7
+
+    def _shared(self, words: bytes, launches: int, work: int) -> None:
+        row = np.frombuffer(words, np.int64).copy()
+        make = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(int(row[0]))
+        for part in reversed(range(self.parts)):
+            make(row[3:].ctypes.data, part, self.parts)
+        self.made += 1
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS.halves.keys() & MAKERS.keys() - {"adam_update", "sgd_update"})
+                         if KERNELS else [])
+def test_parts_in_any_order(name: str) -> None:
+    """No part writes what belongs to another, in 16 bits, either; nor where there is one column, or one row."""
+    assert KERNELS is not None
+    backend = Parted(KERNELS)
+    for launch in (x for x in examples(name, 20) if x.operands[0].dtype == np.float32):
+        made = backend.made
+        compare_halves(backend, launch, KERNELS.halves[name])
+        assert backend.made > made
 
 
 @pytest.mark.parametrize("p", POWERS)

@@ -309,8 +309,9 @@ KERNEL(softmax_cross_entropy_ids, {
     const span s = share(tiles_of(1, step), 1, part, parts);
     if (step == 1) {
         const tile row = {.width = n};
-        const float *x = widened(a->dx, a->x, type_of(a->types, 2), row, 1, n);
-        if (s.begin < s.end) cross_entropy_ids_row(a->losses, a->dx, x, (uint32_t)*a->ids, n, (float)a->factor);
+        if (s.begin < s.end)
+            cross_entropy_ids_row(a->losses, a->dx, widened(a->dx, a->x, type_of(a->types, 2), row, 1, n), (uint32_t)*a->ids, n,
+                                  (float)a->factor);
         return;
     }
     for (int64_t i = s.begin; i < s.end; i++) {
